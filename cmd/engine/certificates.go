@@ -37,6 +37,9 @@ type certificates struct {
 	log   *slog.Logger
 	held  atomic.Pointer[[]readCertificates]
 	told  map[string]reminded // by setting; only who reads uses it
+
+	startup *health.Startup // is told what may keep the start from its end
+	noted   []string        // of it
 }
 
 // reminded is when a certificate was in the log last, and what was said of it.
@@ -128,9 +131,9 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// warnOfNames says which addresses that this node announces its certificates do not cover: whoever dials them refuses
-// it.
-func (c *certificates) warnOfNames(setting string, announced ...string) {
+// warnOfNames says which addresses that this node announces a certificate does not cover: whoever dials them refuses
+// it. other is how to announce another host. Only the start calls it.
+func (c *certificates) warnOfNames(setting, other string, announced ...string) {
 	for _, r := range *c.held.Load() {
 		if r.setting != setting {
 			continue
@@ -143,10 +146,11 @@ func (c *certificates) warnOfNames(setting string, announced ...string) {
 			}
 		}
 		if len(missing) > 0 {
-			c.log.Warn("the certificate "+r.name+" of "+setting+" is not for "+strings.Join(missing, ", ")+", which this node "+
-				"announces: whoever dials that and checks the certificate refuses it; nothing that is stored is affected; use a "+
-				"certificate for it, or announce another host with --broadcast-address", "is_for",
-				strings.Join(slices.Concat(r.certs[0].DNSNames, hostsOf(r.certs[0])), ", "))
+			words := "the certificate " + r.name + " of " + setting + " is not for " + strings.Join(missing, ", ") +
+				", which this node announces: whoever dials that and checks the certificate refuses it; nothing that is " +
+				"stored is affected; use a certificate for it, or announce another host with " + other
+			c.log.Warn(words, "is_for", strings.Join(slices.Concat(r.certs[0].DNSNames, hostsOf(r.certs[0])), ", "))
+			c.note(words)
 		}
 	}
 }
@@ -181,13 +185,17 @@ func (c *certificates) tell(now time.Time) {
 // may not find the others because of it.
 func (c *certificates) begin(startup *health.Startup) {
 	c.read()
+	c.startup = startup
 	now := time.Now()
 	c.tell(now)
-	var refused []string
 	for _, one := range c.at(now) {
 		if one.At(now) >= health.CertificateNotYet {
-			refused = append(refused, one.Words(now))
+			c.note(one.Words(now))
 		}
 	}
-	startup.Note(strings.Join(refused, "; "))
+}
+
+func (c *certificates) note(words string) {
+	c.noted = append(c.noted, words)
+	c.startup.Note(strings.Join(c.noted, "; "))
 }

@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"penstock/cluster/etcd"
 )
 
@@ -158,18 +161,49 @@ func (p *process) signalSelf(s syscall.Signal) {
 	must(p.t, p.cmd.Process.Signal(s))
 }
 
+// startStore runs an etcd that is no node's own, with the sixth of the ports from base.
+func startStore(t *testing.T, base int) {
+	t.Helper()
+	at := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", base+i) }
+	shared, err := etcd.Start(etcd.MemberOptions{
+		Name: "e", Voters: []etcd.Voter{{Name: "e", Peer: at(5), Client: at(6)}}, Dir: t.TempDir(),
+		UnsafeNoFsync: true, Log: slog.New(slog.DiscardHandler),
+	})
+	must(t, err)
+	t.Cleanup(func() { _ = shared.Close() })
+	must(t, shared.Ready(t.Context()))
+}
+
+// An etcd of its own takes no changes: the node says so before it needs one, with the commands that help, until it is
+// cured.
+func TestExternalStoreIsFull(t *testing.T) {
+	t.Parallel()
+	base := freeBasePort(t)
+	at := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", base+i) }
+	startStore(t, base)
+	p := startNode(t, t.TempDir(), "--node-id", "n1", "--cluster-address", at(4), "--etcd-endpoints", at(6), "--replicas",
+		"1", "--cluster-insecure")
+	etcd := clientv3.Config{Endpoints: []string{at(6)}}
+	for _, x := range []struct {
+		action etcdserverpb.AlarmRequest_AlarmAction
+		full   bool
+	}{{etcdserverpb.AlarmRequest_ACTIVATE, true}, {etcdserverpb.AlarmRequest_DEACTIVATE, false}} {
+		alarmAt(t, etcd, x.action)
+		waitUntil(t, fmt.Sprint("the store is full: ", x.full), func() bool {
+			_, text := p.get("/health")
+			says := strings.Contains(text, "takes no changes") && strings.Contains(text, "etcdctl compact REVISION") &&
+				strings.Contains(text, "etcdctl alarm disarm` at http://"+at(6))
+			return says == x.full && p.metric("store_full") == map[bool]float64{true: 1}[x.full]
+		})
+	}
+}
+
 // Two nodes find the same etcd, and have two secrets.
 func TestOtherSecretDoesNotJoin(t *testing.T) {
 	t.Parallel()
 	dir, base := t.TempDir(), freeBasePort(t)
 	at := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", base+i) }
-	shared, err := etcd.Start(etcd.MemberOptions{
-		Name: "e", Voters: []etcd.Voter{{Name: "e", Peer: at(5), Client: at(6)}}, Dir: filepath.Join(dir, "etcd"),
-		UnsafeNoFsync: true, Log: slog.New(slog.DiscardHandler),
-	})
-	must(t, err)
-	defer shared.Close()
-	must(t, shared.Ready(t.Context()))
+	startStore(t, base)
 	node := func(name, secret string, port int) []string {
 		file := filepath.Join(dir, name+".secret")
 		must(t, os.WriteFile(file, []byte(strings.Repeat(secret, 40)), 0o600))

@@ -210,6 +210,9 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 	if err != nil {
 		return nil, nil, &exitError{exitAddress, n.addressError(err)}
 	}
+	self := c.advertised(n, ln.Addr())
+	c.certs.warnOfNames("tls-cert", "--broadcast-address", self.NSQ, self.HTTPS, self.Native)
+	c.certs.warnOfNames("cluster-tls-cert", "--cluster-address and --cluster-peers", self.Peer, c.listed(n.engine.NodeID))
 	part := &clusterPart{trust: c.trusts}
 	n.engine.Startup.Enter("waits for a majority of the metadata store's members")
 	endpoints, err := part.endpoints(ctx, n, log)
@@ -222,9 +225,6 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 		return nil, nil, &exitError{memberExit(err), err}
 	}
 	c.replication.LagMaxNs = int64(c.lagMax)
-	self := c.advertised(n, ln.Addr())
-	c.certs.warnOfNames("tls-cert", self.NSQ, self.HTTPS, self.Native)
-	c.certs.warnOfNames("cluster-tls-cert", self.Peer)
 	return &engine.ClusterOptions{
 		Store: part.store, Listener: ln, Trust: c.trusts.Peer(), Node: self, Replication: c.replication,
 		JoinTimeout: c.joinTimeout, LeaveTimeout: c.leaveTimeout, MaxHandshakes: c.maxHandshakes,
@@ -343,6 +343,17 @@ func (c *clusterSettings) advertised(n *node, peer net.Addr) meta.Node {
 		HTTPS: reachable(n.nsq.HTTPSAddress, host, 0), Lookup: reachable(n.nsq.LookupAddress, host, 0),
 		Native: reachable(n.nsq.NativeAddress, host, told.Native),
 	}
+}
+
+// listed returns the address under which cluster-peers has a node; "": it does not.
+func (c *clusterSettings) listed(name string) string {
+	peers, _ := etcd.ParsePeers(c.peers) // who uses them says what is wrong
+	for _, p := range peers {
+		if p.Name == name {
+			return p.Peer
+		}
+	}
+	return ""
 }
 
 // reachable returns an address that other machines can use. For a listener that they cannot dial by its host, because

@@ -266,14 +266,20 @@ func (w *stateWorld) alarm(action etcdserverpb.AlarmRequest_AlarmAction) {
 	}
 	config, err := info.ClientConfig()
 	must(w.t, err)
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"https://" + value("--etcd-client-address")}, TLS: config})
-	must(w.t, err)
+	alarmAt(w.t, clientv3.Config{Endpoints: []string{"https://" + value("--etcd-client-address")}, TLS: config}, action)
+}
+
+// alarmAt is alarm for an etcd.
+func alarmAt(t *testing.T, etcd clientv3.Config, action etcdserverpb.AlarmRequest_AlarmAction) {
+	t.Helper()
+	c, err := clientv3.New(etcd)
+	must(t, err)
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	_, err = etcdserverpb.NewMaintenanceClient(c.ActiveConnection()).Alarm(ctx,
 		&etcdserverpb.AlarmRequest{Action: action, MemberID: 7, Alarm: etcdserverpb.AlarmType_NOSPACE})
-	must(w.t, err)
+	must(t, err)
 }
 
 func (w *stateWorld) publish(topic, body string) { w.refuses(topic, body) }
