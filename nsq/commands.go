@@ -286,13 +286,10 @@ func (c *conn) attach(cmd *command, topic, channel string) (consumer *engine.Con
 	return consumer, refused, err
 }
 
-// askForChannel bounds the time for which a SUB waits to learn whether it creates its channel.
-const askForChannel = time.Second
-
 // creates reports whether a SUB is about to create the channel, for the audit. If the leaders do not answer in time, it
 // returns false.
 func (c *conn) creates(t *engine.Topic, channel string) bool {
-	ctx, cancel := context.WithTimeout(c.ctx, askForChannel)
+	ctx, cancel := context.WithTimeout(c.ctx, c.srv.opts.askForChannel)
 	defer cancel()
 	return t.LacksChannel(ctx, channel)
 }

@@ -105,6 +105,8 @@ type Options struct {
 	MaxStrangerBytes int           // of the bodies of all commands of one before AUTH; default 4 KiB
 	StrangerTime     time.Duration // to send AUTH; default 10 s
 
+	askForChannel time.Duration // for which a SUB waits to learn whether it creates its channel; default 1 s
+
 	moderationPace time.Duration // 0: as in moderate.go; tests of loaded machines set it
 
 	// MaxLargeInputBytes bounds the memory of all commands above 64 KiB that have not wholly arrived. The default is
@@ -196,6 +198,7 @@ func (o *Options) setDefaults() error {
 	orDefault(&o.MsgTimeout, 60*time.Second)
 	orDefault(&o.MaxMsgTimeout, 15*time.Minute)
 	orDefault(&o.MaxReqTimeout, time.Hour)
+	orDefault(&o.askForChannel, time.Second)
 	orDefault(&o.MaxDefer, time.Hour)
 	orDefault(&o.MaxConnections, 65536)
 	orDefault(&o.MaxConnInFlightBytes, 16<<20)

@@ -48,6 +48,8 @@ type cluster struct {
 	members []*Member
 	tls     TLSFiles
 	log     *syncBuffer
+
+	heartbeat, election time.Duration
 }
 
 // startCluster makes a cluster of three members, all of them running.
@@ -62,7 +64,10 @@ func startCluster(t testing.TB) *cluster {
 // newCluster makes addresses and directories for count members; none runs yet.
 func newCluster(t testing.TB, count int) *cluster {
 	t.Helper()
-	c := &cluster{t: t, dir: t.TempDir(), members: make([]*Member, count), log: new(syncBuffer)}
+	c := &cluster{
+		t: t, dir: t.TempDir(), members: make([]*Member, count), log: new(syncBuffer), heartbeat: testHeartbeat,
+		election: testElection,
+	}
 	for i := range count {
 		name := string(rune('a' + i))
 		c.voters = append(c.voters, Voter{Name: name, Peer: porttest.Address(t), Client: porttest.Address(t)})
@@ -83,7 +88,7 @@ func newCluster(t testing.TB, count int) *cluster {
 func (c *cluster) options(i int) MemberOptions {
 	return MemberOptions{
 		Name: c.voters[i].Name, Voters: c.voters, Dir: filepath.Join(c.dir, c.voters[i].Name), TLS: c.tls,
-		Heartbeat: testHeartbeat, Election: testElection, UnsafeNoFsync: true,
+		Heartbeat: c.heartbeat, Election: c.election, UnsafeNoFsync: true,
 		Log: slog.New(slog.NewTextHandler(c.log, nil)).With("node", c.voters[i].Name),
 	}
 }

@@ -110,7 +110,7 @@ func TestMembersMoveOneByOne(t *testing.T) {
 			}
 		}
 		put(t, s, fmt.Sprintf("k/%d", i+1), "") // by a client that was told the old addresses only
-		for ctx := within(t, enough); ; { // once none of those that it knows holds, nobody could tell it others
+		for ctx := within(t, enough); ; {       // once none of those that it knows holds, nobody could tell it others
 			known := s.(*store).all()
 			if slices.Contains(known, "http://"+c.voters[i].Client) {
 				break
