@@ -28,7 +28,9 @@ type life struct {
 	rng    *rand.Rand
 	report *Report
 	stats  Stats
-	script []byte     // what to do, in place of chance
+	script []byte // what to do, in place of chance
+	fills  bool   // now and then the disk, a *faultaio.Disk, has no room for a while
+	full   bool
 	held   []*aio.Buf // buffers that readers of the tail hold
 }
 
@@ -92,12 +94,24 @@ func (f *life) run(turns int, clean bool) (err error) {
 	if !clean {
 		return nil
 	}
+	f.fill(false)
 	l.Release(m.release())
 	f.drop(len(f.held))
 	return l.drain()
 }
 
+// fill sets whether the disk has room, if it is one that fills.
+func (f *life) fill(full bool) {
+	if f.fills {
+		f.full = full
+		f.disk.(*faultaio.Disk).SetNoRoom(full)
+	}
+}
+
 func (f *life) turn(l *Log) error {
+	if f.fills && f.rng.IntN(8) == 0 {
+		f.fill(!f.full)
+	}
 	if len(f.script) > 0 {
 		return f.scripted(l)
 	}
@@ -158,13 +172,18 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	arena := testArena(t, 4*aio.BlockBytes, 3)
 	const turns = 60
 	seeds, states := uint64(6), 0
-	var passed [5]uint64
+	var passed [6]uint64
 	if testing.Short() {
 		seeds = 2
 	}
+	start := func(d *faultaio.Disk, m *model, seed uint64) *life {
+		f := newLife(d, arena, m, seed)
+		f.fills = seed%2 == 1
+		return f
+	}
 	for seed := range seeds {
 		whole := faultaio.New(faultaio.Options{Seed: seed})
-		first := newLife(whole, arena, crashModel(), seed)
+		first := start(whole, crashModel(), seed)
 		if err := first.run(turns, true); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
@@ -173,11 +192,12 @@ func TestCrashAtEveryOperation(t *testing.T) {
 		passed[2] += first.stats.StallsBuffer
 		passed[3] += first.stats.StallsFull
 		passed[4] += first.stats.Marks
+		passed[5] += first.stats.StallsRoom
 		for op := range whole.Ops() {
 			d := faultaio.New(faultaio.Options{Seed: seed})
 			d.CrashAt(op)
 			m := crashModel()
-			if err := newLife(d, arena, m, seed).run(turns, true); !errors.Is(err, faultaio.ErrCrashed) {
+			if err := start(d, m, seed).run(turns, true); !errors.Is(err, faultaio.ErrCrashed) {
 				t.Fatalf("seed %d, op %d: %v", seed, op, err)
 			}
 			if m.failed > 1 {
@@ -193,8 +213,8 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	}
 	t.Logf("%d crash states", states)
 	if slices.Contains(passed[:], 0) {
-		t.Errorf("the runs did not pass through all of the log's life: recycled, solo, stalls for buffers and files, "+
-			"marks: %d", passed)
+		t.Errorf("the runs did not pass through all of the log's life: recycled, solo, stalls for buffers, files "+
+			"and room, marks: %d", passed)
 	}
 	if states < 1000 {
 		t.Errorf("only %d crash states", states)

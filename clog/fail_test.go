@@ -19,7 +19,6 @@ func TestFailedWrite(t *testing.T) {
 	rules := map[string]faultaio.Rule{
 		"EIO":   {Kind: faultaio.KindWriteSync, Name: "clog/*", Err: syscall.EIO},
 		"short": {Kind: faultaio.KindWriteSync, Name: "clog/*", ShortBytes: 512, Err: io.ErrShortWrite},
-		"full":  {Kind: faultaio.KindWriteSync, Name: "clog/*", Err: syscall.ENOSPC},
 	}
 	for name, rule := range rules {
 		t.Run(name, func(t *testing.T) {

@@ -84,15 +84,31 @@ func (l *Log) startFile() (bool, error) {
 	l.showStored()
 	l.stats.files.Add(1)
 	l.stats.current.Store(f.number) // before any Group carries the number, so that Release with it takes effect
+	l.begins = true
 	if err := l.writeCheckpoint(); err != nil {
 		return false, err
 	}
-	if err := l.noteFile(); err != nil {
-		return false, err
+	return true, l.beginFile()
+}
+
+// beginFile goes on with the begin of the current file, as far as there is room: the rest of its checkpoint, then its
+// log.mark.
+func (l *Log) beginFile() error {
+	if l.stage.emitting {
+		if err := l.endCheckpoint(); err != nil {
+			return err
+		}
 	}
+	if l.stage.unwritten != nil {
+		return nil
+	}
+	if err := l.noteFile(); err != nil || l.roomWait.on {
+		return err
+	}
+	l.begins = false
 	l.fileStarted()
 	l.recycle(l.stage.oldest)
-	return true, nil
+	return nil
 }
 
 // markForSpare writes a mark so that released files can be given back. startFile calls it when no file can be made

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -32,6 +33,7 @@ var (
 	// opened again. Nothing is retried.
 	ErrFailed = errors.New(
 		"clog: the commit log failed and takes no more records; what was not acknowledged may be lost; restart to recover")
+	errNoRoom = fmt.Errorf("the file system has no room for them: %w", syscall.ENOSPC)
 	// ErrForeign says that a file was written by another store. Nothing was changed.
 	ErrForeign = errors.New(
 		"clog: a file belongs to another store; nothing was changed; move the file away or restore the right data directory")
@@ -179,6 +181,7 @@ type Log struct {
 	onSpot    bool   // set during StepOnSpot and WriteOnSpot: write on the calling goroutine
 	held      Holder // Hold was called and Release was not; nil: none
 	unwritten *Group // gathered by GatherOnSpot and not submitted to the disk yet; also the last of inFlight
+	begins    bool   // the current file begins: its checkpoint or log.mark is not durable yet
 	err       error  // first failure, or ErrClosed
 
 	// Groups. len(idle)+len(inFlight) == len(slots) between rounds.
@@ -210,6 +213,7 @@ type Log struct {
 	stage    stage  // checkpoints and marks under construction
 	idleMark idleMark
 	stalled  stall
+	roomWait roomWait // see noroom.go
 
 	ground ground
 
@@ -333,11 +337,15 @@ func (l *Log) Release(fileSeq uint64) {
 // drain writes what the source still has and then a mark, so that after a clean stop a later header promises every
 // group with records.
 func (l *Log) drain() error {
+	l.roomWait.due.Store(true) // the last try
 	for {
 		preparing := l.stalled.now == stallSpare && l.prep.fileComing()
-		progress, err := l.Step(len(l.inFlight) > 0 || preparing)
+		progress, err := l.Step(l.queue.InFlight() > 0 || preparing)
 		if err != nil {
 			return err
+		}
+		if !progress && l.roomWait.on && l.queue.InFlight() == 0 {
+			return l.endWithoutRoom()
 		}
 		if !progress && len(l.inFlight) == 0 && !(l.stalled.now == stallSpare && l.prep.fileComing()) {
 			break
@@ -356,6 +364,9 @@ func (l *Log) closeQueue() error {
 		return nil
 	}
 	l.idleMark.stop()
+	if l.roomWait.timer != nil {
+		l.roomWait.timer.Stop()
+	}
 	q := l.queue
 	l.queue = nil
 	l.waker.Store(nil)
@@ -415,7 +426,7 @@ func (l *Log) failWith(err error) error {
 	if l.err == nil {
 		l.err = err
 		l.stats.failed.Store(true)
-		if !l.stage.emitting {
+		if !l.stage.asking {
 			l.source.Failed(l.err)
 		}
 	}

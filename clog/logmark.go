@@ -285,13 +285,21 @@ func (m *marker) openFile() (err error) {
 }
 
 // note says durably that the log has begun a file and that the file's checkpoint ends with group seq.
-func (m *marker) note(file, seq uint64) error {
+//
+// If it fails, last stays, so that the next try writes the same slot: the other slot may be the only whole one.
+func (m *marker) note(file, seq uint64, noted bool) error {
+	before := m.last
 	m.last.Counter, m.last.File, m.last.Seq, m.last.Used = m.last.Counter+1, file, seq, max(m.last.Used, file)
+	m.last.Noted = noted
 	if m.file == nil {
 		return m.make()
 	}
 	m.last.encode(m.mem)
-	return m.file.WriteSyncAt(m.mem, m.last.at(m.stride))
+	err := m.file.WriteSyncAt(m.mem, m.last.at(m.stride))
+	if err != nil {
+		m.last = before
+	}
+	return err
 }
 
 // close closes the file and frees the memory.
@@ -320,9 +328,7 @@ func (l *Log) StartsNoted() bool { return l.noted.Load() }
 
 // markNoted writes the mark again, which does not say yet that the notes are right. The holder of mu calls it, when
 // there is a file.
-func (l *Log) markNoted() error {
-	return l.noteMark(l.marker.last.File, l.marker.last.Seq)
-}
+func (l *Log) markNoted() error { return l.noteMark(l.marker.last.File, l.marker.last.Seq) }
 
 // noteFile marks the current file, whose checkpoint is durable. It comes before any other group of the file, so that
 // every record that is answered lies in a file that the mark names.
@@ -330,10 +336,12 @@ func (l *Log) noteFile() error { return l.noteMark(l.current.number, l.seq) }
 
 func (l *Log) noteMark(file, seq uint64) error {
 	l.opts.Pulse.Begin()
-	l.marker.last.Noted = l.noted.Load()
-	err := l.marker.note(file, seq)
+	err := l.marker.note(file, seq, l.noted.Load())
 	l.opts.Pulse.End()
-	if err != nil {
+	switch judgeWrite(err) {
+	case writtenNoRoom:
+		l.awaitRoom(err)
+	case writtenFailed:
 		return l.fail("writing "+MarkName, err)
 	}
 	return nil

@@ -450,7 +450,7 @@ func TestMarkAllocatesNothing(t *testing.T) {
 	file := uint64(0)
 	n := testing.AllocsPerRun(20, func() {
 		file++
-		if err := m.note(file, 3*file); err != nil {
+		if err := m.note(file, 3*file, false); err != nil {
 			t.Fatal(err)
 		}
 	})

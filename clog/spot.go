@@ -60,7 +60,7 @@ func (l *Log) canStepOnSpot() bool { return l.asleep && l.canStep() }
 // The caller holds mu.
 func (l *Log) canStep() bool {
 	return l.err == nil && l.current != nil && l.prep.failure() == nil && !l.stopping.Load() &&
-		len(l.inFlight) == 0 && l.room() >= max(l.wantRoom, l.minRoom()) && !l.renews()
+		len(l.inFlight) == 0 && !l.roomWait.on && l.room() >= max(l.wantRoom, l.minRoom()) && !l.renews()
 }
 
 // GatherOnSpot gathers a group if the log is idle, and returns true if there was something to gather. It does not write

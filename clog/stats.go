@@ -29,6 +29,7 @@ type Stats struct {
 	StallsBuffer uint64 // times that no buffer was free
 	StallsSpare  uint64 // times that no file was prepared
 	StallsFull   uint64 // times that MaxLiveBytes was reached
+	StallsRoom   uint64 // times that a write into space that the log has found no room
 
 	Recycled uint64 // files used again
 	Prepared uint64 // files made from nothing
@@ -75,7 +76,7 @@ type counters struct {
 	oldest, current, torn, durable                              atomic.Uint64
 	tornBytes                                                   atomic.Int64
 	liveBytes, headroom, fileBytes, maxLiveBytes                atomic.Int64
-	full, failed, forgotten                                     atomic.Bool
+	full, failed, forgotten, noRoom                             atomic.Bool
 }
 
 func (c *counters) submitted(g *Group, paddedBytes int) {
@@ -102,6 +103,7 @@ const (
 	stallBuffer
 	stallSpare
 	stallFull
+	stallRoom
 	stallKinds
 )
 
@@ -184,8 +186,8 @@ func (l *Log) Stats() Stats {
 		Marks: c.marks.Load(), Files: c.files.Load(), CheckpointBytes: c.checkpointBytes.Load(),
 		FlushNanos: c.flushNanos.Load(), Slow: c.slow.Load(), Slowest: time.Duration(c.slowest.Load()),
 		StallsBuffer: c.stalls[stallBuffer].Load(), StallsSpare: c.stalls[stallSpare].Load(),
-		StallsFull: c.stalls[stallFull].Load(),
-		Recycled:   c.recycled.Load(), Prepared: c.prepared.Load(), Removed: c.removed.Load(),
+		StallsFull: c.stalls[stallFull].Load(), StallsRoom: c.stalls[stallRoom].Load(),
+		Recycled: c.recycled.Load(), Prepared: c.prepared.Load(), Removed: c.removed.Load(),
 		ZeroedBytes: c.zeroed.Load(),
 		Torn:        c.torn.Load(), TornBytes: c.tornBytes.Load(),
 		LiveBytes: c.liveBytes.Load(), Oldest: c.oldest.Load(), Current: c.current.Load(),

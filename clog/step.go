@@ -29,12 +29,15 @@ func (l *Log) Step(block bool) (progress bool, err error) {
 	if lost := l.ground.lost.Load(); lost != nil {
 		return false, l.failLost(lost)
 	}
-	if l.noted.Load() && !l.marker.last.Noted && l.current != nil {
+	if l.noted.Load() && !l.marker.last.Noted && l.current != nil && !l.roomWait.on {
 		if err := l.markNoted(); err != nil {
 			return false, err
 		}
 	}
 	defer l.release()
+	if l.roomWait.on {
+		return l.stepNoRoom(block)
+	}
 	if g := l.unwritten; g != nil { // see GatherOnSpot
 		l.unwritten = nil
 		if err := l.write(g); err != nil {
@@ -98,6 +101,9 @@ func (l *Log) release() {
 // submitNext submits one group, or gets the file or buffer that the group needs. It returns false when only a
 // completion or Wake can bring progress.
 func (l *Log) submitNext() (bool, error) {
+	if l.roomWait.on {
+		return false, nil
+	}
 	if l.current == nil || l.room() < max(l.wantRoom, l.minRoom()) {
 		return l.startFile()
 	}
@@ -302,7 +308,11 @@ func (l *Log) write(g *Group) error {
 		l.release() // the write may hang
 		err := l.current.WriteSyncAt(g.data, at)
 		l.opts.Pulse.End()
-		if err != nil {
+		switch judgeWrite(err) {
+		case writtenNoRoom:
+			l.awaitRoom(err)
+			return nil
+		case writtenFailed:
 			return l.fail("writing a group", err)
 		}
 		g.done = true
@@ -317,10 +327,11 @@ func (l *Log) write(g *Group) error {
 }
 
 // collect takes completions, in any order, and reports the groups that are durable now, in order. One failed completion
-// fails the log: nothing that the device says after a failure can be trusted.
+// fails the log: nothing that the device says after a failure can be trusted. One without room makes the log wait, and
+// none is reported until it is written again (noroom.go).
 func (l *Log) collect(block bool) (bool, error) {
 	var err error
-	idle := block && len(l.inFlight) == 0
+	idle := block && l.queue.InFlight() == 0
 	if idle { // see StepOnSpot
 		l.asleep = true
 		l.mu.Unlock()
@@ -335,12 +346,16 @@ func (l *Log) collect(block bool) (bool, error) {
 	}
 	for _, c := range l.completions {
 		l.opts.Pulse.End()
-		if c.Err != nil {
+		switch judgeWrite(c.Err) {
+		case writtenWhole:
+			l.slots[c.Tag].done = true
+		case writtenNoRoom:
+			l.awaitRoom(c.Err)
+		case writtenFailed:
 			return false, l.fail("writing a group", c.Err)
 		}
-		l.slots[c.Tag].done = true
 	}
-	if len(l.completions) > 0 {
+	if len(l.completions) > 0 && !l.roomWait.on {
 		l.hold()
 		if err := l.reportDurable(); err != nil {
 			return true, err

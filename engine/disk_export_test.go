@@ -12,6 +12,9 @@ func WritesWaiting(e *Engine) uint64 {
 	return begun - done
 }
 
+// CommitLogWaits says whether a write into a file of the commit log found no room.
+func CommitLogWaits(e *Engine) bool { return e.store.CommitLog().NoRoom() }
+
 // PutTo submits a put to one partition, whichever node leads it, and waits for the answer.
 func PutTo(ctx context.Context, t *Topic, n int, p *inbox.Put) error {
 	done := make(chan error, 1)

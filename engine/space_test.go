@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -129,6 +130,85 @@ func TestDiskFullUntilSpaceIsAdded(t *testing.T) {
 	for id, body := range acked {
 		if got[id] != body {
 			t.Fatalf("%s is %.20q, want %.20q", id, got[id], body)
+		}
+	}
+}
+
+// A write into space that the commit log has finds no room, as where files are copied on write: what is in that group
+// waits and is answered once there is room, and puts behind it are refused. Nothing is lost or doubled, in this life or
+// in the next.
+func TestNoRoomForTheCommitLog(t *testing.T) {
+	for name, end := range map[string]func(d *faultaio.Disk) *faultaio.Disk{
+		"room again": nil,
+		"power cut":  func(d *faultaio.Disk) *faultaio.Disk { return d.Crash(1) },
+		"kill":       func(d *faultaio.Disk) *faultaio.Disk { return d.Kill(1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			disk, log := newDisk(), new(logged)
+			e := openOnDisk(t, disk, func(o *engine.Options) { o.Logger = log.logger() })
+			topic := topicOf(t, e, "t")
+			ch := channelOf(t, topic, "c")
+			acked := map[engine.ID]string{}
+			for _, body := range numbered("m", 50, 100) {
+				acked[publish(t, topic, body)[0]] = body
+			}
+			disk.SetNoRoom(true)
+			waited := make(chan engine.ID, 1)
+			go func() {
+				id, err := topic.Publish(context.Background(), []byte("waits"))
+				if err == nil {
+					waited <- id
+				}
+				close(waited)
+			}()
+			eventually(t, "the commit log waits for room", func() bool { return engine.CommitLogWaits(e) })
+			eventually(t, "health says so", func() bool { return errors.Is(e.Health(), engine.ErrNoSpace) })
+			if _, err := topic.Publish(context.Background(), []byte("refused")); !errors.Is(err, engine.ErrNoSpace) {
+				t.Errorf("publish without room: %v", err)
+			}
+			ops := disk.Ops()
+			eventually(t, "the commit log tries again", func() bool { return disk.Ops() > ops+2 })
+			if strings.Contains(log.String(), "has room again") {
+				t.Error("publishing resumed while the commit log waits")
+			}
+			if end != nil {
+				next := openOnDisk(t, end(disk))
+				topic, _ := next.LookupTopic("t")
+				ch, _ := topic.LookupChannel("c")
+				checkGot(t, readAll(t, ch), acked, "waits") // it may be there: nobody knows what became of it
+				disk.SetNoRoom(false)
+				return
+			}
+			disk.SetNoRoom(false)
+			if id, ok := <-waited; ok {
+				acked[id] = "waits"
+			} else {
+				t.Error("the put in the group without room failed")
+			}
+			eventually(t, "publishing resumes", func() bool {
+				id, err := topic.Publish(context.Background(), []byte("again"))
+				if err == nil {
+					acked[id] = "again"
+				}
+				return err == nil
+			})
+			eventually(t, "health is well", func() bool { return e.Health() == nil })
+			checkGot(t, readAll(t, ch), acked, "")
+		})
+	}
+}
+
+// checkGot checks that got is what was acknowledged, and at most one message more, if its body is may.
+func checkGot(t *testing.T, got, acked map[engine.ID]string, may string) {
+	t.Helper()
+	for id, body := range acked {
+		if got[id] != body {
+			t.Errorf("%s is %.20q, want %.20q", id, got[id], body)
+		}
+	}
+	for id, body := range got {
+		if _, ok := acked[id]; !ok && (may == "" || body != may) {
+			t.Errorf("%s came: %.20q, which was not answered OK", id, body)
 		}
 	}
 }

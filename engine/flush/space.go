@@ -1,6 +1,7 @@
 package flush
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -85,7 +86,7 @@ func (f *Flusher) checkSpace() {
 	if err != nil || err2 != nil {
 		return
 	}
-	full := f.noSpace.Load()
+	full, waits := f.noSpace.Load(), f.clog.NoRoom()
 	// computeReserve examines every partition. So it runs rarely while there is plenty of space, and never once per
 	// small write.
 	since := f.n.Host.Since(f.reserved)
@@ -100,7 +101,9 @@ func (f *Flusher) checkSpace() {
 	case inodes < f.inodes && !full:
 		f.full(fmt.Errorf("%d inodes are free, %d are kept for what is stored already and for confirmations",
 			inodes, f.inodes))
-	case free >= f.reserveBytes && inodes >= f.inodes && full && !f.starved:
+	case waits && !full:
+		f.full(errors.New("the commit log waits for room, whatever the file system says is free"))
+	case free >= f.reserveBytes && inodes >= f.inodes && full && !f.starved && !waits:
 		f.roomAgain()
 	}
 }

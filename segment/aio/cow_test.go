@@ -4,17 +4,17 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"penstock/segment/aio"
+	"penstock/segment/aio/aiotest"
 )
 
 // What has its space keeps it on a file system that copies on write, too: a preallocated file can be overwritten when
 // nothing is free.
 func TestOverwriteOnFullBtrfs(t *testing.T) {
 	const size = 4 << 20
-	dir := mountImageOf(t, "btrfs", 128<<20)
+	dir := aiotest.MountImage(t, "btrfs", 128<<20)
 	for _, mode := range []aio.Mode{aio.ModePwrite, aio.ModeUring} {
 		d := open(t, filepath.Join(dir, string(mode)), aio.DiskOptions{Mode: mode})
 		f, err := d.Create("log", size)
@@ -37,7 +37,7 @@ func TestOverwriteOnFullBtrfs(t *testing.T) {
 		if err := write(1); err != nil {
 			t.Fatal(err)
 		}
-		hog := fillUp(t, filepath.Join(dir, "hog"))
+		hog := aiotest.FillUp(t, filepath.Join(dir, "hog"))
 		for with := byte(2); with < 20; with++ {
 			if err := write(with); err != nil {
 				t.Errorf("%s: what has its space cannot be overwritten: %v", mode, err)
@@ -48,39 +48,6 @@ func TestOverwriteOnFullBtrfs(t *testing.T) {
 			t.Errorf("%s: it says that files are copied on write", mode)
 		}
 		if err := errors.Join(f.Close(), d.Close(), os.Remove(hog)); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// fillUp takes all the space of a file system, and returns the file that has it.
-func fillUp(t *testing.T, name string) string {
-	t.Helper()
-	f, err := os.Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	random, err := os.Open("/dev/urandom")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer random.Close()
-	for chunk := make([]byte, 1<<20); ; {
-		if _, err := random.Read(chunk); err != nil {
-			t.Fatal(err)
-		}
-		_, err := f.Write(chunk)
-		if err == nil && len(chunk) == 4096 {
-			err = f.Sync()
-		}
-		switch {
-		case errors.Is(err, syscall.ENOSPC) && len(chunk) == 4096:
-			return name
-		case errors.Is(err, syscall.ENOSPC):
-			_ = f.Sync() // some of it may become free again
-			chunk = chunk[:4096]
-		case err != nil:
 			t.Fatal(err)
 		}
 	}

@@ -2,16 +2,14 @@ package aio_test
 
 import (
 	"errors"
-	"io"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"penstock/segment/aio"
+	"penstock/segment/aio/aiotest"
 )
 
 var engines = map[string]aio.DiskOptions{
@@ -56,23 +54,16 @@ func TestFullDisk(t *testing.T) {
 			defer f.Close()
 			p, free := aio.AlignedBytes(4 << 20)
 			defer free()
-			err = writeOne(t, q, f, p, 0)
-			short := errors.Is(err, io.ErrShortWrite)
-			if !short && !errors.Is(err, syscall.ENOSPC) {
-				t.Fatalf("a write larger than the disk: %v, want ENOSPC or a short write", err)
-			}
-			err = writeOne(t, q, f, p[:aio.BlockBytes], 0)
-			if short != (err != nil) {
-				t.Fatalf("the next write after a short one (%v): %v", short, err)
-			}
-			if short {
-				again, err := d.Open("small")
-				if err != nil {
-					t.Fatal(err)
+			for what, write := range map[string]func() error{
+				"a queue": func() error { return writeOne(t, q, f, p, 0) },
+				"a file":  func() error { return f.WriteSyncAt(p, 0) },
+			} {
+				// The kernel takes what fits, and says why not more when it is asked for the rest.
+				if err := write(); !errors.Is(err, syscall.ENOSPC) {
+					t.Fatalf("%s: a write larger than the disk: %v, want ENOSPC", what, err)
 				}
-				defer again.Close()
-				if err := writeOne(t, q, again, p[:aio.BlockBytes], 0); err != nil {
-					t.Fatalf("a block that has its room already, in the file opened again: %v", err)
+				if err := writeOne(t, q, f, p[:aio.BlockBytes], 0); err != nil {
+					t.Fatalf("%s: a block that has its room already: %v", what, err)
 				}
 			}
 		})
@@ -80,43 +71,7 @@ func TestFullDisk(t *testing.T) {
 }
 
 // mountImage mounts a new journaled ext4 from an image file.
-func mountImage(t *testing.T) string { return mountImageOf(t, "ext4", 32<<20) }
-
-// mountImageOf mounts a new file system from an image file.
-func mountImageOf(t *testing.T, kind string, size int64) string {
-	t.Helper()
-	mkfs, force := "mkfs."+kind, "-F"
-	if kind == "btrfs" {
-		force = "-f"
-	}
-	for _, tool := range []string{mkfs, "mount", "umount"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("the machine has no %s", tool)
-		}
-	}
-	if os.Getuid() != 0 {
-		t.Skip("only root can mount an image")
-	}
-	base := t.TempDir()
-	image, dir := filepath.Join(base, "image"), filepath.Join(base, "mnt")
-	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, size), os.Mkdir(dir, 0o700)); err != nil {
-		t.Fatal(err)
-	}
-	run := func(name string, args ...string) {
-		t.Helper()
-		if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
-			t.Skipf("%s does not work here: %v: %s", name, err, out)
-		}
-	}
-	run(mkfs, "-q", force, image)
-	run("mount", "-o", "loop", image, dir)
-	t.Cleanup(func() { // lazily, because the kernel frees rings, and what they hold of the file system, a little later
-		if out, err := exec.Command("umount", "-l", dir).CombinedOutput(); err != nil {
-			t.Errorf("umount: %v: %s", err, out)
-		}
-	})
-	return dir
-}
+func mountImage(t *testing.T) string { return aiotest.MountImage(t, "ext4", 32<<20) }
 
 // shutdown makes the file system fail every operation from now on, like a device that went away.
 func shutdown(t *testing.T, dir string) {

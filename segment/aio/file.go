@@ -219,8 +219,8 @@ func (f *file) Close() error {
 	return nil
 }
 
-// pwriteFull writes all of p or fails. A short write is an error: the rest would meet the same obstacle, and a caller
-// that computes offsets from lengths must not go on.
+// pwriteFull writes all of p or fails. When the kernel takes only whole blocks of p, it has not said why: pwriteFull
+// asks for the rest, and the answer is the reason, mostly a full disk. If the rest is written, too, all of p is.
 func pwriteFull(fd int, p []byte, off int64, flags uintptr) error {
 	var err error
 	for range maxRetries {
@@ -231,16 +231,21 @@ func pwriteFull(fd int, p []byte, off int64, flags uintptr) error {
 			continue
 		case err != nil:
 			return err
-		case n != len(p):
+		case n == len(p):
+			return nil
+		case !canGoOn(n):
 			return shortWrite(n, len(p))
 		}
-		return nil
+		p, off = p[n:], off+int64(n)
 	}
 	return err
 }
 
-// shortWrite describes a write of which the kernel took only a part. The cause is mostly a full disk, but the kernel
-// did not say so, and guessing would turn a lost write into a harmless one.
+// canGoOn says whether the rest of a write of which the kernel took n bytes is aligned.
+func canGoOn(n int) bool { return n > 0 && n%BlockBytes == 0 }
+
+// shortWrite describes a write of which the kernel took only a part, and did not say why. Guessing would turn a lost
+// write into a harmless one.
 func shortWrite(n, want int) error {
 	return fmt.Errorf("%w: %d of %d bytes", io.ErrShortWrite, n, want)
 }

@@ -42,6 +42,7 @@ type uringQueue struct {
 type slot struct {
 	file *file
 	data []byte
+	off  int64
 	tag  uint64
 }
 
@@ -142,7 +143,7 @@ func (q *uringQueue) Submit(op Op) error {
 			return q.notStarted(err)
 		}
 	}
-	q.slots[number] = slot{file: f, data: op.Data, tag: op.Tag}
+	q.slots[number] = slot{file: f, data: op.Data, off: op.Offset, tag: op.Tag}
 	err := uring.EnterRetry(q.ring, 0)
 	if q.ring.Untaken() > 0 {
 		q.ring.Neutralize()
@@ -252,6 +253,9 @@ func (q *uringQueue) collect(done []Completion) []Completion {
 		q.idle = append(q.idle, uint32(data))
 		q.inFlight--
 		err := result(res, len(s.data))
+		if n := int(res); n < len(s.data) && canGoOn(n) { // the rest tells why: see pwriteFull
+			err = pwriteFull(s.file.fd, s.data[n:], s.off+int64(n), unix.RWF_DSYNC)
+		}
 		if err != nil {
 			err = s.file.note("a durable write", err)
 		}

@@ -63,6 +63,7 @@ type Disk struct {
 	dirOps   []dirOp // changes of names that are not durable yet, in order
 	used     int64   // bytes of all files that have names; used <= capacity
 	capacity int64
+	noRoom   bool // see SetNoRoom
 
 	rules    []*rule
 	releases int
@@ -99,6 +100,14 @@ func (d *Disk) SetCapacity(bytes int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.capacity = bytes
+}
+
+// SetNoRoom makes every write, also one into space that a file has, fail with syscall.ENOSPC, until it is taken back: a
+// full file system that copies on write. Of such a write, the seed decides how many of its first sectors are written.
+func (d *Disk) SetNoRoom(full bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.noRoom = full
 }
 
 // Info describes the disk as direct, with blocks of aio.BlockBytes.
@@ -189,7 +198,7 @@ func (d *Disk) create(name string, size, reserve int64) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	if v.Err == nil && reserve > d.capacity-d.used {
+	if v.Err == nil && (reserve > d.capacity-d.used || d.noRoom && reserve > 0) {
 		v.Err = syscall.ENOSPC
 	}
 	if v.Err != nil {

@@ -77,7 +77,7 @@ func (f *file) Reserve(n int64) error {
 	switch more := max(n-f.node.held, 0); {
 	case d.crashed:
 		return ErrCrashed
-	case more > d.capacity-d.used:
+	case more > d.capacity-d.used, d.noRoom && more > 0:
 		return pathError("reserve", f.name, syscall.ENOSPC)
 	default:
 		d.used += more
@@ -124,9 +124,18 @@ func (f *file) perform(kind Kind, v verdict, p []byte, off int64) error {
 	case v.ShortBytes > 0:
 		short := min(v.ShortBytes, len(p))
 		n.writeVolatile(p[:short], off, false)
+		if errors.Is(v.Err, syscall.ENOSPC) {
+			return v.Err
+		}
 		return fmt.Errorf("%w: %d of %d bytes", io.ErrShortWrite, short, len(p))
 	case errors.Is(v.Err, syscall.ENOSPC):
 		return v.Err
+	case f.disk.noRoom && v.Err == nil:
+		part := min(f.disk.rng.IntN(len(p)/sectorBytes+1)*sectorBytes, int(max(n.held-off, 0)))
+		if part > 0 {
+			n.writeVolatile(p[:part], off, false)
+		}
+		return syscall.ENOSPC
 	case v.Err != nil:
 		n.writeVolatile(p, off, true)
 		return v.Err

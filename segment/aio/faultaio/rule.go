@@ -39,7 +39,8 @@ type Rule struct {
 	// Err is what the operation returns. A failed KindWrite or KindWriteSync leaves bytes that may or may not survive.
 	// A failed KindSync dooms the writes that it should have flushed. With syscall.ENOSPC nothing is written.
 	Err error
-	// ShortBytes makes a write take only this many bytes and fail with io.ErrShortWrite.
+	// ShortBytes makes a write take only this many bytes and fail with io.ErrShortWrite, or with Err if that is
+	// syscall.ENOSPC.
 	ShortBytes int
 	// Waits keeps a queue's operation in flight for this many more calls of Wait.
 	Waits int

@@ -151,7 +151,7 @@ func (w *World) breakDisk(n *node) {
 	})
 }
 
-// fillDisk leaves a node almost no room for a while.
+// fillDisk leaves a node almost no room for a while. Some disks copy on write: then nothing that is written finds room.
 func (w *World) fillDisk(n *node) {
 	w.Stats.Full++
 	free, err := n.media.FreeBytes()
@@ -162,7 +162,15 @@ func (w *World) fillDisk(n *node) {
 	n.media.SetCapacity(diskBytes - free + w.skewed(0, 300<<10))
 	d := w.between(100*ms, 800*ms)
 	n.fullUntil = max(n.fullUntil, w.now+d)
-	w.after(d, func() { n.media.SetCapacity(diskBytes) })
+	if d%3 == 0 {
+		w.Stats.NoRoom++
+		w.tracef("and copies on write")
+		n.media.SetNoRoom(true)
+	}
+	w.after(d, func() {
+		n.media.SetCapacity(diskBytes)
+		n.media.SetNoRoom(false)
+	})
 }
 
 // wipe gives a node another, empty disk, if everybody in sync with it can spare it.
@@ -252,6 +260,7 @@ func (w *World) heal() {
 		n.media.ClearRules()
 		n.media.CrashAt(-1)
 		n.media.SetCapacity(diskBytes)
+		n.media.SetNoRoom(false)
 		if n.asleep > w.now {
 			n.asleep = w.now
 		}

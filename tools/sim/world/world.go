@@ -81,8 +81,8 @@ type World struct {
 // Stats say what a run has reached.
 type Stats struct {
 	Events, Steps, Frames, Acked, Refused, Unknown, Delivered, Redelivered, Finished          int
-	Elections, Kills, Crashes, Stops, Restarts, Breaks, Cuts, Wipes, DiskFaults, Full, Cutoff int
-	ISRChanges, Channels, Rots, Pauses, Truncations                                           int
+	Elections, Kills, Crashes, Stops, Restarts, Breaks, Cuts, Wipes, DiskFaults, Full, NoRoom int
+	Cutoff, ISRChanges, Channels, Rots, Pauses, Truncations                                   int
 	Remote, Moves, Undone, Back, Configured, DeadLetters, Carried, OverQuota, Dropped         int
 	Deleted, Remade, Expanded, Removed, Returned, Unwanted, Sampled, Redriven                 int
 	Slow, Hung, Failing, Rotten, Replaced, ClockSteps, Bound, Raised, Compacted, LostLeases   int
@@ -105,7 +105,7 @@ func (s *Stats) fields() []*int {
 	return []*int{
 		&s.Events, &s.Steps, &s.Frames, &s.Acked, &s.Refused, &s.Unknown, &s.Delivered, &s.Redelivered, &s.Finished,
 		&s.Elections, &s.Kills, &s.Crashes, &s.Stops, &s.Restarts, &s.Breaks, &s.Cuts, &s.Wipes, &s.DiskFaults, &s.Full,
-		&s.Cutoff,
+		&s.NoRoom, &s.Cutoff,
 		&s.ISRChanges, &s.Channels, &s.Rots, &s.Pauses, &s.Truncations,
 		&s.Remote, &s.Moves, &s.Undone, &s.Back, &s.Configured, &s.DeadLetters, &s.Carried, &s.OverQuota, &s.Dropped,
 		&s.Deleted, &s.Remade, &s.Expanded, &s.Removed, &s.Returned, &s.Unwanted, &s.Sampled, &s.Redriven,

@@ -86,6 +86,7 @@ func TestSeeds(t *testing.T) {
 		"power cuts": sum.Crashes, "orderly stops": sum.Stops, "cut links": sum.Cuts, "changes of an ISR": sum.ISRChanges,
 		"pauses":       sum.Pauses,
 		"redeliveries": sum.Redelivered, "disk faults": sum.DiskFaults, "full disks": sum.Full,
+		"full disks that copy on write":  sum.NoRoom,
 		"deliveries through other nodes": sum.Remote,
 		"moves":                          sum.Moves, "moves that were undone": sum.Undone,
 		"replicas that came back": sum.Back,
