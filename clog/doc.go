@@ -38,7 +38,7 @@
 //   - A file number is never used twice, and Open never appends to an existing file, so bytes from an earlier use of a
 //     file never verify.
 //   - After the first failed write or flush nothing is reported durable and nothing is written (ErrFailed). Nothing is
-//     retried: the kernel may have dropped the bytes and forgotten the error. A write that finds no room is not a failure:
+//     retried: the kernel may have dropped the bytes and forgotten the error. A write that finds no room is no failure:
 //     all that was not reported is written again, whole and at its place, before anything else (noroom.go).
 //   - GroupBytes (or one record) bounds a group, FileBytes a file, MaxLiveBytes all files, and the arena all buffers.
 //     When one of these limits is reached, the log waits and counts the wait; Wake, Release and returned buffers end

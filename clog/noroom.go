@@ -20,9 +20,9 @@ import (
 // ever behind one that is not durable when it is reported. A crash meanwhile leaves what any crash leaves that tears
 // the last groups, and recovery cuts them: a header promises only groups that were reported before it was sealed.
 //
-// The groups of a checkpoint are written one at a time. If one finds no room, the rest of the checkpoint waits in memory:
-// the source is asked for its state once per file. If log.mark finds no room, the file begins once the same slot could
-// be written: the other slot is the only one that is known to be whole.
+// The groups of a checkpoint are written one at a time. If one finds no room, the rest of the checkpoint waits in
+// memory: the source is asked for its state once per file. If log.mark finds no room, the file begins once the same
+// slot could be written: the other slot is the only one that is known to be whole.
 
 // roomRetry is the pause between two tries.
 const roomRetry = 500 * time.Millisecond

@@ -45,8 +45,8 @@ func TestStepForRoom(t *testing.T) {
 	}
 }
 
-// TestNoRoom lets each durable write of a run find no room in turn, for one try or several, with nothing or a part of it
-// written. Nothing fails, and in the end everything is durable.
+// TestNoRoom lets each durable write of a run find no room in turn, for one try or several, with nothing or a part of
+// it written. Nothing fails, and in the end everything is durable.
 func TestNoRoom(t *testing.T) {
 	arena := testArena(t, 4*aio.BlockBytes, 3)
 	for _, name := range []string{"clog/*", MarkName} {
@@ -75,7 +75,7 @@ func TestNoRoom(t *testing.T) {
 					t.Fatalf("%s, write %d: %v; %d records of %d: %+v", name, n, err, r.next, m.added, report)
 				}
 				if mark, _ := markOn(t, d.Crash(uint64(n))); mark.File != report.NewestFile {
-					t.Fatalf("%s, write %d: log.mark names file %d, and the log has begun %d", name, n, mark.File, report.NewestFile)
+					t.Fatalf("%s, write %d: log.mark names file %d, the log has begun %d", name, n, mark.File, report.NewestFile)
 				}
 			}
 		}
@@ -118,7 +118,7 @@ func TestNoRoomInFlight(t *testing.T) {
 			step(t, l, 5)
 			for _, op := range d.Log()[ops:] {
 				if first := l.inFlight[0]; op.Offset != first.fileEnd-int64(len(first.data)) || op.Bytes != len(first.data) {
-					t.Fatalf("which %d, seed %d: %+v, and the first group without room ends at %d", which, seed, op, first.fileEnd)
+					t.Fatalf("which %d, seed %d: %+v, the first group without room ends at %d", which, seed, op, first.fileEnd)
 				}
 			}
 			if m.acked != was || d.Ops() == ops || which == 0 && was != 1 {

@@ -276,8 +276,8 @@ func (e *Engine) warnOfDisk() {
 	}
 	if d.CopyOnWrite {
 		e.log.Warn("the file system copies each write to new blocks, and cannot be told to write these files in place: what "+
-			"the node preallocates does not keep its space. On a full disk even confirmations wait; put the data directory on "+
-			"ext4 or xfs", "data_path", e.opts.DataPath, "file_system", d.FileSystem)
+			"the node preallocates does not keep its space, and on a full disk even confirmations wait. Put the data "+
+			"directory on ext4 or xfs", "data_path", e.opts.DataPath, "file_system", d.FileSystem)
 	}
 }
 

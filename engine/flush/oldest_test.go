@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/clog"
 	"penstock/segment"
 	"penstock/segment/aio/faultaio"
 )
@@ -27,7 +28,8 @@ func TestFlushPassesOverWhatTakesNothing(t *testing.T) {
 	}
 	broken, whole := part(), part()
 	broken.log.Disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Err: syscall.EIO, Count: -1})
-	f.checked, f.reserved = f.n.Host.Instant(), f.n.Host.Instant() // there is no commit log to ask about space
+	f.Use(new(clog.Log))
+	f.checked, f.reserved = f.n.Host.Instant(), f.n.Host.Instant() // that commit log cannot be asked about its sizes
 	if !f.flushOldest() || whole.log.Unflushed() != 0 {
 		t.Errorf("%d bytes of a partition that can be flushed are left", whole.log.Unflushed())
 	}

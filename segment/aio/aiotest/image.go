@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// MountImage mounts a new file system from an image file, until the end of the test. Where it cannot, it skips the test.
+// MountImage mounts a new file system from an image file, until the end of the test. It skips the test where it cannot.
 func MountImage(t testing.TB, kind string, size int64) string {
 	t.Helper()
 	mkfs, force := "mkfs."+kind, "-F"
