@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"syscall"
 	"testing"
 	"time"
@@ -291,5 +292,73 @@ func TestMarkWithoutRoom(t *testing.T) {
 	}
 	if mark, state := markOn(t, d.Kill(1)); state != markValid || mark.File != 2 || !mark.Noted {
 		t.Fatalf("state %d, %+v", state, mark)
+	}
+}
+
+// A shortage of descriptors or memory while a file is prepared is no failure either, at whatever step: the log goes on,
+// and every crash leaves a log that recovery can read.
+func TestShortageInPreparation(t *testing.T) {
+	arena := testArena(t, 4*aio.BlockBytes, 3)
+	for _, rule := range []faultaio.Rule{
+		{Kind: faultaio.KindSyncDir, Name: dirName, Err: syscall.EMFILE},
+		{Kind: faultaio.KindSyncDir, Name: spareName, Err: syscall.ENFILE},
+		{Kind: faultaio.KindRename, Name: spareName + "/*", Err: syscall.ENOMEM},
+		{Kind: faultaio.KindRename, Name: dirName + "/*", Err: syscall.ENOMEM},
+		{Kind: faultaio.KindRemove, Name: dirName + "/*", Err: syscall.ENOMEM},
+		{Kind: faultaio.KindCreate, Name: spareName + "/*", Err: syscall.EMFILE},
+	} {
+		for n := range 12 {
+			for seed := range uint64(3) {
+				name := fmt.Sprintf("%v of %s, %d, seed %d", rule.Kind, rule.Name, n, seed)
+				d := faultaio.New(faultaio.Options{Seed: seed})
+				if _, err := d.ReadDir("."); err != nil {
+					t.Fatal(err)
+				}
+				m := crashModel()
+				f := newLife(d, arena, m, seed)
+				rule.After, rule.Count = 2+n, 1+n%2 // the first two are of Open
+				d.Inject(rule)
+				if err := f.run(60, seed != 2); err != nil || m.failed > 0 {
+					t.Fatalf("%s: %v, failed %d times", name, err, m.failed)
+				}
+				for crash := range uint64(4) {
+					r, _, err := recovered(d.Crash(crash), arena, m)
+					if err == nil {
+						err = r.check()
+					}
+					if err != nil {
+						t.Fatalf("%s, crash %d: %v", name, crash, err)
+					}
+				}
+			}
+		}
+	}
+}
+
+// A file that is too small for the next checkpoint, and cannot be removed for want of memory, is removed later. It would
+// be a file without groups between two that continue each other.
+func TestFileTooSmallWaits(t *testing.T) {
+	d := faultaio.New(faultaio.Options{})
+	m := newModel()
+	m.silent = true
+	l := openOn(t, d, testArena(t, 4*aio.BlockBytes, 3), small(0), m)
+	m.put(1)
+	step(t, l, 5)
+	for l.prep.ready == nil {
+		if err := l.prep.work(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	small, size := l.prep.ready.number, 2*l.opts.FileBytes
+	d.Inject(faultaio.Rule{Kind: faultaio.KindRemove, Name: fileName(small), Err: syscall.ENOMEM, Count: 2})
+	l.prep.resize(size, size)
+	for range 3 {
+		if err := l.prep.work(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := d.Identify(fileName(small)); !errors.Is(err, fs.ErrNotExist) || l.prep.ready == nil ||
+		l.prep.ready.sizeBytes != size {
+		t.Errorf("the file that is too small is there (%v), or none is ready: %+v", err, l.prep.ready)
 	}
 }

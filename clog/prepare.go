@@ -56,8 +56,12 @@ type preparer struct {
 	used atomic.Int64
 
 	// Used only by the goroutine that does the work.
-	spares    []liveFile // the files of the spare folder, which has its own numbering
-	making    newFile    // the file that is being written with zeros
+	spares []liveFile // the files of the spare folder, which has its own numbering
+	making newFile    // the file that is being written with zeros
+	// Names were changed in the folders and are not durable yet: then is what follows once they are, and coming the file
+	// that it will make ready. See settle.
+	then      func() error
+	coming    aio.File
 	nextSpare uint64
 	next      uint64 // number of the next file; greater than any number the log's folder ever had
 
@@ -257,7 +261,7 @@ func (p *preparer) work() error {
 
 // wantsRoom says whether err is a shortage that ends when something else is freed.
 func wantsRoom(err error) bool {
-	return aio.NoRoom(err) || aio.Unopened(err) || errors.Is(err, syscall.ENOMEM)
+	return aio.Shortage(err) || errors.Is(err, syscall.ENOMEM)
 }
 
 // prepareOne does the most urgent step and says whether more steps may follow.
@@ -274,6 +278,8 @@ func (p *preparer) prepareOne() (bool, error) {
 	}
 	p.mu.Unlock()
 	switch {
+	case p.then != nil:
+		return true, p.settle(p.then)
 	case tooSmall:
 		return true, p.discardReady()
 	case p.smallSpare(size) >= 0:
@@ -281,13 +287,7 @@ func (p *preparer) prepareOne() (bool, error) {
 	case !ready && len(p.spares) > 0:
 		return true, p.makeReady()
 	case retired:
-		if err := p.recycle(f, size); err != nil {
-			return false, err
-		}
-		p.mu.Lock()
-		p.retired = p.retired[:copy(p.retired, p.retired[1:])]
-		p.mu.Unlock()
-		return true, nil
+		return true, p.recycle(f, size)
 	case p.making.File != nil && p.making.sizeBytes < size:
 		return true, p.giveUpMaking()
 	case len(p.spares) < minSpares && p.making.File == nil:
@@ -322,16 +322,30 @@ func (p *preparer) discardReady() error {
 		p.mu.Unlock()
 		return nil // taken, or large enough after all
 	}
-	p.ready = nil
+	p.ready = nil // nobody may take it any more
 	p.mu.Unlock()
+	if err := p.disk.Remove(fileName(f.number)); err != nil {
+		p.mu.Lock()
+		p.ready = f // to be tried again
+		p.mu.Unlock()
+		return fmt.Errorf("clog: removing a file that is too small: %w", err)
+	}
 	if err := f.Close(); err != nil {
 		return fmt.Errorf("clog: closing a file that is too small: %w", err)
 	}
-	if err := p.disk.Remove(fileName(f.number)); err != nil {
-		return fmt.Errorf("clog: removing a file that is too small: %w", err)
-	}
 	p.stats.removed.Add(1)
-	return p.syncFolders()
+	return p.settle(func() error { return nil })
+}
+
+// settle makes the names durable that were changed, and then does what has to wait for that. Nothing else happens to
+// the folders before: if the system refuses the descriptors for it, the next round of work begins with it.
+func (p *preparer) settle(then func() error) error {
+	p.then = then
+	if err := p.syncFolders(); err != nil {
+		return err
+	}
+	p.then = nil
+	return then()
 }
 
 func spareFile(number uint64) string { return fmt.Sprintf("%s/%010d%s", spareName, number, suffix) }
@@ -351,9 +365,14 @@ func (p *preparer) makeReady() error {
 	// From here on the number is used up and the spare is gone, even if a later step fails.
 	p.next++
 	p.spares = p.spares[:copy(p.spares, p.spares[1:])]
-	if err := p.syncFolders(); err != nil {
-		return errors.Join(err, f.Close())
-	}
+	p.coming = f
+	return p.settle(func() error { return p.showReady(number, spare.sizeBytes) })
+}
+
+// showReady lets the log see the file that is coming, whose name is durable.
+func (p *preparer) showReady(number uint64, sizeBytes int64) error {
+	f := p.coming
+	p.coming = nil
 	// Open it again under its new name, which its errors then show. f is open already, so a failure does not matter.
 	if named, err := p.disk.Open(fileName(number)); err == nil {
 		f, named = named, f
@@ -361,7 +380,8 @@ func (p *preparer) makeReady() error {
 			return errors.Join(fmt.Errorf("clog: preparing a file: %w", err), f.Close())
 		}
 	}
-	ready := &openFile{File: f, number: number, sizeBytes: spare.sizeBytes}
+	ready := &openFile{File: f, number: number, sizeBytes: sizeBytes}
+	var err error
 	if ready.id, err = f.ID(); err == nil {
 		var links int
 		links, err = f.Links()
@@ -400,7 +420,7 @@ func (p *preparer) recycle(f liveFile, size int64) error {
 		}
 		p.stats.removed.Add(1)
 		// Flush after each file: a folder that lost a younger file but kept an older one would look damaged.
-		return p.syncFolders()
+		return p.settle(p.forgetRetired)
 	}
 	if err := p.disk.Rename(fileName(f.number), spareFile(p.nextSpare)); err != nil {
 		return fmt.Errorf("clog: recycling a file: %w", err)
@@ -408,7 +428,15 @@ func (p *preparer) recycle(f liveFile, size int64) error {
 	p.spares = append(p.spares, liveFile{number: p.nextSpare, sizeBytes: size})
 	p.nextSpare++
 	p.stats.recycled.Add(1)
-	return p.syncFolders()
+	return p.settle(p.forgetRetired)
+}
+
+// forgetRetired ends the recycling of a file, whose old name is durably gone.
+func (p *preparer) forgetRetired() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.retired = p.retired[:copy(p.retired, p.retired[1:])]
+	return nil
 }
 
 // beginSpare makes a file, which writeSpare fills with zeros. If the space were only allocated, the first use of each
@@ -492,12 +520,16 @@ func (p *preparer) close() error {
 	close(p.quit)
 	<-p.done
 	p.stopMaking()
+	var err error
+	if p.coming != nil {
+		err = p.coming.Close()
+		p.coming = nil
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ready == nil {
-		return nil
+	if f := p.ready; f != nil {
+		p.ready = nil
+		err = errors.Join(err, f.Close())
 	}
-	f := p.ready
-	p.ready = nil
-	return f.Close()
+	return err
 }

@@ -240,7 +240,7 @@ func TestClusterCutWaitsForWhatItKeeps(t *testing.T) {
 // While the disk is full, or the process has too many files open, a cut waits.
 func TestClusterCutWaitsForRoom(t *testing.T) {
 	t.Parallel()
-	for _, why := range []error{syscall.ENOSPC, syscall.EMFILE} {
+	for _, why := range []error{syscall.ENOSPC, syscall.EMFILE, syscall.ENOMEM} {
 		t.Run(why.Error(), func(t *testing.T) {
 			t.Parallel()
 			tc, h := newCommonCluster(t)

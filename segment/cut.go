@@ -19,11 +19,9 @@ type unfinishedCut struct {
 	why        error // what it waits for
 }
 
-// Waiting says whether err, of Truncate or Reset, means that they have to be called again: the process lacks file
-// descriptors, or the disk has no room. Nothing is lost.
-func Waiting(err error) bool {
-	return (aio.NoRoom(err) || aio.Unopened(err)) && !errors.Is(err, ErrPoisoned)
-}
+// Waiting says whether err, of Truncate or Reset or of what precedes them, means that it has to be tried again: the
+// process lacks file descriptors or memory, or the disk has no room. Nothing is lost.
+func Waiting(err error) bool { return aio.Shortage(err) && !errors.Is(err, ErrPoisoned) }
 
 // beginCut makes c what is to be done, together with what an earlier cut has left. The caller holds l.io.
 func (l *Log) beginCut(c *unfinishedCut) {

@@ -44,11 +44,15 @@ func TestCutWaits(t *testing.T) {
 			return anchored, func() error { return w.log.Reset(anchored) }
 		}},
 	} {
-		for _, kind := range []faultaio.Kind{faultaio.KindCreate, faultaio.KindMkdir, faultaio.KindSyncDir} {
-			for _, why := range []error{syscall.EMFILE, syscall.ENOSPC} {
-				if kind == faultaio.KindSyncDir && why == syscall.ENOSPC {
-					continue // a failed sync is a failure
-				}
+		for kind, refusals := range map[faultaio.Kind][]error{
+			faultaio.KindCreate:  {syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOSPC},
+			faultaio.KindMkdir:   {syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOSPC},
+			faultaio.KindRename:  {syscall.ENOMEM},
+			faultaio.KindRemove:  {syscall.ENOMEM},
+			faultaio.KindRead:    {syscall.ENOMEM},
+			faultaio.KindSyncDir: {syscall.EMFILE, syscall.ENFILE}, // with any other error, a failed sync is a failure
+		} {
+			for _, why := range refusals {
 				for step := range 12 {
 					t.Run(fmt.Sprint(tc.name, "/", kind, "/", why, "/", step), func(t *testing.T) {
 						cutWaits(t, tc.cut, faultaio.Rule{Kind: kind, Err: why, After: step, Count: 2})

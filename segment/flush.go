@@ -403,7 +403,7 @@ func (l *Log) createSegment(buf []byte, h segHeader) (*segFile, error) {
 // Sync makes durable what was flushed before the call: afterwards Synced is at least what Flushed was then. Then it
 // writes the .idx of segments that became full. If Sync fails, the files are poisoned: bytes that the kernel still
 // shows may never reach the device, so the files are neither synced nor written again. Only where the directory could
-// not be opened (aio.Unopened), nothing was lost, and Sync can be called again.
+// not be opened (aio.Refused), nothing was lost, and Sync can be called again.
 func (l *Log) Sync() error {
 	l.io.Lock()
 	defer l.io.Unlock()
@@ -437,7 +437,7 @@ func (l *Log) sync() error {
 	if l.named {
 		if err := l.disk.SyncDir(l.dir); err != nil {
 			err = fmt.Errorf("syncing %s: %w", l.dir, err)
-			if aio.Unopened(err) {
+			if aio.Refused(err) {
 				l.full = full
 				return fmt.Errorf("segment: %w", err)
 			}

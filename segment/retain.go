@@ -327,7 +327,7 @@ func (l *Log) copyFailed(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case aio.NoRoom(err), aio.Unopened(err):
+	case aio.Shortage(err):
 		return err
 	}
 	return l.poisonWith(err)

@@ -355,7 +355,7 @@ func (f *Flusher) flush(p *Part, maxBytes int64) (int64, error) {
 		f.flushed = append(f.flushed, evictable{p, p.owner.Log().Flushed()})
 		f.mu.Unlock()
 	}
-	if aio.Unopened(err) {
+	if aio.Refused(err) {
 		f.closeOldest(0) // the next try may find descriptors
 	}
 	if err != nil {

@@ -144,8 +144,8 @@ func (r *Replica) resetLog(c *logCut) error {
 	return r.clearDiscarded() // before any batch of the new log is acknowledged
 }
 
-// untilPossible calls do until its error is not one of a process without file descriptors, or of a full disk, any more.
-// It returns base.ErrClosed if the engine closes meanwhile. It runs on the goroutine of doCut, without mu.
+// untilPossible calls do until its error is none that segment.Waiting knows. It returns base.ErrClosed if the engine
+// closes meanwhile. It runs on the goroutine of doCut, or of a removal, without mu.
 func (r *Replica) untilPossible(do func() error) error {
 	for told := false; ; {
 		err := do()
@@ -189,8 +189,8 @@ func (r *Replica) isCutBy(c *logCut) bool {
 }
 
 // awaitPrepared prepares a cut. It tries again as long as the cause of a failure may go away: a damaged range that is
-// being repaired, a device that may read again, a full disk. It stops if the copy is given up meanwhile. It runs on the
-// goroutine of doCut, without mu.
+// being repaired, a device that may read again, what segment.Waiting knows. It stops if the copy is given up meanwhile.
+// It runs on the goroutine of doCut, without mu.
 func (r *Replica) awaitPrepared(c *logCut) error {
 	for told := false; ; {
 		err := r.prepareCut(c)
@@ -204,7 +204,7 @@ func (r *Replica) awaitPrepared(c *logCut) error {
 		case err == nil, !r.isCutBy(c):
 			return err
 		case needsRefetch(err) && (r.awaitRepair(c, err) || r.awaitDevice(err)):
-		case (aio.NoRoom(err) || aio.Unopened(err)) && r.node.store.host.Pause(roomPause, r.node.store.stop):
+		case segment.Waiting(err) && r.node.store.host.Pause(roomPause, r.node.store.stop):
 		default:
 			return err
 		}

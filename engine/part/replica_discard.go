@@ -8,7 +8,6 @@ import (
 	"penstock/engine/replay"
 	"penstock/replicate"
 	"penstock/segment"
-	"penstock/segment/aio"
 )
 
 const (
@@ -93,7 +92,7 @@ func (r *Replica) discard(why error, c *logCut) {
 		return
 	}
 	err := r.node.Shortened.Add([]segment.Identity{r.pt.Identity()})
-	for aio.NoRoom(err) { // there may be room again
+	for segment.Waiting(err) { // there may be room again
 		if c == nil || !r.isCutBy(c) || !r.node.store.host.Pause(devicePoll, r.node.store.stop) {
 			return // c is nil: the repair is tried again, and fails again
 		}

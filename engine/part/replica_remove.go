@@ -16,7 +16,6 @@ import (
 	"penstock/engine/meta"
 	"penstock/replicate"
 	"penstock/segment"
-	"penstock/segment/aio"
 )
 
 // This file removes the bytes of a copy that moved to other nodes. The bytes are removed only when the cluster has
@@ -171,7 +170,10 @@ func (r *Replica) removeBytes() error {
 		r.node.Log.Info("what this node had of a partition that moved away is removed",
 			"topic", pt.topic.Name, "partition", pt.number, "bytes", bytes)
 	}
-	err := errors.Join(pt.log.Reset(segment.State{}), s.trashLeftovers(pt))
+	err := r.untilPossible(func() error { return pt.log.Reset(segment.State{}) })
+	if err == nil {
+		err = r.untilPossible(func() error { return s.trashLeftovers(pt) })
+	}
 	pt.flush.ReopenInbox()
 	if err != nil {
 		return err
@@ -180,7 +182,7 @@ func (r *Replica) removeBytes() error {
 }
 
 // forget takes a copy whose bytes are removed out of the list of shortened copies. The segments go first: they may have
-// been what filled the disk. While the disk is full, forget tries again. After a crash before the list is written, the
+// been what filled the disk. While the disk is full or descriptors lack, forget tries again. After a crash before the list is written, the
 // next process takes the empty copy for one that is shortened or given up, and so trusts it less than it could.
 func (r *Replica) forget() error {
 	for {
@@ -188,7 +190,7 @@ func (r *Replica) forget() error {
 		if err == nil {
 			err = r.unlistShortened()
 		}
-		if !aio.NoRoom(err) {
+		if !segment.Waiting(err) {
 			return err
 		}
 		if !r.node.store.host.Pause(devicePoll, r.node.store.stop) {

@@ -3,6 +3,7 @@ package part
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"syscall"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"penstock/replicate"
 	"penstock/segment"
 	"penstock/segment/aio/faultaio"
+	"penstock/segment/logtest"
 )
 
 // ofList returns a replica without a log. Its node keeps the list of shortened copies on disk, like a process that
@@ -234,27 +236,42 @@ func TestDroppedCopyThatMovedAway(t *testing.T) {
 	}
 }
 
-// The disk is full when a copy that moved away is removed. The removal ends as soon as there is room, and not only
-// after a restart: until then the node would keep what nobody needs, and the partition could not come back to it.
+// The disk is full when a copy that moved away is removed, or the process lacks descriptors or memory. The removal ends
+// as soon as there is some, and not only after a restart: until then the node would keep what nobody needs, and the
+// partition could not come back to it.
 func TestRemovalOnAFullDisk(t *testing.T) {
-	disk := faultaio.New(faultaio.Options{})
-	r := ofList(t, disk)
-	r.pt.store.disk = disk
-	log, err := segment.Open(disk, "p", r.pt.Identity(), segment.State{}, segment.Options{})
-	if err != nil {
-		t.Fatal(err)
+	for _, rule := range []faultaio.Rule{
+		{Kind: faultaio.KindWrite, Name: dir.ShortenedFile + "*", Err: syscall.ENOSPC},
+		{Kind: faultaio.KindCreate, Name: dir.ShortenedFile + "*", Err: syscall.EMFILE},
+		{Kind: faultaio.KindCreate, Name: dir.ShortenedFile + "*", Err: syscall.ENOMEM},
+		{Kind: faultaio.KindSyncDir, Name: logtest.Dir, Err: syscall.EMFILE},
+		{Kind: faultaio.KindMkdir, Name: dir.Trash, Err: syscall.ENOMEM},
+		{Kind: faultaio.KindRename, Name: logtest.Dir + "/*", Err: syscall.ENOMEM},
+	} {
+		t.Run(fmt.Sprint(rule.Kind, " ", rule.Name, " ", rule.Err), func(t *testing.T) { removalWaits(t, rule) })
 	}
-	defer log.Close()
-	r.pt.log, r.pt.machine = log, new(core.Partition)
+}
+
+func removalWaits(t *testing.T, rule faultaio.Rule) {
+	t.Parallel()
+	log := logtest.New(t, segment.Sizes{MinSegmentBytes: 16 << 10, MaxSegmentBytes: 16 << 10})
+	for range 3 {
+		log.Put(100, 100, 1)
+	}
+	log.Flush()
+	r := ofList(t, log.Disk)
+	r.pt.store.disk = log.Disk
+	r.pt.log, r.pt.machine = log.Log, new(core.Partition)
 	if err := r.node.Shortened.Add([]segment.Identity{r.pt.Identity()}); err != nil {
 		t.Fatal(err)
 	}
-	disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: dir.ShortenedFile + "*", Count: 2, Err: syscall.ENOSPC})
+	rule.Count = 2
+	log.Disk.Inject(rule)
 	if err := r.removeBytes(); err != nil {
 		t.Errorf("given up: %v", err)
 	}
-	if s, err := dir.ReadShortened(disk); err != nil || s.Count() != 0 {
-		t.Errorf("it is still listed (%v)", err)
+	if s, err := dir.ReadShortened(log.Disk); err != nil || s.Count() != 0 || log.Bytes() != 0 {
+		t.Errorf("it is still listed (%v), or has %d bytes", err, log.Bytes())
 	}
 }
 
@@ -392,13 +409,21 @@ func TestCopyIsListedBeforeItBeginsAnew(t *testing.T) {
 // until there is room, and needs no restart. After any other error it needs one.
 func TestCopyBeginsAnewWhenTheDiskHasRoom(t *testing.T) {
 	for _, c := range []struct {
+		kind  faultaio.Kind
 		err   error
 		waits bool
-	}{{syscall.ENOSPC, true}, {syscall.EDQUOT, true}, {syscall.EIO, false}} {
+	}{
+		{faultaio.KindWrite, syscall.ENOSPC, true},
+		{faultaio.KindWrite, syscall.EDQUOT, true},
+		{faultaio.KindCreate, syscall.EMFILE, true},
+		{faultaio.KindCreate, syscall.ENOMEM, true},
+		{faultaio.KindWrite, syscall.EIO, false},
+		{faultaio.KindWrite, syscall.ENOMEM, false}, // nobody knows what became of the write
+	} {
 		disk := faultaio.New(faultaio.Options{})
 		r := ofList(t, disk)
 		r.pt.machine = core.NewPartition(segment.State{Next: 3}, segment.Sizes{})
-		disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: dir.ShortenedFile + "*", Err: c.err, Count: 2})
+		disk.Inject(faultaio.Rule{Kind: c.kind, Name: dir.ShortenedFile + "*", Err: c.err, Count: 2})
 		r.cut = &logCut{reset: true, state: segment.State{Next: 9}}
 		err := r.awaitPrepared(r.cut)
 		if c.waits && (err != nil || !r.node.Shortened.IsDurable(r.pt.Identity())) || !c.waits && !errors.Is(err, c.err) {

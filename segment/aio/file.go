@@ -3,6 +3,7 @@ package aio
 import (
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -204,7 +205,7 @@ func (f *file) Map() (Mapping, error) {
 	}
 	mem, err := mmap.MapRegion(f.os, int(size), mmap.RDONLY, 0, 0)
 	if err != nil {
-		return nil, fmt.Errorf("aio: mapping %s: %w", f.name, err)
+		return nil, fmt.Errorf("aio: %w", &fs.PathError{Op: "map", Path: f.name, Err: err})
 	}
 	return newMapping(f.name, mem), nil
 }

@@ -2,6 +2,7 @@ package aio
 
 import (
 	"fmt"
+	"io/fs"
 	"runtime/debug"
 	"sync"
 	"syscall"
@@ -64,7 +65,7 @@ func (m *mapping) Populate(off, n int64) error {
 	case syscall.EINVAL, syscall.ENOSYS:
 		return m.touch(off&^(BlockBytes-1), off+n) // the kernel is older than 5.14
 	case syscall.ENOMEM, syscall.EAGAIN:
-		return fmt.Errorf("aio: no memory to read %s: %w", m.name, err)
+		return fmt.Errorf("aio: no memory to read: %w", &fs.PathError{Op: "populate", Path: m.name, Err: err})
 	}
 	return fmt.Errorf("%w: %s, bytes [%d, %d): %w", ErrMedia, m.name, off, off+n, err)
 }

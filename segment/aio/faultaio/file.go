@@ -301,6 +301,9 @@ func (m *mapping) populate(off, n int64) error {
 	if err != nil {
 		return err
 	}
+	if errors.Is(v.Err, syscall.ENOMEM) {
+		return pathError("populate", m.file.name, v.Err)
+	}
 	if v.Err != nil {
 		return fmt.Errorf("%w: %s, bytes [%d, %d): %w", aio.ErrMedia, m.file.name, off, off+n, v.Err)
 	}
