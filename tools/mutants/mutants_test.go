@@ -165,6 +165,7 @@ func TestRun(t *testing.T) {
 		{"echo '--- FAIL: TestX (0.00s)'; exit 1", "LOST", "", "does not say"},
 		{"echo '--- FAIL: TestX (0.00s)'; echo LOST; exit 1", "LOST", "TestX of ./p in", ""},
 		{"echo '=== RUN   TestX'; echo 'panic: nil'; exit 2", "", "a panic (TestX)", ""},
+		{"echo 'panic: building the binary: exit status 1'; exit 2", "", "", "did not begin"},
 		{"echo '=== RUN   TestX'; echo 'panic: test timed out after 7s'; exit 2", "", "", "did not end within 7s (TestX)"},
 		{"case \"$*\" in *'-test.timeout 7s'*) echo '--- FAIL: TestX (0.00s)'; exit 1;; esac", "", "TestX of ./p in", ""},
 	} {

@@ -161,6 +161,8 @@ func (w *workshop) run(t test, binary string, limit time.Duration, says string, 
 		how = string(failedTest.FindSubmatch(text)[1])
 	case bytes.Contains(text, []byte("panic: test timed out")):
 		return "", fmt.Errorf("%s did not end within %v (%s)", t, limit, lastRun(text))
+	case bytes.Contains(text, []byte("panic: "+cannotBuild)):
+		return "", fmt.Errorf("%s did not begin: it could not build the program of this tree: %.300s", t, text)
 	case bytes.Contains(text, []byte("panic: ")):
 		how = "a panic (" + lastRun(text) + ")"
 	}
@@ -170,6 +172,10 @@ func (w *workshop) run(t test, binary string, limit time.Duration, says string, 
 	}
 	return by, nil
 }
+
+// cannotBuild is how a TestMain begins its panic when it cannot build the program that its tests run. They run that of the
+// tree, which somebody is editing just now: nothing has noticed the mutant.
+const cannotBuild = "building the binary: "
 
 // failedSeed is what simulations say of the seed that fails.
 var failedSeed = regexp.MustCompile(`(?m)^ +\w+\.go:\d+: seed (\d+)`)
