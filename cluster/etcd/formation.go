@@ -25,6 +25,7 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+	"google.golang.org/grpc"
 )
 
 type tlsInfo = transport.TLSInfo
@@ -286,11 +287,7 @@ func (m *Member) showEmpty() (hide func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("etcd: the embedded member cannot listen: %w", err)
 	}
-	config, err := m.o.TLS.serverConfig()
-	if err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	if config != nil {
+	if config := m.tls.server(); config != nil {
 		l = tls.NewListener(l, config)
 	}
 	server := &http.Server{
@@ -445,10 +442,6 @@ func (m *Member) livesElsewhere(k known) bool {
 
 // adminClient returns a client of the members that serve, without this node.
 func (m *Member) adminClient(members []known) (*clientv3.Client, error) {
-	config, err := m.o.TLS.config()
-	if err != nil {
-		return nil, err
-	}
 	var endpoints []string
 	for _, k := range members {
 		if k.Name != m.o.Name {
@@ -458,9 +451,11 @@ func (m *Member) adminClient(members []known) (*clientv3.Client, error) {
 			}
 		}
 	}
-	return clientv3.New(clientv3.Config{
-		Endpoints: endpoints, DialTimeout: changeTimeout, TLS: config, Logger: clientLogger(m.o.Log),
-	})
+	o := clientv3.Config{Endpoints: endpoints, DialTimeout: changeTimeout, Logger: clientLogger(m.o.Log)}
+	if c := m.tls.credentials(); c != nil {
+		o.DialOptions = []grpc.DialOption{grpc.WithTransportCredentials(c)}
+	}
+	return clientv3.New(o)
 }
 
 // initialCluster formats the members as etcd expects them, or the voters if members is nil. A member that never ran has

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -25,14 +24,11 @@ func Leave(ctx context.Context, o MemberOptions) error {
 	if !hasLog(o.Dir) {
 		return nil
 	}
-	tls, err := o.TLS.config()
+	tls, err := o.TLS.open()
 	if err != nil {
 		return err
 	}
-	m := &Member{
-		o: o, ctx: ctx,
-		http: &http.Client{Timeout: probeTimeout, Transport: &http.Transport{TLSClientConfig: tls, DisableKeepAlives: true}},
-	}
+	m := &Member{o: o, ctx: ctx, tls: tls, http: tls.client()}
 	defer m.http.CloseIdleConnections()
 	if err := m.agreeToStart(); err != nil {
 		return err

@@ -72,9 +72,11 @@ const (
 
 // Member is an etcd member in this process. Its methods are safe for concurrent use.
 type Member struct {
-	o    MemberOptions
-	self Voter
-	http *http.Client // to the other members' peer addresses
+	o     MemberOptions
+	self  Voter
+	tls   *currentTLS
+	shown *shown       // nil: etcd reads the files itself
+	http  *http.Client // to the other members' peer addresses
 
 	ctx     context.Context // ends at Close
 	stop    context.CancelFunc
@@ -105,7 +107,7 @@ func Start(o MemberOptions) (*Member, error) {
 	}
 	self := o.Voters[at]
 	o.ListenPeer, o.ListenClient = cmp.Or(o.ListenPeer, self.Peer), cmp.Or(o.ListenClient, self.Client)
-	tls, err := o.TLS.config()
+	tls, err := o.TLS.open()
 	if err != nil {
 		return nil, err
 	}
@@ -121,12 +123,15 @@ func Start(o MemberOptions) (*Member, error) {
 		return nil, fmt.Errorf("etcd: the directory of the embedded member cannot be made: %w", err)
 	}
 	m := &Member{
-		o: o, self: self, ready: make(chan struct{}), done: make(chan struct{}),
-		http: &http.Client{Timeout: probeTimeout, Transport: &http.Transport{TLSClientConfig: tls, DisableKeepAlives: true}},
+		o: o, self: self, ready: make(chan struct{}), done: make(chan struct{}), tls: tls, http: tls.client(),
+	}
+	if m.shown, err = tls.show(); err != nil {
+		return nil, err
 	}
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	if err := m.config(way{cluster: m.initialCluster(nil), state: embed.ClusterStateFlagNew}).Validate(); err != nil {
 		m.stop()
+		m.shown.close()
 		return nil, fmt.Errorf("etcd: the embedded member cannot run with these settings: %w", err)
 	}
 	m.started.Go(m.run)
@@ -214,6 +219,7 @@ func (m *Member) Close() error {
 
 func (m *Member) run() {
 	defer close(m.done)
+	defer m.shown.close()
 	defer m.http.CloseIdleConnections()
 	for strandings := 0; ; strandings++ {
 		server, err := m.bringUp()
@@ -329,7 +335,8 @@ func (m *Member) config(w way) *embed.Config {
 	}
 	if !m.o.TLS.empty() {
 		for _, info := range []*tlsInfo{&c.ClientTLSInfo, &c.PeerTLSInfo} {
-			info.TrustedCAFile, info.CertFile, info.KeyFile, info.ClientCertAuth = m.o.TLS.CA, m.o.TLS.Cert, m.o.TLS.Key, true
+			info.TrustedCAFile, info.CertFile, info.KeyFile = m.shownTLS()
+			info.ClientCertAuth = true
 			info.MinVersion, info.SkipClientSANVerify = m.o.TLS.minVersion(), m.o.TLS.AnyAddress
 		}
 	}

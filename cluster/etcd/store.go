@@ -59,6 +59,8 @@ func (o Options) withDefaults() Options {
 type store struct {
 	o         Options
 	given     []string // endpoints of Dial
+	tls       *currentTLS
+	password  atomic.Pointer[string]
 	client    *clientv3.Client
 	leases    pb.LeaseClient
 	keepAlive keepAliveStream
@@ -82,11 +84,12 @@ func Dial(ctx context.Context, endpoints []string, o Options) (kv.Store, error) 
 	if len(endpoints) == 0 {
 		return nil, errors.New("etcd: no endpoint is given: name at least one HOST:PORT")
 	}
-	tls, err := o.TLS.config()
+	tls, err := o.TLS.open()
 	if err != nil {
 		return nil, err
 	}
-	s := &store{o: o, keepAlive: newKeepAliveStream()}
+	s := &store{o: o, tls: tls, keepAlive: newKeepAliveStream()}
+	s.password.Store(&o.Password)
 	for _, e := range endpoints {
 		if !strings.Contains(e, "://") {
 			e = o.TLS.scheme() + "://" + e
@@ -95,19 +98,26 @@ func Dial(ctx context.Context, endpoints []string, o Options) (kv.Store, error) 
 	}
 	s.endpoints = s.given
 	s.ctx, s.stop = context.WithCancel(context.Background())
+	dial := []grpc.DialOption{
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{
+				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second,
+			},
+			MinConnectTimeout: time.Second,
+		}),
+		grpc.WithChainUnaryInterceptor(s.withPassword),
+	}
+	if c := tls.credentials(); c != nil {
+		dial = append(dial, grpc.WithTransportCredentials(c))
+	}
 	s.client, err = clientv3.New(clientv3.Config{
-		Endpoints: s.endpoints, DialTimeout: o.DialTimeout, TLS: tls, Username: o.Username, Password: o.Password,
+		Endpoints: s.endpoints, DialTimeout: o.DialTimeout, Username: o.Username, Password: o.Password,
 		// gRPC raises shorter times to 10 s, and members refuse clients that ping more often than every 5 s. Stalled
 		// calls are noticed earlier, by their own timeouts.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
 		MaxUnaryRetries: 2, // the second renews a token; the rest is done here
 		Logger:          clientLogger(o.Log),
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff: backoff.Config{
-				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second,
-			},
-			MinConnectTimeout: time.Second,
-		})},
+		DialOptions:     dial,
 	})
 	if err != nil { // only a user's authentication can fail here
 		s.stop()

@@ -2,18 +2,27 @@ package etcd
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
+	"slices"
+	"sync/atomic"
+
+	"google.golang.org/grpc/credentials"
+
+	"penstock/cluster/kv"
 )
 
 // TLSFiles names PEM files. The zero value means no TLS. A client uses CA to check the server, and shows Cert and Key
 // if they are set. A member needs all three: it demands a certificate signed by CA from clients and members, and shows
 // Cert in both roles.
 //
-// Certificate and key are read again for every connection, so they can be replaced while nodes run. CA is read at the
-// start.
+// They can be replaced while nodes run: ReloadTLS and Member.ReloadTLS take what is in them for new connections. But
+// etcd reads the authority of those who dial a member only at the start.
 type TLSFiles struct {
 	CA   string
 	Cert string
@@ -36,45 +45,147 @@ func (f TLSFiles) scheme() string {
 	return "https"
 }
 
-// config returns the client's configuration, or nil without TLS.
-func (f TLSFiles) config() (*tls.Config, error) {
+// contents is what is in the files, and the client's configuration that follows.
+type contents struct {
+	ca, node []byte // PEM; node has the certificate and the key
+	config   *tls.Config
+}
+
+// read returns nil without TLS.
+func (f TLSFiles) read() (*contents, error) {
 	if f.empty() {
 		return nil, nil
 	}
-	c := &tls.Config{MinVersion: f.minVersion()}
+	r := &contents{config: &tls.Config{MinVersion: f.minVersion()}}
+	var err error
 	if f.CA != "" {
-		pem, err := os.ReadFile(f.CA)
-		if err != nil {
+		if r.ca, err = os.ReadFile(f.CA); err != nil {
 			return nil, fmt.Errorf("etcd: the file with the certificate authority cannot be read: %w", err)
 		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
+		r.config.RootCAs = x509.NewCertPool()
+		if !r.config.RootCAs.AppendCertsFromPEM(r.ca) {
 			return nil, fmt.Errorf("etcd: %s holds no certificate in PEM form: name the file of the certificate authority", f.CA)
 		}
 	}
 	if f.Cert != "" || f.Key != "" {
-		if _, err := f.pair(); err != nil {
-			return nil, err
+		cert, err1 := os.ReadFile(f.Cert)
+		key, err2 := os.ReadFile(f.Key)
+		pair, err3 := tls.X509KeyPair(cert, key)
+		if err := cmp.Or(err1, err2, err3); err != nil {
+			return nil, fmt.Errorf("etcd: certificate %q and key %q cannot be used: %w", f.Cert, f.Key, err)
 		}
-		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return f.pair() }
+		r.node = slices.Concat(cert, []byte("\n"), key)
+		// Unlike one in Certificates, it is also shown to a server that names other authorities, which then says so.
+		r.config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	}
-	return c, nil
+	return r, nil
 }
 
-func (f TLSFiles) pair() (*tls.Certificate, error) {
-	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
-	if err != nil {
-		return nil, fmt.Errorf("etcd: certificate %q and key %q cannot be used: %w", f.Cert, f.Key, err)
+// config returns the client's configuration, or nil without TLS.
+func (f TLSFiles) config() (*tls.Config, error) {
+	r, err := f.read()
+	if r == nil {
+		return nil, err
 	}
-	return &pair, nil
+	return r.config, err
 }
 
-// serverConfig returns the server's configuration, which demands a certificate of the same authority from every client.
-func (f TLSFiles) serverConfig() (*tls.Config, error) {
-	c, err := f.config()
-	if c != nil {
-		c.ClientCAs, c.ClientAuth = c.RootCAs, tls.RequireAndVerifyClientCert
-		c.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return f.pair() }
+// currentTLS is the client's configuration as the files were when they were last taken. A client and a member have one
+// each; any goroutine may use it.
+type currentTLS struct {
+	files TLSFiles
+	now   atomic.Pointer[contents] // nil: no TLS
+}
+
+func (f TLSFiles) open() (*currentTLS, error) {
+	c := &currentTLS{files: f}
+	return c, c.reload()
+}
+
+// reload takes the files for new connections. After an error everything is as it was.
+func (c *currentTLS) reload() error {
+	r, err := c.files.read()
+	if err == nil {
+		c.now.Store(r)
 	}
-	return c, err
+	return err
+}
+
+// client returns a client of the members' peer addresses.
+func (c *currentTLS) client() *http.Client {
+	t := &http.Transport{DisableKeepAlives: true}
+	t.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		return (&tls.Dialer{Config: c.now.Load().config}).DialContext(ctx, network, address)
+	}
+	return &http.Client{Timeout: probeTimeout, Transport: t}
+}
+
+// server returns the server's configuration, which demands a certificate of the same authority from every client; nil
+// without TLS.
+func (c *currentTLS) server() *tls.Config {
+	if c.now.Load() == nil {
+		return nil
+	}
+	return &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		config := c.now.Load().config.Clone()
+		config.ClientCAs, config.ClientAuth = config.RootCAs, tls.RequireAndVerifyClientCert
+		config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return config.GetClientCertificate(nil)
+		}
+		return config, nil
+	}}
+}
+
+// credentials returns what gRPC needs, or nil without TLS.
+func (c *currentTLS) credentials() credentials.TransportCredentials {
+	if c == nil || c.now.Load() == nil {
+		return nil
+	}
+	return &handshakes{current: c}
+}
+
+// handshakes is currentTLS for gRPC. It is immutable.
+type handshakes struct {
+	current *currentTLS
+	name    string // overrides the server's name in the address
+}
+
+func (h *handshakes) latest() credentials.TransportCredentials {
+	config := h.current.now.Load().config
+	if h.name != "" {
+		config = config.Clone()
+		config.ServerName = h.name
+	}
+	return credentials.NewTLS(config)
+}
+
+func (h *handshakes) ClientHandshake(
+	ctx context.Context, authority string, nc net.Conn,
+) (net.Conn, credentials.AuthInfo, error) {
+	return h.latest().ClientHandshake(ctx, authority, nc)
+}
+
+func (h *handshakes) ServerHandshake(nc net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return h.latest().ServerHandshake(nc)
+}
+
+func (h *handshakes) Info() credentials.ProtocolInfo { return h.latest().Info() }
+
+func (h *handshakes) Clone() credentials.TransportCredentials {
+	c := *h
+	return &c
+}
+
+func (h *handshakes) OverrideServerName(name string) error {
+	h.name = name
+	return nil
+}
+
+// ReloadTLS makes a store of Dial take its certificates for new connections; those that are open stay. After an error
+// everything is as it was.
+func ReloadTLS(s kv.Store) error {
+	if c, ok := s.(*store); ok {
+		return c.tls.reload()
+	}
+	return nil
 }

@@ -70,7 +70,8 @@ func TestTLSIsSwitchedOn(t *testing.T) {
 	}
 }
 
-// A certificate that is replaced is shown on new connections, without a restart and without the loss of one.
+// A certificate that is replaced is shown on new connections once it is taken, without a restart and without the loss of
+// one. Half of a pair is not taken, and the old one goes on: with the member, with its peers and with its clients.
 func TestCertificateIsReplaced(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)
@@ -79,12 +80,13 @@ func TestCertificateIsReplaced(t *testing.T) {
 	c.ready(0)
 	s := c.dial(Options{TLS: c.tls}, 0)
 	put(t, s, "a", "1")
+	dial, err := c.tls.config()
+	if err != nil {
+		t.Fatal(err)
+	}
 	serial := func() string {
-		config, err := c.tls.config()
-		if err != nil {
-			t.Fatal(err)
-		}
-		conn, err := tls.Dial("tcp", c.voters[0].Client, config)
+		t.Helper()
+		conn, err := tls.Dial("tcp", c.voters[0].Client, dial)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,11 +98,31 @@ func TestCertificateIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(c.tls.Cert, []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for who, err := range map[string]error{"member": c.members[0].ReloadTLS(), "client": ReloadTLS(s)} {
+		if err == nil || !strings.Contains(err.Error(), c.tls.Cert) {
+			t.Errorf("the %s takes half a certificate: %v", who, err)
+		}
+	}
+	if serial() != before {
+		t.Error("another certificate is shown")
+	}
+	s.(*store).client.SetEndpoints() // the connection ends, and a new one is made
+	s.(*store).client.SetEndpoints(s.(*store).endpoints...)
+	put(t, s, "a", "2")
+	if c.members[0].probe(t.Context(), c.voters[0]).state != running {
+		t.Error("the member's own client cannot connect")
+	}
 	reissue(t, c.tls)
+	if err := errors.Join(c.members[0].ReloadTLS(), ReloadTLS(s)); err != nil {
+		t.Fatal(err)
+	}
 	if serial() == before {
 		t.Error("the old certificate is shown")
 	}
-	put(t, s, "a", "2")
+	put(t, s, "a", "3")
 	if now, err := os.ReadFile(c.tls.Cert); err != nil || bytes.Equal(again, now) {
 		t.Fatal("the test replaced nothing")
 	}
