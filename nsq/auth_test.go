@@ -293,7 +293,7 @@ func TestTokenFile(t *testing.T) {
 			"billing", "billing-token",
 			`permissions = ["subscribe"]`+"\n"+`topics = ["orders"]`+"\n"+`channels = ["billing-us"]`,
 		))
-	if err := n.Reload(); err != nil {
+	if err := n.ReloadTokens(); err != nil {
 		t.Fatal(err)
 	}
 	billing.closed()
@@ -303,7 +303,7 @@ func TestTokenFile(t *testing.T) {
 	shop.fatal(`E_UNAUTHORIZED AUTH failed for PUB on "orders.new" ""`)
 
 	authtest.Write(t, name, authtest.Token("shop", "shop-token", `permissions = ["publish"]`+"\n"+`topics = ["o?ders"]`))
-	if err := n.Reload(); err != nil {
+	if err := n.ReloadTokens(); err != nil {
 		t.Fatal(err)
 	}
 	narrowed.closed() // its token was removed
@@ -312,7 +312,7 @@ func TestTokenFile(t *testing.T) {
 	if err := os.Chmod(name, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Reload(); err == nil || !strings.Contains(err.Error(), "chmod o=") {
+	if err := n.ReloadTokens(); err == nil || !strings.Contains(err.Error(), "chmod o=") {
 		t.Errorf("a file that everybody may read: %v", err)
 	}
 	shop = login("shop-token", "shop", 1)

@@ -156,14 +156,14 @@ func TestReloadCertificates(t *testing.T) {
 	if err := os.WriteFile(o.TLS.CertFile, []byte("rubbish"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Reload(); err == nil || !strings.Contains(err.Error(), "stays as it was") {
+	if err := n.ReloadTLS(); err == nil || !strings.Contains(err.Error(), "cannot be used") {
 		t.Fatalf("rubbish: %v", err)
 	}
 	n.dialWrapped(t, ca.client(t, ""), "", 0)
 
 	next.dir = ca.dir
 	next.issue(t, "server")
-	if err := n.Reload(); err != nil {
+	if err := n.ReloadTLS(); err != nil {
 		t.Fatal(err)
 	}
 	n.dialWrapped(t, next.client(t, ""), "", 0)

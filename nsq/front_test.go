@@ -171,7 +171,7 @@ func TestFrontOverHTTPS(t *testing.T) {
 	if s.HTTPAddr() != nil || s.HTTPSAddr().String() != front.ln.Addr().String() || s.meter().Connections["https"] != 1 {
 		t.Errorf("HTTP is at %v, HTTPS at %v with %v", s.HTTPAddr(), s.HTTPSAddr(), s.meter().Connections)
 	}
-	if err := s.Reload(); err != nil {
+	if err := errors.Join(s.ReloadTLS(), s.ReloadTokens()); err != nil {
 		t.Error(err)
 	}
 	if err := errors.Join(s.Shutdown(t.Context()), <-served); err != nil {

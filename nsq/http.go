@@ -75,6 +75,7 @@ func (s *Server) routes() map[string]web.Route {
 		"/channel/unpause": web.On("POST", s.channelVerb((*engine.Channel).Unpause), web.Admin),
 		"/backup":          web.On("GET,POST", s.serveBackup, web.Node),
 		"/audit":           web.On("GET", s.serveAudit, web.Node),
+		"/reload":          web.On("POST", s.serveReload, web.Node),
 		"/config/{option}": web.On("GET,PUT", s.serveConfig, web.Node).ToLook(web.ViewNode),
 		"/debug/freememory": web.On("POST", func(*http.Request, url.Values) (any, error) {
 			debug.FreeOSMemory()

@@ -133,6 +133,10 @@ type Options struct {
 	// Directory is the source for lookups; nil: the engine.
 	Directory lookup.Directory
 
+	// Reload looks at the files of credentials for POST /reload, and says what came of each; nil: there are none. Any
+	// goroutine may call it.
+	Reload func() []CredentialFile
+
 	// ConfigValues answers GET /config/<name> for options other than the two that can be set; nil: no others.
 	ConfigValues func(name string) (value any, ok bool)
 }

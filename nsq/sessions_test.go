@@ -92,7 +92,7 @@ func TestSessionsOfTwoServers(t *testing.T) {
 		t.Errorf("after the logout at one server: %d %d", status(a, ofA), status(b, ofB))
 	}
 	authtest.Write(t, name, authtest.Token("other", "other", admin))
-	if err := b.Reload(); err != nil {
+	if err := b.ReloadTokens(); err != nil {
 		t.Fatal(err)
 	}
 	if got := status(b, ofB); got != 401 {

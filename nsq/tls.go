@@ -202,27 +202,36 @@ func readBounded(name string, most int64) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-// CredentialsStale notes whether the files that Reload reads cannot be used as they are on the disk, for /metrics. Any
+// CredentialsStale notes whether a file of credentials cannot be used as it is on the disk, for /metrics. Any
 // goroutine may call it.
 func (s *Server) CredentialsStale(stale bool) { s.counts.staleCredentials.Store(stale) }
 
-// Reload reads the certificates, keys, authorities and the token file again. Connections stay open; new handshakes and
-// the next permission checks use the new contents. If a file is unusable, its previous contents remain in force, and
-// Reload returns an error.
-func (s *Server) Reload() error {
-	var errs []error
-	if s.certs != nil {
-		errs = append(errs, s.certs.reload())
+// ReloadTLS reads the certificate, the key and the authorities again. Connections stay open; new handshakes use the new
+// ones. After an error everything is as it was.
+func (s *Server) ReloadTLS() error {
+	if s.certs == nil {
+		return nil
 	}
-	if s.auth != nil {
-		err := s.auth.Reload()
-		errs = append(errs, err)
-		if err == nil {
-			s.each((*conn).reconsider)
-		}
+	return s.certs.reload()
+}
+
+// ReloadTokens reads the token file again. The next checks of permissions use it, and subscriptions that it does not
+// allow any more end. After an error everything is as it was.
+func (s *Server) ReloadTokens() error {
+	if s.auth == nil {
+		return nil
 	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("nsq: what could not be read again stays as it was: %w", err)
+	err := s.auth.Reload()
+	if err == nil {
+		s.each((*conn).reconsider)
 	}
-	return nil
+	return err
+}
+
+// SetAuthServers replaces Options.Auth.HTTPAddresses. After an error everything is as it was.
+func (s *Server) SetAuthServers(addresses []string) error {
+	if s.auth == nil {
+		return nil
+	}
+	return s.auth.SetServers(addresses)
 }

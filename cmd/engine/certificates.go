@@ -31,7 +31,7 @@ type readCertificates struct {
 }
 
 // certificates knows how long the files of certificates are valid that this node uses. serve makes it before it opens
-// anything, and the goroutine of credentials reads the files again; any goroutine calls all.
+// anything, and credentials reads the files again; any goroutine calls all.
 type certificates struct {
 	files []certificateFile
 	log   *slog.Logger
@@ -48,20 +48,12 @@ type reminded struct {
 	of health.Validity
 }
 
-// certificatesOf returns the files of certificates that settings name.
-func (n *node) certificatesOf(logger *slog.Logger) *certificates {
+// certificatesOf returns those of the files that hold certificates.
+func certificatesOf(files []credentialFile, logger *slog.Logger) *certificates {
 	c := &certificates{log: logger, told: make(map[string]reminded)}
-	t, trust, etcd := &n.nsq.TLS, &n.cluster.trust, &n.cluster.etcdTLS
-	for _, f := range []certificateFile{
-		{"tls-cert", t.CertFile, false},
-		{"tls-root-ca-file", t.RootCAFile, true},
-		{"cluster-tls-cert", trust.Cert, false},
-		{"cluster-tls-ca", trust.CA, true},
-		{"etcd-cert-file", etcd.Cert, false},
-		{"etcd-ca-file", etcd.CA, true},
-	} {
-		if f.name != "" {
-			c.files = append(c.files, f)
+	for _, f := range files {
+		if f.holds != holdsSecret {
+			c.files = append(c.files, certificateFile{f.setting, f.name, f.holds == holdsAuthorities})
 		}
 	}
 	return c
@@ -74,6 +66,26 @@ func (c *certificates) read() {
 	for _, f := range c.files {
 		if certs := parseCertificates(f.name); len(certs) > 0 {
 			held = append(held, readCertificates{f, certs})
+		}
+	}
+	c.held.Store(&held)
+}
+
+// readAgain reads the files of the settings, which the node has just taken. Of the others it keeps what it has: that is
+// what the node uses, whatever is on the disk. One goroutine at a time calls it.
+func (c *certificates) readAgain(settings []string) {
+	var held []readCertificates
+	for _, f := range c.files {
+		if slices.Contains(settings, f.setting) {
+			if certs := parseCertificates(f.name); len(certs) > 0 {
+				held = append(held, readCertificates{f, certs})
+			}
+			continue
+		}
+		for _, r := range *c.held.Load() {
+			if r.setting == f.setting {
+				held = append(held, r)
+			}
 		}
 	}
 	c.held.Store(&held)

@@ -54,6 +54,32 @@ func TestCertificateFiles(t *testing.T) {
 	}
 }
 
+// Of a file that the node has not taken, what it had counts, whatever is on the disk.
+func TestCertificatesOfRefusedFiles(t *testing.T) {
+	one, two := t.TempDir(), t.TempDir()
+	a, _ := writeCertificateFor(t, one, "x", -day, 9*day)
+	b, _ := writeCertificateFor(t, two, "x", -day, 9*day)
+	c := &certificates{files: []certificateFile{{"tls-cert", a, false}, {"etcd-cert-file", b, false}}}
+	c.read()
+	writeCertificateFor(t, one, "x", -day, 20*day)
+	writeCertificateFor(t, two, "x", -day, 20*day)
+	for _, step := range []struct {
+		taken []string
+		want  [2]time.Duration
+	}{
+		{nil, [2]time.Duration{9 * day, 9 * day}},
+		{[]string{"etcd-cert-file"}, [2]time.Duration{9 * day, 20 * day}},
+		{[]string{"tls-cert", "tls-key"}, [2]time.Duration{20 * day, 20 * day}},
+	} {
+		c.readAgain(step.taken)
+		for i, one := range c.all() {
+			if got := time.Until(one.Until).Round(time.Hour); got != step.want[i] {
+				t.Errorf("after %v, %s ends in %v, want %v", step.taken, one.Setting, got, step.want[i])
+			}
+		}
+	}
+}
+
 // A certificate that ends soon is in the log when that begins and once a day; and when it has ended, and is replaced.
 func TestCertificateIsToldOnceADay(t *testing.T) {
 	dir := t.TempDir()

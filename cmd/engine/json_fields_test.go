@@ -222,6 +222,7 @@ func TestJSONFields(t *testing.T) {
 	run("cluster health")
 	run("status")
 	run("audit")
+	run("reload")
 	run("health")
 	run("cluster verify", "orders")
 	run("cluster expand", "orders", "3")

@@ -101,7 +101,7 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(inGroup(commandsRun, serveCommand(), nsqdCommand(), devClusterCommand())...)
 	root.AddCommand(inGroup(commandsDaily, pubCommand(), readCommand(), subCommand(), topCommand(), topicCommand(),
 		channelCommand(), traceCommand(), anywhere((*operator).statusCommand), anywhere((*operator).healthCommand),
-		anywhere((*operator).auditCommand),
+		anywhere((*operator).auditCommand), anywhere((*operator).reloadCommand),
 		clusterCommand(), definitionsCommand(), backupCommand(), restoreCommand(),
 		asideCommand())...)
 	root.AddCommand(inGroup(commandsOther, acceptLossCommand(), benchCommand(), configCommand(), debugCommand(),

@@ -80,9 +80,9 @@ A flag wins over the environment, the environment over the file, and the file ov
 every setting with its value and the place it comes from; it takes the same flags. 'engine config --defaults' prints a
 TOML file with all settings commented out. An unknown name is an error in each of the three places.
 
-A node reads its settings once, when it starts. It reads the files that some settings name again at SIGHUP, and within
-5 s when one of them has changed: certificates, keys, tokens and the secret of the cluster. Until they can be used
-together, what was read before holds on.
+A node reads its settings once, when it starts. It reads the files of certificates, keys, tokens, passwords and secrets
+that settings name again within 5 s when one of them has changed, at SIGHUP, and by 'engine reload', which says what
+came of each. Until the files of a set can be used together, what was read before holds on.
 
 | other variable | what for |
 |---|---|

@@ -9,12 +9,14 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -24,7 +26,11 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
 	"penstock/internal/patience"
+	nsqd "penstock/nsq"
 )
 
 var httpsAddress = regexp.MustCompile(`msg=ready .* https=(\S+)`)
@@ -179,6 +185,121 @@ func TestPasswordsStayInside(t *testing.T) {
 		if code, _ := p.get(path); code != want {
 			t.Errorf("%s: %d, want %d", path, code, want)
 		}
+	}
+}
+
+// engine reload says of every file what came of it, in words and as JSON; what is refused names why, and the old one
+// holds on. Who asked is in the audit.
+func TestReloadCommand(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := writeCertificate(t, dir, "first")
+	tokens, token, servers := filepath.Join(dir, "tokens.toml"), filepath.Join(dir, "token"), filepath.Join(dir, "servers")
+	write := func(name, text string) {
+		t.Helper()
+		must(t, os.WriteFile(name, []byte(text), 0o600))
+	}
+	write(token, "s3cret")
+	grants := fmt.Sprintf("[[token]]\nname = \"ann\"\nsha256 = \"%x\"\n[[token.grant]]\npermissions = [\"admin\"]\n"+
+		"topics = [\"*\"]\n", sha256.Sum256([]byte("s3cret")))
+	write(tokens, grants)
+	asked := func(name string) (address string) {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, `{"ttl":60,"identity":%q,"authorizations":[{"topic":%q,"channels":[".*"],`+
+				`"permissions":["publish"]}]}`, name, name)
+		}))
+		t.Cleanup(s.Close)
+		return strings.TrimPrefix(s.URL, "http://")
+	}
+	write(servers, asked("another")+"\n")
+	p := startNode(t, t.TempDir(), "--https-address", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key, "--auth-file",
+		tokens, "--auth-http-address-file", servers)
+	https := httpsAddress.FindStringSubmatch(p.log.String())[1]
+	reload := func(args ...string) outcome {
+		t.Helper()
+		return execute(t, append([]string{"reload", "--http-address", p.http, "--token-file", token}, args...)...)
+	}
+	results := func(want string) {
+		t.Helper()
+		var r nsqd.Reload
+		o := reload("--json")
+		if err := json.Unmarshal([]byte(o.stdout), &r); err != nil {
+			t.Fatalf("%v: %+v", err, o)
+		}
+		var got []string
+		for _, f := range r.Files {
+			got = append(got, f.Setting+" "+f.Result)
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("got %s, want %s: %+v", strings.Join(got, ", "), want, o)
+		}
+	}
+	const rest = ", auth-file unchanged, auth-http-address-file unchanged"
+	results("tls-cert unchanged, tls-key unchanged" + rest)
+
+	write(key, "half")
+	o := reload()
+	o.check(t, exitOther, "tls-key: the TLS certificate "+cert+" and the key "+key+" cannot be used")
+	if name := servedName(t, https); name != "first" || !strings.Contains(o.stdout, "refused") {
+		t.Errorf("%s is served: %+v", name, o)
+	}
+	results("tls-cert unchanged, tls-key refused" + rest)
+
+	// The node's own look may be quicker than the command: then the file is unchanged, and new all the same.
+	writeCertificate(t, dir, "second")
+	if o := reload(); o.code != 0 || strings.Contains(o.stdout, "refused") {
+		t.Errorf("%+v", o)
+	}
+	if name := servedName(t, https); name != "second" {
+		t.Errorf("%s is served", name)
+	}
+	if code := p.publishAs(t, "anybody"); code != 403 {
+		t.Errorf("the first auth server allows t: %d", code)
+	}
+	write(servers, asked("t")+"\n")
+	must(t, os.Chmod(servers, 0o644))
+	reload().check(t, exitOther, "or set readable-secrets")
+	must(t, os.Chmod(servers, 0o600))
+	if o := reload(); o.code != 0 {
+		t.Errorf("%+v", o)
+	}
+	if code := p.publishAs(t, "somebody"); code != 200 {
+		t.Errorf("the second auth server does not allow t: %d", code)
+	}
+	if o := execute(t, "audit", "--http-address", p.http, "--token-file", token); !strings.Contains(o.stdout, "POST /reload") ||
+		!strings.Contains(o.stdout, "ann") {
+		t.Errorf("the audit: %+v", o)
+	}
+	execute(t, "reload", "--http-address", p.http).check(t, exitOther, "")
+}
+
+// A new password of etcd holds once etcd takes it: until then the old one does.
+func TestEtcdPasswordIsReplaced(t *testing.T) {
+	dir, base := t.TempDir(), freeBasePort(t)
+	file := filepath.Join(dir, "password")
+	must(t, os.WriteFile(file, []byte("first\n"), 0o600))
+	at := etcdWithPassword(t, base, "first")
+	p := startNode(t, filepath.Join(dir, "data"), "--node-id", "n1", "--cluster-address",
+		fmt.Sprintf("127.0.0.1:%d", base+5), "--etcd-endpoints", at, "--etcd-user", "root", "--etcd-password-file", file,
+		"--replicas", "1")
+	must(t, os.WriteFile(file, []byte("second\n"), 0o600))
+	reload := func() outcome { return execute(t, "reload", "--http-address", p.http) }
+	reload().check(t, exitOther, "does not take the new password of root")
+	if code, text := post(p.http, "/topic/create?topic=before", ""); code != 200 {
+		t.Fatalf("with the old password: %d %s", code, text)
+	}
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{at}, Username: "root", Password: "first", Logger: zap.NewNop()})
+	must(t, err)
+	defer c.Close()
+	_, err = c.UserChangePassword(t.Context(), "root", "second")
+	must(t, err)
+	if o := reload(); o.code != 0 {
+		t.Fatalf("%+v", o)
+	}
+	if code, text := post(p.http, "/topic/create?topic=after", ""); code != 200 {
+		t.Fatalf("with the new password: %d %s", code, text)
+	}
+	if text := p.log.String(); strings.Contains(text, "second") {
+		t.Errorf("the password is in the log:\n%s", text)
 	}
 }
 

@@ -1,12 +1,11 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strings"
+
+	"penstock/nsq/auth"
 )
 
 // maxSecretFileBytes bounds a file with a password or with addresses.
@@ -18,54 +17,58 @@ func exposed(s *setting) error {
 		"a file for --%s-file, into the environment variable %s, or into the file of --config", s.name, s.name, s.env())
 }
 
-// readSecretFiles reads the files of those secrets that have one.
-func (n *node) readSecretFiles() error {
+// readSecretFiles reads the files of those secrets that have one, into etcdPassword and authServers.
+func (n *node) readSecretFiles() (err error) {
 	c, o := &n.cluster, &n.offers
-	if name := c.etcdPasswordFile; name != "" {
+	if c.etcdPasswordFile != "" {
 		if c.etcdPassword != "" {
 			return errors.New("etcd-password and etcd-password-file are both set: give only one of them")
 		}
-		lines, err := secretLines(name, "etcd-password-file")
-		if err != nil {
+		if c.etcdPassword, err = n.etcdPasswordNow(); err != nil {
 			return err
 		}
-		if len(lines) != 1 {
-			return fmt.Errorf("the file %s of etcd-password-file has %d lines, and one is the password", name, len(lines))
-		}
-		c.etcdPassword = lines[0]
 	}
-	if name := o.authFile; name != "" {
-		lines, err := secretLines(name, "auth-http-address-file")
-		if err != nil {
-			return err
-		}
-		if len(lines) == 0 {
-			return fmt.Errorf("the file %s of auth-http-address-file is empty, and nobody could log in", name)
-		}
-		o.authAddresses = strings.TrimPrefix(o.authAddresses+","+strings.Join(lines, ","), ",")
-	}
-	return nil
+	o.authServers, err = n.authServers()
+	return err
 }
 
-// secretLines returns the lines of a file that only its owner and group may read. It checks the file that it has
-// opened, not the path, which might name another file by then.
-func secretLines(name, setting string) ([]string, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, fmt.Errorf("the file of %s cannot be read: %w", setting, err)
-	}
-	defer f.Close()
-	st, err := f.Stat()
+// etcdPasswordNow returns what is in the file of the password now.
+func (n *node) etcdPasswordNow() (string, error) {
+	name := n.cluster.etcdPasswordFile
+	lines, err := n.secretLines(name, "etcd-password-file")
 	switch {
-	case err == nil && st.Mode().IsRegular() && st.Mode().Perm()&0o007 != 0:
-		return nil, fmt.Errorf("the file %s of %s may be used by everybody on this machine (mode %04o): chmod o= %s", name,
-			setting, st.Mode().Perm(), name)
-	case err == nil && (!st.Mode().IsRegular() || st.Size() > maxSecretFileBytes):
-		return nil, fmt.Errorf("%s of %s is not a regular file of at most %d bytes", name, setting, maxSecretFileBytes)
+	case err != nil:
+		return "", err
+	case len(lines) != 1:
+		return "", fmt.Errorf("the file %s of etcd-password-file has %d lines, and one is the password", name, len(lines))
 	}
-	text, readErr := io.ReadAll(io.LimitReader(f, maxSecretFileBytes))
-	if err = cmp.Or(err, readErr); err != nil {
-		return nil, fmt.Errorf("the file of %s cannot be read: %w", setting, err)
+	return lines[0], nil
+}
+
+// authServers returns the addresses of the auth servers: those of the setting, and those that are in the file now.
+func (n *node) authServers() (all []string, err error) {
+	o := &n.offers
+	if o.authAddresses != "" {
+		all = strings.Split(o.authAddresses, ",")
+	}
+	if o.authFile == "" {
+		return all, nil
+	}
+	lines, err := n.secretLines(o.authFile, "auth-http-address-file")
+	switch {
+	case err != nil:
+		return nil, err
+	case len(lines) == 0:
+		return nil, fmt.Errorf("the file %s of auth-http-address-file is empty, and nobody could log in", o.authFile)
+	}
+	return append(all, lines...), nil
+}
+
+// secretLines returns the lines of a file that only its owner and group may read, see readable-secrets.
+func (n *node) secretLines(name, setting string) ([]string, error) {
+	text, err := auth.ReadPrivate(name, maxSecretFileBytes, n.nsq.Auth.ReadableFiles)
+	if err != nil {
+		return nil, fmt.Errorf("the file of %s cannot be used: %w", setting, err)
 	}
 	var lines []string
 	for line := range strings.Lines(string(text)) {

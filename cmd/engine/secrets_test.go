@@ -244,9 +244,9 @@ func TestSecretFiles(t *testing.T) {
 		return name
 	}
 	for name, x := range map[string]struct{ flags, want string }{
-		"open":    {"--etcd-password-file " + write("open", "s3cret", 0o644), "chmod o="},
+		"open":    {"--etcd-password-file " + write("open", "s3cret", 0o644), "or set readable-secrets"},
 		"two":     {"--etcd-password-file " + write("two", "s3cret\ns3cret\n", 0o600), "has 2 lines"},
-		"missing": {"--etcd-password-file " + filepath.Join(dir, "none"), "cannot be read"},
+		"missing": {"--etcd-password-file " + filepath.Join(dir, "none"), "cannot be used"},
 		"dir":     {"--auth-http-address-file " + dir, "not a regular file"},
 		"empty":   {"--auth-http-address-file " + write("empty", "\n", 0o600), "is empty"},
 		"address": {
@@ -261,6 +261,14 @@ func TestSecretFiles(t *testing.T) {
 			t.Errorf("%s: %s", name, o.stderr)
 		}
 	}
+	// Where chmod cannot work, a setting accepts what others may read, and never what they may change.
+	mounted := "--readable-secrets --auth-file " + write("tokens", "rubbish = 1", 0o444) + " --etcd-password-file "
+	o := execute(t, append([]string{"serve", "--data-path", filepath.Join(dir, "data-mounted")}, strings.Fields(
+		mounted+write("password", "s3cret", 0o444)+" --auth-http-address-file "+write("servers", "a:1", 0o444))...)...)
+	o.check(t, exitUsage, "unknown key")
+	o = execute(t, append([]string{"serve", "--data-path", filepath.Join(dir, "data-mounted")}, strings.Fields(
+		mounted+write("changed", "s3cret", 0o446))...)...)
+	o.check(t, exitUsage, "may be changed by everybody on this machine (mode 0446)")
 	n := new(node)
 	n.cluster.etcdPassword, n.cluster.etcdPasswordFile = "a", write("one", "b", 0o600)
 	if err := n.readSecretFiles(); err == nil || !strings.Contains(err.Error(), "give only one") {
@@ -268,7 +276,7 @@ func TestSecretFiles(t *testing.T) {
 	}
 	n.cluster.etcdPassword = ""
 	n.offers.authAddresses, n.offers.authFile = "a:1", write("more", "b:2\r\n\nc:3", 0o640)
-	if err := n.readSecretFiles(); err != nil || n.cluster.etcdPassword != "b" || n.offers.authAddresses != "a:1,b:2,c:3" {
+	if err := n.readSecretFiles(); err != nil || n.cluster.etcdPassword != "b" || strings.Join(n.offers.authServers, ",") != "a:1,b:2,c:3" {
 		t.Errorf("%+v, %v", n.offers, err)
 	}
 }

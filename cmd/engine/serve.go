@@ -28,7 +28,7 @@ func serveCommand() *cobra.Command {
 		Short: "Run a node",
 		Long: "Run a node. Settings come from flags, ENGINE_* environment variables and a TOML file, in this order of\n" +
 			"precedence; `engine config` prints them all. Files of certificates and tokens are read again when they have\n" +
-			"changed, and at SIGHUP. SIGTERM or SIGINT stops the node after it has answered pending requests. A second\n" +
+			"changed, at SIGHUP, and by `engine reload`. SIGTERM or SIGINT stops the node after it has answered pending requests. A second\n" +
 			"signal stops it immediately; nothing that was answered OK is lost.",
 		Args: cobra.NoArgs,
 	}
@@ -78,6 +78,7 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	level := new(slog.LevelVar)
 	logger := newLogger(logTo, n.logFormat, n.logLevel, level)
 	n.engine.Logger = logger
+	files := n.credentialFiles()
 	if err := c.judge(logger, level); err != nil {
 		return err
 	}
@@ -87,7 +88,7 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	if err := engine.CheckDirectory(n.engine.DataPath); err != nil {
 		return &exitError{exitData, err} // checked before the embedded etcd is started there
 	}
-	startup, certs := new(health.Startup), n.certificatesOf(logger)
+	startup, certs := new(health.Startup), certificatesOf(files, logger)
 	certs.begin(startup)
 	n.cluster.certs = certs
 	n.engine.Startup, n.engine.Certificates = startup, certs.all
@@ -110,12 +111,14 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	}
 	startup.Enter("begins to listen")
 	n.nsq.Front = front
-	server, err := listen(e, c, part, logger, level)
+	var watched *credentials // set before the server serves
+	server, err := listen(e, c, part, logger, level, func() []nsq.CredentialFile { return watched.look("asked to", true) })
 	if err != nil {
 		front.Close()
 		return errors.Join(n.listenFailure(err), e.Close())
 	}
-	defer reloadOn(hangups, n.credentialFiles(), certs, server, part, logger)()
+	watched = n.watchCredentials(files, certs, server, part, logger)
+	defer watched.lookOn(hangups, certs)()
 	logReady(logger, server, n.engine.DataPath)
 	notifySystemd(daemon.SdNotifyReady)
 	defer startWatchdog(e, logger)()
@@ -221,9 +224,7 @@ func (c *config) nsqOptions(logger *slog.Logger, level *slog.LevelVar) nsq.Optio
 	o.ConfigValues = c.public
 	o.DataPath = c.node.engine.DataPath
 	o.DisableSnappy, o.DisableDeflate = !c.node.offers.snappy, !c.node.offers.deflate
-	if list := c.node.offers.authAddresses; list != "" {
-		o.Auth.HTTPAddresses = strings.Split(list, ",")
-	}
+	o.Auth.HTTPAddresses = c.node.offers.authServers
 	// A limit that both packages enforce has only one setting.
 	o.MaxMessageBytes = c.node.engine.MaxMessageBytes
 	o.MsgTimeout = c.node.engine.MsgTimeout
@@ -247,8 +248,10 @@ func (c *config) checkOptions(logger *slog.Logger, level *slog.LevelVar) error {
 
 func listen(
 	e *engine.Engine, c *config, part *clusterPart, logger *slog.Logger, level *slog.LevelVar,
+	reload func() []nsq.CredentialFile,
 ) (*nsq.Server, error) {
 	o := c.nsqOptions(logger, level)
+	o.Reload = reload
 	o.ClusterHandler = part.handler(c.node, e, logger)
 	server, err := nsq.Listen(e, o)
 	if part != nil {

@@ -69,15 +69,15 @@ func clusterRows(c *clusterSettings) []*setting {
 		row("cluster-address", "", text(&c.address),
 			"HOST:PORT to listen on for the other nodes of the cluster; empty means a single node"),
 		row("cluster-secret-file", "", text(&c.trust.SecretFile),
-			"file with the secret that all nodes of the cluster share, at least 32 random characters, reloaded on SIGHUP; "+
+			"file with the secret that all nodes of the cluster share, at least 32 random characters; "+
 				"while it is replaced, the other secret stands on a second line"),
 		row("cluster-tls-ca", "", text(&c.trust.CA),
-			"PEM file with the authority of the nodes' certificates, reloaded on SIGHUP, by the embedded etcd at the start; "+
+			"PEM file with the authority of the nodes' certificates, which the embedded etcd reads only at the start; "+
 				"engine cluster init-tls makes one"),
 		row("cluster-tls-cert", "", text(&c.trust.Cert),
-			"PEM file with this node's certificate for the other nodes and the embedded etcd, reloaded on SIGHUP"),
+			"PEM file with this node's certificate for the other nodes and the embedded etcd"),
 		row("cluster-tls-key", "", text(&c.trust.Key),
-			"PEM file with the private key for cluster-tls-cert, reloaded on SIGHUP"),
+			"PEM file with the private key for cluster-tls-cert"),
 		row("cluster-insecure", "false", boolean(&c.insecure),
 			"start without secret and certificates although other machines can reach the cluster's ports: whoever reaches "+
 				"them can read and change everything"),

@@ -6,7 +6,9 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -16,81 +18,229 @@ import (
 // lookEvery is how often a node looks whether a file of credentials has changed.
 const lookEvery = 5 * time.Second
 
-// credentials are the files that say who this node is and whom it trusts: certificates, keys, tokens, the cluster's
-// secret. They are read again at SIGHUP, and by themselves when one of them has changed: where secrets are mounted,
-// nobody sends a signal. One goroutine uses it.
+// credentialSet names the files of credentials that are taken together or not at all: a certificate without its key is
+// of no use.
+type credentialSet string
+
+const (
+	setTLS      credentialSet = "clients' TLS"
+	setTokens   credentialSet = "tokens"
+	setServers  credentialSet = "auth servers"
+	setNodes    credentialSet = "other nodes"
+	setEtcd     credentialSet = "etcd"
+	setPassword credentialSet = "etcd's password"
+)
+
+// holds says what is in a file of credentials, as far as its time matters.
+type holds int
+
+const (
+	holdsSecret      holds = iota // it does not end
+	holdsCertificate              // a chain
+	holdsAuthorities
+)
+
+// credentialFile is a file of credentials that a setting names.
+type credentialFile struct {
+	set     credentialSet
+	setting string
+	name    string
+	holds   holds
+	state   string // before the node has read it
+}
+
+// credentialFiles returns the files that the settings name. It is called before anything reads them, and before the node
+// chooses certificates for its embedded etcd from them.
+func (n *node) credentialFiles() []credentialFile {
+	t, trust, etcd := &n.nsq.TLS, &n.cluster.trust, &n.cluster.etcdTLS
+	all := slices.DeleteFunc([]credentialFile{
+		{setTLS, "tls-cert", t.CertFile, holdsCertificate, ""},
+		{setTLS, "tls-key", t.KeyFile, holdsSecret, ""},
+		{setTLS, "tls-root-ca-file", t.RootCAFile, holdsAuthorities, ""},
+		{setTokens, "auth-file", n.nsq.Auth.File, holdsSecret, ""},
+		{setServers, "auth-http-address-file", n.offers.authFile, holdsSecret, ""},
+		{setNodes, "cluster-secret-file", trust.SecretFile, holdsSecret, ""},
+		{setNodes, "cluster-tls-cert", trust.Cert, holdsCertificate, ""},
+		{setNodes, "cluster-tls-key", trust.Key, holdsSecret, ""},
+		{setNodes, "cluster-tls-ca", trust.CA, holdsAuthorities, ""},
+		{setEtcd, "etcd-cert-file", etcd.Cert, holdsCertificate, ""},
+		{setEtcd, "etcd-key-file", etcd.Key, holdsSecret, ""},
+		{setEtcd, "etcd-ca-file", etcd.CA, holdsAuthorities, ""},
+		{setPassword, "etcd-password-file", n.cluster.etcdPasswordFile, holdsSecret, ""},
+	}, func(f credentialFile) bool { return f.name == "" })
+	for i := range all {
+		all[i].state = stateOf(all[i].name)
+	}
+	return all
+}
+
+// credentials watches the files that say who this node is and whom it trusts: certificates, keys, tokens, the cluster's
+// secret. They are read again at SIGHUP, when an operator asks for it (POST /reload), and by themselves when one of
+// them has changed: where secrets are mounted, nobody sends a signal.
 type credentials struct {
-	files []string
-	read  func() error // reads all of them; after an error what was read before holds on
-	stale func(bool)   // is told whether the files on the disk cannot be used
+	read  func(credentialSet) error // takes the files of a set; after an error what was taken before holds on
+	taken func(settings []string)   // is told what was taken
+	stale func(bool)                // is told whether files on the disk cannot be used
 	log   *slog.Logger
-	seen  string // the state of the files when they were read last
-	bad   bool   // that failed
+	now   func() time.Time
+
+	mu   sync.Mutex // guards the rest, and is held while files are read
+	sets []*watchedSet
 }
 
-// state tells two contents of the files apart, also where they are links that somebody turns.
-func (c *credentials) state() string {
-	var b strings.Builder
-	for _, file := range c.files {
-		var st syscall.Stat_t
-		err := syscall.Stat(file, &st)
-		fmt.Fprintln(&b, err, st.Dev, st.Ino, st.Size, st.Mtim.Nano(), st.Ctim.Nano())
+// watchedSet is what credentials knows of a set.
+type watchedSet struct {
+	name    credentialSet
+	files   []credentialFile
+	used    []string // the states of the files when they were taken
+	seen    []string // when they were read last
+	since   []time.Time
+	refusal error // of that; nil: they were taken
+}
+
+// watch begins with files that the node has taken.
+func (c *credentials) watch(files []credentialFile) {
+	for _, f := range files {
+		at := slices.IndexFunc(c.sets, func(w *watchedSet) bool { return w.name == f.set })
+		if at < 0 {
+			at = len(c.sets)
+			c.sets = append(c.sets, &watchedSet{name: f.set})
+		}
+		w := c.sets[at]
+		w.files = append(w.files, f)
+		w.used = append(w.used, f.state)
+		w.since = append(w.since, c.now())
 	}
-	return b.String()
-}
-
-// look reads the files if they have changed since they were read, or could not be read then. It says only once of the
-// same files that they cannot be used.
-func (c *credentials) look() {
-	if now := c.state(); now != c.seen || c.bad {
-		c.again(now, "a file of credentials has changed", now != c.seen)
-	}
-}
-
-// again reads the files, whose state was just taken. why says what made it do so.
-func (c *credentials) again(now, why string, say bool) {
-	c.seen = now
-	err := c.read()
-	c.bad = err != nil
-	c.stale(c.bad)
-	switch {
-	case err == nil:
-		c.log.Info(why + ": certificates and tokens were read again; connections stay")
-	case say:
-		c.log.Error(why+": reading again failed; what was read before holds on", "error", err)
+	for _, w := range c.sets {
+		w.seen = w.used
 	}
 }
 
-// credentialFiles returns the files that settings name.
-func (n *node) credentialFiles() (files []string) {
-	t, trust := &n.nsq.TLS, &n.cluster.trust
-	for _, file := range []string{
-		t.CertFile, t.KeyFile, t.RootCAFile, n.nsq.Auth.File, trust.SecretFile, trust.CA, trust.Cert, trust.Key,
-	} {
-		if file != "" {
-			files = append(files, file)
+// stateOf tells two contents of a file apart, also where it is a link that somebody turns.
+func stateOf(file string) string {
+	var st syscall.Stat_t
+	err := syscall.Stat(file, &st)
+	return fmt.Sprintln(err, st.Dev, st.Ino, st.Size, st.Mtim.Nano(), st.Ctim.Nano())
+}
+
+func (w *watchedSet) states() []string {
+	states := make([]string, len(w.files))
+	for i, f := range w.files {
+		states[i] = stateOf(f.name)
+	}
+	return states
+}
+
+// look reads the sets of which a file has changed since they were read, or that could not be used then; all of them if
+// asked is set. It says only once of the same files that they cannot be used. why says what made it do so.
+func (c *credentials) look(why string, asked bool) []nsq.CredentialFile {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []nsq.CredentialFile
+	var read, took []string
+	var refused []error
+	bad := false
+	for _, w := range c.sets {
+		states := w.states() // before the files are read: what changes meanwhile is found the next time
+		changed := !slices.Equal(states, w.seen)
+		if changed || asked || w.refusal != nil {
+			settings, err := c.take(w, states)
+			took = append(took, settings...)
+			switch {
+			case err == nil:
+				read = append(read, string(w.name))
+			case changed || asked:
+				refused = append(refused, err)
+			}
+		}
+		bad = bad || w.refusal != nil
+		all = append(all, w.results(states, took)...)
+	}
+	c.stale(bad)
+	c.taken(took)
+	if len(read) > 0 || asked && len(c.sets) == 0 {
+		c.log.Info(why+": certificates and tokens were read again; connections stay", "of", strings.Join(read, ", "))
+	}
+	if len(refused) > 0 {
+		c.log.Error(why+": reading again failed; what was read before holds on", "error", errors.Join(refused...))
+	}
+	return all
+}
+
+// take reads a set, and returns the settings whose files are others than those in use.
+func (c *credentials) take(w *watchedSet, states []string) (settings []string, err error) {
+	w.seen = states
+	if w.refusal = c.read(w.name); w.refusal != nil {
+		return nil, w.refusal
+	}
+	for i, f := range w.files {
+		if states[i] != w.used[i] {
+			settings, w.since[i] = append(settings, f.setting), c.now()
 		}
 	}
-	return files
+	w.used = states
+	return settings, nil
 }
 
-// reloadOn makes the server read its files of credentials again at each signal, and when they have changed, until the
-// returned function is called.
-func reloadOn(
-	signals chan os.Signal, files []string, certs *certificates, server *nsq.Server, part *clusterPart,
-	logger *slog.Logger,
-) (stop func()) {
-	c := &credentials{
-		files: files, log: logger, stale: server.CredentialsStale,
-		read: func() error {
-			err := errors.Join(server.Reload(), part.reload())
-			if err == nil {
-				certs.read()
-			}
-			return err
-		},
+// results says of each file what came of the last look. Of a set that was refused, those that have changed are refused;
+// if none has, all are.
+func (w *watchedSet) results(states, took []string) (all []nsq.CredentialFile) {
+	same := slices.Equal(states, w.used)
+	for i, f := range w.files {
+		r := nsq.CredentialFile{Setting: f.setting, File: f.name, Result: nsq.Unchanged, Since: w.since[i]}
+		switch {
+		case w.refusal != nil && (same || states[i] != w.used[i]):
+			r.Result, r.Error = nsq.Refused, plainNames(w.refusal)
+		case slices.Contains(took, f.setting):
+			r.Result = nsq.Reloaded
+		}
+		all = append(all, r)
 	}
-	c.seen = c.state()
+	return all
+}
+
+// plainNames is an error in one line, without the names of packages.
+func plainNames(err error) string {
+	return packageNames.ReplaceAllString(strings.Join(strings.Fields(err.Error()), " "), "$1")
+}
+
+// readCredentials takes the files of a set as they are now.
+func (n *node) readCredentials(set credentialSet, server *nsq.Server, part *clusterPart) error {
+	switch set {
+	case setTLS:
+		return server.ReloadTLS()
+	case setTokens:
+		return server.ReloadTokens()
+	case setServers:
+		addresses, err := n.authServers()
+		if err != nil {
+			return err
+		}
+		return server.SetAuthServers(addresses)
+	case setNodes:
+		return part.reload()
+	case setEtcd:
+		return part.reloadEtcd()
+	case setPassword:
+		return part.reloadPassword(n)
+	}
+	panic("BUG: nobody reads " + string(set))
+}
+
+// watchCredentials makes what watches the files of a node that is about to serve.
+func (n *node) watchCredentials(
+	files []credentialFile, certs *certificates, server *nsq.Server, part *clusterPart, logger *slog.Logger,
+) *credentials {
+	c := &credentials{
+		read:  func(set credentialSet) error { return n.readCredentials(set, server, part) },
+		taken: certs.readAgain, stale: server.CredentialsStale, log: logger, now: time.Now,
+	}
+	c.watch(files)
+	return c
+}
+
+// lookOn looks at the files at each signal, and every lookEvery, until the returned function is called.
+func (c *credentials) lookOn(signals chan os.Signal, certs *certificates) (stop func()) {
 	ended := make(chan struct{})
 	ticker := time.NewTicker(lookEvery)
 	go func() {
@@ -102,9 +252,9 @@ func reloadOn(
 				if !open {
 					return
 				}
-				c.again(c.state(), "SIGHUP", true)
+				c.look("SIGHUP", true)
 			case <-ticker.C:
-				c.look()
+				c.look("a file of credentials has changed", false)
 				certs.tell(time.Now())
 			}
 		}

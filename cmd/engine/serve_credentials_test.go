@@ -3,16 +3,19 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
-// Files that change are read once; a half or broken set is said once, and tried again until it can be used. A mounted
-// secret is a link that somebody turns.
+// Files that change are read once; a half or broken set is said once, and tried again until it can be used; another set
+// is taken meanwhile. A mounted secret is a link that somebody turns.
 func TestCredentialsAreLookedAt(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
@@ -31,43 +34,107 @@ func TestCredentialsAreLookedAt(t *testing.T) {
 	write("two/cert", "2")
 	write("two/key", "2")
 	turn("one")
+	write("tokens", "a")
 	var log bytes.Buffer
 	reads, stale := 0, false
-	cert, key := filepath.Join(dir, "now", "cert"), filepath.Join(dir, "now", "key")
+	var taken []string
+	cert, key, tokens := filepath.Join(dir, "now", "cert"), filepath.Join(dir, "now", "key"), filepath.Join(dir, "tokens")
 	c := &credentials{
-		files: []string{cert, key}, log: slog.New(slog.NewTextHandler(&log, nil)), stale: func(s bool) { stale = s },
-		read: func() error {
+		log: slog.New(slog.NewTextHandler(&log, nil)), stale: func(s bool) { stale = s }, now: time.Now,
+		taken: func(settings []string) { taken = append(taken, settings...) },
+		read: func(set credentialSet) error {
+			if set != setTLS {
+				return nil
+			}
 			reads++
 			a, errA := os.ReadFile(cert)
 			b, errB := os.ReadFile(key)
 			if !bytes.Equal(a, b) {
-				return errors.New("the key is not the certificate's")
+				return errors.New("nsq: the key is not the certificate's")
 			}
 			return errors.Join(errA, errB)
 		},
 	}
-	c.seen = c.state()
+	n := new(node)
+	n.nsq.TLS.CertFile, n.nsq.TLS.KeyFile, n.nsq.Auth.File = cert, key, tokens
+	c.watch(n.credentialFiles())
+	nothing := func() {}
 	for _, step := range []struct {
-		do    func()
-		reads int
-		stale bool
-		lines int // of the log, so far
+		name    string
+		do      func()
+		asked   bool
+		reads   int // so far, of the pair
+		stale   bool
+		lines   int    // of the log, so far
+		results string // of certificate, key and tokens
+		taken   string
 	}{
-		{func() {}, 0, false, 0},
-		{func() { turn("two") }, 1, false, 1},
-		{func() {}, 1, false, 1},
-		{func() { write("two/cert", "three") }, 2, true, 2},
-		{func() {}, 3, true, 2},
-		{func() { must(t, os.Remove(key)) }, 4, true, 3},
-		{func() { write("two/key", "three") }, 5, false, 4},
-		{func() {}, 5, false, 4},
+		{"nothing", nothing, false, 0, false, 0, "unchanged unchanged unchanged", ""},
+		{"a new pair", func() { turn("two") }, false, 1, false, 1, "reloaded reloaded unchanged", "tls-cert tls-key"},
+		{"nothing more", nothing, false, 1, false, 1, "unchanged unchanged unchanged", ""},
+		{"half", func() { write("two/cert", "three") }, false, 2, true, 2, "refused unchanged unchanged", ""},
+		{"still half", nothing, false, 3, true, 2, "refused unchanged unchanged", ""},
+		{"another set", func() { write("tokens", "more") }, false, 4, true, 3, "refused unchanged reloaded", "auth-file"},
+		{"none", func() { must(t, os.Remove(key)) }, false, 5, true, 4, "refused refused unchanged", ""},
+		{"asked while it is half", nothing, true, 6, true, 6, "refused refused unchanged", ""},
+		{"whole", func() { write("two/key", "three") }, false, 7, false, 7, "reloaded reloaded unchanged", "tls-cert tls-key"},
+		{"whole, and nothing more", nothing, false, 7, false, 7, "unchanged unchanged unchanged", ""},
+		{"asked", nothing, true, 8, false, 8, "unchanged unchanged unchanged", ""},
 	} {
 		step.do()
-		c.look()
-		if got := strings.Count(log.String(), "\n"); reads != step.reads || stale != step.stale || got != step.lines {
-			t.Fatalf("read %d times, stale %v, %d lines; want %d, %v, %d:\n%s",
-				reads, stale, got, step.reads, step.stale, step.lines, log.String())
+		taken = nil
+		var results, since []string
+		for _, f := range c.look("a test", step.asked) {
+			results, since = append(results, f.Result), append(since, f.Since.String())
+			if (f.Error == "the key is not the certificate's") != (f.Result == "refused") {
+				t.Errorf("%s: %+v", step.name, f)
+			}
 		}
+		got := strings.Join(results, " ")
+		if lines := strings.Count(log.String(), "\n"); reads != step.reads || stale != step.stale || lines != step.lines ||
+			got != step.results || strings.Join(taken, " ") != step.taken {
+			t.Fatalf("%s: read %d times, stale %v, %d lines, %s, taken %v; want %+v:\n%s",
+				step.name, reads, stale, lines, got, taken, step, log.String())
+		}
+	}
+}
+
+// A setting that names a file of credentials names one that is watched: a new one that nobody watches fails here.
+func TestEveryCredentialIsWatched(t *testing.T) {
+	named := regexp.MustCompile(`(^|-)(cert|key|ca|secret|token|password|auth)(-http-address)?(-file)?$`)
+	noFile := []string{"auth-http-address", "etcd-password"} // the value itself, not a file
+	n := new(node)
+	want := map[string]string{}
+	for _, s := range settings(n) {
+		if !slices.Contains(noFile, s.name) && (named.MatchString(s.name) || strings.HasSuffix(s.name, "-file")) {
+			want[s.name] = "/" + s.name
+			must(t, s.value.Set(want[s.name]))
+		}
+	}
+	if len(want) < 13 {
+		t.Errorf("only %v are settings of files", want)
+	}
+	for _, f := range n.credentialFiles() {
+		if want[f.setting] != f.name {
+			t.Errorf("%s is watched as %q", f.name, f.setting)
+		}
+		delete(want, f.setting)
+		func() {
+			defer func() {
+				if p := recover(); p != nil && strings.Contains(fmt.Sprint(p), "BUG: nobody reads") {
+					t.Error(p)
+				}
+			}()
+			_ = n.readCredentials(f.set, nil, nil)
+		}()
+		hasEnd := strings.HasSuffix(strings.TrimSuffix(f.setting, "-file"), "-cert") ||
+			strings.HasSuffix(strings.TrimSuffix(f.setting, "-file"), "-ca")
+		if hasEnd != (f.holds != holdsSecret) {
+			t.Errorf("%s: whether it has certificates that end is %v", f.setting, f.holds)
+		}
+	}
+	for name := range want {
+		t.Errorf("nobody watches the file of %s", name)
 	}
 }
 

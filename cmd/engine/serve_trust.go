@@ -121,6 +121,9 @@ func (p *clusterPart) reload() error {
 	if err := p.trust.Reload(); err != nil {
 		return err
 	}
+	if err := p.reloadEtcd(); err != nil { // its certificates may be those of the nodes, or made from the secret
+		return err
+	}
 	prover, ok := p.store.(interface{ Prove(context.Context) error })
 	if !ok {
 		return nil
@@ -128,10 +131,37 @@ func (p *clusterPart) reload() error {
 	ctx, cancel := context.WithTimeout(context.Background(), proveTimeout)
 	defer cancel()
 	if err := prover.Prove(ctx); err != nil {
-		return fmt.Errorf("the secrets were read and hold, and the metadata store could not be told of them; do it again, "+
-			"or restart the node: %w", err)
+		return fmt.Errorf("the secrets were read and hold, and the metadata store could not be told of them; it is tried "+
+			"again: %w", err)
 	}
 	return nil
+}
+
+// reloadEtcd makes the client of etcd and the embedded member take their certificates again.
+func (p *clusterPart) reloadEtcd() error {
+	if p == nil {
+		return nil
+	}
+	if p.member != nil {
+		if err := p.member.ReloadTLS(); err != nil {
+			return err
+		}
+	}
+	return etcd.ReloadTLS(p.kv)
+}
+
+// reloadPassword takes the password for etcd again, if etcd takes it.
+func (p *clusterPart) reloadPassword(n *node) error {
+	if p == nil {
+		return nil
+	}
+	password, err := n.etcdPasswordNow()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), proveTimeout)
+	defer cancel()
+	return etcd.SetPassword(ctx, p.kv, password)
 }
 
 // checkSecurity is an error of a command line that names secrets of a cluster but no cluster.

@@ -30,7 +30,8 @@ type node struct {
 type offers struct {
 	snappy, deflate bool
 	authAddresses   string
-	authFile        string // has further addresses
+	authFile        string   // has further addresses
+	authServers     []string // all of them, see readSecretFiles
 }
 
 // setting is one row of the table. Its name in kebab-case is the flag. The TOML key has underscores instead of dashes,
@@ -292,8 +293,8 @@ func securitySettings(o *nsq.Options, on *offers) []*setting {
 			"how much of the audit to keep in the folder audit of data-path, where a restart finds it; half of it is for "+
 				"refusals of clients that proved nothing"),
 		row("tls-cert", "", text(&t.CertFile),
-			"PEM file with the server's certificate, reloaded on SIGHUP; empty disables TLS"),
-		row("tls-key", "", text(&t.KeyFile), "PEM file with the private key for tls-cert, reloaded on SIGHUP"),
+			"PEM file with the server's certificate; empty disables TLS"),
+		row("tls-key", "", text(&t.KeyFile), "PEM file with the private key for tls-cert"),
 		row("tls-root-ca-file", "", text(&t.RootCAFile),
 			"PEM file with the certificate authorities for client certificates; empty means this machine's"),
 		row("tls-client-auth-policy", "", choice(&t.ClientAuth, "", "require", "require-verify"),
@@ -308,12 +309,15 @@ func securitySettings(o *nsq.Options, on *offers) []*setting {
 		row("max-tls-handshakes", "1024", count(&o.MaxHandshakes, 1),
 			"maximum number of TLS handshakes, of all protocols, that wait until they are computed, for 1 s each; for one "+
 				"beyond it the one that has waited longest is refused"),
-		row("auth-file", "", text(&a.File), "TOML file with tokens and their permissions, reloaded on SIGHUP"),
+		row("auth-file", "", text(&a.File), "TOML file with tokens and their permissions"),
 		row("auth-http-address", "", urls(&on.authAddresses),
 			"HOST:PORT or URL of a server that speaks NSQ's auth protocol; separate several with commas. One with a password "+
 				"is refused on a command line"),
 		row("auth-http-address-file", "", text(&on.authFile),
 			"file with further addresses like auth-http-address, one on a line, that others on this machine may not read"),
+		row("readable-secrets", "false", boolean(&a.ReadableFiles),
+			"accept files of tokens, passwords and auth servers that everybody on this machine may read, but not change: for "+
+				"secrets that are mounted so that chmod cannot work and only the node sees them"),
 		row("auth-http-request-method", "GET", choice(&a.HTTPMethod, "GET", "POST"),
 			"HTTP method for requests to auth-http-address: GET or POST"),
 		row("max-unauthenticated-connections", "256", count(&o.MaxStrangers, 1),

@@ -20,7 +20,8 @@ import (
 // HTTP.
 type Options struct {
 	// File is a TOML file of tokens. A user of the machine who can read it learns who may do what, but not the tokens,
-	// because the file holds only hashes. Even so, a file that others may read, write or execute is refused.
+	// because the file holds only hashes. Even so, a file that others may read, write or execute is refused, see
+	// ReadableFiles.
 	//
 	//	[[token]]
 	//	name = "billing"                         # shown in /stats, never the token
@@ -30,6 +31,9 @@ type Options struct {
 	//	topics = ["orders", "orders.*"]          # names, with * and ?
 	//	channels = ["billing*"]                  # for subscribe, view and admin; none: all
 	File string
+
+	// ReadableFiles accepts a File that others may read, but not change: one that is mounted so that chmod cannot work.
+	ReadableFiles bool
 
 	// HTTPAddresses are servers of NSQ's auth protocol, each a HOST:PORT or a URL. When File does not know a secret,
 	// one of these servers is asked, and the next one if that fails. A server's answer is valid for as long as the

@@ -2,6 +2,10 @@ package auth
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -51,11 +55,11 @@ func TestTokenFileErrors(t *testing.T) {
 	dir := t.TempDir()
 	open := filepath.Join(dir, "open.toml")
 	authtest.Write(t, open, authtest.Token("a", "a", grant))
-	for _, mode := range []os.FileMode{0o644, 0o642, 0o641} {
+	for _, mode := range []os.FileMode{0o644, 0o641} {
 		if err := os.Chmod(open, mode); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := readTokens(open); err == nil || !strings.Contains(err.Error(), "may be used by everybody") {
+		if _, err := readTokens(open, false); err == nil || !strings.Contains(err.Error(), "may be used by everybody") {
 			t.Errorf("mode %o: %v", mode, err)
 		}
 	}
@@ -102,6 +106,68 @@ func FuzzAuthAnswer(f *testing.F) {
 }
 
 // However many secrets arrive, the cache keeps to its bound, and a secret that is in use stays.
+// Who may use a file of secrets is judged by its mode; a setting accepts what others may read, not what they may change.
+func TestReadPrivate(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "secret")
+	for mode, want := range map[os.FileMode]struct{ usual, readable string }{
+		0o600: {}, 0o440: {},
+		0o444: {"or set readable-secrets", ""}, 0o441: {"chmod o=", ""},
+		0o442: {"may be changed by everybody", "may be changed by everybody"},
+		0o666: {"may be changed by everybody", "may be changed by everybody"},
+	} {
+		_ = os.Remove(name)
+		if err := errors.Join(os.WriteFile(name, []byte("x"), mode), os.Chmod(name, mode)); err != nil {
+			t.Fatal(err)
+		}
+		for readable, says := range map[bool]string{false: want.usual, true: want.readable} {
+			text, err := ReadPrivate(name, 1, readable)
+			if says == "" && (err != nil || string(text) != "x") ||
+				says != "" && (err == nil || !strings.Contains(err.Error(), says) || len(text) > 0) {
+				t.Errorf("mode %04o, readable %v: %q, %v", mode, readable, text, err)
+			}
+		}
+	}
+	if _, err := ReadPrivate(name, 0, true); err == nil || !strings.Contains(err.Error(), "at most 0 bytes") {
+		t.Errorf("a file that is too long: %v", err)
+	}
+}
+
+// Auth servers are replaced while clients ask them. What is no server, or none at all, leaves the old ones.
+func TestSetServers(t *testing.T) {
+	server := func(identity string) (address string) {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, `{"ttl":1,"identity":%q,"authorizations":[{"topic":".*","channels":[".*"],`+
+				`"permissions":["publish"]}]}`, identity)
+		}))
+		t.Cleanup(s.Close)
+		return strings.TrimPrefix(s.URL, "http://")
+	}
+	o := Options{HTTPAddresses: []string{server("old")}}
+	if err := o.SetDefaults(); err != nil {
+		t.Fatal(err)
+	}
+	a, err := Open(&o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := func() string {
+		t.Helper()
+		p, err := a.Find(t.Context(), &Credential{Secret: "x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Name()
+	}
+	for _, wrong := range [][]string{nil, {"no address"}} {
+		if err := a.SetServers(wrong); err == nil || asked() != "old" {
+			t.Errorf("%q: %v", wrong, err)
+		}
+	}
+	if err := a.SetServers([]string{server("new")}); err != nil || asked() != "new" {
+		t.Errorf("%s answers, %v", asked(), err)
+	}
+}
+
 func TestCacheIsBounded(t *testing.T) {
 	a, err := Open(&Options{HTTPAddresses: []string{"127.0.0.1:1"}, HTTPMethod: "GET", RequestTimeout: time.Second})
 	if err != nil {

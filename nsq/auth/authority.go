@@ -46,9 +46,10 @@ func (c *Credential) key() [sha256.Size]byte {
 // requests, the cached answers of auth servers that have not expired; and the auth servers themselves. Nothing is
 // persistent: after a restart the servers are asked again.
 type Authority struct {
-	path    string
-	tokens  atomic.Pointer[tokenFile] // the file as Reload last read it; nil: there is no file
-	servers *servers                  // nil: no servers are configured
+	path     string
+	readable bool                      // Options.ReadableFiles
+	tokens   atomic.Pointer[tokenFile] // the file as Reload last read it; nil: there is no file
+	servers  atomic.Pointer[servers]   // nil: no servers are configured, and none are added
 
 	cache *lru.Cache[[sha256.Size]byte, *Principal] // servers' answers, expired ones included
 
@@ -66,16 +67,17 @@ func Open(o *Options) (*Authority, error) {
 	if err != nil {
 		panic("BUG: " + err.Error()) // it refuses only a size below 1
 	}
-	a := &Authority{path: o.File, cache: cache, hold: max(o.HoldTime, 0)}
+	a := &Authority{path: o.File, readable: o.ReadableFiles, cache: cache, hold: max(o.HoldTime, 0)}
 	a.silence.asks, a.silence.heldBy = make(map[[sha256.Size]byte]*asking), make(map[[sha256.Size]byte]time.Time)
 	if a.silence.log = o.Logger; a.silence.log == nil {
 		a.silence.log = slog.Default()
 	}
 	if len(o.HTTPAddresses) > 0 {
-		var err error
-		if a.servers, err = newServers(o); err != nil {
+		s, err := newServers(o)
+		if err != nil {
 			return nil, err
 		}
+		a.servers.Store(s)
 	}
 	return a, a.Reload()
 }
@@ -85,11 +87,27 @@ func (a *Authority) Reload() error {
 	if a.path == "" {
 		return nil
 	}
-	f, err := readTokens(a.path)
+	f, err := readTokens(a.path, a.readable)
 	if err == nil {
 		a.tokens.Store(f)
 	}
 	return err
+}
+
+// SetServers replaces the auth servers, of which there were some at Open. What the old ones have answered goes on until
+// it expires. After an error they stay.
+func (a *Authority) SetServers(addresses []string) error {
+	old := a.servers.Load()
+	if old == nil || len(addresses) == 0 {
+		return errors.New("nsq: without the address of a server nobody could log in")
+	}
+	s, err := newServers(&Options{HTTPAddresses: addresses, HTTPMethod: old.method, RequestTimeout: old.timeout})
+	if err != nil {
+		return err
+	}
+	a.servers.Store(s)
+	old.client.CloseIdleConnections()
+	return nil
 }
 
 // Find looks the secret up in the token file, and then asks the servers. It may block for as long as ctx and
@@ -101,7 +119,7 @@ func (a *Authority) Find(ctx context.Context, c *Credential) (*Principal, error)
 	if p := a.FindToken(c.Secret); p != nil {
 		return p, nil
 	}
-	if a.servers == nil {
+	if a.servers.Load() == nil {
 		return nil, ErrUnknownSecret
 	}
 	return a.find(ctx, c)
@@ -129,7 +147,7 @@ func (a *Authority) Current(p *Principal, now time.Time) bool {
 // FindCached is Find for HTTP requests, each of which carries its secret again. It keeps a server's answer until the
 // answer expires, and reuses it for requests with the same credential: the same secret, address and certificate.
 func (a *Authority) FindCached(ctx context.Context, c *Credential) (*Principal, error) {
-	if a.servers == nil {
+	if a.servers.Load() == nil {
 		return a.Find(ctx, c)
 	}
 	key := c.key()

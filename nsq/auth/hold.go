@@ -103,7 +103,7 @@ func (a *Authority) question(key [sha256.Size]byte, c *Credential, held bool, no
 
 // ask carries a question out. It takes at most Options.RequestTimeout for each server, whoever still waits.
 func (a *Authority) ask(key [sha256.Size]byte, c *Credential, q *asking) {
-	q.p, q.err = a.servers.ask(context.Background(), c)
+	q.p, q.err = a.servers.Load().ask(context.Background(), c)
 	switch {
 	case q.err == nil:
 		q.p.granted = q.p.expires
@@ -152,7 +152,7 @@ func (a *Authority) held(key [sha256.Size]byte, had *Principal, until, now time.
 // Silence says for how long the auth servers have not answered, 0 if they do or none is configured, and how many
 // clients go on with a grant that has expired meanwhile. Those of the same secret, address and certificate count once.
 func (a *Authority) Silence(now time.Time) (silent time.Duration, held int) {
-	if a == nil || a.servers == nil {
+	if a == nil || a.servers.Load() == nil {
 		return 0, 0
 	}
 	s := &a.silence

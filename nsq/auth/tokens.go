@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
 	"path"
 
 	"github.com/pelletier/go-toml/v2"
@@ -82,8 +81,8 @@ type tokenTOML struct {
 }
 
 // readTokens reads and checks the token file at path name.
-func readTokens(name string) (*tokenFile, error) {
-	data, err := readPrivate(name)
+func readTokens(name string, readable bool) (*tokenFile, error) {
+	data, err := ReadPrivate(name, maxTokenFileBytes, readable)
 	if err != nil {
 		return nil, fmt.Errorf("nsq: the token file cannot be used: %w", err)
 	}
@@ -92,32 +91,6 @@ func readTokens(name string) (*tokenFile, error) {
 		return nil, fmt.Errorf("nsq: the token file %s cannot be used: %w", name, err)
 	}
 	return f, nil
-}
-
-// readPrivate reads a file that only its owner and group may use. It checks the mode of the file that it has opened,
-// not that of the path, which might name another file by then.
-func readPrivate(name string) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	switch {
-	case err != nil:
-		return nil, err
-	case !st.Mode().IsRegular() || st.Size() > maxTokenFileBytes:
-		return nil, fmt.Errorf("%s is not a regular file of at most %d bytes", name, maxTokenFileBytes)
-	case st.Mode().Perm()&0o007 != 0:
-		return nil, fmt.Errorf(
-			"%s may be used by everybody on this machine (mode %04o): chmod o= %s", name, st.Mode().Perm(), name)
-	}
-	data := make([]byte, st.Size())
-	n, err := f.ReadAt(data, 0)
-	if n < len(data) {
-		return nil, err
-	}
-	return data, nil
 }
 
 // parseTokens parses the token file. Names and hashes must be unique, and every token needs at least one grant.
