@@ -43,7 +43,9 @@ func (s *store) act(st *state, stuck map[meta.PartitionID]bool, seen presence) e
 		return err
 	}
 	now := s.opts.Now()
-	commands, nobody := plan(st, s.opts.Prefix, now, s.opts.RebalanceMoves, seen.lost(now, s.opts.MovePatience))
+	sees := view{lost: seen.lost(now, s.opts.MovePatience)}
+	sees.apart, _ = s.lookAround(st)
+	commands, nobody := plan(st, s.opts.Prefix, now, s.opts.RebalanceMoves, sees)
 	s.logStuck(nobody, stuck)
 	return s.execute(ctx, st, commands)
 }

@@ -161,7 +161,7 @@ func fuzzState(t *testing.T, key string, value []byte, deleted bool) {
 		}
 		PreferredLeader(next.snap, id)
 	}
-	commands, _ := plan(next, "/", time.Unix(0, 0), DefaultRebalanceMoves, nil)
+	commands, _ := plan(next, "/", time.Unix(0, 0), DefaultRebalanceMoves, view{})
 	seen := map[meta.PartitionID]bool{}
 	for i := range commands {
 		c := &commands[i]

@@ -28,6 +28,7 @@ func (s *store) Join(ctx context.Context, r meta.Registration) (meta.Node, error
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.leasing = make(chan struct{})
 	s.replaced, s.distrusted = false, map[meta.PartitionID]bool{}
+	s.reaches, s.unreached = r.Reaches, unreached{}
 	s.mu.Unlock()
 
 	err := s.enter(ctx, &r)

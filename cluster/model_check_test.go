@@ -84,11 +84,11 @@ func (w *model) checkEnd() {
 	if lost == nil {
 		w.fail("there is no controller: %+v", st.controller)
 	}
-	commands, _ := plan(st, DefaultPrefix, w.now, DefaultRebalanceMoves, lost)
+	commands, _ := plan(st, DefaultPrefix, w.now, DefaultRebalanceMoves, view{lost: lost})
 	for i := range commands {
 		w.fail("the controller still has to do: %s %+v", commands[i].why, commands[i].next)
 	}
-	p := &planner{st: st, prefix: DefaultPrefix, lost: lost, load: st.load.clone(), takers: candidates(s)}
+	p := &planner{st: st, prefix: DefaultPrefix, sees: view{lost: lost}, load: st.load.clone(), takers: candidates(s)}
 	waits := false
 	for _, id := range s.Partitions.IDs() {
 		row, t := p.row(id), s.Topics[id.Topic]

@@ -28,6 +28,7 @@ func (s *store) MovePartition(ctx context.Context, id meta.PartitionID, from, to
 			{Key: s.key(partKey(partsDir, id)), ModRevision: st.parts.Get(id).rev},
 		}
 		target := st.snap.Nodes[to]
+		apart, _ := s.lookAround(st)
 		switch {
 		case !slices.Contains(p.State.Replicas, from), target == nil:
 			return nil, nil, meta.ErrNotFound
@@ -44,6 +45,9 @@ func (s *store) MovePartition(ctx context.Context, id meta.PartitionID, from, to
 				nameOf(st.snap, to), meta.ErrExists)
 		case !target.Live:
 			return nil, nil, fmt.Errorf("node %s is not alive: %w", nameOf(st.snap, to), meta.ErrTooFewNodes)
+		case apart[to]:
+			return nil, nil, fmt.Errorf("node %s is alive, and this node has no connection to it: %w", nameOf(st.snap, to),
+				meta.ErrTooFewNodes)
 		case len(p.State.Replicas) >= replicate.MaxReplicaCount:
 			return nil, nil,
 				fmt.Errorf("cluster: it has %d replicas, and none can be added before one goes: nothing was changed",
@@ -152,15 +156,22 @@ func phaseOf(s *meta.Snapshot, p *meta.Partition, m meta.Move) phase {
 	return moveRemoves
 }
 
+// goesOn is phase.goesOn, for a controller that may have no connection to the target.
+func (p *planner) goesOn(m moveEntry, is phase) bool {
+	return is.goesOn() && (is != moveAdds || !p.sees.apart[m.To])
+}
+
 // hopeless says whether the controller gives a move up: because its target is lost, or because its target is draining
-// and not in sync yet. A draining target that is in sync keeps the replica, until a move of its own takes it away.
+// and not in sync yet, or because the controller chose a target to which it has no connection now. A draining target that is in sync keeps the replica, until a move of its own takes it away.
 func (p *planner) hopeless(m moveEntry, is phase) bool {
 	if m.Cancel {
 		return false // it is given up already, or the new replica leads
 	}
 	switch is {
 	case moveAway:
-		return p.lost[m.To] || p.st.snap.Nodes[m.To].Draining
+		return p.sees.lost[m.To] || p.st.snap.Nodes[m.To].Draining
+	case moveAdds:
+		return m.Drain && p.sees.apart[m.To]
 	case moveLeaderless, moveCopies, moveHandsOver, moveNoHeir:
 		return p.st.snap.Nodes[m.To].Draining
 	}
@@ -189,6 +200,7 @@ func (p *planner) step(id meta.PartitionID, m moveEntry) {
 		p.instead(id, m)
 	case is == moveUndone:
 		p.undo(id, m)
+	case !p.goesOn(m, is): // an operator's move waits
 	case is == moveAdds:
 		next := edit(&row.Partition)
 		next.State.Replicas[slices.Index(row.State.Replicas, m.From)] = m.To
@@ -237,7 +249,7 @@ func whole(s *meta.Snapshot, p *meta.Partition) int {
 func (p *planner) instead(id meta.PartitionID, m moveEntry) {
 	row := p.row(id)
 	for _, n := range row.State.Replicas {
-		if !p.lost[n] || n == row.State.Leader || replicate.HasNode(row.State.ISR, n) {
+		if !p.sees.lost[n] || n == row.State.Leader || replicate.HasNode(row.State.ISR, n) {
 			continue
 		}
 		if next := without(p.st.snap, &row.Partition, n); next != nil {

@@ -138,7 +138,7 @@ func TestNoMoveOfFullPartition(t *testing.T) {
 	state := strings.Replace(text.String(), "node 1\n", "node 1 draining\n", 1) +
 		fmt.Sprintf("part 0 lead 2 of%s isr%s min 2\ntopic 16 min 2\n", all.String(), all.String())
 	for _, move := range []string{"", "move 0 1 17 drain"} {
-		commands, _ := plan(stateFrom(t, state+move), "/", time.Unix(0, 0), 1, nil)
+		commands, _ := plan(stateFrom(t, state+move), "/", time.Unix(0, 0), 1, view{})
 		var got []string
 		for i := range commands {
 			got = append(got, commandText(&commands[i]))
@@ -175,7 +175,7 @@ func TestOnlyWhatIsCopiedCounts(t *testing.T) {
 			}
 		}
 		text += fmt.Sprintf("part %d lead 2 of 1 2 isr 1 2 min 2\ntopic 2 min 1", MaxDrainMoveCount)
-		commands, _ := plan(stateFrom(t, text), "/", time.Unix(0, 0), 1, nil)
+		commands, _ := plan(stateFrom(t, text), "/", time.Unix(0, 0), 1, view{})
 		begun := slices.ContainsFunc(commands, func(c command) bool { return c.why == "move away from a draining node" })
 		if begun == c.copied {
 			t.Errorf("%s: the drain begins its move %v", c.name, begun)

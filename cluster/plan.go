@@ -24,6 +24,12 @@ type command struct {
 	drops  []kv.Cond // rows to delete, if they are unchanged
 }
 
+// view is what the controller's node sees of the others, besides the rows.
+type view struct {
+	lost  map[replicate.NodeID]bool // nodes that nothing waits for any more: see presence.lost
+	apart map[replicate.NodeID]bool // living nodes to which it has no connection: see unreached. They get no replicas
+}
+
 // planner decides what the controller has to do in a state. It is pure: the same state and time give the same commands.
 type planner struct {
 	st     *state
@@ -33,7 +39,7 @@ type planner struct {
 	parts  []meta.PartitionID // sorted
 	// busy has the partitions for which this round has planned something already.
 	busy     map[meta.PartitionID]bool
-	lost     map[replicate.NodeID]bool // nodes that nothing waits for any more: see presence.lost
+	sees     view
 	losing   map[replicate.NodeID]bool // nodes whose partitions are about to get another leader
 	moving   int                       // partitions that are being copied
 	takers   []*meta.Node              // the result of candidates
@@ -43,15 +49,13 @@ type planner struct {
 
 // plan returns the commands in order of urgency, at most one for each partition, and the partitions that nobody can
 // lead. Whatever follows from a command is planned after the command has taken effect.
-// copies is how many partitions a rebalance copies at the same time. lost are nodes that nothing waits for any more.
-func plan(
-	st *state, prefix string, now time.Time, copies int, lost map[replicate.NodeID]bool,
-) ([]command, []meta.PartitionID) {
+// copies is how many partitions a rebalance copies at the same time.
+func plan(st *state, prefix string, now time.Time, copies int, sees view) ([]command, []meta.PartitionID) {
 	p := &planner{
-		st: st, prefix: prefix, now: now, lost: lost, load: st.load.clone(), busy: map[meta.PartitionID]bool{},
+		st: st, prefix: prefix, now: now, sees: sees, load: st.load.clone(), busy: map[meta.PartitionID]bool{},
 		losing: map[replicate.NodeID]bool{},
 		parts:  st.snap.Partitions.IDs(),
-		takers: candidates(st.snap),
+		takers: reached(candidates(st.snap), sees.apart),
 	}
 	p.elections()
 	p.moving = p.copies()
@@ -74,7 +78,7 @@ func (p *planner) copies() int {
 		row := &p.row(id).Partition
 		catchesUp := func(n replicate.NodeID) bool { return p.catchesUp(row, n) }
 		behind := (led(p.st.snap, row) || p.busy[id]) && slices.ContainsFunc(row.State.Replicas, catchesUp)
-		if m := p.st.moves[id]; behind || m.rev != 0 && phaseOf(p.st.snap, row, meta.Move(m.moveRow)).goesOn() {
+		if m := p.st.moves[id]; behind || m.rev != 0 && p.goesOn(m, phaseOf(p.st.snap, row, meta.Move(m.moveRow))) {
 			count++
 		}
 	}

@@ -18,7 +18,8 @@ import (
 
 // A state as text, one line for each row, so that the tables below are readable:
 //
-//	node 2 dead draining rack=a  also: lost (dead, and not waited for), down (reported), restarted (other boot), wiped
+//	node 2 dead draining rack=a  also: lost (dead, and not waited for), apart (alive, and not reached by the controller),
+//	                             down (reported), restarted (other boot), wiped
 //	topic 3 min 2                replicas wanted
 //	part 0 epoch 5 lead 1 of 1 2 3 isr 1 2 min 2 damaged 2 transfer 3
 //	move 0 1 4 drain cancel
@@ -114,16 +115,19 @@ func (r *rows) node(words []string) {
 	}
 }
 
-// lostIn returns the nodes that a state's text calls lost.
-func lostIn(t *testing.T, text string) map[replicate.NodeID]bool {
+// viewIn returns the nodes that a state's text calls lost, and apart.
+func viewIn(t *testing.T, text string) view {
 	t.Helper()
-	lost := map[replicate.NodeID]bool{}
+	sees := view{lost: map[replicate.NodeID]bool{}, apart: map[replicate.NodeID]bool{}}
 	for line := range strings.Lines(text) {
-		if words := strings.Fields(line); len(words) > 2 && words[0] == "node" && slices.Contains(words, "lost") {
-			lost[numbers(t, words[1:2])[0]] = true
+		words := strings.Fields(line)
+		for word, nodes := range map[string]map[replicate.NodeID]bool{"lost": sees.lost, "apart": sees.apart} {
+			if len(words) > 2 && words[0] == "node" && slices.Contains(words, word) {
+				nodes[numbers(t, words[1:2])[0]] = true
+			}
 		}
 	}
-	return lost
+	return sees
 }
 
 func numbers(t *testing.T, words []string) []replicate.NodeID {
@@ -222,7 +226,7 @@ func runPlans(t *testing.T, cases []planCase) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			commands, stuck := plan(stateFrom(t, c.state), "/", time.Unix(0, 0), DefaultRebalanceMoves,
-				lostIn(t, c.state))
+				viewIn(t, c.state))
 			var got []string
 			for i := range commands {
 				got = append(got, commandText(&commands[i]))
@@ -556,7 +560,7 @@ func TestPlanGarbage(t *testing.T) {
 		r.put(topicKey(deletedDir, uuid.New()), deletedRow{})
 	}
 	st, _ := r.b.finish(r.rev)
-	commands, _ := plan(st, "/", now, DefaultRebalanceMoves, nil)
+	commands, _ := plan(st, "/", now, DefaultRebalanceMoves, view{})
 	var got []string
 	for i := range commands {
 		got = append(got, commandText(&commands[i]))

@@ -261,13 +261,13 @@ func TestRebalanceIsBounded(t *testing.T) {
 	}
 	text += "\ntopic 1 min 1"
 	for _, most := range []int{1, 3, 50} {
-		commands, _ := plan(stateFrom(t, text), "/", time.Unix(0, 0), most, nil)
+		commands, _ := plan(stateFrom(t, text), "/", time.Unix(0, 0), most, view{})
 		if want := min(most, 10); len(commands) != want {
 			t.Errorf("%d at once: %d moves", most, len(commands))
 		}
 	}
 	text += "\nmove 7 1 2\nmove 8 1 2"
-	if commands, _ := plan(stateFrom(t, text), "/", time.Unix(0, 0), 3, nil); len(commands) != 3 { // two go on, one begins
+	if commands, _ := plan(stateFrom(t, text), "/", time.Unix(0, 0), 3, view{}); len(commands) != 3 { // two go on, one begins
 		t.Errorf("%d commands with two moves under way", len(commands))
 	}
 }

@@ -50,6 +50,7 @@ func (p *planner) rebalance(copies int) {
 		return
 	}
 	l := layoutOf(s, s.GoneNode())
+	l.takers = slices.DeleteFunc(l.takers, func(n replicate.NodeID) bool { return p.sees.apart[n] })
 	asked := kv.Cond{Key: p.prefix + rebalanceKey, ModRevision: p.st.rebalanceRev} // nothing begins after a pause
 	may := func(id meta.PartitionID) bool { return !p.busy[id] && p.mayMove(id, l.gone) }
 	begun, orders := false, 0
@@ -97,7 +98,7 @@ func (p *planner) mayMove(id meta.PartitionID, gone replicate.NodeID) bool {
 		return false
 	}
 	return !slices.ContainsFunc(row.State.Replicas, func(n replicate.NodeID) bool {
-		return n != gone && !p.lost[n] && !inSync(p.st.snap, &row.Partition, n)
+		return n != gone && !p.sees.lost[n] && !inSync(p.st.snap, &row.Partition, n)
 	})
 }
 

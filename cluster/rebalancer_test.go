@@ -128,7 +128,7 @@ func TestNothingBeginsAfterAPause(t *testing.T) {
 		rebalance wanted`: "end the rebalance",
 	} {
 		st := stateFrom(t, state)
-		commands, _ := plan(st, "/", time.Unix(0, 0), 1, nil)
+		commands, _ := plan(st, "/", time.Unix(0, 0), 1, view{})
 		if len(commands) != 1 || commands[0].why != why ||
 			!slices.Contains(commands[0].conds, kv.Cond{Key: "/" + rebalanceKey, ModRevision: st.rebalanceRev}) {
 			t.Errorf("%s: planned are %+v", why, commands)

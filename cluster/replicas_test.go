@@ -122,7 +122,7 @@ func TestShrinkIsConditional(t *testing.T) {
 		node 2
 		part 0 lead 1 of 1 2 isr 1 2 min 1
 		topic 1 min 1`)
-	commands, _ := plan(st, "/", time.Unix(0, 0), 1, nil)
+	commands, _ := plan(st, "/", time.Unix(0, 0), 1, view{})
 	if len(commands) != 1 || commands[0].why+": " != removes {
 		t.Fatalf("planned are %+v", commands)
 	}

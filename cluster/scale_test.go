@@ -179,7 +179,7 @@ func testScalePlan(t *testing.T, f *fleet, st *state) {
 		took := time.Hour
 		for range 5 { // the machine may be busy
 			begin := threadTime(t)
-			commands, stuck = plan(c.st, DefaultPrefix, time.Now(), DefaultRebalanceMoves, nil)
+			commands, stuck = plan(c.st, DefaultPrefix, time.Now(), DefaultRebalanceMoves, view{})
 			if took = min(took, threadTime(t)-begin); took < maxPlanTime/2 {
 				break
 			}

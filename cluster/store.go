@@ -128,7 +128,9 @@ type store struct {
 	cancel     context.CancelFunc
 	stopLease  context.CancelFunc
 	running    tasks
-	leasing    chan struct{} // closed when keepLease has ended
+	leasing    chan struct{}               // closed when keepLease has ended
+	reaches    func(replicate.NodeID) bool // of the registration
+	unreached  unreached
 	// distrusted are the partitions whose rows this registration has rewritten, see distrustOlder. Only Join uses it.
 	distrusted map[meta.PartitionID]bool
 }

@@ -45,7 +45,7 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, err
 	p := s.endure(ctx)
 	defer p.end()
 	for range maxAttemptCount {
-		st, err := s.current()
+		st, nodes, err := s.takers(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -54,14 +54,13 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, err
 		} else if other != nil {
 			return other, meta.ErrExists
 		}
-		live := len(candidates(st.snap))
 		want, replicas := t, t.Replicas
 		if want.Replicas == 0 {
-			// The topic gets as many replicas as there are live nodes, and the others when more nodes join. min_isr is
+			// The topic gets as many replicas as there are nodes for them, and the others when more nodes join. min_isr is
 			// based on all registered nodes, because one may be away only for a moment: if too few of them are alive,
 			// the topic is not made.
 			want.Replicas = s.opts.DefaultReplicas
-			replicas = min(want.Replicas, live)
+			replicas = min(want.Replicas, len(nodes))
 		}
 		if want.MinISR == 0 {
 			want.MinISR = majority(want.Replicas)
@@ -73,7 +72,7 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, err
 		if t.Replicas == 0 {
 			now.MinISR = min(want.MinISR, majority(max(1, min(want.Replicas, len(st.snap.Nodes)))))
 		}
-		placed, err := s.place(st, &now, 0, want.Partitions, replicas)
+		placed, err := s.place(st, nodes, &now, 0, want.Partitions, replicas)
 		if err != nil {
 			return nil, err
 		}
@@ -100,10 +99,13 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, err
 	return nil, p.explain(meta.ErrConflict)
 }
 
-// place chooses replicas for count more partitions of a topic, on live nodes.
-func (s *store) place(st *state, t *meta.Topic, first, count, replicas int) ([][]replicate.NodeID, error) {
+// place chooses replicas for count more partitions of a topic, on nodes that takers has returned.
+func (s *store) place(
+	st *state, nodes []*meta.Node, t *meta.Topic, first, count, replicas int,
+) ([][]replicate.NodeID, error) {
 	if replicas < t.MinISR {
-		return nil, fmt.Errorf("min_isr %d with %d live nodes: %w", t.MinISR, replicas, meta.ErrTooFewNodes)
+		err := fmt.Errorf("min_isr %d with %d live nodes: %w", t.MinISR, replicas, meta.ErrTooFewNodes)
+		return nil, tooFew(err, st.snap, nodes)
 	}
 	existing := newLoad()
 	for n := range first {
@@ -111,7 +113,11 @@ func (s *store) place(st *state, t *meta.Topic, first, count, replicas int) ([][
 			existing.count(&p.State, 1)
 		}
 	}
-	return place(candidates(st.snap), count, replicas, st.load, existing)
+	placed, err := place(nodes, count, replicas, st.load, existing)
+	if err != nil {
+		err = tooFew(err, st.snap, nodes)
+	}
+	return placed, err
 }
 
 // writeTopic writes a topic's row and rows of partitions. The topic's row must be at topicRev; 0 means that the topic
@@ -271,7 +277,9 @@ func (s *store) writeGrown(ctx context.Context, st *state, t, want *meta.Topic) 
 	if want.Partitions == t.Partitions {
 		return s.writeTopic(ctx, want, st.topics[t.ID], nil, nil)
 	}
-	placed, err := s.place(st, want, t.Partitions, want.Partitions-t.Partitions, min(t.Replicas, len(candidates(st.snap))))
+	apart, _ := s.lookAround(st)
+	nodes := reached(candidates(st.snap), apart)
+	placed, err := s.place(st, nodes, want, t.Partitions, want.Partitions-t.Partitions, min(t.Replicas, len(nodes)))
 	if err != nil {
 		return false, 0, err
 	}

@@ -81,6 +81,7 @@ type clusterNode struct {
 	cancel  context.CancelFunc
 	forward *forward.Forwarder
 	peers   host.Peers
+	listens atomic.Pointer[host.Network] // Net, for the store's goroutines; nil before join has set it
 	ops     *ops.Operations
 	remotes *remote.Consumers
 
@@ -213,7 +214,7 @@ func (cn *clusterNode) join(ctx context.Context) error {
 	self, err := cn.Rows.Join(ctx, meta.Registration{
 		Node: n, Cluster: cn.e.node.Cluster(), Import: cn.imports(), Damaged: damaged, AllDamaged: all, Changed: cn.changed,
 		Founding: cn.foundingLevel(), Raise: cn.e.node.Raise,
-		Life: cn.life, Enter: cn.enter, Holder: cn.holder, Replaced: cn.End,
+		Life: cn.life, Enter: cn.enter, Holder: cn.holder, Replaced: cn.End, Reaches: cn.reaches,
 		Seen: cn.seenBefore(), Epochs: cn.logEpochs(),
 		Older: func(partitions int) { cn.olderMetadata.Store(int64(partitions)) },
 		Clock: cn.leaseClock, Lease: func(until time.Time) { cn.Extend(int64(until.Sub(cn.began))) },
@@ -246,7 +247,16 @@ func (cn *clusterNode) join(ctx context.Context) error {
 			Logger: cn.e.log, MaxHandshakeCount: cn.opts.MaxHandshakes,
 		})
 	cn.peers.Self, cn.peers.Network = self.ID, cn.Net
+	if err == nil {
+		cn.listens.Store(cn.Net)
+	}
 	return err
+}
+
+// reaches says whether this node has a connection to another one: none, until it listens.
+func (cn *clusterNode) reaches(node replicate.NodeID) bool {
+	n := cn.listens.Load()
+	return n != nil && n.Connected(node)
 }
 
 // imports returns the topics of a data directory that has belonged to a single node until now: they become topics of

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net"
@@ -15,7 +16,9 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"penstock/cluster/admin"
 	"penstock/cluster/etcd"
+	"penstock/cluster/trust"
 )
 
 // A node listens on the address of cluster-address, and others know it by a host name: the embedded etcd binds to
@@ -161,26 +164,27 @@ func (p *process) signalSelf(s syscall.Signal) {
 	must(p.t, p.cmd.Process.Signal(s))
 }
 
-// startStore runs an etcd that is no node's own, with the sixth of the ports from base.
-func startStore(t *testing.T, base int) {
+// sharedEtcd runs an etcd that no node runs, at the second of the addresses that it returns from 5 on; those below are
+// free.
+func sharedEtcd(t *testing.T) (at func(int) string) {
 	t.Helper()
-	at := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", base+i) }
+	base := freeBasePort(t)
+	at = func(i int) string { return fmt.Sprintf("127.0.0.1:%d", base+i) }
 	shared, err := etcd.Start(etcd.MemberOptions{
-		Name: "e", Voters: []etcd.Voter{{Name: "e", Peer: at(5), Client: at(6)}}, Dir: t.TempDir(),
+		Name: "e", Voters: []etcd.Voter{{Name: "e", Peer: at(5), Client: at(6)}}, Dir: filepath.Join(t.TempDir(), "etcd"),
 		UnsafeNoFsync: true, Log: slog.New(slog.DiscardHandler),
 	})
 	must(t, err)
 	t.Cleanup(func() { _ = shared.Close() })
 	must(t, shared.Ready(t.Context()))
+	return at
 }
 
 // An etcd of its own takes no changes: the node says so before it needs one, with the commands that help, until it is
 // cured.
 func TestExternalStoreIsFull(t *testing.T) {
 	t.Parallel()
-	base := freeBasePort(t)
-	at := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", base+i) }
-	startStore(t, base)
+	at := sharedEtcd(t)
 	p := startNode(t, t.TempDir(), "--node-id", "n1", "--cluster-address", at(4), "--etcd-endpoints", at(6), "--replicas",
 		"1", "--cluster-insecure")
 	etcd := clientv3.Config{Endpoints: []string{at(6)}}
@@ -198,12 +202,57 @@ func TestExternalStoreIsFull(t *testing.T) {
 	}
 }
 
+// A node with certificates of another authority proves nothing to the store that it shares with the others, and no node
+// lets it in: it gets no replicas, and what is made elsewhere works. Who asks for a replica there learns why.
+func TestReplicasStayWhereNodesAreReached(t *testing.T) {
+	t.Parallel()
+	dir, at := t.TempDir(), sharedEtcd(t)
+	start := func(name string, port int, authority string) *process {
+		tls := filepath.Join(dir, authority)
+		_, files, err := trust.Init(tls, []trust.Node{{Name: name, Hosts: []string{"127.0.0.1"}}}, time.Now())
+		must(t, err)
+		return startNode(t, filepath.Join(dir, name), "--node-id", name, "--cluster-address", at(port), "--etcd-endpoints",
+			at(6), "--cluster-tls-ca", filepath.Join(tls, "ca.pem"), "--cluster-tls-cert", files[0].Cert, "--cluster-tls-key",
+			files[0].Key)
+	}
+	n1 := start("n1", 2, "ours")
+	start("n2", 3, "ours")
+	make := func(query string) (code int, text string) { return post(n1.http, "/topic/create?topic="+query, "") }
+	waitUntil(t, "a topic with two replicas", func() bool { code, _ := make("before&replicas=2"); return code == 200 })
+	start("n3", 4, "another")
+	replicas := func(topic string) []string {
+		t.Helper()
+		o := execute(t, "cluster", "topics", topic, "--json", "--http", n1.http)
+		var all admin.Topics
+		must(t, json.Unmarshal([]byte(o.stdout), &all))
+		return all.Topics[0].Partitions[0].Replicas
+	}
+	waitUntil(t, "n1 knows n3", func() bool {
+		return strings.Contains(execute(t, "cluster", "status", "--http", n1.http).stdout, "n3")
+	})
+	if code, text := make("three&replicas=3"); code == 200 || !strings.Contains(text, "no connection to [n3]") {
+		t.Errorf("three replicas: %d %s", code, text)
+	}
+	for _, topic := range []string{"before", "after", "more"} {
+		if code, text := make(topic); code != 200 {
+			t.Fatalf("%d %s", code, text)
+		}
+		if code, text := post(n1.http, "/pub?topic="+topic, "x"); code != 200 {
+			t.Errorf("publishing to %s: %d %s", topic, code, text)
+		}
+		if got := replicas(topic); slices.Contains(got, "n3") || len(got) != 2 {
+			t.Errorf("%s has replicas on %v", topic, got)
+		}
+	}
+	if _, says := n1.get("/health"); strings.Contains(says, "all 3 nodes") {
+		t.Errorf("health counts n3: %.2000s", says)
+	}
+}
+
 // Two nodes find the same etcd, and have two secrets.
 func TestOtherSecretDoesNotJoin(t *testing.T) {
 	t.Parallel()
-	dir, base := t.TempDir(), freeBasePort(t)
-	at := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", base+i) }
-	startStore(t, base)
+	dir, at := t.TempDir(), sharedEtcd(t)
 	node := func(name, secret string, port int) []string {
 		file := filepath.Join(dir, name+".secret")
 		must(t, os.WriteFile(file, []byte(strings.Repeat(secret, 40)), 0o600))

@@ -342,6 +342,9 @@ type Registration struct {
 	// Holder asks the address of a row whose process holds a lease whether that process is still there. cluster is the
 	// cluster's identity. It must return soon. nil: a living process is replaced at once.
 	Holder func(ctx context.Context, row *Node, cluster uuid.UUID) Holder
+	// Reaches says whether this node has a connection to another one now. Join and its goroutines call it; it must not
+	// block. This node gives replicas only to nodes that it reaches. nil: it reaches all.
+	Reaches func(node replicate.NodeID) bool
 	// Replaced is called when another process has taken this node's name, or the node was removed: this process must
 	// stop serving at once. Lease is not called after it. It must not block. nil: the lease ends by itself.
 	Replaced func()
