@@ -335,8 +335,8 @@ func TestShortageInPreparation(t *testing.T) {
 	}
 }
 
-// A file that is too small for the next checkpoint, and cannot be removed for want of memory, is removed later. It would
-// be a file without groups between two that continue each other.
+// A file that is too small for the next checkpoint, and cannot be removed for want of memory, is removed later. It
+// would be a file without groups between two that continue each other.
 func TestFileTooSmallWaits(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()

@@ -162,7 +162,8 @@ func (p *planner) goesOn(m moveEntry, is phase) bool {
 }
 
 // hopeless says whether the controller gives a move up: because its target is lost, or because its target is draining
-// and not in sync yet, or because the controller chose a target to which it has no connection now. A draining target that is in sync keeps the replica, until a move of its own takes it away.
+// and not in sync yet, or because the controller chose a target to which it has no connection now. A draining target
+// that is in sync keeps the replica, until a move of its own takes it away.
 func (p *planner) hopeless(m moveEntry, is phase) bool {
 	if m.Cancel {
 		return false // it is given up already, or the new replica leads

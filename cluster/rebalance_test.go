@@ -267,7 +267,7 @@ func TestRebalanceIsBounded(t *testing.T) {
 		}
 	}
 	text += "\nmove 7 1 2\nmove 8 1 2"
-	if commands, _ := plan(stateFrom(t, text), "/", time.Unix(0, 0), 3, view{}); len(commands) != 3 { // two go on, one begins
+	if commands, _ := plan(stateFrom(t, text), "/", time.Unix(0, 0), 3, view{}); len(commands) != 3 { // one begins
 		t.Errorf("%d commands with two moves under way", len(commands))
 	}
 }

@@ -156,7 +156,8 @@ func TestImportGraph(t *testing.T) {
 	for pkg, below := range map[string][]string{
 		"nsq": append([]string{
 			"engine", "internal/netio", "native", "native/wire", "nsq/auth", "nsq/lookup", "nsq/metrics", "nsq/internal/audit",
-			"nsq/internal/handshakes", "nsq/internal/history", "nsq/internal/listen", "nsq/internal/web", "console", "internal/descriptors",
+			"nsq/internal/handshakes", "nsq/internal/history", "nsq/internal/listen", "nsq/internal/web", "console",
+			"internal/descriptors",
 		}, engine...),
 		"nsq/metrics": append([]string{
 			"engine", "internal/netio", "native", "native/wire", "nsq/auth", "nsq/internal/audit", "nsq/internal/handshakes",

@@ -9,8 +9,8 @@ import (
 	"penstock/cluster/kv/kvtest"
 )
 
-// The embedded cluster, each client at another member. It keeps its leader also on a busy machine: what is unknown after
-// a change of the leader is not what these tests are about.
+// The embedded cluster, each client at another member. It keeps its leader also on a busy machine: what is unknown
+// after a change of the leader is not what these tests are about.
 func TestConformanceEmbedded(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)

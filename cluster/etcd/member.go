@@ -303,8 +303,8 @@ func (m *Member) shutDown(server *embed.Etcd) {
 	hurry.Stop()
 }
 
-// start runs etcd with the way into the cluster that was decided. All goroutines of etcd get a label, for the trace of a
-// panic that nobody can recover from. The next start finds what was damaged.
+// start runs etcd with the way into the cluster that was decided. All goroutines of etcd get a label, for the trace of
+// a panic that nobody can recover from. The next start finds what was damaged.
 func (m *Member) start(w way) (server *embed.Etcd, err error) {
 	label := pprof.Labels("embedded etcd", m.o.Dir+"; the messages are unharmed: start the node again, it says what to do")
 	pprof.Do(m.ctx, label, func(context.Context) { server, err = embed.StartEtcd(m.config(w)) })

@@ -9,10 +9,11 @@ import (
 )
 
 // etcd reads the files of its certificate itself, by name and for each connection, whatever is in them just then. So it
-// gets names of files in memory, which have what currentTLS has taken last: half of a new set on the disk cuts no member
-// off, and no key is copied to a disk.
+// gets names of files in memory, which have what currentTLS has taken last: half of a new set on the disk cuts no
+// member off, and no key is copied to a disk.
 
-// memoryFile is a file that has a name until it is closed. Any goroutine may read it by name; shown serializes the rest.
+// memoryFile is a file that has a name until it is closed. Any goroutine may read it by name; shown serializes the
+// rest.
 type memoryFile struct{ fd int }
 
 func newMemoryFile(content []byte) (*memoryFile, error) {

@@ -70,8 +70,8 @@ func TestTLSIsSwitchedOn(t *testing.T) {
 	}
 }
 
-// A certificate that is replaced is shown on new connections once it is taken, without a restart and without the loss of
-// one. Half of a pair is not taken, and the old one goes on: with the member, with its peers and with its clients.
+// A certificate that is replaced is shown on new connections once it is taken, without a restart and without the loss
+// of one. Half of a pair is not taken, and the old one goes on: with the member, with its peers and with its clients.
 func TestCertificateIsReplaced(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)

@@ -85,8 +85,8 @@ func printTLS(w io.Writer, ca string, files []trust.NodeFiles) error {
 		fmt.Fprintf(&b, "\nnode %s (%s):\n  --cluster-tls-ca %s --cluster-tls-cert %s --cluster-tls-key %s\n", f.Name,
 			strings.Join(f.Hosts, ", "), ca, f.Cert, f.Key)
 	}
-	fmt.Fprintf(&b, "\nKeep %s off the nodes: whoever has it can make nodes. A node reads its files again when they change.\n",
-		filepath.Join(filepath.Dir(ca), "ca-key.pem"))
+	fmt.Fprintf(&b, "\nKeep %s off the nodes: whoever has it can make nodes. A node reads its files again when they "+
+		"change.\n", filepath.Join(filepath.Dir(ca), "ca-key.pem"))
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -29,11 +29,11 @@ func (o *operator) reloadCommand() *cobra.Command {
 			}
 			return nil
 		})
-	cmd.Long = "Make a running node look at all files of certificates, keys, tokens, passwords and secrets that its settings\n" +
-		"name, and say of each whether it was reloaded, is unchanged, or was refused. Connections stay. A set that cannot\n" +
-		"be used as a whole is refused as a whole: the node goes on with what it had, and the exit code is 1.\n" +
-		"The node also looks by itself every few seconds, and at SIGHUP. In a cluster, ask every node. The token needs admin " +
-		"on everything."
+	cmd.Long = "Make a running node look at all files of certificates, keys, tokens, passwords and secrets that its\n" +
+		"settings name, and say of each whether it was reloaded, is unchanged, or was refused. Connections stay. A set\n" +
+		"that cannot be used as a whole is refused as a whole: the node goes on with what it had, and the exit code is\n" +
+		"1. The node also looks by itself every few seconds, and at SIGHUP. In a cluster, ask every node. The token\n" +
+		"needs admin on everything."
 	return cmd
 }
 

@@ -265,8 +265,8 @@ func TestReloadCommand(t *testing.T) {
 	if code := p.publishAs(t, "somebody"); code != 200 {
 		t.Errorf("the second auth server does not allow t: %d", code)
 	}
-	if o := execute(t, "audit", "--http-address", p.http, "--token-file", token); !strings.Contains(o.stdout, "POST /reload") ||
-		!strings.Contains(o.stdout, "ann") {
+	o = execute(t, "audit", "--http-address", p.http, "--token-file", token)
+	if !strings.Contains(o.stdout, "POST /reload") || !strings.Contains(o.stdout, "ann") {
 		t.Errorf("the audit: %+v", o)
 	}
 	execute(t, "reload", "--http-address", p.http).check(t, exitOther, "")
@@ -287,7 +287,9 @@ func TestEtcdPasswordIsReplaced(t *testing.T) {
 	if code, text := post(p.http, "/topic/create?topic=before", ""); code != 200 {
 		t.Fatalf("with the old password: %d %s", code, text)
 	}
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{at}, Username: "root", Password: "first", Logger: zap.NewNop()})
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{at}, Username: "root", Password: "first", Logger: zap.NewNop(),
+	})
 	must(t, err)
 	defer c.Close()
 	_, err = c.UserChangePassword(t.Context(), "root", "second")

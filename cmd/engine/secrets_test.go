@@ -276,7 +276,8 @@ func TestSecretFiles(t *testing.T) {
 	}
 	n.cluster.etcdPassword = ""
 	n.offers.authAddresses, n.offers.authFile = "a:1", write("more", "b:2\r\n\nc:3", 0o640)
-	if err := n.readSecretFiles(); err != nil || n.cluster.etcdPassword != "b" || strings.Join(n.offers.authServers, ",") != "a:1,b:2,c:3" {
+	if err := n.readSecretFiles(); err != nil || n.cluster.etcdPassword != "b" ||
+		strings.Join(n.offers.authServers, ",") != "a:1,b:2,c:3" {
 		t.Errorf("%+v, %v", n.offers, err)
 	}
 }

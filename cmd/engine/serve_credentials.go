@@ -49,8 +49,8 @@ type credentialFile struct {
 	state   string // before the node has read it
 }
 
-// credentialFiles returns the files that the settings name. It is called before anything reads them, and before the node
-// chooses certificates for its embedded etcd from them.
+// credentialFiles returns the files that the settings name. It is called before anything reads them, and before the
+// node chooses certificates for its embedded etcd from them.
 func (n *node) credentialFiles() []credentialFile {
 	t, trust, etcd := &n.nsq.TLS, &n.cluster.trust, &n.cluster.etcdTLS
 	all := slices.DeleteFunc([]credentialFile{

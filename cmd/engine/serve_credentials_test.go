@@ -77,7 +77,10 @@ func TestCredentialsAreLookedAt(t *testing.T) {
 		{"another set", func() { write("tokens", "more") }, false, 4, true, 3, "refused unchanged reloaded", "auth-file"},
 		{"none", func() { must(t, os.Remove(key)) }, false, 5, true, 4, "refused refused unchanged", ""},
 		{"asked while it is half", nothing, true, 6, true, 6, "refused refused unchanged", ""},
-		{"whole", func() { write("two/key", "three") }, false, 7, false, 7, "reloaded reloaded unchanged", "tls-cert tls-key"},
+		{
+			"whole", func() { write("two/key", "three") }, false, 7, false, 7, "reloaded reloaded unchanged",
+			"tls-cert tls-key",
+		},
 		{"whole, and nothing more", nothing, false, 7, false, 7, "unchanged unchanged unchanged", ""},
 		{"asked", nothing, true, 8, false, 8, "unchanged unchanged unchanged", ""},
 	} {

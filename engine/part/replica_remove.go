@@ -182,8 +182,9 @@ func (r *Replica) removeBytes() error {
 }
 
 // forget takes a copy whose bytes are removed out of the list of shortened copies. The segments go first: they may have
-// been what filled the disk. While the disk is full or descriptors lack, forget tries again. After a crash before the list is written, the
-// next process takes the empty copy for one that is shortened or given up, and so trusts it less than it could.
+// been what filled the disk. While the disk is full or descriptors lack, forget tries again. After a crash before the
+// list is written, the next process takes the empty copy for one that is shortened or given up, and so trusts it less
+// than it could.
 func (r *Replica) forget() error {
 	for {
 		err := r.clearDiscarded()

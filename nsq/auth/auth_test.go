@@ -106,7 +106,8 @@ func FuzzAuthAnswer(f *testing.F) {
 }
 
 // However many secrets arrive, the cache keeps to its bound, and a secret that is in use stays.
-// Who may use a file of secrets is judged by its mode; a setting accepts what others may read, not what they may change.
+// Who may use a file of secrets is judged by its mode; a setting accepts what others may read, not what they may
+// change.
 func TestReadPrivate(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "secret")
 	for mode, want := range map[os.FileMode]struct{ usual, readable string }{

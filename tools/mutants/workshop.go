@@ -173,8 +173,8 @@ func (w *workshop) run(t test, binary string, limit time.Duration, says string, 
 	return by, nil
 }
 
-// cannotBuild is how a TestMain begins its panic when it cannot build the program that its tests run. They run that of the
-// tree, which somebody is editing just now: nothing has noticed the mutant.
+// cannotBuild is how a TestMain begins its panic when it cannot build the program that its tests run. They run that of
+// the tree, which somebody is editing just now: nothing has noticed the mutant.
 const cannotBuild = "building the binary: "
 
 // failedSeed is what simulations say of the seed that fails.
