@@ -60,7 +60,12 @@ func (c *Channel) Attach(o base.ConsumerOptions, s base.Sink, follows bool) (*Co
 	if o.Tag != "" {
 		c.ev.Tag = core.HashKey([]byte(o.Tag))
 	}
-	if err := c.step().Err; err != nil {
+	if err := c.step().Err; errors.Is(err, core.ErrTooManyConsumers) {
+		return nil, &base.LimitError{
+			Err: err, What: "with this one the number of the channel's consumers at this node", Value: len(c.consumers) + 1,
+			Most: c.node.MaxConsumers, Setting: "max-consumers",
+		}
+	} else if err != nil {
 		return nil, err
 	}
 	c.consumers[k.id] = k
