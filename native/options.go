@@ -30,6 +30,9 @@ type Options struct {
 	// Refused is told of each client that did not prove who it is, or may not do what it asked for. It must not block.
 	// nil: nobody is told.
 	Refused func(Refusal)
+	// Busy is told of each connection that was refused because MaxHandshakes others are in their handshake. It must not
+	// block. nil: nobody is told.
+	Busy func()
 	// Created is told of each topic and channel that a client has created. A client that subscribes to a new channel at
 	// several nodes at once may be told of by more than one of them. It must not block. nil: nobody is told.
 	Created func(Creation)

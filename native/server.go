@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -129,6 +130,9 @@ func (s *Server) Serve() error {
 	beside.Go(s.tend)
 	err := netproto.Serve(s.ctx, ln, o, s.opts.MaxConnections, func(remote net.Addr, err error) {
 		s.meter.turnedAway(awayHandshake)
+		if s.opts.Busy != nil && errors.Is(err, netproto.ErrTooManyHandshakes) {
+			s.opts.Busy()
+		}
 		s.opts.Logger.Debug("a native client could not connect", "client", remote, "error", err)
 	})
 	s.cancel()

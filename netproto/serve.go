@@ -17,6 +17,9 @@ const (
 	maxAcceptPause = time.Second
 )
 
+// ErrTooManyHandshakes says that Serve refused a connection because as many as may be are in their handshake.
+var ErrTooManyHandshakes = errors.New("netproto: too many handshakes at once")
+
 // Serve accepts connections from ln: at most maxConnCount at a time, of which at most Options.MaxHandshakeCount are in
 // their handshake. Further connections get StatusOverloaded. When ctx ends, Serve closes ln, closes all connections in
 // order, and returns nil after they have ended. An error means that the listener broke; in that case, too, all
@@ -58,8 +61,9 @@ func Serve(
 		}
 		if !tryEnter(handshakes) {
 			<-conns
-			failed(nc.RemoteAddr(), overloaded(nc, &o, fmt.Sprintf("%d handshakes are under way, the most at a "+
-				"time (max-tls-handshakes)", o.MaxHandshakeCount)))
+			err := overloaded(nc, &o, fmt.Sprintf("%d handshakes are under way, the most at a time (max-tls-handshakes)",
+				o.MaxHandshakeCount))
+			failed(nc.RemoteAddr(), fmt.Errorf("%w: %w", ErrTooManyHandshakes, err))
 			continue
 		}
 		all.Go(func() {

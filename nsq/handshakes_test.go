@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"runtime"
 	"strconv"
@@ -48,6 +49,27 @@ func (n *node) hold(t *testing.T) *heldKey {
 	cfg.Certificates = []tls.Certificate{pair}
 	n.certs.now.Store(&loadedTLS{cfg: cfg, tickets: old.tickets})
 	return k
+}
+
+// A connection that the native port refuses, because as many as may be are in their handshake, counts like one that waits
+// in vain: /metrics would not say otherwise that native clients are refused.
+func TestRefusedAtTheNativePortCounts(t *testing.T) {
+	t.Parallel()
+	o := newCertificateAuthority(t).options(t)
+	o.NativeAddress, o.HandshakeTimeout, o.MaxHandshakes = "127.0.0.1:0", patience, 1
+	n := startNode(t, engine.Options{}, o)
+	silent, err := net.Dial("tcp", n.NativeAddr().String()) // it is accepted first, and never says anything
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for refused := uint64(1); refused < 4; refused++ {
+		_, err := tls.Dial("tcp", n.NativeAddr().String(), &tls.Config{InsecureSkipVerify: true})
+		if !netproto.IsBusy(err) {
+			t.Fatalf("a further client: %v", err)
+		}
+		eventually(t, "it is counted", func() bool { return n.meter().Handshakes.Refused == refused })
+	}
 }
 
 // All listeners share the slots. While the signatures of NSQ's clients take them all, native clients and those of HTTPS

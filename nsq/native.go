@@ -40,6 +40,7 @@ func (s *Server) listenNative() error {
 	}
 	if s.certs != nil {
 		o.Secure = func(ln net.Listener) net.Listener { return handshakes.Listener(ln, s.certs.nativeOuter) }
+		o.Busy = s.certs.gate.Refused
 	}
 	if s.native, err = native.Listen(s.engine, o); err != nil {
 		_ = ln.Close() // nothing was accepted

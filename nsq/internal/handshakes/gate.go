@@ -112,7 +112,7 @@ func (t *turn) enter(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	if !granted {
-		g.refuse()
+		g.Refused()
 		return ErrBusy
 	}
 	return nil
@@ -162,8 +162,8 @@ func (g *Gate) serve() {
 	t.answer <- true
 }
 
-// refuse counts a handshake that was refused, and tells the log now and then.
-func (g *Gate) refuse() {
+// Refused counts a handshake that was refused, also one that never came here, and tells the log now and then.
+func (g *Gate) Refused() {
 	g.refused.Add(1)
 	g.mu.Lock()
 	g.untold++
