@@ -175,3 +175,38 @@ func TestCarriedDelayOfAWrongClock(t *testing.T) {
 		t.Errorf("it was carried, and is due %v after its time", due.Sub(latest))
 	}
 }
+
+// A single node ran for a while with a clock that was hours ahead. What it had stored with a right clock before does not
+// come hours early afterwards: only what was stored by the wrong clock is corrected.
+func TestDelaysBeforeAWrongClockOfASingleNode(t *testing.T) {
+	t.Parallel()
+	var s skew
+	disk := newDisk()
+	stored := time.Now()
+	for _, life := range []struct {
+		ahead time.Duration
+		body  string
+	}{{0, "right"}, {3 * time.Hour, "wrong"}, {0, "right again"}} {
+		s.set(life.ahead)
+		e := openOnDisk(t, disk, func(o *engine.Options) { engine.SetWallClock(o, s.now) })
+		topic := topicOf(t, e, "t")
+		channelOf(t, topic, "c")
+		if _, err := topic.PublishDeferred(t.Context(), []byte(life.body), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+		disk = disk.Kill(1)
+	}
+	e := openOnDisk(t, disk, func(o *engine.Options) { engine.SetWallClock(o, s.now) })
+	waiting, err := channelOf(t, topicOf(t, e, "t"), "c").DeferredMessages(t.Context(), 10)
+	if err != nil || len(waiting) != 3 {
+		t.Fatalf("%+v wait: %v", waiting, err)
+	}
+	for _, m := range waiting {
+		if off := m.Due.Sub(stored.Add(time.Hour)); off < -patience || off > patience {
+			t.Errorf("message %v is due %v from its time", m.ID, off)
+		}
+	}
+}

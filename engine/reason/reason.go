@@ -42,16 +42,21 @@ var byNumber = [wire.ReasonCount]error{
 	wire.ReasonUnknownProducer: base.ErrUnknownProducer,
 
 	wire.ReasonTooManyProducers: base.ErrTooManyProducers,
+
+	wire.ReasonNoInodes: base.ErrNoInodes, // an ErrNoSpace, too
 }
 
-// Number returns the number of err in a kind of answer, or 0 if that kind has no number for it.
-func Number(answer wire.Answer, err error) uint8 {
+// Number returns the number of err in a kind of answer, or 0 if that kind has no number for it. If err is several known
+// errors, of which one is a kind of another, it is the number of the narrower one.
+func Number(answer wire.Answer, err error) (number uint8) {
+	var found error
 	for r, known := range byNumber {
-		if n, ok := wire.Reason(r).Number(answer); ok && errors.Is(err, known) {
-			return n
+		n, ok := wire.Reason(r).Number(answer)
+		if ok && errors.Is(err, known) && (found == nil || errors.Is(known, found)) {
+			found, number = known, n
 		}
 	}
-	return 0
+	return number
 }
 
 // OfPut returns the reason for which a leader did not store a forwarded put, or may not have stored it.

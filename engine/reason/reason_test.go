@@ -34,12 +34,23 @@ func TestErrorsComeBackAsThemselves(t *testing.T) {
 					t.Errorf("in an answer of kind %d %v has number %d, want %d, and comes back as %v", answer, err, n, want, got)
 				}
 				for j, other := range byNumber {
-					if j != i && errors.Is(got, other) {
+					if j != i && errors.Is(got, other) && !errors.Is(known, other) {
 						t.Errorf("in an answer of kind %d %v comes back as %v, too", answer, err, wire.Reason(j))
 					}
 				}
 			}
 		}
+	}
+}
+
+// A leader without inodes is not taken for one whose disk is full: what helps is another thing.
+func TestNoInodesComesBack(t *testing.T) {
+	err := OfPut(Number(wire.AnswerPut, base.ErrNoInodes))
+	if err != base.ErrNoInodes || !errors.Is(err, base.ErrNoSpace) {
+		t.Errorf("it comes back as %v", err)
+	}
+	if err := OfPut(Number(wire.AnswerPut, base.ErrNoSpace)); err != base.ErrNoSpace {
+		t.Errorf("a full disk comes back as %v", err)
 	}
 }
 

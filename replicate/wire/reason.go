@@ -71,8 +71,11 @@ const (
 	// ReasonTooManyProducers: the partition knows as many named producers as it may.
 	ReasonTooManyProducers Reason = 26
 
+	// ReasonNoInodes: the file system of the leader's data directory has no inodes left.
+	ReasonNoInodes Reason = 27
+
 	// ReasonCount is one more than the highest number.
-	ReasonCount = 27
+	ReasonCount = 28
 )
 
 // Answer is a kind of answer that carries a Reason.
@@ -121,6 +124,8 @@ var reasons = [ReasonCount]struct {
 	ReasonUnknownProducer: {name: "UnknownProducer", in: AnswerPut},
 
 	ReasonTooManyProducers: {name: "TooManyProducers", in: AnswerOperation},
+
+	ReasonNoInodes: {name: "NoInodes", in: AnswerPut},
 }
 
 // Number returns the number that stands for r in an answer of kind a, or false if such an answer never carries r.

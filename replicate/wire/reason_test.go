@@ -16,7 +16,7 @@ var given = []string{
 	13: "Headers", 14: "Quota", 15: "StateFull",
 	16: "Moved", 17: "NoChannel", 18: "TooManyClients", 19: "NotInFlight", 20: "NotOwner",
 	21: "Version", 22: "Settings",
-	23: "Fenced", 24: "Sequence", 25: "UnknownProducer", 26: "TooManyProducers",
+	23: "Fenced", 24: "Sequence", 25: "UnknownProducer", 26: "TooManyProducers", 27: "NoInodes",
 }
 
 // givenToSubscriptions does the same for the numbers that subscriptions use.
