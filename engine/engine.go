@@ -364,6 +364,15 @@ func (e *Engine) watch() {
 	}
 }
 
+// stallCause says why puts may wait although nothing is stored.
+func (e *Engine) stallCause() string {
+	if e.store.Telling() > stallAfter {
+		return "The program that embeds the engine blocks it: a Put.Done, or a function that PublishAsync calls, has not " +
+			"returned, and nothing is stored until it does"
+	}
+	return e.members.look().StallCause()
+}
+
 // logStall logs what the commit log may be waiting for.
 func (e *Engine) logStall(scheduled *scheduling, s *clog.Stats) {
 	unsynced, of := s.Current, "nobody"
@@ -374,7 +383,7 @@ func (e *Engine) logStall(scheduled *scheduling, s *clog.Stats) {
 	}
 	m := e.store.Memory()
 	e.log.Warn("nothing could be stored for a while: publishers wait, nothing is lost. "+
-		scheduled.where(e.host.Instant(), e.members.look().StallCause()),
+		scheduled.where(e.host.Instant(), e.stallCause()),
 		"free_buffers", m.Free, "buffers", m.Buffers,
 		"headroom_bytes", e.store.CommitLog().Headroom(), "full", s.Full,
 		"oldest_file", s.Oldest, "current_file", s.Current, "oldest_unsynced_file", unsynced, "oldest_unsynced_of", of,

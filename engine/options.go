@@ -115,9 +115,10 @@ type Options struct {
 	ReadAheadBytes     int           // most bytes of a segment that one view pins (256 KiB)
 	MaxDeliveriesAtOne int           // messages that a channel delivers before other callers can take its lock (4096)
 
-	// Latencies returns a new recorder for a channel. It is called once for each channel that this node makes. The
-	// recorder gets the time from publish to Finish of each message whose partition this node leads; ChannelStats has
-	// the recorder. nil: nothing is measured.
+	// Latencies returns a new recorder for a channel. It is called once for each channel that this node makes, when the
+	// recorder is needed first, with the channel's lock held: it must not block, or that channel's consumers wait. The
+	// recorder gets the time from publish to Finish of each message whose partition this node leads; ChannelStats has it.
+	// nil: nothing is measured.
 	Latencies func() LatencyRecorder
 
 	// Startup is told what Open is doing and how far it has come. nil: nobody asks.

@@ -8,8 +8,9 @@ const maxTimedCount = 1 << 16
 // id. Channel.mu guards it. A crash loses it: a message that is delivered again is measured from its publish time
 // again.
 type TimedMessages struct {
-	Recorder  LatencyRecorder
-	published map[ID]int64 // ns since 1970; requeued and timed-out messages stay in the map
+	make      func() LatencyRecorder
+	recorder  LatencyRecorder // nil: not made yet
+	published map[ID]int64    // ns since 1970; requeued and timed-out messages stay in the map
 }
 
 // NewTimedMessages returns nil if make is nil: then no latencies are recorded.
@@ -17,7 +18,16 @@ func NewTimedMessages(make func() LatencyRecorder) *TimedMessages {
 	if make == nil {
 		return nil
 	}
-	return &TimedMessages{Recorder: make(), published: map[ID]int64{}}
+	return &TimedMessages{make: make, published: map[ID]int64{}}
+}
+
+// Recorder returns the channel's recorder. It asks the program for it when somebody needs it: a channel is made with
+// locks held on which commits depend.
+func (t *TimedMessages) Recorder() LatencyRecorder {
+	if t.recorder == nil {
+		t.recorder = t.make()
+	}
+	return t.recorder
 }
 
 // Delivered notes the publish time of a message that is being delivered.
@@ -32,6 +42,6 @@ func (t *TimedMessages) Delivered(d *Delivery) {
 func (t *TimedMessages) Finished(id ID, now int64) {
 	if at, ok := t.published[id]; ok {
 		delete(t.published, id)
-		t.Recorder.Record(max(0, now-at))
+		t.Recorder().Record(max(0, now-at))
 	}
 }

@@ -73,7 +73,7 @@ func (c *Channel) Stats() Stats {
 		s.OldestNs = c.oldestNs()
 	}
 	if c.timed != nil {
-		s.Latencies = c.timed.Recorder
+		s.Latencies = c.timed.Recorder()
 	}
 	c.m.EachClient(func(cs core.ClientStats) {
 		k := c.consumers[cs.Client]

@@ -57,6 +57,7 @@ type committer struct {
 	lastGroupShared atomic.Bool // the last group had several puts (groupWork.sealed)
 
 	inFlight atomic.Int32 // groups on the disk
+	telling  atomic.Int64 // since when Durable runs, host.Mono() + 1; 0: it does not
 
 	slots    []groupWork // by clog.Group.Slot
 	ev       core.PartitionEvent

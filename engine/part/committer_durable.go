@@ -12,6 +12,8 @@ import (
 // Durable for each group in order, once the group is on stable storage. After a crash before Durable, recovery finds
 // the group and makes it visible. Only the answers are lost.
 func (c *committer) Durable(g *clog.Group) {
+	c.telling.Store(int64(c.store.host.Mono()) + 1)
+	defer c.telling.Store(0)
 	w, waiters := &c.slots[g.Slot()], 0
 	for i := range w.batches {
 		waiters += c.batchDurable(w, i)

@@ -188,6 +188,15 @@ func (s *Store) Arena() *aio.Arena { return s.arena }
 // CommitLog returns the commit log, or nil before recovery.
 func (s *Store) CommitLog() *clog.Log { return s.clog }
 
+// Telling is for how long the committer has been telling of a group that is durable. Puts are answered meanwhile, so that
+// a Put.Done that blocks shows here.
+func (s *Store) Telling() time.Duration {
+	if since := s.committer.telling.Load(); since != 0 {
+		return s.host.Mono() - time.Duration(since-1)
+	}
+	return 0
+}
+
 // Drained says whether all puts have been taken from the inboxes and no group is on its way to the disk.
 func (s *Store) Drained() bool { return s.committer.inFlight.Load() == 0 && !s.committer.hasReady() }
 
