@@ -185,6 +185,11 @@ var faults = []struct {
 			"delay goes on; engine topic list names them",
 	},
 	{
+		"state_over_limit_bytes", func(s *StorageStats) int64 { return max(0, s.stateOver()) },
+		"bytes of memory by which delayed messages and confirmations exceed max-state-bytes: this node follows leaders that " +
+			"allow more; give it the same limit as the others and the memory for it, or lower theirs",
+	},
+	{
 		"log_lines_dropped", func(s *StorageStats) int64 { return int64(s.LogLinesDropped) },
 		"lines of the log were dropped, because the program's logger did not take them in time",
 	},
@@ -277,6 +282,14 @@ func (s *StorageStats) clockFault() int64 {
 	return 0
 }
 
+// stateOver returns by how much the state exceeds its limit; at most 0: it does not.
+func (s *StorageStats) stateOver() int64 {
+	if s.StateLimitBytes == 0 {
+		return 0
+	}
+	return s.StateBytes - s.StateLimitBytes
+}
+
 // Faults returns the faults in these statistics, in a fixed order with the worst first; empty: there is none. They name
 // what an operator should look into. Low speed is not a fault.
 func (s *StorageStats) Faults() []Fault {
@@ -302,6 +315,7 @@ func (e *Engine) Warnings() []Fault {
 		ISRHeldBack: c.ISRHeldBack.Load(), Stranded: c.Stranded.Load(), DelaysCorrected: c.DelaysCorrected.Load(),
 		FromTheFuture: c.FromTheFuture.Load(), Forgotten: e.forgotten,
 		ClockSteps: e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(), AuthSilentS: e.authSilentSeconds(),
+		StateBytes: e.store.Memory().State, StateLimitBytes: e.opts.MaxStateBytes,
 	}
 	e.describeDisk(&s)
 	return s.Faults()

@@ -30,6 +30,7 @@ func (e *Engine) HealthFacts() *health.Facts {
 	if ask := e.authSilence.Load(); ask != nil {
 		_, f.AuthSilence = (*ask)()
 	}
+	f.StateBytes, f.StateLimit = e.store.Memory().State, e.opts.MaxStateBytes
 	f.Transience, f.FewDescriptors = e.transience, descriptors.RefusedWithin(10*time.Minute)
 	f.Certificates, f.Wall = e.Certificates(), e.host.Wall()
 	e.channelTroubles(f)

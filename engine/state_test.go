@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -141,6 +143,54 @@ func TestClusterStateLargerThanFiles(t *testing.T) {
 	tc.startAll()
 	l = tc.leader("t", 0)
 	takesAll(t, tc.channelAt(l, "t", "c"), 2*count+1)
+}
+
+// A follower whose limit is smaller than its leader's takes what the leader stores: it dies of nothing, and says by how
+// much it is over its limit. When it leads, it refuses delayed messages, and everything else goes on.
+func TestClusterFollowerOverItsLimit(t *testing.T) {
+	t.Parallel()
+	const small, count = 200_000, 3_000
+	tc := newTestCluster(t, 3, func(o *engine.Options) {
+		if o.NodeID == "n3" {
+			o.MaxStateBytes = small
+		}
+	})
+	tc.create("t", 3)
+	large, follower := tc.nodes[0], tc.nodes[2]
+	n := tc.leaders("t")[large]
+	tc.channel("t", "c")
+	later := func(m *testNode) error {
+		return engine.PutTo(t.Context(), tc.topic(m, "t"), n, &engine.Put{Messages: [][]byte{[]byte("later")}, Defer: time.Hour})
+	}
+	for range count {
+		if err := later(large); err != nil {
+			t.Fatalf("the leader is below its own limit: %v", err)
+		}
+	}
+	tc.eventually("the follower has them", func() bool { return engine.DelaysIn(follower.e, "t", n) == count })
+	named := func(m *testNode) bool {
+		warned := slices.ContainsFunc(m.e.Warnings(), func(f engine.Fault) bool { return f.Name == "state_over_limit_bytes" })
+		s, v := m.e.Storage(), m.e.Verdict()
+		counted := slices.ContainsFunc(s.Faults(), func(f engine.Fault) bool { return f.Name == "state_over_limit_bytes" })
+		if noted := strings.Contains(v.Health, "max-state-bytes of this node"); warned != counted || noted != warned {
+			t.Fatalf("warnings %v, faults %v, note %v: %s", warned, counted, noted, v.Health)
+		}
+		return warned
+	}
+	if !named(follower) || named(large) {
+		t.Errorf("over its limit: %s %v, %s %v", follower.name, named(follower), large.name, named(large))
+	}
+	tc.awaitInSync("t")
+	tc.moveLeadership("t", n, follower)
+	if err := later(follower); !errors.Is(err, engine.ErrStateFull) {
+		t.Errorf("a delayed message at a leader over its limit: %v", err)
+	}
+	if err := engine.PutTo(t.Context(), tc.topic(follower, "t"), n, &engine.Put{Messages: [][]byte{[]byte("now")}}); err != nil {
+		t.Errorf("a plain message there: %v", err)
+	}
+	if err := follower.e.Health(); err != nil {
+		t.Error(err)
+	}
 }
 
 // The last line of defence: at MaxStateBytes no further message is deferred and no channel is made. Everything else

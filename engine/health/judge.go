@@ -38,6 +38,10 @@ type Facts struct {
 	// AuthSilence says that no auth server answers; "": they do, or there are none. A note.
 	AuthSilence string
 
+	// StateBytes is what deferred messages and confirmations cost in memory, of StateLimit that this node allows. What
+	// other nodes lead is stored here beyond the limit, too: a note.
+	StateBytes, StateLimit int64
+
 	// Transience says why the data directory does not last, as aio.Info has it; "": it does. A note.
 	Transience string
 
@@ -283,8 +287,8 @@ func notes(f *Facts) string {
 	if f.Cluster != nil {
 		note = f.Cluster.Redundancy.words()
 	}
-	return note + authNote(f) + certificatesNote(f) + transienceNote(f) + descriptorsNote(f) + groundNote(f) +
-		asideNote(f) + channelNotes(f)
+	return note + authNote(f) + certificatesNote(f) + transienceNote(f) + descriptorsNote(f) + stateNote(f) +
+		groundNote(f) + asideNote(f) + channelNotes(f)
 }
 
 // leastClockError is the smallest difference between the wall clock and the engine's that is worth a note. Time
@@ -319,6 +323,16 @@ func descriptorsNote(f *Facts) string {
 	return "; connections were refused in the last 10 minutes, because only the file descriptors that are kept for the " +
 		"node's own files were left: raise the limit of open files (LimitNOFILE of a unit, ulimit -n), or lower " +
 		"max-connections"
+}
+
+// stateNote says that the node follows partitions whose state needs more memory than its limit.
+func stateNote(f *Facts) string {
+	if f.StateBytes <= f.StateLimit {
+		return ""
+	}
+	return fmt.Sprintf("; delayed messages and confirmations take %d MiB of memory, and max-state-bytes of this node is "+
+		"%d MiB: it follows leaders that allow more, and refuses nothing of theirs; give it the same limit as the others and "+
+		"the memory for it, or lower theirs", f.StateBytes>>20, f.StateLimit>>20)
 }
 
 // authNote says that no auth server answers.
