@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -181,7 +182,13 @@ func TestClusterRecorderThatIsNeverMade(t *testing.T) {
 	tc := newTestCluster(t, 3, func(o *engine.Options) {
 		o.Latencies = func() engine.LatencyRecorder { g.block(); return blockedRecorder{g} }
 	})
-	t.Cleanup(func() { close(g.open) })
+	release := sync.OnceFunc(func() { close(g.open) })
+	t.Cleanup(release)
+	late := time.AfterFunc(patience, func() {
+		t.Error("commits wait for the function that makes recorders")
+		release()
+	})
+	defer late.Stop()
 	tc.create("t", 1)
 	tc.channel("t", "c")
 	old := tc.leader("t", 0)
