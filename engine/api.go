@@ -75,8 +75,11 @@ type TopicStats struct {
 	OverQuota    bool // in the last minute, a put was refused because of the quota of a partition that is led here
 	// DelaysRefused counts the partitions that this node leads and that refuse delayed messages now; see ErrStateFull.
 	DelaysRefused int
-	Partitions    int   // all partitions of the topic, on any node
-	StoredBytes   int64 // bytes of the logs of this node's copies
+	// ReadOnly counts the partitions that this node leads and that store nothing new until a restart, because a part of
+	// their logs is missing, damaged or of a newer version.
+	ReadOnly    int
+	Partitions  int   // all partitions of the topic, on any node
+	StoredBytes int64 // bytes of the logs of this node's copies
 	// Served are the partitions whose channels deliver from this node, in order; never nil. Channels has the part of each
 	// channel that is in these partitions. A new leader serves as soon as the start of its epoch is committed.
 	Served   []int

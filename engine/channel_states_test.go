@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,6 +88,42 @@ func TestHealthKnowsLostAndSkippedMessages(t *testing.T) {
 	if n := e.Storage().PausedTopics; n != 1 {
 		t.Errorf("%d topics are paused", n)
 	}
+}
+
+// A leader that finds a channel skipping, after a restart or another leader, does not know since when, and how many
+// messages went before: it says that it is the least. Once the channel is made to skip anew, both are known again.
+func TestSkippingBeforeIsSaid(t *testing.T) {
+	o := inDir(t.TempDir())
+	e := openWith(t, o)
+	ch := channelOf(t, topicOf(t, e, "t"), "s")
+	if err := ch.Skip(ctxBg, true); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, ch.Topic(), "a", "b")
+	healthSays(t, e, "instead of delivering it, 2 messages since ")
+	if st := e.Storage(); st.SkippedMessages != 2 || st.SkippingSince == "" || st.SkippedBefore {
+		t.Errorf("%d messages since %q, before: %v", st.SkippedMessages, st.SkippingSince, st.SkippedBefore)
+	}
+	e.Close()
+
+	e = openWith(t, o)
+	ch = channelOf(t, topicOf(t, e, "t"), "s")
+	publish(t, ch.Topic(), "c")
+	since := health.Since(channelStats(t, ch).SkippingSince)
+	healthSays(t, e, "at least 1 message since "+since+" or earlier")
+	st := e.Storage()
+	if st.SkippedMessages != 1 || st.SkippingSince != since || !st.SkippedBefore {
+		t.Errorf("%d messages since %q, before: %v", st.SkippedMessages, st.SkippingSince, st.SkippedBefore)
+	}
+	if f := st.Faults(); len(f) != 1 || !strings.Contains(f[0].Words, "; altogether at least 1 message since "+since+" or earlier") {
+		t.Errorf("the faults do not say it: %v", f)
+	}
+	for _, on := range []bool{false, true} {
+		if err := ch.Skip(ctxBg, on); err != nil {
+			t.Fatal(err)
+		}
+	}
+	healthSays(t, e, "instead of delivering it, 0 messages since ")
 }
 
 // A topic that refuses a message because of its quota is in health, and no longer when the quota is gone.

@@ -90,6 +90,9 @@ func (cn *clusterNode) describe(out *StorageStats) {
 	cn.describeCopies(out)
 	out.OlderMetadata = int(cn.olderMetadata.Load())
 	out.UnknownTopics = len(cn.unknown.names())
+	if cn.opts.StoreState != nil {
+		out.StoreMembersApart = len(cn.opts.StoreState().Apart)
+	}
 	if cn.olderDirectory.Load() {
 		out.OlderDirectory = 1
 	}

@@ -175,6 +175,21 @@ func TestMissingAndCutSegments(t *testing.T) {
 			if err := e.Health(); err == nil {
 				t.Error("Health says nothing")
 			}
+			readOnly := 1
+			if name == "zeros" { // it shows when somebody reads there
+				readOnly = 0
+			}
+			if _, err := bad.Publish(ctxBg, []byte("new")); errors.Is(err, engine.ErrReadOnly) != (readOnly == 1) {
+				t.Errorf("publish: %v", err)
+			}
+			v := e.Verdict()
+			if v.Healthy || strings.Contains(v.Health, "; topic bad is read only in 1 partition: ") != (readOnly == 1) {
+				t.Errorf("health: %s", v.Health)
+			}
+			of := e.Stats("", "")
+			if n := e.Storage().ReadOnlyTopics; n != readOnly || of[0].ReadOnly != readOnly || of[1].ReadOnly != 0 {
+				t.Errorf("%d topics are read only, and %d partitions of the topic", n, of[0].ReadOnly)
+			}
 			good, _ := e.LookupTopic("good")
 			gc, _ := good.LookupChannel("c")
 			if got := readAll(t, gc); len(got) != 10 {
@@ -204,8 +219,9 @@ func TestDamagedCommitLog(t *testing.T) {
 		t.Fatal("no commit log file")
 	}
 	e = openOnDisk(t, after)
-	if err := e.Health(); err == nil {
-		t.Error("Health says nothing")
+	if err := e.Health(); err == nil || !strings.Contains(err.Error(), "nothing more is stored on this node") ||
+		!errors.Is(err, engine.ErrReadOnly) {
+		t.Errorf("Health says %v", err)
 	}
 	if len(e.Info().CorruptionsAtRecover) == 0 {
 		t.Error("Info lists no corruption")

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"penstock/clog"
+	"penstock/engine/health"
 	"penstock/replicate"
 	"penstock/replicate/wire"
 )
@@ -66,6 +67,11 @@ var faults = []struct {
 		"certificates end within 30 days; the node's health names the files, and reads new ones by itself",
 	},
 	{
+		"store_members_apart", func(s *StorageStats) int64 { return int64(s.StoreMembersApart) },
+		"members of the metadata store that the etcd member on this node cannot reach: with one more fault the store may " +
+			"have no majority; look at the network and at cluster-peers; the node's health names those that live",
+	},
+	{
 		"auth_silent_s", func(s *StorageStats) int64 { return s.AuthSilentS },
 		"seconds for which no auth server has answered: clients go on with expired grants for auth-hold-time, and new ones " +
 			"are refused; start the auth servers again",
@@ -77,6 +83,11 @@ var faults = []struct {
 	{
 		"unread_copies", func(s *StorageStats) int64 { return int64(s.UnreadCopies) },
 		"copies of partitions hold entries of a newer version: kept, and not led here",
+	},
+	{
+		"read_only_topics", func(s *StorageStats) int64 { return int64(s.ReadOnlyTopics) },
+		"topics of which partitions are read only: a part of their logs is missing, damaged or of a newer version, so " +
+			"nothing new is stored there; the node's health names the first, engine topic list all",
 	},
 	{
 		"contested_copies", func(s *StorageStats) int64 { return int64(s.Contested) },
@@ -297,7 +308,12 @@ func (s *StorageStats) Faults() []Fault {
 	for i := range faults {
 		f := &faults[i]
 		if n := f.count(s); n != 0 {
-			out = append(out, Fault{Name: f.name, Count: n, Words: f.words})
+			words := f.words
+			if f.name == "skipping_channels" && s.SkippingSince != "" { // an older node does not say it
+				c := health.Channel{Count: int(s.SkippedMessages), Why: s.SkippingSince, Before: s.SkippedBefore}
+				words += "; altogether " + c.Skipped()
+			}
+			out = append(out, Fault{Name: f.name, Count: n, Words: words})
 		}
 	}
 	return out

@@ -16,6 +16,7 @@ var notFaults = map[string]bool{
 	"SegmentBytes": true, "SegmentSyncs": true, "OpenSegments": true, "TrashEntries": true,
 	"MappedSegments": true, "TrimmedBytes": true,
 	"ISRChanges": true, "Partitions": true, "AbsentReplicas": true, "FramesNoCopy": true,
+	"SkippedMessages": true, "SkippingSince": true, "SkippedBefore": true,
 	"DiskWaitedMs": true, "DiskProbes": true, "AsideMessages": true, "AsideBytes": true,
 	"ScrubRounds": true, "ScrubBytes": true, "ScrubPartitions": true, "ScrubRunning": true,
 }

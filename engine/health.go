@@ -114,14 +114,25 @@ func (t *Topic) delaysRefused() (count int) {
 	return count
 }
 
+// readOnly counts the partitions that this node leads and that store nothing new until a restart.
+func (t *Topic) readOnly() (count int) {
+	for _, pt := range t.partitions() {
+		if pt.Leads() && pt.ReadOnly() {
+			count++
+		}
+	}
+	return count
+}
+
 // channelTroubles fills in the first channel of each kind that does not go on as it should, and the first topic that is
-// paused, that is over its quota and that refuses delays.
+// paused, that is over its quota, that refuses delays and that is read-only.
 func (e *Engine) channelTroubles(f *health.Facts) {
 	for _, t := range e.Topics() {
 		if t.paused.Load() && t.leadsSome() {
 			f.PausedTopic = f.PausedTopic.And(health.Channel{Topic: t.Name()})
 		}
 		f.QuotaTopic = f.QuotaTopic.With(health.Channel{Topic: t.Name(), Count: t.overQuota()})
+		f.ReadOnlyTopic = f.ReadOnlyTopic.With(health.Channel{Topic: t.Name(), Count: t.readOnly()})
 		f.DelaysRefused = f.DelaysRefused.With(health.Channel{Topic: t.Name(), Count: t.delaysRefused()})
 		for _, c := range t.Channels() {
 			now := c.local.Troubles()
@@ -138,7 +149,9 @@ func (e *Engine) channelTroubles(f *health.Facts) {
 				f.PausedChannel = f.PausedChannel.And(one(0, ""))
 			}
 			if now.Skipping {
-				f.SkippingChannel = f.SkippingChannel.And(one(int(now.SkippedCount), health.Since(now.SkippingSince)))
+				c := one(int(now.SkippedCount), health.Since(now.SkippingSince))
+				c.Before = now.SkippedBefore
+				f.SkippingChannel = f.SkippingChannel.And(c)
 			}
 		}
 	}

@@ -45,7 +45,7 @@ func (t *Topic) stats(channel string) TopicStats {
 	s := TopicStats{
 		Name: t.Name(), MessageCount: t.shared.Messages.Load(), MessageBytes: t.shared.Bytes.Load(),
 		Paused: t.paused.Load(), Partitions: len(t.partitions()), Served: []int{},
-		DelaysRefused: t.delaysRefused(),
+		DelaysRefused: t.delaysRefused(), ReadOnly: t.readOnly(),
 	}
 	for n, pt := range t.partitions() {
 		if pt.Replica().HasLog() {

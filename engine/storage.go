@@ -48,8 +48,10 @@ type StorageStats struct {
 	// OlderMetadata: partitions whose rows in the metadata store were older than this node's data when it started. They
 	// are treated as after a restore.
 	OlderMetadata int `json:"older_metadata"`
-	DamagedCopies int `json:"damaged_copies"` // copies of partitions with a range that cannot be read
-	UnreadCopies  int `json:"unread_copies"`  // copies of partitions with entries of a newer version
+	// StoreMembersApart: members of the metadata store that the member on this node cannot reach.
+	StoreMembersApart int `json:"store_members_apart"`
+	DamagedCopies     int `json:"damaged_copies"` // copies of partitions with a range that cannot be read
+	UnreadCopies      int `json:"unread_copies"`  // copies of partitions with entries of a newer version
 	// Dropped: copies that could not be repaired in place, and were fetched anew from another replica.
 	Dropped uint64 `json:"copies_dropped"`
 	// Losses: partitions that went on although no replica could show that no acknowledged message is missing.
@@ -66,12 +68,19 @@ type StorageStats struct {
 	FullChannels     int `json:"full_channels"`
 	DroppingChannels int `json:"dropping_channels"`
 	SkippingChannels int `json:"skipping_channels"`
-	PausedChannels   int `json:"paused_channels"`
-	PausedTopics     int `json:"paused_topics"`
-	StarvedChannels  int `json:"starved_channels"`  // see ChannelStats.Starved
-	OverQuotaTopics  int `json:"topics_over_quota"` // see TopicStats.OverQuota
+	// SkippedMessages and SkippingSince are those of the channels that skip now: the sum, and the earliest (RFC 3339);
+	// SkippedBefore: they are the least, because one skipped already when it began to be served here.
+	SkippedMessages uint64 `json:"skipped_messages"`
+	SkippingSince   string `json:"skipping_since,omitempty"`
+	SkippedBefore   bool   `json:"skipped_before"`
+	PausedChannels  int    `json:"paused_channels"`
+	PausedTopics    int    `json:"paused_topics"`
+	StarvedChannels int    `json:"starved_channels"`  // see ChannelStats.Starved
+	OverQuotaTopics int    `json:"topics_over_quota"` // see TopicStats.OverQuota
 	// DelaysRefused: topics of which this node leads a partition that refuses delayed messages; see ErrStateFull.
 	DelaysRefused int `json:"delays_refused_topics"`
+	// ReadOnlyTopics: topics of which this node leads a partition that stores nothing new; see TopicStats.ReadOnly.
+	ReadOnlyTopics int `json:"read_only_topics"`
 	// Blocked: partitions led here that wait for a replica that may have more messages and cannot lead.
 	Blocked         int    `json:"shortened_copies_blocked"`
 	StallsBuffer    uint64 `json:"stalls_for_buffers"`      // times that no buffer was free: the flusher was behind
@@ -198,10 +207,11 @@ func (e *Engine) Storage() StorageStats {
 	e.channelTroubles(&f)
 	out.AsideChannels, out.FullChannels = f.AsideLetters.Channels(), f.FullChannel.Channels()
 	out.DroppingChannels, out.SkippingChannels = f.DroppingChannel.Channels(), f.SkippingChannel.Channels()
+	e.describeSkipping(&out)
 	out.PausedChannels, out.PausedTopics = f.PausedChannel.Channels(), f.PausedTopic.Channels()
 	out.StarvedChannels = f.StarvedChannel.Channels()
 	out.OverQuotaTopics = f.QuotaTopic.Channels()
-	out.DelaysRefused = f.DelaysRefused.Channels()
+	out.DelaysRefused, out.ReadOnlyTopics = f.DelaysRefused.Channels(), f.ReadOnlyTopic.Channels()
 	if e.logs != nil {
 		out.LogLinesDropped = e.logs.Dropped()
 	}
@@ -212,6 +222,19 @@ func (e *Engine) Storage() StorageStats {
 		out.FlushMeanMicros = float64(s.FlushNanos) / float64(s.Groups) / float64(time.Microsecond)
 	}
 	return out
+}
+
+// describeSkipping fills in what the channels that skip have discarded, and since when.
+func (e *Engine) describeSkipping(out *StorageStats) {
+	for _, t := range e.Topics() {
+		for _, c := range t.Channels() {
+			if now := c.local.Troubles(); now.Skipping {
+				out.SkippedMessages += now.SkippedCount
+				out.SkippingSince = health.Earlier(out.SkippingSince, health.Since(now.SkippingSince))
+				out.SkippedBefore = out.SkippedBefore || now.SkippedBefore
+			}
+		}
+	}
 }
 
 // describeDisk fills in what the disk watch and the scrub have seen. It takes no lock.

@@ -4,11 +4,14 @@ import (
 	"testing"
 
 	"penstock/engine"
+	"penstock/segment/aio/faultaio"
 )
 
-// Producers are counted while they are connected: one that has gone, or that only reads, does not count.
+// Producers are counted while they are connected: one that has gone, that only reads, or of which nothing was stored
+// yet, does not count.
 func TestConnectedProducers(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	disk := faultaio.New(faultaio.Options{Seed: 1})
+	n := startNode(t, engine.Options{Disk: disk}, Options{})
 	connected := func(want int) {
 		t.Helper()
 		eventually(t, "the connected producers are counted", func() bool {
@@ -33,4 +36,13 @@ func TestConnectedProducers(t *testing.T) {
 		t.Fatal(err)
 	}
 	connected(1)
+	late := n.dial(t)
+	disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Count: -1, Hold: true})
+	late.send(pub("t", "12345"))
+	eventually(t, "the message waits for the disk", func() bool { return disk.Blocked() > 0 })
+	connected(1)
+	disk.ClearRules()
+	disk.ReleaseHeld()
+	late.ok()
+	connected(2)
 }

@@ -301,17 +301,18 @@ func TestStatesOfChannels(t *testing.T) {
 	}
 	aside := engine.ChannelStats{Name: "c", OutboxCount: 3, AsideCount: 2, AsideWhy: "too big"}
 	aside.DroppedCount, aside.Dropping, aside.SkippedCount, aside.Skipping = 4, true, 5, true
+	aside.SkippedBefore = true
 	out := channelOf(&aside, false, time.Now())
 	if out.OutboxCount != 3 || out.AsideCount != 2 || out.AsideWhy != "too big" {
 		t.Errorf("%+v", out)
 	}
 	st.Topics[0].Channels = append(st.Topics[0].Channels, out)
-	if out.DroppedCount != 4 || !out.Dropping || out.SkippedCount != 5 || !out.Skipping {
+	if out.DroppedCount != 4 || !out.Dropping || out.SkippedCount != 5 || !out.Skipping || !out.SkippedBefore {
 		t.Errorf("%+v", out)
 	}
 	for _, want := range []string{
 		"[full partitions: 1] too many messages wait", "[dead letters aside: 2] too big",
-		"[dropped: 4] removed by retention or a quota before", "[skipping: 5] ",
+		"[dropped: 4] removed by retention or a quota before", "[skipping: 5] what is published is discarded, at least 5 messages since ",
 	} {
 		if text := st.text(time.Now()); !strings.Contains(text, want) {
 			t.Errorf("/stats does not say %q:\n%s", want, text)
@@ -319,7 +320,8 @@ func TestStatesOfChannels(t *testing.T) {
 	}
 	row := history.ChannelOf(&aside, time.Now())
 	if row.OutboxCount != 3 || row.AsideCount != 2 || row.AsideWhy != "too big" ||
-		row.DroppedCount != 4 || !row.Dropping || row.SkippedCount != 5 || !row.Skipping {
+		row.DroppedCount != 4 || !row.Dropping || row.SkippedCount != 5 || !row.Skipping ||
+		!row.SkippedBefore {
 		t.Errorf("/channels: %+v", row)
 	}
 }

@@ -47,6 +47,7 @@ type topicStats struct {
 	OverQuota  bool  `json:"over_quota"` // see engine.TopicStats
 	// DelaysRefused: see engine.TopicStats.
 	DelaysRefused int     `json:"delays_refused"`
+	ReadOnly      int     `json:"read_only_partitions"` // see engine.TopicStats
 	Latency       latency `json:"e2e_processing_latency"`
 }
 
@@ -74,6 +75,7 @@ type channelStats struct {
 	Starved        bool   `json:"starved"`
 	Skipping       bool   `json:"skipping"`
 	SkippingSince  string `json:"skipping_since,omitempty"` // RFC 3339, see engine.ChannelStats
+	SkippedBefore  bool   `json:"skipped_before"`
 }
 
 // latency is always present, with two percentiles: nsqadmin and nsq_stat crash without the object, and one exporter
@@ -194,6 +196,7 @@ func (s *Server) stats(topic, channel string, clients bool) *statsReply {
 			OverQuota: t.OverQuota, StoredBytes: t.LedBytes, Producers: t.Producers, MaxProducers: t.MaxProducers,
 			Connected:  connected[t.Name],
 			Partitions: t.Partitions, Served: t.Served, DelaysRefused: t.DelaysRefused,
+			ReadOnly: t.ReadOnly,
 		}
 		var latencies []engine.LatencyRecorder
 		for i := range t.Channels {
@@ -243,7 +246,7 @@ func channelOf(ch *engine.ChannelStats, clients bool, now time.Time) channelStat
 		Latency:     latencyOf(now, ch.Latencies),
 		OutboxCount: ch.OutboxCount, AsideCount: ch.AsideCount, AsideWhy: ch.AsideWhy, FullPartitions: ch.FullPartitions,
 		DroppedCount: ch.DroppedCount, Dropping: ch.Dropping, SkippedCount: ch.SkippedCount, Skipping: ch.Skipping,
-		SkippingSince: health.Since(ch.SkippingSince), Starved: ch.Starved,
+		SkippingSince: health.Since(ch.SkippingSince), SkippedBefore: ch.SkippedBefore, Starved: ch.Starved,
 	}
 	if !clients {
 		return out

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"penstock/engine/health"
 	"penstock/internal/clip"
 )
 
@@ -77,8 +78,8 @@ func (t *topicStats) text(w *strings.Builder, now time.Time) {
 			fmt.Fprintln(w, "        [starved] messages wait, and no consumer asks for any")
 		}
 		if c.Skipping {
-			fmt.Fprintf(w, "        [skipping: %d] what is published is discarded, since %s\n",
-				c.SkippedCount, c.SkippingSince)
+			s := health.Channel{Count: int(c.SkippedCount), Why: c.SkippingSince, Before: c.SkippedBefore}
+			fmt.Fprintf(w, "        [skipping: %d] what is published is discarded, %s\n", c.SkippedCount, s.Skipped())
 		}
 		for j := range c.Clients {
 			fmt.Fprintf(w, "        %s\n", c.Clients[j].text(now))

@@ -47,6 +47,7 @@ type topicNumbers struct {
 	OverQuota    bool   `json:"over_quota"`
 	// DelaysRefused: partitions that refuse delayed messages now.
 	DelaysRefused int              `json:"delays_refused"`
+	ReadOnly      int              `json:"read_only_partitions"`     // that store nothing new
 	Failed        bool             `json:"stores_nothing,omitempty"` // a node that serves some of it stores nothing more
 	Channels      []channelNumbers `json:"channels,omitempty"`
 }
@@ -73,6 +74,7 @@ type channelNumbers struct {
 	Starved        bool   `json:"starved"`
 	Skipping       bool   `json:"skipping"`
 	SkippingSince  string `json:"skipping_since,omitempty"` // RFC 3339, see engine.ChannelStats
+	SkippedBefore  bool   `json:"skipped_before"`
 }
 
 // numbersTimeout is how long a node may take to say its numbers. Beyond it, the others' numbers are shown without it.
@@ -273,6 +275,7 @@ func (n *topicNumbers) add(m *topicNumbers) {
 	n.Paused = n.Paused || m.Paused
 	n.OverQuota = n.OverQuota || m.OverQuota
 	n.DelaysRefused += m.DelaysRefused
+	n.ReadOnly += m.ReadOnly
 	n.Failed = n.Failed || m.Failed
 	for _, c := range m.Channels {
 		i := slices.IndexFunc(n.Channels, func(had channelNumbers) bool { return had.Name == c.Name })
@@ -299,6 +302,7 @@ func (n *topicNumbers) add(m *topicNumbers) {
 		had.Skipping = had.Skipping || c.Skipping
 		had.Starved = had.Starved || c.Starved
 		had.SkippingSince = health.Earlier(had.SkippingSince, c.SkippingSince)
+		had.SkippedBefore = had.SkippedBefore || c.SkippedBefore
 	}
 }
 
@@ -374,7 +378,7 @@ func printHeldUp(w io.Writer, all []topicNumbers) error {
 			if c.Count = int(n.DroppedCount); n.Dropping {
 				fmt.Fprintln(&b, c.DroppingWords())
 			}
-			if c.Count, c.Why = int(n.SkippedCount), n.SkippingSince; n.Skipping {
+			if c.Count, c.Why, c.Before = int(n.SkippedCount), n.SkippingSince, n.SkippedBefore; n.Skipping {
 				fmt.Fprintln(&b, c.SkippingWords())
 			}
 			if n.Starved {
@@ -392,6 +396,7 @@ func printHeldUp(w io.Writer, all []topicNumbers) error {
 // stateOf says, besides state, which states the channel has that only an operator or its consumers can end.
 func (n *topicNumbers) stateOf(c *channelNumbers) string {
 	return joinStates(n.state(n.Paused || c.Paused), []stateWord{
+		{n.ReadOnly > 0, "read only"},
 		{c.Skipping, "skipping"},
 		{c.FullPartitions > 0, "full"},
 		{c.Starved, "starved"},
@@ -401,9 +406,12 @@ func (n *topicNumbers) stateOf(c *channelNumbers) string {
 	})
 }
 
-// ownState says, besides state, whether the topic refuses delayed messages.
+// ownState says, besides state, whether the topic is read-only, and whether it refuses delayed messages.
 func (n *topicNumbers) ownState() string {
-	return joinStates(n.state(n.Paused), []stateWord{{n.DelaysRefused > 0, "delays refused"}})
+	return joinStates(n.state(n.Paused), []stateWord{
+		{n.ReadOnly > 0, "read only"},
+		{n.DelaysRefused > 0, "delays refused"},
+	})
 }
 
 type stateWord struct {

@@ -12,7 +12,9 @@ import (
 
 // Every fault that a node counts is one line of engine cluster status. A node without faults has no line.
 func TestFaultsTable(t *testing.T) {
-	all := engine.StorageStats{Failed: true, DiskFull: true, DiskState: "hung"}
+	all := engine.StorageStats{
+		Failed: true, DiskFull: true, DiskState: "hung", SkippingSince: "2026-01-31T12:00:00Z", SkippedBefore: true,
+	}
 	v := reflect.ValueOf(&all).Elem()
 	for i := range v.NumField() {
 		switch f := v.Field(i); f.Kind() {

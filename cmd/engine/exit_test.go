@@ -306,6 +306,7 @@ func TestDamagedCommitLog(t *testing.T) {
 			t.Errorf("%s list: %q", what, rows)
 		}
 	}
+	aloneWorld(t, p).eventually(rowOf(t, "stores nothing"), true)
 	if code := p.end(syscall.SIGTERM); code == 0 {
 		t.Error("exit code 0")
 	}

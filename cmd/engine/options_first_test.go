@@ -30,7 +30,7 @@ func TestOptionsAreJudgedFirst(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "data")
 		args := []string{
 			"serve", "--node-id", "n1", "--data-path", dir, "--cluster-address", "127.0.0.1:1", "--cluster-peers",
-			"n1=127.0.0.1:1,n2=127.0.0.1:4,n3=127.0.0.1:7", "--join-timeout", "1h", "--cluster-insecure",
+			"n1=127.0.0.1:1,n2=127.0.0.1:4,n3=127.0.0.1:7", "--join-timeout", "5s", "--cluster-insecure",
 		}
 		execute(t, append(args, tc.flags...)...).check(t, exitUsage, tc.says)
 		if _, err := os.Stat(dir); err == nil {

@@ -21,6 +21,7 @@ import (
 // knows, counts and reports of itself while it holds.
 type stateOfFacts struct {
 	row   func(s *meta.Snapshot, p *meta.Partition, m replicate.Member) // what the metadata say; m is the copy of n2
+	store health.Store
 	facts health.Facts
 	stats engine.StorageStats
 }
@@ -42,6 +43,9 @@ var statesOfFacts = map[string]stateOfFacts{
 	},
 	"shortened": {
 		facts: health.Facts{Shortened: 1, ShortenedFor: time.Minute}, stats: engine.StorageStats{Shortened: 1},
+	},
+	"members apart": {
+		store: health.Store{Apart: []string{"n1 (10.0.0.1:4255)"}}, stats: engine.StorageStats{StoreMembersApart: 1},
 	},
 	"auth servers silent": {
 		facts: health.Facts{AuthSilence: "the auth servers have not answered for 1m0s"},
@@ -98,7 +102,10 @@ func (s *stateOfFacts) surfaces(t *testing.T) map[string]string {
 	}
 	facts := func() *health.Facts {
 		f := s.facts
-		f.Node, f.Cluster = "n2", health.Look(snap, health.Trusting(2))
+		view := health.Trusting(2)
+		view.Store = s.store
+		view.Connected = map[replicate.NodeID]bool{1: true} // otherwise it is unhealthy anyway
+		f.Node, f.Cluster = "n2", health.Look(snap, view)
 		return &f
 	}
 	h := admin.Handler(rowsOnly{snap: snap}, admin.Self{
@@ -118,10 +125,13 @@ func (s *stateOfFacts) surfaces(t *testing.T) map[string]string {
 	var status, parts, topics bytes.Buffer
 	must(t, printStatus(&status, &st))
 	must(t, printTopics(&parts, &all))
-	must(t, printTopicNumbers(&topics, []topicNumbers{{Name: "orders", Failed: s.stats.Failed}}))
+	numbers := []topicNumbers{{Name: "orders", Failed: s.stats.Failed}}
+	must(t, printTopicNumbers(&topics, numbers))
 	v := health.Judge(facts())
 	var top bytes.Buffer
-	must(t, (&operator{out: &top}).printTop(&topLook{Health: unwell(&v)}, false))
+	look := topOf(numbers, numbers, time.Second, 10)
+	look.Health = unwell(&v)
+	must(t, (&operator{out: &top}).printTop(&look, false))
 	return map[string]string{
 		"engine top":            top.String(),
 		"engine cluster status": status.String(), "engine cluster topics": parts.String(),
@@ -138,7 +148,7 @@ func consoleOfNode(t *testing.T, n *admin.Node) string {
 	script := string(data)
 	said := []string{string(n.Presence)}
 	for _, shown := range []string{
-		`n.disk !== "good" && html`, `states.map((w) =>`, "f.count} × ${f.name.replaceAll",
+		`n.disk !== "good" && html`, `states.map((w) =>`, "f.count} × ${f.name.replaceAll", `, " ")}: ${f.words}`,
 		`states = "damaged contested short shortened unknown_topics"`,
 	} {
 		after(t, script, shown)
@@ -154,7 +164,7 @@ func consoleOfNode(t *testing.T, n *admin.Node) string {
 		}
 	}
 	for _, f := range n.Faults {
-		said = append(said, strings.ReplaceAll(f.Name, "_", " "))
+		said = append(said, strings.ReplaceAll(f.Name, "_", " ")+": "+f.Words)
 	}
 	return strings.Join(said, "\n") + "\n"
 }
@@ -225,6 +235,7 @@ func TestStatesPageOfAnyCount(t *testing.T) {
 		"dropping":           said(&health.Channel{Topic: "t", Name: "c"}, (*health.Channel).DroppingWords),
 		"topic paused":       said(&health.Channel{Topic: "t"}, (*health.Channel).PausedWords),
 		"over quota":         said(&health.Channel{Topic: "t"}, (*health.Channel).QuotaWords),
+		"read only":          said(&health.Channel{Topic: "t"}, (*health.Channel).ReadOnlyWords),
 		"delays refused":     said(&health.Channel{Topic: "t"}, (*health.Channel).DelaysRefusedWords),
 		"under replicated":   copies(func(f *health.Facts, n int) { f.Cluster.UnderReplicated = n }),
 		"below min_isr":      copies(func(f *health.Facts, n int) { f.Cluster.BelowMinISR = n }),

@@ -37,7 +37,7 @@ func TestStatesPage(t *testing.T) {
 		if rows[i].shows["metric"] == "penstock_disk_transient" && !lasts(t, t.TempDir()) {
 			rows[i].state = "" // it holds all the time on this machine
 		}
-		if slices.Contains(diskStates, rows[i].state) {
+		if slices.Contains(ownStates, rows[i].state) {
 			checkAlert(t, &rows[i])
 			w.eventually(&rows[i], false)
 			rows[i].state = ""
@@ -72,8 +72,8 @@ func TestStatesPage(t *testing.T) {
 	}
 }
 
-// diskStates are the states that need other disks: tests of their own bring them about.
-var diskStates = []string{"disk transient", "no inodes"}
+// ownStates are the states that need other disks, or a single node: tests of their own bring them about.
+var ownStates = []string{"disk transient", "no inodes", "read only", "made with fewer replicas"}
 
 // lasts says whether a directory is on a disk, and not in memory or in the own layer of a container.
 func lasts(t *testing.T, dir string) bool {

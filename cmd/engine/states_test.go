@@ -159,11 +159,11 @@ func (w *stateWorld) console() string {
 			}
 		}
 	}
-	return strings.Join(append(said, w.consoleOfCluster(read("nodes.js"))...), "\n")
+	return strings.Join(append(said, w.consoleOfCluster(read("nodes.js"), read("ui.js"))...), "\n")
 }
 
-// consoleOfCluster returns what the console shows of nodes and topics.
-func (w *stateWorld) consoleOfCluster(script string) (said []string) {
+// consoleOfCluster returns what the console shows of nodes and topics, by its scripts about nodes and about marks.
+func (w *stateWorld) consoleOfCluster(script, marks string) (said []string) {
 	w.t.Helper()
 	presences := after(w.t, script, "const presences = ")
 	var st admin.Status
@@ -191,6 +191,13 @@ func (w *stateWorld) consoleOfCluster(script string) (said []string) {
 		if topics.Topics[i].DelaysRefused > 0 {
 			said = append(said, "delays refused")
 		}
+		if topics.Topics[i].ReadOnly > 0 {
+			after(w.t, marks, `read_only_partitions: "read only"`)
+			said = append(said, "read only")
+		}
+	}
+	if len(st.Nodes) == 0 { // a single node: the page has its health
+		return append(said, w.health())
 	}
 	return append(said, st.Health)
 }

@@ -174,12 +174,12 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 			engine.StorageStats{PausedChannels: 1},
 		},
 		{
-			"skipping", "skipped_count", "penstock_channel_skipping", "engine channel list names them",
+			"skipping", "skipped_count", "penstock_channel_skipping", "names them; altogether 2 messages since 2026-01-31T12:00:00Z",
 			channelNumbers{Name: "billing", SkippedCount: 2, Skipping: true, SkippingSince: "2026-01-31T12:00:00Z"},
 			health.Facts{SkippingChannel: &health.Channel{
 				Topic: "orders", Name: "billing", Count: 2, Why: "2026-01-31T12:00:00Z",
 			}},
-			engine.StorageStats{SkippingChannels: 1},
+			engine.StorageStats{SkippingChannels: 1, SkippedMessages: 2, SkippingSince: "2026-01-31T12:00:00Z"},
 		},
 		{
 			"starved", "starved", "penstock_channel_starved", "engine channel list names them",
@@ -227,6 +227,19 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 	}
 }
 
+// A topic that is read-only says so in the list of topics, in that of channels, and in top, with its other states; and
+// what the nodes say is added up.
+func TestStatesOnTheList(t *testing.T) {
+	one := topicNumbers{Name: "orders", Paused: true, Channels: []channelNumbers{{Name: "c", Skipping: true}}}
+	one.add(&topicNumbers{Name: "orders", ReadOnly: 1, DelaysRefused: 1})
+	if got := one.ownState(); got != "paused, read only, delays refused" {
+		t.Errorf("the topic's state is %q", got)
+	}
+	if got := one.stateOf(&one.Channels[0]); got != "paused, read only, skipping, delays refused" {
+		t.Errorf("the channel's state is %q", got)
+	}
+}
+
 // What the nodes say of a channel is added up.
 func TestSumOfChannels(t *testing.T) {
 	one := topicNumbers{Name: "orders", Channels: []channelNumbers{
@@ -235,12 +248,12 @@ func TestSumOfChannels(t *testing.T) {
 	one.add(&topicNumbers{Name: "orders", Channels: []channelNumbers{
 		{
 			Name: "c", OutboxCount: 5, AsideCount: 4, AsideWhy: "too big", FullPartitions: 2, DroppedCount: 7, Dropping: true,
-			SkippedCount: 8, Skipping: true,
+			SkippedCount: 8, Skipping: true, SkippedBefore: true,
 		},
 	}})
 	want := channelNumbers{
 		Name: "c", OutboxCount: 6, AsideCount: 4, AsideWhy: "too big", FullPartitions: 3, DroppedCount: 8, Dropping: true,
-		SkippedCount: 10, Skipping: true,
+		SkippedCount: 10, Skipping: true, SkippedBefore: true,
 	}
 	if len(one.Channels) != 1 || one.Channels[0] != want {
 		t.Errorf("%+v, want %+v", one.Channels, want)

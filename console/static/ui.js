@@ -100,7 +100,8 @@ export const Tag = ({ kind = "", children }) => html`<span class="tag ${kind}">$
 
 // Marks marks a topic or a channel that does not deliver all that is published.
 const marks = { paused: "paused", over_quota: "over quota", skipping: "skipping", full_partitions: "full",
-	starved: "starved", dropping: "dropping", aside_count: "dead letters aside", delays_refused: "delays refused" };
+	starved: "starved", dropping: "dropping", aside_count: "dead letters aside", delays_refused: "delays refused",
+	read_only_partitions: "read only" };
 export const Marks = ({ of }) => Object.entries(marks).filter(([field]) => of?.[field]).map(([, word]) =>
 	html`<${Tag} key=${word} kind="warn">${word}<//> `);
 

@@ -31,6 +31,8 @@ type Stats struct {
 	// SkippingSince is when the channel was made to skip, or began to serve here, if that is later; by the engine's clock.
 	// The zero time: it does not skip.
 	SkippingSince time.Time
+	// SkippedBefore: it skipped already before SkippingSince, and may have discarded more than SkippedCount.
+	SkippedBefore bool
 	DeadLettered  uint64 // dead letters that this node moved to their topic since it leads
 	OutboxCount   int    // dead letters that wait to be moved
 	AsideCount    int    // those of them that could not be moved when they were tried last
@@ -61,7 +63,7 @@ func (c *Channel) Stats() Stats {
 		DeliverCount: m.DeliverCount, FinishCount: m.FinishCount,
 		TimeoutCount: m.TimeoutCount, DroppedCount: m.DroppedCount, Paused: m.Paused, DeadLettered: c.deadMoved,
 		SkippedCount: m.SkippedCount, Skipping: now.Skipping, Dropping: now.DroppedCount > 0,
-		SkippingSince: now.SkippingSince, Starved: now.Starved,
+		SkippingSince: now.SkippingSince, SkippedBefore: now.SkippedBefore, Starved: now.Starved,
 		FullPartitions: now.FullPartitions,
 	}
 	if c.closed == nil && c.settings.Version > 0 {

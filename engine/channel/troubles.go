@@ -42,6 +42,7 @@ type Troubles struct {
 	Skipping       bool   // see Stats
 	SkippedCount   uint64 // see Stats; 0 while the channel does not skip
 	SkippingSince  time.Time
+	SkippedBefore  bool // see Stats
 	Starved        bool // see Stats
 }
 
@@ -101,7 +102,7 @@ func (c *Channel) look() {
 		t.Starved = starved && t.FullPartitions == 0
 		t.Paused, t.DroppedCount = m.Paused, m.DroppedCount
 		t.Skipping, t.SkippedCount = m.Skipped, m.SkippedCount
-		t.SkippingSince = since
+		t.SkippingSince, t.SkippedBefore = since, m.Skipped && m.SkippedBefore
 	})
 }
 

@@ -249,8 +249,9 @@ type Channel struct {
 
 	paused  bool
 	skipped bool
-	// skippedSinceNs: see ChannelStats.SkippedSinceNs.
+	// skippedSinceNs, skippedBefore: see ChannelStats.
 	skippedSinceNs int64
+	skippedBefore  bool
 	sources        []*source // of all partitions; the turn goes round them in this order
 	turn           int       // index in sources of the last turn; -1: there was none, or it was of one before the first
 	round          uint64    // see source

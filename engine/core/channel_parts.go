@@ -114,6 +114,7 @@ func (c *Channel) addPartition(ev *Event) {
 	} else if c.skipped {
 		c.skipTo(p, p.end)
 	}
+	c.skippedBefore = c.skippedBefore || cur.Skipped
 }
 
 // removePartition forgets a partition. Clients that have messages of it in flight get ErrNotInFlight from now on. Lanes
@@ -275,7 +276,7 @@ func (c *Channel) setSkip(on bool) {
 	}
 	c.skipped = on
 	if !on {
-		c.skippedSinceNs = 0
+		c.skippedSinceNs, c.skippedBefore = 0, false
 		return
 	}
 	if c.parked > 0 { // first, because discarding the entries in front of them would let them go on

@@ -240,3 +240,36 @@ func TestDeadLettersWaitForWhatWasMoved(t *testing.T) {
 		t.Errorf("there is more: %v", kinds())
 	}
 }
+
+// A machine that learns from a partition's log that the channel skips says so: it cannot know since when. It is over
+// once the channel does not skip.
+func TestSkippedBefore(t *testing.T) {
+	skipping, plain := Cursor{Name: "c", Skipped: true}, Cursor{Name: "c"}
+	add := func(part uint32, cur *Cursor) Event {
+		return Event{Kind: EvAddPartition, Part: part, Cursor: cur}
+	}
+	skip := func(on bool) Event { return Event{Kind: EvSkip, Flag: on} }
+	for name, tc := range map[string]struct {
+		events []Event // at 5 ns and each a nanosecond later
+		since  int64
+		before bool
+	}{
+		"it does not skip":                  {[]Event{add(0, &plain)}, 0, false},
+		"it is made to skip":                {[]Event{add(0, &plain), skip(true)}, 6, false},
+		"it skips":                          {[]Event{add(0, &skipping)}, 5, true},
+		"it skips, and is asked to":         {[]Event{add(0, &skipping), skip(true)}, 5, true},
+		"it stops":                          {[]Event{add(0, &skipping), skip(false)}, 0, false},
+		"it skips again":                    {[]Event{add(0, &skipping), skip(false), skip(true)}, 7, false},
+		"a partition comes that skips, too": {[]Event{add(0, &plain), skip(true), add(1, &skipping)}, 6, true},
+		"a partition comes that does not":   {[]Event{add(0, &plain), skip(true), add(1, &plain)}, 6, false},
+	} {
+		c := NewChannel(ChannelConfig{Name: "c"})
+		var res Result
+		for i := range tc.events {
+			c.Step(int64(5+i), &tc.events[i], &res)
+		}
+		if s := c.Stats(); s.SkippedSinceNs != tc.since || s.SkippedBefore != tc.before {
+			t.Errorf("%s: since %d, before: %v; want %d, %v", name, s.SkippedSinceNs, s.SkippedBefore, tc.since, tc.before)
+		}
+	}
+}

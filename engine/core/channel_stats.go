@@ -27,6 +27,9 @@ type ChannelStats struct {
 	// SkippedSinceNs is when the channel was made to skip, or when this machine learned of it: the nowNs of that step. 0:
 	// it does not skip.
 	SkippedSinceNs int64
+	// SkippedBefore: the log of a partition that was added said that the channel skips. So it has skipped for longer than
+	// since SkippedSinceNs, and may have discarded more than SkippedCount says: neither is in the log.
+	SkippedBefore bool
 }
 
 // ClientStats is what /stats shows of one client of a channel.
@@ -70,7 +73,7 @@ func (c *Channel) Stats() ChannelStats {
 		Depth:        c.Depth(), InFlightCount: c.inFlight, DeferredCount: c.waiting, QueuedCount: c.queued,
 		MessageCount: c.messageCount, RequeueCount: c.requeueCount, TimeoutCount: c.timeoutCount,
 		ClientCount: len(c.order), Paused: c.paused, Skipped: c.skipped,
-		SkippedSinceNs: c.skippedSinceNs,
+		SkippedSinceNs: c.skippedSinceNs, SkippedBefore: c.skippedBefore,
 	}
 }
 

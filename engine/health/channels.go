@@ -10,7 +10,9 @@ type Channel struct {
 	Topic, Name string
 	Count       int    // of dead letters, of partitions, or of messages
 	Why         string // of dead letters: why the last one could not be moved; of one that skips: since when
-	More        int    // how many other channels there are of the kind
+	// Before: it skipped already before the time in Why, and may have discarded more than Count says.
+	Before bool
+	More   int // how many other channels there are of the kind
 }
 
 // With returns the first of the channels of a kind, of which c is the first so far (nil: there was none), after one
@@ -128,10 +130,27 @@ func (c *Channel) DelaysRefusedWords() string {
 		"finished%s", c.Topic, plural(c.Count, "partition"), c.more())
 }
 
+// ReadOnlyWords says that the topic is read-only, what that means for the data, and what to do.
+func (c *Channel) ReadOnlyWords() string {
+	return fmt.Sprintf("topic %s is read only in %s: a part of its log is missing, damaged or of a newer version, so what "+
+		"is published and confirmed there is refused; what reads back is kept, and delivered as far as it can be: put the "+
+		"missing file back, start the newer version or restore a backup, and restart the node; engine topic delete gives "+
+		"up what is left%s", c.Topic, plural(c.Count, "partition"), c.more())
+}
+
 // SkippingWords says that the channel skips, what that means for the data, and what to do.
 func (c *Channel) SkippingWords() string {
 	return fmt.Sprintf("channel %s of topic %s is skipping: it discards all that is published instead of delivering it, "+
-		"%s since %s, until engine channel unskip%s", c.Name, c.Topic, plural(c.Count, "message"), c.Why, c.more())
+		"%s, until engine channel unskip%s", c.Name, c.Topic, c.Skipped(), c.more())
+}
+
+// Skipped says how many messages a channel that skips has discarded, and since when. A leader that found the channel
+// skipping knows neither what an earlier leader discarded nor when it began.
+func (c *Channel) Skipped() string {
+	if c.Before {
+		return fmt.Sprintf("at least %s since %s or earlier", plural(c.Count, "message"), c.Why)
+	}
+	return fmt.Sprintf("%s since %s", plural(c.Count, "message"), c.Why)
 }
 
 // Since writes when a state began, for Channel.Why and for JSON; "" of the zero time.

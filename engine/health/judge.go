@@ -52,6 +52,10 @@ type Facts struct {
 	StarvedChannel                                                             *Channel
 	PausedTopic, QuotaTopic, DelaysRefused                                     *Channel // without a Name
 
+	// ReadOnlyTopic is the first topic with partitions that store nothing new, without a Name; nil: there is none. That is
+	// a trouble.
+	ReadOnlyTopic *Channel
+
 	// What may be missing here, although this node acknowledged it. Failure says if files were taken away under it.
 	Forgotten      bool          // the commit log's files were gone at the start, or older ones had come back
 	OlderDirectory bool          // the data directory is not the one that the node ran on last
@@ -122,6 +126,9 @@ func Judge(f *Facts) Verdict {
 	}
 	if f.Damage != "" {
 		v.Reasons = append(v.Reasons, f.Damage)
+	}
+	if c := f.ReadOnlyTopic; c != nil {
+		v.Reasons = append(v.Reasons, c.ReadOnlyWords())
 	}
 	v.Reasons = append(v.Reasons, f.missing()...)
 	v.Reasons = append(v.Reasons, f.refused()...)

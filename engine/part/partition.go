@@ -45,6 +45,7 @@ type Partition struct {
 	delayMemory   atomic.Int64 // what one more delayed message costs
 	gaps          atomic.Int64 // upper bound of the fold's Gaps
 	producerCount atomic.Int32 // producers that the fold knows
+	readOnly      atomic.Bool  // see ReadOnly
 	quotaAt       atomic.Int64 // when a put was last refused because of the quota, by base.Clock.Mono; 0: none was
 }
 

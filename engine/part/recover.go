@@ -273,14 +273,24 @@ func (r *Recovery) OpenPartition(t *Topic, n uint32) (*Partition, error) {
 				"topic", t.Name, "partition", n, "error", err)
 			return pt, nil
 		}
-		r.found.ReadOnly++
 		s.log.Error("a partition is read-only", "topic", t.Name, "partition", n, "error", err)
-		ev := core.PartitionEvent{Kind: core.PartitionFault, Err: base.ErrReadOnly}
-		var res core.PartitionResult
-		pt.machine.Step(&ev, &res)
+		r.refuse(pt, base.ErrReadOnly)
 	}
 	return pt, nil
 }
+
+// refuse makes a partition read-only: it answers everything that it should store with err until a restart.
+func (r *Recovery) refuse(pt *Partition, err error) {
+	r.found.ReadOnly++
+	pt.readOnly.Store(true)
+	ev := core.PartitionEvent{Kind: core.PartitionFault, Err: err}
+	var res core.PartitionResult
+	pt.machine.Step(&ev, &res)
+}
+
+// ReadOnly says that the partition stores nothing new until a restart, because recovery did not find its log whole or
+// does not know its entries. Any goroutine may call it.
+func (pt *Partition) ReadOnly() bool { return pt.readOnly.Load() }
 
 // newReplica returns the replica of a copy that recovery found. The copy's log is not open yet.
 func (s *Store) newReplica(pt *Partition) *Replica {

@@ -289,8 +289,11 @@ func (s *Store) poison(err error) {
 	}
 	full := fmt.Errorf("%w (%w)", why, err)
 	lost := clog.Lost(err) != nil
-	if lost {
+	switch {
+	case lost:
 		full = &lostError{err}
+	case why == base.ErrReadOnly:
+		full = &damagedError{err}
 	}
 	if s.poisoned.CompareAndSwap(nil, &full) && why == base.ErrDisk && !lost { // the commit log has logged that
 		s.log.Error("the commit log failed; nothing more is stored until this node is restarted. Messages answered OK "+
@@ -304,6 +307,16 @@ func (s *Store) poison(err error) {
 type lostError struct{ error }
 
 func (e *lostError) Unwrap() []error { return []error{base.ErrDisk, e.error} }
+
+// damagedError is the ErrReadOnly of a node whose commit log is damaged: it concerns all partitions.
+type damagedError struct{ error }
+
+func (e *damagedError) Error() string {
+	return "engine: the commit log is damaged: nothing more is stored on this node, and what could be read is delivered; a " +
+		"restart does not help, restore a backup, or let the node begin empty in a cluster (" + e.error.Error() + ")"
+}
+
+func (e *damagedError) Unwrap() []error { return []error{base.ErrReadOnly, e.error} }
 
 // Refusal returns the error with which puts are refused once the store is poisoned.
 func (s *Store) Refusal() error {

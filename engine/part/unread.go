@@ -67,13 +67,10 @@ func (r *Recovery) readFold(pt *Partition, rp *replay.Partition) {
 		return
 	}
 	pt.setUnread(err)
-	r.found.ReadOnly++
 	s.log.Error("a partition has entries that a newer version wrote: all its messages are kept, it is not served or "+
 		"led by this node and takes nothing new; start the newer version",
 		"topic", pt.topic.Name, "partition", pt.number, "error", err)
-	ev := core.PartitionEvent{Kind: core.PartitionFault, Err: core.ErrNewerControl}
-	var res core.PartitionResult
-	pt.machine.Step(&ev, &res)
+	r.refuse(pt, core.ErrNewerControl)
 }
 
 // cannotFold makes the partition unread, because the batch that was just appended cannot be folded. The node keeps the

@@ -192,6 +192,7 @@ func collectStorage(w writer, s engine.StorageStats, foundAtStart int) {
 	w.set(storageFailed, oneIf(s.Failed))
 	w.set(logForgotten, oneIf(s.Forgotten))
 	w.set(groundLost, oneIf(s.GroundLost))
+	w.set(readOnlyTopics, float64(s.ReadOnlyTopics))
 	w.set(corruptions, float64(s.DamagedCopies), "copies")
 	w.set(corruptions, float64(foundAtStart), "recovery")
 	w.set(corruptions, float64(s.ScrubDamaged), "segments")

@@ -161,6 +161,9 @@ var (
 	groundLost = define(ofStorage, gauge, "ground_lost",
 		"1 since files of the data directory were removed, replaced or covered under the running node: nothing more is "+
 			"answered OK, and what was answered may be gone from this disk.")
+	readOnlyTopics = define(ofStorage, gauge, "read_only_topics",
+		"Topics of which partitions store nothing new here, because a part of their logs is missing, damaged or of a newer "+
+			"version.")
 	corruptions = define(ofStorage, gauge, "corruptions",
 		"Damaged data, by where it is: copies (of partitions, with a range that cannot be read now), recovery (found at the "+
 			"start), segments and commit_log (found by the scrub since the start).", "where")

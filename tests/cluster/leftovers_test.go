@@ -103,15 +103,21 @@ func (s *scenario) registeredAt(n *harness.Node, all inventory) {
 	}
 }
 
+// answer returns what a node answers, whatever its status code.
+func (s *scenario) answer(n *harness.Node, path string) string {
+	s.t.Helper()
+	reply, err := http.Get("http://" + n.HTTP + path)
+	s.try(err)
+	body, err := io.ReadAll(reply.Body)
+	s.try(errors.Join(err, reply.Body.Close()))
+	return string(body)
+}
+
 // metricsOf lists the series, but not of which node they are: leaders move. Requests are counted by their kind, once
 // there was one.
 func (s *scenario) metricsOf(n *harness.Node, all inventory) {
 	s.t.Helper()
-	reply, err := http.Get("http://" + n.HTTP + "/metrics")
-	s.try(err)
-	body, err := io.ReadAll(reply.Body)
-	s.try(errors.Join(err, reply.Body.Close()))
-	for line := range strings.Lines(string(body)) {
+	for line := range strings.Lines(s.answer(n, "/metrics")) {
 		if name, _, _ := strings.Cut(line, " "); strings.HasPrefix(name, "penstock_") &&
 			!strings.HasPrefix(name, "penstock_http_requests_total") {
 			all["metric "+name] = true

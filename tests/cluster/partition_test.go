@@ -5,6 +5,7 @@ package cluster
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -123,4 +124,40 @@ func TestMetadataMemberLost(t *testing.T) {
 		return s.c.Net.Split([]int{s.place(n)}, s.others(n), harness.Metadata)
 	})
 	s.finish()
+}
+
+// Two of three members of the metadata store cannot reach each other, and both reach the third. Nothing stops, and no
+// node is dead; but each of the two says it on the surfaces that docs/reference/states.md names, until it is over.
+func TestMetadataMembersApart(t *testing.T) {
+	needNet(t)
+	s := begin(t, spread, harness.Options{})
+	pair := s.c.Nodes[:2]
+	heal := s.fault("members apart", "", func() error { return s.c.Net.Split([]int{0}, []int{1}, harness.Metadata) })
+	for i, n := range pair {
+		s.says(n, "/health", "the etcd member on this node cannot reach "+pair[1-i].Name+" (", true)
+		s.says(n, "/cluster/status?faults=1", "store_members_apart", true)
+		s.says(n, "/metrics", "penstock_store_members_apart 1\n", true)
+	}
+	s.acks(300)
+	heal(s.c.Net.Heal)
+	for _, n := range pair {
+		s.says(n, "/health", "cannot reach", false)
+		s.says(n, "/metrics", "penstock_store_members_apart 0\n", true)
+	}
+	s.healthy()
+	s.finish()
+}
+
+// says waits until a node's answer has the words, or has them no more.
+func (s *scenario) says(n *harness.Node, path, words string, want bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; s.pass(100 * time.Millisecond) {
+		answer := s.answer(n, path)
+		if strings.Contains(answer, words) == want {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s%s says %q: %v, want %v:\n%s", n.Name, path, words, !want, want, answer)
+		}
+	}
 }

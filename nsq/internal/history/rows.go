@@ -26,8 +26,9 @@ type Topic struct {
 	StoredBytes    int64   `json:"stored_bytes"`   // of the leaders' copies
 	OldestSeconds  float64 `json:"oldest_seconds"` // age of the oldest message that a channel has not finished; 0: none
 	Paused         bool    `json:"paused"`
-	OverQuota      bool    `json:"over_quota"`     // see engine.TopicStats
-	DelaysRefused  int     `json:"delays_refused"` // partitions that refuse delayed messages now
+	OverQuota      bool    `json:"over_quota"`           // see engine.TopicStats
+	DelaysRefused  int     `json:"delays_refused"`       // partitions that refuse delayed messages now
+	ReadOnly       int     `json:"read_only_partitions"` // see engine.TopicStats
 }
 
 // values are those of topicFields.
@@ -64,6 +65,7 @@ type Channel struct {
 	Starved        bool   `json:"starved"`
 	Skipping       bool   `json:"skipping"`
 	SkippingSince  string `json:"skipping_since,omitempty"` // RFC 3339, see engine.ChannelStats
+	SkippedBefore  bool   `json:"skipped_before"`
 }
 
 func (c *Channel) busy() bool {
@@ -82,7 +84,7 @@ func TopicOf(t *engine.TopicStats, now time.Time) Topic {
 	r := Topic{
 		Name: t.Name, Partitions: t.Partitions, PublishedCount: t.Published, Depth: t.Depth, ChannelCount: len(t.Channels),
 		StoredBytes: t.LedBytes, Paused: t.Paused, OverQuota: t.OverQuota,
-		DelaysRefused: t.DelaysRefused,
+		DelaysRefused: t.DelaysRefused, ReadOnly: t.ReadOnly,
 	}
 	for i := range t.Channels {
 		c := &t.Channels[i]
@@ -104,7 +106,7 @@ func ChannelOf(c *engine.ChannelStats, now time.Time) Channel {
 		OldestSeconds: age(c.OldestNs, now), Paused: c.Paused,
 		OutboxCount: c.OutboxCount, AsideCount: c.AsideCount, AsideWhy: c.AsideWhy, FullPartitions: c.FullPartitions,
 		DroppedCount: c.DroppedCount, Dropping: c.Dropping, SkippedCount: c.SkippedCount, Skipping: c.Skipping,
-		SkippingSince: health.Since(c.SkippingSince), Starved: c.Starved,
+		SkippingSince: health.Since(c.SkippingSince), SkippedBefore: c.SkippedBefore, Starved: c.Starved,
 	}
 }
 
@@ -125,6 +127,7 @@ func (t *Topic) Add(o *Topic) {
 	t.Paused = t.Paused || o.Paused
 	t.OverQuota = t.OverQuota || o.OverQuota
 	t.DelaysRefused += o.DelaysRefused
+	t.ReadOnly += o.ReadOnly
 }
 
 // Add adds another node's row of the same channel.
@@ -153,6 +156,7 @@ func (c *Channel) Add(o *Channel) {
 	c.Skipping = c.Skipping || o.Skipping
 	c.Starved = c.Starved || o.Starved
 	c.SkippingSince = health.Earlier(c.SkippingSince, o.SkippingSince)
+	c.SkippedBefore = c.SkippedBefore || o.SkippedBefore
 }
 
 // Order is what a list of topics is sorted by.
