@@ -12,16 +12,17 @@ import (
 func TestConnectedProducers(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{Seed: 1})
 	n := startNode(t, engine.Options{Disk: disk}, Options{})
+	count := func() int {
+		for _, topic := range n.stats("", "", false).Topics {
+			if topic.Name == "t" {
+				return topic.Connected
+			}
+		}
+		return 0
+	}
 	connected := func(want int) {
 		t.Helper()
-		eventually(t, "the connected producers are counted", func() bool {
-			for _, topic := range n.stats("", "", false).Topics {
-				if topic.Name == "t" {
-					return topic.Connected == want
-				}
-			}
-			return want == 0
-		})
+		eventually(t, "the connected producers are counted", func() bool { return count() == want })
 	}
 	reader := n.dial(t)
 	reader.sub("t", "c")
@@ -40,7 +41,9 @@ func TestConnectedProducers(t *testing.T) {
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Count: -1, Hold: true})
 	late.send(pub("t", "12345"))
 	eventually(t, "the message waits for the disk", func() bool { return disk.Blocked() > 0 })
-	connected(1)
+	if got := count(); got != 1 {
+		t.Errorf("%d producers before the message was stored, want 1", got)
+	}
 	disk.ClearRules()
 	disk.ReleaseHeld()
 	late.ok()

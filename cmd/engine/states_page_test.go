@@ -244,7 +244,14 @@ var nodeStates = []bringsAbout{
 				time.Sleep(50 * time.Millisecond)
 			}
 		}
+		w.must("channel", "create", "orders", "owes")
+		w.must("channel", "set", "orders", "owes", "--max-attempts", "1", "--dead-letter", "strict")
 		w.kill("n3")
+		// An outbox that is stuck for another reason is the same state: the dead-letter topic has too few replicas.
+		stop := w.consume("owes", func(m *nsq.Message) { m.RequeueWithoutBackoff(0) })
+		w.store("orders", "x")
+		w.eventually(rowOf(w.t, "dead letters aside"), true)
+		stop()
 		return nil
 	}},
 	{[]string{"leaderless", "store silent"}, func(w *stateWorld) func() {

@@ -46,8 +46,10 @@ func topTable(rows []topRow) *topCells {
 	return t
 }
 
-// gapColumns is what stands between two columns.
-const gapColumns = 2
+const (
+	gapColumns = 2 // what stands between two columns
+	leastName  = 7 // letters that are left of a name; the longest state of a channel fits beside it into 80 columns
+)
 
 func (t *topCells) widths() (each []int, all int) {
 	each = make([]int, len(t.goes))
@@ -64,7 +66,8 @@ func (t *topCells) widths() (each []int, all int) {
 }
 
 // fit makes the table fit into a width, 0: any. First, columns go that say the least; then the names of topics and
-// channels, which are the first two columns, are shortened, to no less than 8 letters; what still does not fit is cut.
+// channels, which are the first two columns, are shortened, to no less than leastName letters; then the states, which are
+// the last column. What still does not fit is cut.
 func (t *topCells) fit(width int) {
 	for {
 		each, all := t.widths()
@@ -82,15 +85,34 @@ func (t *topCells) fit(width int) {
 		if each[1] > each[0] {
 			at = 1
 		}
-		const least = 8
-		to := max(least, each[at]-(all-width))
+		to := max(leastName, each[at]-(all-width))
 		if to >= each[at] {
+			last := len(each) - 1
+			for _, row := range t.rows[1:] {
+				row[last] = fewerStates(row[last], each[last]-(all-width))
+			}
 			return
 		}
 		for _, row := range t.rows {
 			row[at] = shortened(row[at], max(to, (each[0]+each[1]-(all-width))/2))
 		}
 	}
+}
+
+// fewerStates returns as many of the states, the gravest first, as fit into n letters with the number of the others. Of a
+// state there is all or nothing, but of the first.
+func fewerStates(states string, n int) string {
+	words := strings.Split(states, ", ")
+	for some := len(words); some > 0; some-- {
+		text := strings.Join(words[:some], ", ")
+		if more := len(words) - some; more > 0 {
+			text += fmt.Sprintf(" +%d", more)
+		}
+		if len([]rune(text)) <= n {
+			return text
+		}
+	}
+	return shortened(states, max(n, 1))
 }
 
 // shortened returns a text of at most n letters; one that is longer ends with an ellipsis.

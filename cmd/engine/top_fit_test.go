@@ -52,3 +52,52 @@ func TestTopFits(t *testing.T) {
 		}
 	}
 }
+
+// At 80 columns every state of a channel is there as a whole, however large the numbers are and however long the names,
+// and of several the first with how many more there are: a channel that skips never looks like one that is well.
+func TestTopKeepsStates(t *testing.T) {
+	long := strings.Repeat("n", 64)
+	whole := topicNumbers{Partitions: 2, Served: []int{0, 1}}
+	shown := func(n topicNumbers, c channelNumbers) string {
+		var b bytes.Buffer
+		row := topRow{
+			Topic: long, Channel: long, Published: 123456, Confirmed: 123456, Depth: 12345678, LagSeconds: -1,
+			State: n.stateOf(&c),
+		}
+		must(t, writeFitting(&b, topTable([]topRow{row}), 80))
+		for line := range strings.Lines(b.String()) {
+			if len([]rune(strings.TrimSuffix(line, "\n"))) > 80 {
+				t.Errorf("it does not fit:\n%s", b.String())
+			}
+		}
+		return strings.TrimSuffix(b.String(), "\n")
+	}
+	for word, of := range map[string]struct {
+		n topicNumbers
+		c channelNumbers
+	}{
+		"partly served":      {topicNumbers{Partitions: 2, Served: []int{1}}, channelNumbers{}},
+		"not served":         {topicNumbers{Partitions: 2, Served: []int{}}, channelNumbers{}},
+		"stores nothing":     {topicNumbers{Failed: true}, channelNumbers{}},
+		"over quota, paused": {topicNumbers{OverQuota: true}, channelNumbers{Paused: true}},
+		"read only":          {topicNumbers{ReadOnly: 1}, channelNumbers{}},
+		"delays refused":     {topicNumbers{DelaysRefused: 1}, channelNumbers{}},
+		"skipping":           {whole, channelNumbers{Skipping: true}},
+		"full":               {whole, channelNumbers{FullPartitions: 1}},
+		"starved":            {whole, channelNumbers{Starved: true}},
+		"dropping":           {whole, channelNumbers{Dropping: true}},
+		"dead letters aside": {whole, channelNumbers{AsideCount: 1}},
+		"dead letters aside +1": {
+			topicNumbers{DelaysRefused: 1}, channelNumbers{AsideCount: 1},
+		},
+		"paused, skipping +2": {whole, channelNumbers{Paused: true, Skipping: true, FullPartitions: 1, Starved: true}},
+		"partly served +7": {
+			topicNumbers{Partitions: 2, Served: []int{1}, ReadOnly: 1, DelaysRefused: 1},
+			channelNumbers{Skipping: true, FullPartitions: 1, Starved: true, Dropping: true, AsideCount: 1},
+		},
+	} {
+		if text := shown(of.n, of.c); !strings.HasSuffix(text, "  "+word) {
+			t.Errorf("want %q:\n%s", word, text)
+		}
+	}
+}
