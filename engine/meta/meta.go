@@ -123,7 +123,8 @@ type Transfer struct {
 }
 
 // TransferTo returns the node to which the present leader is to hand the partition over; 0: none. An order ends with
-// the epoch in which it was given, and when a rebalance or the end of a replica makes another replica the first.
+// the epoch in which it was given, and when a rebalance or the end of a replica makes another replica the first. While
+// the node is being drained, it waits.
 func (p *Partition) TransferTo() replicate.NodeID {
 	if p.Transfer.Epoch != p.State.Epoch || p.Transfer.To == p.State.Leader ||
 		len(p.State.Replicas) == 0 || p.State.Replicas[0] != p.Transfer.To {
