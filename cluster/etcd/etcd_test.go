@@ -90,7 +90,7 @@ func (c *cluster) options(i int) MemberOptions {
 		Name: c.voters[i].Name, Voters: c.voters, Dir: filepath.Join(c.dir, c.voters[i].Name), TLS: c.tls,
 		Heartbeat: c.heartbeat, Election: c.election, UnsafeNoFsync: true,
 		Fatal: func(err error) { c.t.Errorf("a member whose files nobody has damaged ends the process: %v", err) },
-		Log: slog.New(slog.NewTextHandler(c.log, nil)).With("node", c.voters[i].Name),
+		Log:   slog.New(slog.NewTextHandler(c.log, nil)).With("node", c.voters[i].Name),
 	}
 }
 
