@@ -112,7 +112,7 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	startup.Enter("begins to listen")
 	n.nsq.Front = front
 	var watched *credentials // set before the server serves
-	server, err := listen(e, c, part, logger, level, func() []nsq.CredentialFile { return watched.look("asked to", true) })
+	server, err := listen(e, c, part, logger, level, func() []nsq.CredentialFile { return watched.look("POST /reload", true) })
 	if err != nil {
 		front.Close()
 		return errors.Join(n.listenFailure(err), e.Close())
