@@ -115,7 +115,8 @@ func TestSkippingBeforeIsSaid(t *testing.T) {
 	if st.SkippedMessages != 1 || st.SkippingSince != since || !st.SkippedBefore {
 		t.Errorf("%d messages since %q, before: %v", st.SkippedMessages, st.SkippingSince, st.SkippedBefore)
 	}
-	if f := st.Faults(); len(f) != 1 || !strings.Contains(f[0].Words, "; altogether at least 1 message since "+since+" or earlier") {
+	says := "; altogether at least 1 message since " + since + " or earlier"
+	if f := st.Faults(); len(f) != 1 || !strings.HasSuffix(f[0].Words, says) {
 		t.Errorf("the faults do not say it: %v", f)
 	}
 	for _, on := range []bool{false, true} {

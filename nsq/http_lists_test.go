@@ -312,7 +312,8 @@ func TestStatesOfChannels(t *testing.T) {
 	}
 	for _, want := range []string{
 		"[full partitions: 1] too many messages wait", "[dead letters aside: 2] too big",
-		"[dropped: 4] removed by retention or a quota before", "[skipping: 5] what is published is discarded, at least 5 messages since ",
+		"[dropped: 4] removed by retention or a quota before",
+		"[skipping: 5] what is published is discarded, at least 5 messages since ",
 	} {
 		if text := st.text(time.Now()); !strings.Contains(text, want) {
 			t.Errorf("/stats does not say %q:\n%s", want, text)

@@ -22,8 +22,8 @@ func aloneWorld(t *testing.T, p *process) *stateWorld {
 func TestReadOnlyPartitionIsOnEverySurface(t *testing.T) {
 	dir := t.TempDir()
 	args := []string{
-		"--commit-file-bytes", "16MiB", "--commit-live-bytes", "33MiB", "--max-segment-bytes", "4MiB", "--buffer-bytes", "4MiB",
-		"--max-batch-bytes", "1MiB",
+		"--commit-file-bytes", "16MiB", "--commit-live-bytes", "33MiB", "--max-segment-bytes", "4MiB",
+		"--buffer-bytes", "4MiB", "--max-batch-bytes", "1MiB",
 	}
 	p := startNode(t, dir, args...)
 	w := aloneWorld(t, p)

@@ -174,7 +174,8 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 			engine.StorageStats{PausedChannels: 1},
 		},
 		{
-			"skipping", "skipped_count", "penstock_channel_skipping", "names them; altogether 2 messages since 2026-01-31T12:00:00Z",
+			"skipping", "skipped_count", "penstock_channel_skipping",
+			"names them; altogether 2 messages since 2026-01-31T12:00:00Z",
 			channelNumbers{Name: "billing", SkippedCount: 2, Skipping: true, SkippingSince: "2026-01-31T12:00:00Z"},
 			health.Facts{SkippingChannel: &health.Channel{
 				Topic: "orders", Name: "billing", Count: 2, Why: "2026-01-31T12:00:00Z",

@@ -66,8 +66,8 @@ func (t *topCells) widths() (each []int, all int) {
 }
 
 // fit makes the table fit into a width, 0: any. First, columns go that say the least; then the names of topics and
-// channels, which are the first two columns, are shortened, to no less than leastName letters; then the states, which are
-// the last column. What still does not fit is cut.
+// channels, which are the first two columns, are shortened, to no less than leastName letters; then the states, which
+// are the last column. What still does not fit is cut.
 func (t *topCells) fit(width int) {
 	for {
 		each, all := t.widths()
@@ -99,8 +99,8 @@ func (t *topCells) fit(width int) {
 	}
 }
 
-// fewerStates returns as many of the states, the gravest first, as fit into n letters with the number of the others. Of a
-// state there is all or nothing, but of the first.
+// fewerStates returns as many of the states, the gravest first, as fit into n letters with the number of the others. Of
+// a state there is all or nothing, but of the first.
 func fewerStates(states string, n int) string {
 	words := strings.Split(states, ", ")
 	for some := len(words); some > 0; some-- {

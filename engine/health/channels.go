@@ -132,10 +132,10 @@ func (c *Channel) DelaysRefusedWords() string {
 
 // ReadOnlyWords says that the topic is read-only, what that means for the data, and what to do.
 func (c *Channel) ReadOnlyWords() string {
-	return fmt.Sprintf("topic %s is read only in %s: a part of its log is missing, damaged or of a newer version, so what "+
-		"is published and confirmed there is refused; what reads back is kept, and delivered as far as it can be: put the "+
-		"missing file back, start the newer version or restore a backup, and restart the node; engine topic delete gives "+
-		"up what is left%s", c.Topic, plural(c.Count, "partition"), c.more())
+	return fmt.Sprintf("topic %s is read only in %s: a part of its log is missing, damaged or of a newer version, so "+
+		"what is published and confirmed there is refused; what reads back is kept, and delivered as far as it can be: put "+
+		"the missing file back, start the newer version or restore a backup, and restart the node; engine topic delete "+
+		"gives up what is left%s", c.Topic, plural(c.Count, "partition"), c.more())
 }
 
 // SkippingWords says that the channel skips, what that means for the data, and what to do.

@@ -52,8 +52,8 @@ type Facts struct {
 	StarvedChannel                                                             *Channel
 	PausedTopic, QuotaTopic, DelaysRefused                                     *Channel // without a Name
 
-	// ReadOnlyTopic is the first topic with partitions that store nothing new, without a Name; nil: there is none. That is
-	// a trouble.
+	// ReadOnlyTopic is the first topic with partitions that store nothing new, without a Name; nil: there is none. That
+	// is a trouble.
 	ReadOnlyTopic *Channel
 
 	// What may be missing here, although this node acknowledged it. Failure says if files were taken away under it.

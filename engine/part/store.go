@@ -312,8 +312,9 @@ func (e *lostError) Unwrap() []error { return []error{base.ErrDisk, e.error} }
 type damagedError struct{ error }
 
 func (e *damagedError) Error() string {
-	return "engine: the commit log is damaged: nothing more is stored on this node, and what could be read is delivered; a " +
-		"restart does not help, restore a backup, or let the node begin empty in a cluster (" + e.error.Error() + ")"
+	return "engine: the commit log is damaged: nothing more is stored on this node, and what could be read is " +
+		"delivered; a restart does not help, restore a backup, or let the node begin empty in a cluster (" +
+		e.error.Error() + ")"
 }
 
 func (e *damagedError) Unwrap() []error { return []error{base.ErrReadOnly, e.error} }
