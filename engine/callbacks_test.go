@@ -104,7 +104,8 @@ var callbacks = []struct {
 		go e.Warnings()
 	}},
 	{name: "Put.Done", stops: true, call: func(t *testing.T, _ *engine.Engine, own *engine.Topic, g *gate) {
-		if err := own.Submit(&engine.Put{Messages: [][]byte{[]byte("x")}, Done: func(*engine.Put) { g.block() }}); err != nil {
+		put := &engine.Put{Messages: [][]byte{[]byte("x")}, Done: func(*engine.Put) { g.block() }}
+		if err := own.Submit(put); err != nil {
 			t.Error(err)
 		}
 	}},

@@ -176,8 +176,8 @@ func TestCarriedDelayOfAWrongClock(t *testing.T) {
 	}
 }
 
-// A single node ran for a while with a clock that was hours ahead. What it had stored with a right clock before does not
-// come hours early afterwards: only what was stored by the wrong clock is corrected.
+// A single node ran for a while with a clock that was hours ahead. What it had stored with a right clock before does
+// not come hours early afterwards: only what was stored by the wrong clock is corrected.
 func TestDelaysBeforeAWrongClockOfASingleNode(t *testing.T) {
 	t.Parallel()
 	var s skew

@@ -197,8 +197,8 @@ var faults = []struct {
 	},
 	{
 		"state_over_limit_bytes", func(s *StorageStats) int64 { return max(0, s.stateOver()) },
-		"bytes of memory by which delayed messages and confirmations exceed max-state-bytes: this node follows leaders that " +
-			"allow more; give it the same limit as the others and the memory for it, or lower theirs",
+		"bytes of memory by which delayed messages and confirmations exceed max-state-bytes: this node follows leaders " +
+			"that allow more; give it the same limit as the others and the memory for it, or lower theirs",
 	},
 	{
 		"log_lines_dropped", func(s *StorageStats) int64 { return int64(s.LogLinesDropped) },

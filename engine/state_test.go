@@ -160,7 +160,8 @@ func TestClusterFollowerOverItsLimit(t *testing.T) {
 	n := tc.leaders("t")[large]
 	tc.channel("t", "c")
 	later := func(m *testNode) error {
-		return engine.PutTo(t.Context(), tc.topic(m, "t"), n, &engine.Put{Messages: [][]byte{[]byte("later")}, Defer: time.Hour})
+		put := &engine.Put{Messages: [][]byte{[]byte("later")}, Defer: time.Hour}
+		return engine.PutTo(t.Context(), tc.topic(m, "t"), n, put)
 	}
 	for range count {
 		if err := later(large); err != nil {
@@ -185,7 +186,8 @@ func TestClusterFollowerOverItsLimit(t *testing.T) {
 	if err := later(follower); !errors.Is(err, engine.ErrStateFull) {
 		t.Errorf("a delayed message at a leader over its limit: %v", err)
 	}
-	if err := engine.PutTo(t.Context(), tc.topic(follower, "t"), n, &engine.Put{Messages: [][]byte{[]byte("now")}}); err != nil {
+	now := &engine.Put{Messages: [][]byte{[]byte("now")}}
+	if err := engine.PutTo(t.Context(), tc.topic(follower, "t"), n, now); err != nil {
 		t.Errorf("a plain message there: %v", err)
 	}
 	if err := follower.e.Health(); err != nil {

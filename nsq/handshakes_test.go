@@ -51,8 +51,8 @@ func (n *node) hold(t *testing.T) *heldKey {
 	return k
 }
 
-// A connection that the native port refuses, because as many as may be are in their handshake, counts like one that waits
-// in vain: /metrics would not say otherwise that native clients are refused.
+// A connection that the native port refuses, because as many as may be are in their handshake, counts like one that
+// waits in vain: /metrics would not say otherwise that native clients are refused.
 func TestRefusedAtTheNativePortCounts(t *testing.T) {
 	t.Parallel()
 	o := newCertificateAuthority(t).options(t)

@@ -112,7 +112,8 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	startup.Enter("begins to listen")
 	n.nsq.Front = front
 	var watched *credentials // set before the server serves
-	server, err := listen(e, c, part, logger, level, func() []nsq.CredentialFile { return watched.look("POST /reload", true) })
+	reload := func() []nsq.CredentialFile { return watched.look("POST /reload", true) }
+	server, err := listen(e, c, part, logger, level, reload)
 	if err != nil {
 		front.Close()
 		return errors.Join(n.listenFailure(err), e.Close())

@@ -338,8 +338,8 @@ func stateNote(f *Facts) string {
 		return ""
 	}
 	return fmt.Sprintf("; delayed messages and confirmations take %d MiB of memory, and max-state-bytes of this node is "+
-		"%d MiB: it follows leaders that allow more, and refuses nothing of theirs; give it the same limit as the others and "+
-		"the memory for it, or lower theirs", f.StateBytes>>20, f.StateLimit>>20)
+		"%d MiB: it follows leaders that allow more, and refuses nothing of theirs; give it the same limit as the others "+
+		"and the memory for it, or lower theirs", f.StateBytes>>20, f.StateLimit>>20)
 }
 
 // authNote says that no auth server answers.

@@ -188,8 +188,8 @@ func (s *Store) Arena() *aio.Arena { return s.arena }
 // CommitLog returns the commit log, or nil before recovery.
 func (s *Store) CommitLog() *clog.Log { return s.clog }
 
-// Telling is for how long the committer has been telling of a group that is durable. Puts are answered meanwhile, so that
-// a Put.Done that blocks shows here.
+// Telling is for how long the committer has been telling of a group that is durable. Puts are answered meanwhile, so
+// that a Put.Done that blocks shows here.
 func (s *Store) Telling() time.Duration {
 	if since := s.committer.telling.Load(); since != 0 {
 		return s.host.Mono() - time.Duration(since-1)
