@@ -170,7 +170,7 @@ func (n *node) boot() {
 	n.client = newClient(w, n)
 	w.tracef("%s boots, life %d", n.name, n.life)
 	w.Stats.Restarts++
-	inside := n.inside
+	inside, faults := n.inside, w.faults
 	n.m.Go(func() {
 		e, err := inside.Open(context.Background(), n.engineOptions())
 		if err != nil {
@@ -180,7 +180,7 @@ func (n *node) boot() {
 				w.refused(n, err)
 			} else if n == w.gray.rotten && w.gray.flipped {
 				w.after(200*ms, func() { w.replaceDisk(n) })
-			} else if (!w.faults || !n.mayFailToOpen(err)) && !errors.Is(err, meta.ErrNewerLevel) {
+			} else if (!faults || !n.mayFailToOpen(err)) && !errors.Is(err, meta.ErrNewerLevel) {
 				w.fail("%s could not open: %v", n.name, err)
 			}
 			return
