@@ -63,8 +63,12 @@ func TestClusterEphemeralGoesWithItsNode(t *testing.T) {
 	names := []string{"a#ephemeral", "b#ephemeral", "c#ephemeral", "d#ephemeral"}
 	led := 0
 	for _, name := range names {
-		tc.create(name, 2)
+		tc.create(name, 1)
 		tc.subscribeAt(gone, name, "x#ephemeral", 1)
+		tc.eventually("the leader has the consumer's channel", func() bool {
+			_, ok := tc.topic(tc.leader(name, 0), name).LookupChannel("x#ephemeral")
+			return ok
+		})
 		if tc.leader(name, 0) == gone {
 			led++
 		}

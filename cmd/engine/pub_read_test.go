@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -362,6 +363,8 @@ func TestPubIsInterruptedWithoutAnswers(t *testing.T) {
 			must(t, p.cmd.Process.Signal(tc.stop))
 			if tc.stop == syscall.SIGKILL {
 				<-p.exited
+			} else {
+				waitUntil(t, "the node is stopped", p.stopped)
 			}
 			// More than the pipe and the command's buffer hold: when it is written, the command has taken some lines.
 			write(strings.Repeat(strings.Repeat("x", 1000)+"\n", 500))
@@ -426,4 +429,18 @@ func TestReadManyPartitions(t *testing.T) {
 	if strings.Count(three, "\n") != 3 {
 		t.Errorf("with --count 3 it prints %q", three)
 	}
+}
+
+// stopped says whether all threads of the process are stopped: a signal stops one that runs on another processor a
+// moment later.
+func (p *process) stopped() bool {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+	must(p.t, err)
+	for _, name := range tasks {
+		stat, err := os.ReadFile(name)
+		if err == nil && !strings.Contains(string(stat), ") T ") {
+			return false
+		}
+	}
+	return true
 }
