@@ -33,7 +33,8 @@ const tools = {
 		if (settings.dark) await page.emulateMedia({ colorScheme: "dark", reducedMotion: "reduce" });
 		page.on("pageerror", (e) => faults.push(`error in the page: ${e.stack ?? e}`));
 		page.on("console", (m) => {
-			if (["error", "warning"].includes(m.type()) && !expected(m.text())) faults.push(`console: ${m.text()}`);
+			const text = `${m.text()} ${m.location().url}`;
+			if (["error", "warning"].includes(m.type()) && !expected(text)) faults.push(`console: ${text}`);
 		});
 		page.on("dialog", (d) => {
 			faults.push(`a script of the data ran: ${d.message()}`);
