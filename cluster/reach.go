@@ -72,12 +72,19 @@ func reached(nodes []*meta.Node, apart map[replicate.NodeID]bool) []*meta.Node {
 // lookAround returns the living nodes to which this node has no connection, and whether one may be connected soon.
 func (s *store) lookAround(st *state) (apart map[replicate.NodeID]bool, pending bool) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.reaches == nil {
+	reaches, self := s.reaches, s.node.ID
+	s.mu.Unlock()
+	if reaches == nil {
 		return nil, false
 	}
+	connected := make(map[replicate.NodeID]bool, len(st.snap.Nodes))
+	for id := range st.snap.Nodes {
+		connected[id] = reaches(id) // it takes locks that come before mu
+	}
 	now := s.opts.Now()
-	s.unreached.observe(st.snap, s.node.ID, now, s.reaches)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unreached.observe(st.snap, self, now, func(id replicate.NodeID) bool { return connected[id] })
 	return s.unreached.apart(), s.unreached.pending(now, s.opts.LeaseTTL)
 }
 
