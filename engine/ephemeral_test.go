@@ -48,8 +48,8 @@ func TestClusterEphemeralStaysWithItsConsumer(t *testing.T) {
 	}
 	tc.eventually("it still gets messages", func() bool {
 		publish(t, tc.topic(at, "t#ephemeral"), "m")
-		c.mu.Lock()
-		defer c.mu.Unlock()
+		c.testClient.mu.Lock()
+		defer c.testClient.mu.Unlock()
 		return len(c.got) > 0
 	})
 }
