@@ -338,7 +338,7 @@ func (e *Engine) watch() {
 	var clockTold time.Time
 	var slow slowCommits
 	var scheduled scheduling
-	moved, told := e.now(), false
+	moved, told, blamed := e.now(), false, false
 	for slept := e.host.Instant(); e.host.Pause(watchInterval, e.stop); slept = e.host.Instant() {
 		e.watchScheduling(&scheduled, slept)
 		e.watchClock(&clockTold)
@@ -356,9 +356,9 @@ func (e *Engine) watch() {
 			if told {
 				e.log.Warn("messages are stored again", "after", now.Sub(moved).Round(time.Millisecond))
 			}
-			groups, moved, told = stats.Groups, now, false
-		} else if !told && now.Sub(moved) > stallAfter {
-			told = true
+			groups, moved, told, blamed = stats.Groups, now, false, false
+		} else if blocked := e.store.Telling() > stallAfter; now.Sub(moved) > stallAfter && (!told || blocked && !blamed) {
+			told, blamed = true, blocked // again, when it shows that the program blocks it
 			e.logStall(&scheduled, &stats)
 		}
 	}
