@@ -15,10 +15,11 @@ import (
 // A lease says that a node reaches the metadata store, not that other nodes reach it: it may be cut off from them, or
 // listen where nobody comes through, or be let in by none of them. A replica there could neither fetch nor serve. So
 // replicas go only to nodes to which the node that decides has a connection: the controller, or the one that is asked
-// to make a topic or a move. The controller looks again at its next tick. Who makes a topic gives a node that has just
-// joined the time of a lease to be connected, and takes the others then.
+// to make a topic or a move. The controller looks again at its next tick. Store.CreateTopic gives a node that has just
+// joined the time of a lease to be connected, and then goes on with the others.
 
-// unreached says since when each living process has no connection to this node. It has no lock; see store.mu.
+// unreached says since when each living process has no connection to this node. It is in memory only: a process that
+// starts begins to observe anew. store.mu guards it.
 type unreached map[replicate.NodeID]apartness
 
 type apartness struct {
