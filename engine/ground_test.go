@@ -236,7 +236,9 @@ func TestClusterGroundIsTakenAway(t *testing.T) {
 
 func clusterGroundIsTakenAway(t *testing.T, do func(dir string) error) {
 	dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()} // removed after the cluster has stopped
-	tc := prepareTestCluster(t, 3)
+	tc := prepareTestCluster(t, 3, func(o *engine.Options) {
+		o.MinSegmentBytes, o.MaxSegmentBytes = 64<<20, 64<<20 // the newest segment is still the newest when it is removed
+	})
 	for i, m := range tc.nodes {
 		m.disk, m.dir = nil, dirs[i]
 	}

@@ -27,8 +27,6 @@ type certificateAuthority struct {
 	pool *x509.CertPool
 }
 
-var serials = big.NewInt(1)
-
 func newCertificateAuthority(t testing.TB) *certificateAuthority {
 	t.Helper()
 	ca := &certificateAuthority{dir: t.TempDir(), pool: x509.NewCertPool()}
@@ -46,9 +44,12 @@ func (ca *certificateAuthority) sign(t testing.TB, name string, authority bool) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	serials.Add(serials, big.NewInt(1))
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		t.Fatal(err)
+	}
 	tmpl := &x509.Certificate{
-		SerialNumber: new(big.Int).Set(serials), Subject: pkix.Name{CommonName: name},
+		SerialNumber: serial, Subject: pkix.Name{CommonName: name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		BasicConstraintsValid: true, IsCA: authority,
