@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"testing"
@@ -154,6 +155,52 @@ func TestOperateOnANodeThatJustJoined(t *testing.T) {
 	}
 	if err := b.Drain(ctx(t), 99, true); !errors.Is(err, meta.ErrNotFound) {
 		t.Errorf("a node that does not exist: %v", err)
+	}
+}
+
+// A node that joined a moment ago counts, at a node whose watch has not brought it yet: for the replicas of a new topic,
+// of an older one, and of partitions that are added.
+func TestReplicasOnANodeThatJustJoined(t *testing.T) {
+	w := newWorld(t, 1)
+	b, way := w.late("n2")
+	join := func() {
+		t.Helper()
+		goOn := way.fallBehind()
+		n := w.prepare(fmt.Sprintf("n%d", len(w.nodes)+1), uuid.New())
+		w.join(n)
+		if b.Snapshot().Nodes[n.node.ID] != nil {
+			t.Fatal("the watch is not behind")
+		}
+		time.AfterFunc(50*time.Millisecond, goOn)
+	}
+	join()
+	topic, err := b.CreateTopic(ctx(t), meta.Topic{Name: "x", Partitions: 1, Replicas: 3, MinISR: 2})
+	if err != nil {
+		t.Fatalf("a new topic: %v", err)
+	}
+	join()
+	if _, err := b.SetReplicas(ctx(t), topic.ID, 4); err != nil {
+		t.Errorf("replicas of an older topic: %v", err)
+	}
+	join()
+	var few *meta.Topic
+	if few, err = w.nodes[0].CreateTopic(ctx(t), meta.Topic{Name: "y", Partitions: 1, Replicas: 5, MinISR: 5}); err != nil {
+		t.Fatal(err)
+	}
+	w.until(b, "the topic", func(s *meta.Snapshot) bool { return s.Topics[few.ID] != nil })
+	last := w.nodes[len(w.nodes)-1]
+	w.kill(last)
+	if err := b.ReportDown(ctx(t), last.node.ID, last.reg.Node.Boot); err != nil {
+		t.Fatal(err)
+	}
+	w.until(b, "a node is gone", func(s *meta.Snapshot) bool { return !s.Nodes[last.node.ID].Live })
+	goOn := way.fallBehind()
+	w.restart(last, last.reg.Node.Store)
+	time.AfterFunc(50*time.Millisecond, goOn)
+	settings := few.Settings
+	settings.Partitions = 2
+	if _, err := b.ConfigureTopic(ctx(t), few.ID, settings); err != nil {
+		t.Errorf("partitions that are added: %v", err)
 	}
 }
 

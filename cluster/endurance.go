@@ -21,6 +21,7 @@ type endurance struct {
 	bounded context.Context // ends after electionWait; nil: the store has answered every attempt so far
 	cancel  context.CancelFunc
 	unknown error // the error of the first attempt without an answer: nobody knows whether it was applied
+	fresh   bool  // an attempt found too few nodes, and this node has caught up with the store since
 }
 
 // endure begins a change. The caller calls end when the change is over.
@@ -32,10 +33,18 @@ func (p *endurance) end() {
 	}
 }
 
-// outlast returns nil if the store answers again, this node has heard of everything up to that answer, and the change
-// may be tried again. It returns err if it is no
-// [meta.ErrUnavailable], or if the store does not answer within electionWait of the first attempt that failed.
+// outlast returns nil if the change may be tried again: the store answers again, and this node has heard of everything
+// up to that answer. It returns err if the store does not answer within electionWait of the first attempt that failed,
+// or if err is not [meta.ErrUnavailable]. Too few nodes are a reason to try once more: this node may not have heard of
+// those that joined a moment ago.
 func (p *endurance) outlast(err error) error {
+	if errors.Is(err, meta.ErrTooFewNodes) && !p.fresh {
+		p.fresh = true
+		if late := p.s.CatchUp(p.ctx); late != nil {
+			return p.outlast(late)
+		}
+		return nil
+	}
 	if !errors.Is(err, meta.ErrUnavailable) || errors.Is(err, kv.ErrClosed) || p.ctx.Err() != nil {
 		return err
 	}

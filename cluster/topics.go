@@ -74,7 +74,10 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, err
 		}
 		placed, err := s.place(st, nodes, &now, 0, want.Partitions, replicas)
 		if err != nil {
-			return nil, err
+			if err = p.outlast(err); err != nil {
+				return nil, p.explain(err)
+			}
+			continue
 		}
 		conds := st.conds(s.opts.Prefix, usedNodes(placed)...)
 		ok, revision, err := s.writeTopic(ctx, &want, 0, newPartitions(st.snap, &now, 0, placed), conds)
