@@ -44,14 +44,23 @@ func (s *session) beKnown() {
 	s.mu.Unlock()
 	s.expiry.Stop()
 	s.conn.Trust()
-	s.srv.prove(s)
+	s.noStranger()
+}
+
+// noStranger takes the session out of the strangers, if it is one.
+func (s *session) noStranger() {
+	if s.stranger != nil {
+		s.stranger.Leave()
+	}
 }
 
 // prove finds the principal for a secret, and may wait for a server. The client is not told why that failed.
 func (s *session) prove(secret string) (*auth.Principal, error) {
-	s.asking.Store(true)
+	if s.stranger != nil {
+		s.stranger.Stay(true)
+		defer s.stranger.Stay(false)
+	}
 	who, err := s.srv.opts.Auth.Find(s.ctx, s.credential(secret))
-	s.asking.Store(false)
 	switch {
 	case errors.Is(err, auth.ErrUnknownSecret):
 		s.refused("auth", "", err.Error())

@@ -88,7 +88,7 @@ func (s *Server) Meter() Meter {
 	}
 	s.mu.Lock()
 	all := maps.Clone(s.sessions)
-	out.Connections, out.Strangers = len(all), len(s.strangers)
+	out.Connections, out.Strangers = len(all), s.strangers.Size()
 	out.ReceivedBytes, out.SentBytes = m.received.Load(), m.sent.Load() // with mu: see Server.leave
 	s.mu.Unlock()
 	for x := range all {

@@ -46,7 +46,7 @@ type Options struct {
 	MaxConnections int // further ones are told to try another node; default 65536
 
 	// Of connections whose client has to send Auth and has not.
-	MaxStrangers     int           // for one beyond it the oldest is closed; default 256
+	MaxStrangers     int           // for one beyond it the oldest of the address that has the most is closed; default 256
 	MaxStrangerBytes int           // of all frames of one before Auth; default 4 KiB
 	StrangerTime     time.Duration // to send Auth; default 10 s
 

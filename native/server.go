@@ -17,6 +17,7 @@ import (
 
 	"penstock/engine"
 	"penstock/internal/descriptors"
+	"penstock/internal/strangers"
 	"penstock/netproto"
 )
 
@@ -62,10 +63,11 @@ type Server struct {
 	output     *semaphore.Weighted
 	workers    sync.WaitGroup
 
-	mu        sync.Mutex
-	sessions  map[*session]struct{}
-	strangers []*session // in the order of their coming; at most Options.MaxStrangers
-	stopping  bool
+	strangers *strangers.Room // sessions whose client has to send Auth and has not: at most Options.MaxStrangers
+
+	mu       sync.Mutex
+	sessions map[*session]struct{}
+	stopping bool
 }
 
 // Listen makes a Server, which owns Options.Listener from then on. Clients are served once Serve runs. The caller must
@@ -77,6 +79,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 	s := &Server{
 		engine: e, opts: o, meter: newMeter(), sessions: map[*session]struct{}{}, ended: make(chan struct{}),
 		output: semaphore.NewWeighted(o.MaxOutputBytes), started: time.Now(),
+		strangers: strangers.New(o.MaxStrangers),
 	}
 	var err error
 	if s.hello, err = helloOf(e); err != nil {
@@ -151,43 +154,19 @@ func admit(peer *netproto.Hello) error {
 	return nil
 }
 
-// enter adds a session. If there are too many strangers, it expels the oldest one that does not wait for an auth
-// server, or the new one.
+// enter adds a session. If there are too many strangers, it expels the oldest of the address that has the most, or the
+// new one if the server waits for an auth server for all others.
 func (s *Server) enter(x *session) {
 	s.workers.Add(1)
 	s.mu.Lock()
 	s.sessions[x] = struct{}{}
 	stopping := s.stopping
-	var crowd *session
-	if x.phase == unproven {
-		s.strangers = append(s.strangers, x)
-		if len(s.strangers) > s.opts.MaxStrangers {
-			i := max(slices.IndexFunc(s.strangers, func(o *session) bool { return !o.asking.Load() }), 0)
-			crowd = s.strangers[i]
-			s.strangers = slices.Delete(s.strangers, i, i+1)
-		}
-	}
 	s.mu.Unlock()
-	if crowd != nil {
-		crowd.expel(awayCrowded, fmt.Sprintf("no Auth, and %d further clients that have sent none are connected, which is "+
-			"the most that there may be (max-unauthenticated-connections)", s.opts.MaxStrangers))
+	if x.stranger != nil && !x.stranger.Enter() {
+		x.makeRoom()
 	}
 	if stopping {
 		x.goAway(0)
-	}
-}
-
-// prove takes a session out of the strangers.
-func (s *Server) prove(x *session) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.forget(x)
-}
-
-// forget takes a session out of the strangers. mu is held.
-func (s *Server) forget(x *session) {
-	if i := slices.Index(s.strangers, x); i >= 0 {
-		s.strangers = slices.Delete(s.strangers, i, i+1)
 	}
 }
 
@@ -196,7 +175,7 @@ func (s *Server) leave(x *session) {
 	st := x.conn.Stats()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.forget(x)
+	x.noStranger()
 	delete(s.sessions, x)
 	s.meter.received.Add(st.ReceivedBytes)
 	s.meter.sent.Add(st.SentBytes)

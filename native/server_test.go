@@ -125,6 +125,25 @@ func TestNoAuth(t *testing.T) {
 	c.ask(true, "b")
 }
 
+// Whoever opens connections all the time pays for it: a client of another address has all the time that it needs.
+func TestStrangersOfAnotherAddressStay(t *testing.T) {
+	authority, _ := tokens(t, map[string]string{"shop": mayPublish})
+	w := open(t, func(o *Options) { o.Auth, o.MaxStrangers, o.StrangerTime = authority, 4, time.Hour })
+	for range 4 {
+		w.dial()
+	}
+	honest, err := w.tryFrom("127.0.0.2", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		w.dial()
+	}
+	eventually(t, "the others had to go", func() bool { return w.s.Meter().TurnedAway[awayCrowded] == 21 })
+	honest.login("shop")
+	honest.ask(true, "orders")
+}
+
 // A stranger costs little: its frames are bounded, its time is, and the number of strangers is.
 func TestStrangers(t *testing.T) {
 	authority, _ := tokens(t, map[string]string{"shop": mayPublish})

@@ -17,6 +17,7 @@ import (
 	"penstock/engine"
 	"penstock/internal/clip"
 	"penstock/internal/netio"
+	"penstock/internal/strangers"
 	"penstock/native/wire"
 	"penstock/netproto"
 	"penstock/nsq/auth"
@@ -63,9 +64,8 @@ type session struct {
 	readings      opened[reading]
 	subscriptions opened[subscription]
 
-	wake   chan struct{} // holds a token if inbox or stale may have something for work
-	stale  atomic.Bool   // the metadata may have changed
-	asking atomic.Bool   // work waits for an auth server
+	wake  chan struct{} // holds a token if inbox or stale may have something for work
+	stale atomic.Bool   // the metadata may have changed
 	// produces has the names of the topics to which the client has published. mu guards it. produced is the topic of the
 	// last batch, which only whoever has the turn uses.
 	produces map[string]bool
@@ -76,8 +76,10 @@ type session struct {
 	began  time.Time
 	client atomic.Pointer[string] // name of the client's program, as its Auth says; nil: none came
 	login  atomic.Pointer[login]  // nil: the client has proved nothing
-	output output
-	place  netio.Place // among those to whom answers are due
+	// stranger is its place in Server.strangers, which it leaves with its Auth; nil: the server demands none
+	stranger *strangers.Stranger
+	output   output
+	place    netio.Place // among those to whom answers are due
 
 	// checked is scratch of takeOrder, on the connection's reader.
 	checked struct {
@@ -105,6 +107,8 @@ func newSession(srv *Server, nc net.Conn) *session {
 	s.place.Output = s
 	if srv.opts.Auth == nil {
 		s.phase = known
+	} else {
+		s.stranger = srv.strangers.Stranger(nc.RemoteAddr(), s.makeRoom)
 	}
 	if t, ok := nc.(*tls.Conn); ok {
 		state := t.ConnectionState()
@@ -484,6 +488,12 @@ func (s *session) goAway(turn int) {
 	p := s.srv.place()
 	out := wire.Outcome{Text: "this node stops; connect to another one", Address: p.refuge(topics, turn)}
 	_ = s.conn.TrySend(&netproto.Frame{Type: wire.TypeGoAway, Status: netproto.StatusClosed, Head: out.AppendTo(nil)})
+}
+
+// makeRoom is the end of a session in Server.strangers.
+func (s *session) makeRoom() {
+	s.expel(awayCrowded, fmt.Sprintf("no Auth, and %d further clients that have sent none are connected, which is the most "+
+		"that there may be (max-unauthenticated-connections)", s.srv.opts.MaxStrangers))
 }
 
 // expel ends the connection of a stranger. reason is for the metrics.

@@ -187,7 +187,14 @@ func clientHello() netproto.Hello {
 // try connects; edit changes the options.
 func (w *world) try(edit func(*netproto.Options)) (*client, error) {
 	w.t.Helper()
-	nc, err := net.Dial("tcp", w.s.Addr().String())
+	return w.tryFrom("127.0.0.1", edit)
+}
+
+// tryFrom is try from another address of this machine.
+func (w *world) tryFrom(ip string, edit func(*netproto.Options)) (*client, error) {
+	w.t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
+	nc, err := d.Dial("tcp", w.s.Addr().String())
 	if err != nil {
 		w.t.Fatal(err)
 	}

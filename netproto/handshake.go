@@ -102,7 +102,8 @@ func (o *Options) accept(nc net.Conn) (peer Hello, version Version, answer []byt
 	return peer, self.Chosen, sealAck(&self, secrets, hello, nonce), nil
 }
 
-// start runs a handshake under its deadline and ctx, then starts the connection. It closes nc on an error.
+// start runs a handshake under its deadline and ctx, then starts the connection. It closes nc on an error. If ctx ends
+// with a cause that is a RefusedError, the peer is told it.
 func start(ctx context.Context, nc net.Conn, o *Options, shake func() (Hello, Version, error)) (*Conn, error) {
 	if err := nc.SetDeadline(time.Now().Add(o.HandshakeTimeout)); err != nil {
 		_ = nc.Close()
@@ -116,8 +117,11 @@ func start(ctx context.Context, nc net.Conn, o *Options, shake func() (Hello, Ve
 	peer, version, err := shake()
 	if !stop() {
 		<-ended // else that function might still set its deadline at any moment
+		var refused *RefusedError
 		if err == nil {
 			farewell(nc)
+		} else if errors.As(context.Cause(ctx), &refused) {
+			refuse(nc, o, refused.Status, refused.Text)
 		}
 		err = context.Cause(ctx)
 	}

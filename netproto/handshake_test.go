@@ -8,6 +8,7 @@ import (
 	"net"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -202,6 +203,63 @@ func TestHandshakeContextEndsAfterAnswer(t *testing.T) {
 	}
 	mustBe(t, <-failed, context.Canceled)
 	mustBe(t, s.wait(t), ErrGoodbye)
+}
+
+// Connections that say nothing keep nobody out, also if new ones come faster than a client says Hello: the oldest of
+// their address goes, and is told that the port is busy.
+func TestServeSilentConnections(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var crowded atomic.Int64
+	ended := make(chan error, 1)
+	o := testOptions("server", newSink(nil))
+	o.MaxHandshakeCount, o.HandshakeTimeout = 4, time.Minute
+	go func() {
+		ended <- Serve(ctx, ln, o, 1000, func(_ net.Addr, err error) {
+			if errors.Is(err, ErrTooManyHandshakes) {
+				crowded.Add(1)
+			}
+		})
+	}()
+	dial := func(ip string) net.Conn {
+		t.Helper()
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
+		nc, err := d.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { nc.Close() })
+		return nc
+	}
+	first := dial("127.0.0.1")
+	for range 9 {
+		dial("127.0.0.1")
+	}
+	until(t, "the oldest had to go", func() bool { return crowded.Load() == 6 })
+	busy := testOptions("n", newSink(nil))
+	if _, err := Connect(context.Background(), first, busy); !IsBusy(err) {
+		t.Errorf("the oldest was told: %v", err)
+	}
+	honest := dial("127.0.0.2")
+	until(t, "one more had to go", func() bool { return crowded.Load() == 7 })
+	for range 20 {
+		dial("127.0.0.1")
+	}
+	until(t, "others had to go", func() bool { return crowded.Load() == 27 })
+	s := newSink(nil)
+	c, err := Connect(context.Background(), honest, testOptions("n", s))
+	if err != nil {
+		t.Fatalf("a client of another address: %v", err)
+	}
+	c.Close()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	noGoroutines(t)
 }
 
 // Serve refuses connections above its limit, and leaves nothing behind when it ends.

@@ -8,6 +8,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"penstock/internal/strangers"
 )
 
 const (
@@ -21,10 +23,11 @@ const (
 var ErrTooManyHandshakes = errors.New("netproto: too many handshakes at once")
 
 // Serve accepts connections from ln: at most maxConnCount at a time, of which at most Options.MaxHandshakeCount are in
-// their handshake. Further connections get StatusOverloaded. When ctx ends, Serve closes ln, closes all connections in
-// order, and returns nil after they have ended. An error means that the listener broke; in that case, too, all
-// connections have ended. failed, if not nil, is called with the reason when a connection is refused or its handshake
-// fails; several goroutines may call it at once, and it must not block.
+// their handshake. Beyond maxConnCount, a new connection gets StatusOverloaded; beyond MaxHandshakeCount, the oldest one
+// that is in its handshake, of the address that has the most, so that connections that say nothing keep nobody out. When
+// ctx ends, Serve closes ln, closes all connections in order, and returns nil after they have ended. An error means that
+// the listener broke; in that case, too, all connections have ended. failed, if not nil, is called with the reason when
+// a connection is refused or its handshake fails; several goroutines may call it at once, and it must not block.
 func Serve(
 	ctx context.Context, ln net.Listener, options Options, maxConnCount int, failed func(remote net.Addr, err error),
 ) error {
@@ -37,7 +40,9 @@ func Serve(
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stop()
 	var all sync.WaitGroup
-	conns, handshakes := make(chan struct{}, maxConnCount), make(chan struct{}, o.MaxHandshakeCount)
+	conns, unproven := make(chan struct{}, maxConnCount), strangers.New(o.MaxHandshakeCount)
+	crowded := fmt.Errorf("%w: %w", ErrTooManyHandshakes, overload(fmt.Sprintf("%d handshakes are under way, the most at "+
+		"a time (max-tls-handshakes), and this was the oldest of its address", o.MaxHandshakeCount)))
 	for pause := minAcceptPause; ; {
 		nc, err := ln.Accept()
 		if err != nil {
@@ -55,21 +60,20 @@ func Serve(
 		}
 		pause = minAcceptPause
 		if !tryEnter(conns) {
-			failed(nc.RemoteAddr(), overloaded(nc, &o, fmt.Sprintf("%d connections are open, the most that the port "+
-				"may have (max-connections)", maxConnCount)))
+			full := overload(fmt.Sprintf("%d connections are open, the most that the port may have (max-connections)",
+				maxConnCount))
+			refuse(nc, &o, full.Status, full.Text)
+			failed(nc.RemoteAddr(), full)
 			continue
 		}
-		if !tryEnter(handshakes) {
-			<-conns
-			err := overloaded(nc, &o, fmt.Sprintf("%d handshakes are under way, the most at a time (max-tls-handshakes)",
-				o.MaxHandshakeCount))
-			failed(nc.RemoteAddr(), fmt.Errorf("%w: %w", ErrTooManyHandshakes, err))
-			continue
-		}
+		shaking, giveUp := context.WithCancelCause(ctx)
+		member := unproven.Stranger(nc.RemoteAddr(), func() { giveUp(crowded) })
+		member.Enter()
 		all.Go(func() {
 			defer func() { <-conns }()
-			c, err := Accept(ctx, nc, o)
-			<-handshakes
+			defer giveUp(nil)
+			c, err := Accept(shaking, nc, o)
+			member.Leave()
 			if err != nil {
 				failed(nc.RemoteAddr(), err)
 				return
@@ -105,10 +109,8 @@ func pauseFor(ctx context.Context, pause *time.Duration) bool {
 	}
 }
 
-func overloaded(nc net.Conn, o *Options, what string) error {
-	err := &RefusedError{Status: StatusOverloaded, Text: what + "; try again later, or another node"}
-	refuse(nc, o, err.Status, err.Text)
-	return err
+func overload(what string) *RefusedError {
+	return &RefusedError{Status: StatusOverloaded, Text: what + "; try again later, or another node"}
 }
 
 // Refuse tells a peer that was not accepted why, and closes nc. The peer is told nothing about this side.

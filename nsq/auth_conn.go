@@ -98,7 +98,9 @@ func (c *conn) certified() string {
 func (c *conn) prove(secret string) (*auth.Principal, *fault) {
 	c.submit()
 	c.waiting.Store(true)
+	c.stay(true)
 	who, err := c.srv.auth.Find(c.ctx, c.credential(secret))
+	c.stay(false)
 	c.lastByte.Store(c.srv.now())
 	c.waiting.Store(false)
 	switch {

@@ -14,6 +14,7 @@ import (
 	"penstock/engine"
 	"penstock/internal/lock"
 	"penstock/internal/netio"
+	"penstock/internal/strangers"
 )
 
 const magic = "  V2"
@@ -61,11 +62,10 @@ type conn struct {
 	tls     *tls.Conn // nil: none
 	stream  io.Reader // the decoded bytes of the wire; nil if wire is nil
 
-	// What the client may do if AUTH is required. Any goroutine may read login; granted belongs to the reader. stranger
-	// is guarded by Server.mu: the client has to send AUTH and has not, so it is one of Server.strangers.
+	// What the client may do if AUTH is required. Any goroutine may read login; the others belong to the reader.
 	login    atomic.Pointer[login] // nil: no successful AUTH yet
 	granted  granted
-	stranger bool
+	stranger *strangers.Stranger // its place in Server.strangers; nil: it need not send AUTH, or has
 
 	// While the connection is in Server.poll, the fields above and these belong to the poll's goroutine.
 	lonely   int      // reads in a row in which no other publisher had input

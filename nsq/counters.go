@@ -165,7 +165,7 @@ func (s *Server) meter() metrics.ServerMeter {
 	m.Connections["native"] = m.Native.Connections
 	m.AuthFailures += m.Native.AuthFailures
 	s.mu.Lock()
-	m.Connections["nsq"], m.Strangers = len(s.conns), len(s.strangers)
+	m.Connections["nsq"], m.Strangers = len(s.conns), s.strangers.Size()
 	s.mu.Unlock()
 	for r, name := range reasonNames {
 		m.Refused[name] = s.counts.refused[r].Load()

@@ -101,7 +101,7 @@ type Options struct {
 	MaxCommandTime       time.Duration // time from a command's first byte to its last; default 60 s
 
 	// Of connections whose client has to send AUTH and has not; see stranger.go.
-	MaxStrangers     int           // for one beyond it the oldest is closed; default 256
+	MaxStrangers     int           // for one beyond it the oldest of the address that has the most is closed; default 256
 	MaxStrangerBytes int           // of the bodies of all commands of one before AUTH; default 4 KiB
 	StrangerTime     time.Duration // to send AUTH; default 10 s
 

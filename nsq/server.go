@@ -19,6 +19,7 @@ import (
 	"penstock/internal/descriptors"
 	"penstock/internal/lock"
 	"penstock/internal/netio"
+	"penstock/internal/strangers"
 	"penstock/native"
 	"penstock/nsq/auth"
 	"penstock/nsq/internal/audit"
@@ -79,11 +80,10 @@ type Server struct {
 	large      *semaphore.Weighted // Options.MaxLargeInputBytes
 	largeBytes atomic.Int64        // what is taken of large
 
-	mu    lock.Mutex[lock.NSQServer]
-	conns map[*conn]struct{}
-	// strangers are those of conns that have to send AUTH and have not, in the order of their coming: at most
-	// Options.MaxStrangers.
-	strangers []*conn
+	strangers *strangers.Room // connections whose client has to send AUTH and has not: at most Options.MaxStrangers
+
+	mu        lock.Mutex[lock.NSQServer]
+	conns     map[*conn]struct{}
 	stopping  bool
 	stopOnce  sync.Once
 	auditOnce sync.Once
@@ -104,7 +104,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		quit:    make(chan struct{}),
 		conns:   make(map[*conn]struct{}),
 		large:   semaphore.NewWeighted(o.MaxLargeInputBytes),
-		history: history.New(),
+		history: history.New(), strangers: strangers.New(o.MaxStrangers),
 	}
 	s.metrics = metrics.New(metrics.Options{
 		Engine: e, Version: s.opts.Version, Started: s.started, MaxSeries: s.opts.MaxMetricSeries,
@@ -310,45 +310,36 @@ func (s *Server) welcome(nc *net.TCPConn) {
 		return
 	}
 	s.mu.Lock()
-	full, crowded := len(s.conns) >= s.opts.MaxConnections, c.stranger && len(s.strangers) >= s.opts.MaxStrangers
-	var mute *conn
-	if crowded && !full && !s.stopping {
-		if mute = s.oldestMute(); mute != nil {
-			mute.leaveStrangers()
-			crowded = false
-		}
+	full := len(s.conns) >= s.opts.MaxConnections
+	s.mu.Unlock()
+	if full {
+		c.kill()
+		s.opts.Logger.Warn("refusing an NSQ connection: MaxConnections reached",
+			"client", c.remote, "limit", s.opts.MaxConnections)
+		return
 	}
-	if full || crowded || s.stopping {
+	if c.stranger != nil && !c.stranger.Enter() {
+		c.turnAway()
+		return
+	}
+	s.mu.Lock()
+	if s.stopping {
 		s.mu.Unlock()
-		switch {
-		case full:
-			c.kill()
-			s.opts.Logger.Warn("refusing an NSQ connection: MaxConnections reached",
-				"client", c.remote, "limit", s.opts.MaxConnections)
-		case crowded:
-			c.turnAway()
-		default:
-			c.kill()
-		}
+		c.leaveStrangers()
+		c.kill()
 		return
 	}
 	s.conns[c] = struct{}{}
-	if c.stranger {
-		s.strangers = append(s.strangers, c)
-	}
 	s.wg.Add(1)
 	s.mu.Unlock()
-	if mute != nil {
-		mute.makeRoom()
-	}
 	go c.serve()
 }
 
 func (s *Server) remove(c *conn) {
 	s.mu.Lock()
 	delete(s.conns, c)
-	c.leaveStrangers()
 	s.mu.Unlock()
+	c.leaveStrangers()
 	s.wg.Done()
 }
 

@@ -138,7 +138,17 @@ type client struct {
 
 func (n *node) dialRaw(t testing.TB) *client {
 	t.Helper()
-	nc, err := net.Dial("tcp", n.TCPAddr().String())
+	return n.dialFrom(t, "")
+}
+
+// dialFrom connects from an address of this machine; "": the usual one.
+func (n *node) dialFrom(t testing.TB, ip string) *client {
+	t.Helper()
+	var d net.Dialer
+	if ip != "" {
+		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(ip)}
+	}
+	nc, err := d.Dial("tcp", n.TCPAddr().String())
 	if err != nil {
 		t.Fatal(err)
 	}

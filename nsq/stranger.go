@@ -2,7 +2,6 @@ package nsq
 
 import (
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -12,8 +11,9 @@ import (
 // Strangers are clients that have to prove who they are, with AUTH, and have not. Until then a client costs the node
 // little, whatever it sends:
 //
-//   - at most MaxStrangers of them are connected at once; for the next one the oldest that says nothing has to go, so
-//     clients that hold connections cannot keep others out;
+//   - at most MaxStrangers of them are connected at once; for the next one, the oldest of the address that has the most
+//     has to go, so that clients that hold connections, or open many, cannot keep others out; one for which the node
+//     waits for an auth server stays (package strangers);
 //   - the bodies of their commands have at most MaxStrangerBytes together; a larger one is refused before it is read;
 //   - they have StrangerTime to send AUTH;
 //   - their read buffers do not grow, and a deflate compressor, which takes about 1 MiB, is made only after AUTH.
@@ -23,7 +23,7 @@ import (
 // beStranger makes a new connection that of a stranger.
 func (c *conn) beStranger() {
 	o := &c.srv.opts
-	c.stranger = true
+	c.stranger = c.srv.strangers.Stranger(c.out.nc.RemoteAddr(), c.makeRoom)
 	c.parser.stranger, c.parser.allowance = true, o.MaxStrangerBytes
 	c.in.small = true
 	c.authBy.Store(c.srv.now() + int64(o.StrangerTime))
@@ -37,33 +37,26 @@ func (c *conn) beKnown() {
 		c.wire.in.small = false
 	}
 	c.authBy.Store(0)
-	c.srv.mu.Lock()
 	c.leaveStrangers()
-	c.srv.mu.Unlock()
 }
 
-// leaveStrangers ends the connection's part in Server.strangers. The caller holds Server.mu.
+// leaveStrangers ends the connection's part in Server.strangers. The reader calls it.
 func (c *conn) leaveStrangers() {
-	if c.stranger {
-		c.stranger = false
-		i := slices.Index(c.srv.strangers, c)
-		c.srv.strangers = slices.Delete(c.srv.strangers, i, i+1)
+	if c.stranger != nil {
+		c.stranger.Leave()
+		c.stranger = nil
 	}
 }
 
-// oldestMute returns the oldest stranger that this node does not wait for an auth server for, or nil. The caller holds
-// s.mu.
-func (s *Server) oldestMute() *conn {
-	for _, c := range s.strangers {
-		if !c.waiting.Load() {
-			return c
-		}
+// stay says whether the node itself works on the client's proof, so that the client must not be made to go.
+func (c *conn) stay(stays bool) {
+	if c.stranger != nil {
+		c.stranger.Stay(stays)
 	}
-	return nil
 }
 
-// makeRoom ends the connection of a stranger, because others have come since and there are too many. The caller has
-// made it leave the strangers.
+// makeRoom ends the connection of a stranger, because others have come since and there are too many. It is the end of
+// the connection in Server.strangers.
 func (c *conn) makeRoom() {
 	c.countStranger(&c.srv.counts.strangerConns, fmt.Sprintf("no AUTH, and %d further clients that have sent none are "+
 		"connected, which is the most that there may be", c.srv.opts.MaxStrangers))

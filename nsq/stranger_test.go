@@ -103,11 +103,7 @@ func TestStrangersAreFew(t *testing.T) {
 	}
 	strangers := func(want int) {
 		t.Helper()
-		eventually(t, "the count of strangers", func() bool {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			return len(n.strangers) == want
-		})
+		eventually(t, "the count of strangers", func() bool { return n.strangers.Size() == want })
 	}
 	strangers(3)
 	const why = "no AUTH, and 3 further clients that have sent none are connected, which is the most that there may be"
@@ -140,6 +136,27 @@ func TestStrangersAreFew(t *testing.T) {
 		c.nc.Close()
 	}
 	strangers(0)
+}
+
+// Whoever opens connections all the time pays for it: a client of another address has all the time that it needs.
+func TestStrangersOfAnotherAddressStay(t *testing.T) {
+	t.Parallel()
+	n := startClosed(t, Options{MaxStrangers: 8})
+	for range 8 {
+		n.dialRaw(t)
+	}
+	eventually(t, "the places are taken", func() bool { return n.strangers.Size() == 8 })
+	honest := n.dialFrom(t, "127.0.0.2")
+	honest.send(magic + "IDENTIFY\n\x00\x00\x00\x02{}")
+	honest.ok() // it is among the strangers now
+	refused := n.counts.strangerConns.Load()
+	for range 100 {
+		n.dialRaw(t)
+	}
+	eventually(t, "the others had to go", func() bool { return n.counts.strangerConns.Load() == refused+100 })
+	honest.login()
+	honest.send(pub("t", "x"))
+	honest.ok()
 }
 
 // A client for which the node waits for an auth server does not have to go. If all are such, the next one is told so.

@@ -83,7 +83,7 @@ func clusterRows(c *clusterSettings) []*setting {
 				"them can read and change everything"),
 		row("cluster-max-handshakes", "64", count(&c.maxHandshakes, 1),
 			"maximum number of connections to cluster-address that have not shown yet that they come from a node of the "+
-				"cluster; the oldest is closed for a newer one"),
+				"cluster; the oldest of the address that has the most is closed for a newer one"),
 		row("cluster-name", "penstock", text(&c.name),
 			"name of the cluster; clusters that share an etcd need different names"),
 		row("cluster-peers", "", text(&c.peers),

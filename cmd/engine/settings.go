@@ -322,7 +322,7 @@ func securitySettings(o *nsq.Options, on *offers) []*setting {
 			"HTTP method for requests to auth-http-address: GET or POST"),
 		row("max-unauthenticated-connections", "256", count(&o.MaxStrangers, 1),
 			"where AUTH is required, maximum number of NSQ connections, and of native ones, that have not sent it; for a "+
-				"further one the oldest is closed"),
+				"further one the oldest of the address that has the most is closed"),
 		row("max-unauthenticated-bytes", "4KiB", size(&o.MaxStrangerBytes, 64),
 			"maximum size of the bodies of all commands that an NSQ connection sends before AUTH, where it is required; of "+
 				"all frames of a native one"),

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"net"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
+	"penstock/internal/strangers"
 	"penstock/netproto"
 )
 
@@ -25,7 +25,7 @@ func (l *link) name() string {
 // accept takes connections until the Net is closed. If the listener fails otherwise (usually because no file
 // descriptors are left), accept tries again after a pause: if it gave up, this node would be cut off.
 func (n *Net) accept() {
-	newest := make(chan *handshake, n.o.MaxHandshakeCount) // the newest sockets; only this goroutine uses it
+	unproven := strangers.New(n.o.MaxHandshakeCount)
 	for {
 		nc, err := n.o.Listener.Accept()
 		switch {
@@ -43,39 +43,30 @@ func (n *Net) accept() {
 			continue
 		}
 		serial := n.accepted.Add(1)
-		if len(newest) == cap(newest) {
-			if old := <-newest; old.over.CompareAndSwap(false, true) {
-				n.crowded.Add(1)
-				_ = old.nc.Close() // a node will dial again
-			}
-		}
-		h := &handshake{nc: nc}
-		newest <- h
-		n.all.Go(func() { n.take(h, serial) })
+		member := unproven.Stranger(nc.RemoteAddr(), func() {
+			n.crowded.Add(1)
+			_ = nc.Close() // a node will dial again
+		})
+		member.Enter()
+		n.all.Go(func() { n.take(nc, member, serial) })
 	}
 }
 
-// handshake is an accepted socket. over becomes true when its handshake ends, or when it has to go because
-// MaxHandshakeCount newer ones were accepted meanwhile.
-type handshake struct {
-	nc   net.Conn
-	over atomic.Bool
-}
-
-// take turns an accepted socket into a connection and runs it.
-func (n *Net) take(h *handshake, serial uint64) {
+// take turns an accepted socket into a connection and runs it. member is its place among those whose handshake is not
+// over.
+func (n *Net) take(nc net.Conn, member *strangers.Stranger, serial uint64) {
 	s := n.newSession(nil)
 	s.serial = serial
 	defer s.cancel(nil)
-	c, err := n.shake(h.nc, s)
-	if !h.over.CompareAndSwap(false, true) && err == nil {
+	c, err := n.shake(nc, s)
+	if !member.Leave() && err == nil {
 		c.Abort(errCrowded)
 		<-c.Done()
 		err = errCrowded
 	}
 	if err != nil {
 		n.acceptFailed.Add(1)
-		n.refused(h.nc, err)
+		n.refused(nc, err)
 		return
 	}
 	if s.twin {

@@ -102,7 +102,8 @@ type Options struct {
 	Trust    Trust
 	// MaxHandshakeCount bounds the accepted connections whose handshake is not over: the peers that have not shown yet
 	// that they belong to the cluster. Each costs a few KiB, with TLS at most a few hundred. If another one comes, the
-	// oldest is closed, so that peers that say nothing cannot keep nodes out. 0: DefaultMaxHandshakeCount.
+	// oldest of the address that has the most is closed, so that peers that say nothing cannot keep nodes out. 0:
+	// DefaultMaxHandshakeCount.
 	MaxHandshakeCount int
 	// Conn has the limits of every connection. Zero values mean netproto's defaults, except SilenceTimeout, whose
 	// default is DefaultSilenceTimeout. The Net itself sets Handler, Admit, and Hello except Hello's limits.

@@ -2,7 +2,7 @@ package web
 
 import (
 	"cmp"
-	"container/list"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +12,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"penstock/internal/strangers"
 )
 
 // Limits of all HTTP servers.
@@ -27,7 +29,9 @@ const (
 // Limits are those that differ between nodes, or tests. 0 stands for the default.
 type Limits struct {
 	IdleTime time.Duration // a connection on which nothing is asked ends; default DefaultIdleTime
-	MaxIdle  int           // of these connections; for one beyond it the one that is idle longest ends; default 4096
+	// MaxIdle bounds the connections on which no request is served; for one beyond it, the oldest of the address that has
+	// the most ends. Default 4096.
+	MaxIdle  int
 	BodyTime time.Duration // a body may take so long at any rate; default 60 s
 }
 
@@ -43,49 +47,107 @@ func (l Limits) withDefaults() Limits {
 // a server that NewServer made. Messages from net/http are logged at the debug level, panics of handlers as errors.
 func NewServer(h http.Handler, gate *Gate, log *slog.Logger) *http.Server {
 	l := gate.Limits.withDefaults()
-	idle := idlers{most: l.MaxIdle}
+	lobby := &lobby{room: strangers.New(l.MaxIdle), at: map[net.Conn]*waiting{}}
 	return &http.Server{
-		Handler:           l.timed(gate.handler(h, log)),
+		Handler:           lobby.keep(l.timed(gate.handler(h, log))),
 		ReadHeaderTimeout: HeaderTimeout,
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       l.IdleTime,
 		MaxHeaderBytes:    MaxHeaderBytes,
-		ConnState:         idle.changed,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ConnState:         lobby.changed,
+		ConnContext: func(ctx context.Context, nc net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, nc)
+		},
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 }
 
-// idlers are the connections of a server on which nothing is asked just now. Any goroutine may use them.
-type idlers struct {
-	most int
+// lobby bounds the connections of a server on which no request is being served: those on which nothing has been asked
+// yet, those whose request has not come completely, and those that are kept for the next one. Any goroutine may use it.
+type lobby struct {
+	room *strangers.Room
 
-	mu    sync.Mutex
-	order list.List // of net.Conn; the front one is idle longest
-	at    map[net.Conn]*list.Element
+	mu sync.Mutex
+	at map[net.Conn]*waiting
 }
+
+// waiting is one open connection.
+type waiting struct {
+	place   *strangers.Stranger
+	serving int // requests; lobby.mu guards it
+}
+
+type connKey struct{}
 
 // changed is http.Server.ConnState.
-func (i *idlers) changed(nc net.Conn, state http.ConnState) {
-	i.mu.Lock()
-	if e := i.at[nc]; e != nil {
-		i.order.Remove(e)
-		delete(i.at, nc)
-	}
-	var oldest net.Conn
-	if state == http.StateIdle {
-		if i.at == nil {
-			i.at = make(map[net.Conn]*list.Element)
+func (l *lobby) changed(nc net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		l.mu.Lock()
+		w := &waiting{place: l.enter(nc)}
+		l.at[nc] = w
+		l.mu.Unlock()
+		w.place.Enter()
+	case http.StateClosed, http.StateHijacked:
+		l.mu.Lock()
+		w := l.at[nc]
+		delete(l.at, nc)
+		l.mu.Unlock()
+		if w != nil {
+			w.place.Leave()
 		}
-		i.at[nc] = i.order.PushBack(nc)
-		if i.order.Len() > i.most {
-			oldest = i.order.Remove(i.order.Front()).(net.Conn)
-			delete(i.at, oldest)
+	}
+}
+
+func (l *lobby) enter(nc net.Conn) *strangers.Stranger {
+	return l.room.Stranger(nc.RemoteAddr(), func() { _ = nc.Close() })
+}
+
+// begin takes a connection out while a request of it is served. It returns false if the connection had to go already:
+// then its client will not hear of the request, and takes it for not served.
+func (l *lobby) begin(nc net.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := l.at[nc]
+	if w == nil {
+		return true
+	}
+	w.serving++
+	return w.serving > 1 || w.place.Leave()
+}
+
+// end puts a connection back after begin.
+func (l *lobby) end(nc net.Conn) {
+	l.mu.Lock()
+	w := l.at[nc]
+	if w == nil {
+		l.mu.Unlock()
+		return
+	}
+	w.serving--
+	if w.serving > 0 {
+		l.mu.Unlock()
+		return
+	}
+	w.place = l.enter(nc)
+	place := w.place
+	l.mu.Unlock()
+	place.Enter()
+}
+
+// keep has the connections of a server's requests leave the lobby while h serves them.
+func (l *lobby) keep(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		nc, _ := r.Context().Value(connKey{}).(net.Conn)
+		if nc == nil {
+			h.ServeHTTP(w, r)
+			return
 		}
-	}
-	i.mu.Unlock()
-	if oldest != nil {
-		_ = oldest.Close()
-	}
+		if l.begin(nc) {
+			defer l.end(nc)
+			h.ServeHTTP(w, r)
+		}
+	})
 }
 
 // bodyDeadline is the rule for a body of which so many bytes have arrived: when more of it must have come, after its

@@ -2,14 +2,18 @@ package web
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"penstock/internal/strangers"
 )
 
 // serveWith serves "OK", after the whole body was read, under limits.
@@ -48,7 +52,13 @@ type asking struct {
 
 func ask(t *testing.T, address string) *asking {
 	t.Helper()
-	nc, err := net.Dial("tcp", address)
+	return askFrom(t, "127.0.0.1", address)
+}
+
+func askFrom(t *testing.T, ip, address string) *asking {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
+	nc, err := d.Dial("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,40 +137,67 @@ func TestBodyDeadline(t *testing.T) {
 	}
 }
 
-// Of the connections on which nothing is asked, only so many stay: the one that is idle longest goes.
-func TestIdleConnections(t *testing.T) {
-	i := idlers{most: 2}
-	var near, far []net.Conn
+// Of the connections on which no request is served, only so many stay. Whoever opens many pays for it, also if they are
+// silent or send their headers slowly.
+func TestWaitingConnections(t *testing.T) {
+	address := serveWith(t, Limits{MaxIdle: 3})
+	ended := func(a *asking) {
+		t.Helper()
+		if _, err := a.r.ReadByte(); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("a connection did not have to go: %v", err)
+		}
+	}
+	idle := ask(t, address)
+	idle.send(get)
+	idle.answer()
+	silent, slow := ask(t, address), ask(t, address)
+	slow.send(get[:5])
+	honest := askFrom(t, "127.0.0.2", address)
+	ended(idle)
+	last := ask(t, address)
+	ended(silent)
+	for range 20 {
+		ask(t, address)
+	}
+	ended(slow)
+	ended(last)
+	for range 3 {
+		honest.send(get)
+		if code, body := honest.answer(); code != 200 || body != "OK" {
+			t.Errorf("a client of another address: %d %q", code, body)
+		}
+	}
+}
+
+// A connection on which a request is served is no stranger's, and none that has ended counts.
+func TestLobby(t *testing.T) {
+	l := &lobby{room: strangers.New(1), at: map[net.Conn]*waiting{}}
+	var near []net.Conn
 	for range 3 {
 		a, b := net.Pipe()
 		defer a.Close()
-		near, far = append(near, a), append(far, b)
-		i.changed(a, http.StateNew)
-		i.changed(a, http.StateActive)
+		defer b.Close()
+		near = append(near, a)
 	}
-	i.changed(near[0], http.StateIdle)
-	i.changed(near[1], http.StateIdle)
-	i.changed(near[0], http.StateActive)
-	i.changed(near[0], http.StateIdle)
-	i.changed(near[2], http.StateIdle)
-	closed := func(n int) bool {
-		_ = far[n].SetReadDeadline(time.Unix(1, 0))
-		_, err := far[n].Read(make([]byte, 1))
-		return err == io.EOF
+	l.changed(near[0], http.StateNew)
+	if !l.begin(near[0]) || !l.begin(near[0]) {
+		t.Error("a connection that waits cannot be served")
 	}
-	if closed(0) || !closed(1) || closed(2) {
-		t.Errorf("closed: %t %t %t, want the second one", closed(0), closed(1), closed(2))
+	l.changed(near[1], http.StateNew)
+	l.end(near[0]) // one of its two requests
+	if l.room.Size() != 1 {
+		t.Errorf("%d wait", l.room.Size())
 	}
-	i.changed(near[1], http.StateClosed)
-	i.changed(near[0], http.StateHijacked)
-	if len(i.at) != 1 || i.order.Len() != 1 {
-		t.Errorf("%d are left", len(i.at))
+	l.end(near[0])
+	if l.begin(near[1]) || !l.begin(near[0]) { // the second one had to go for the first
+		t.Error("the wrong one had to go")
 	}
-	// A server tells of its connections.
-	a := ask(t, serveWith(t, Limits{MaxIdle: -1}))
-	a.send(get)
-	a.answer()
-	if _, err := a.r.ReadByte(); err != io.EOF {
-		t.Errorf("an idle connection where none may be: %v", err)
+	l.changed(near[2], http.StateNew)
+	for _, nc := range near {
+		l.changed(nc, http.StateClosed)
+		l.end(nc)
+	}
+	if l.room.Size() != 0 || len(l.at) != 0 {
+		t.Errorf("%d wait, %d are known", l.room.Size(), len(l.at))
 	}
 }
