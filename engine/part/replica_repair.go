@@ -39,10 +39,10 @@ func (r *Replica) repair(m *replicate.Message) {
 	})
 }
 
-// notRepaired handles a repair that failed. If a file of the copy is broken, the copy is given up. Otherwise the
-// machine tries again. It takes mu.
+// notRepaired handles a repair that failed. If a file of the copy is broken, or holds batches of another history that
+// verify, the copy is given up. Otherwise the machine tries again. It takes mu.
 func (r *Replica) notRepaired(err error) {
-	if r.brokenFile() != nil {
+	if r.brokenFile() != nil || errors.Is(err, errOtherBatches) && r.othersHaveAll() {
 		r.discard(err, nil)
 		return
 	}
@@ -59,6 +59,11 @@ const repairLogEvery = 10 * time.Second
 
 // errBeginsBefore says that the damaged range begins before the bytes that were fetched.
 var errBeginsBefore = errors.New("engine: what is damaged begins before the range that was fetched")
+
+// errOtherBatches says that a damaged range does not begin and end where batches of the other replicas do. So batches
+// beside it are not those that the others have, although they verify: a second process has written to the same files.
+var errOtherBatches = errors.New("engine: a damaged range begins or ends inside a batch of the other replicas: this copy " +
+	"has batches beside it that they do not have")
 
 // repairRange writes body, which begins at offset at, over the isolated ranges of the log. Afterwards everything below
 // until can be read. If body ends inside a damaged range, only the part that body covers is repaired, and the machine
@@ -77,11 +82,19 @@ func (r *Replica) repairRange(
 			return 0, errBeginsBefore
 		}
 		bad.To = min(bad.To, end)
+		if !beginsAt(batches, bad.From) || bad.To < end && !beginsAt(batches, bad.To) {
+			return 0, errOtherBatches
+		}
 		if err := r.pt.log.Repair(w, bad, body[bad.From-at:bad.To-at]); err != nil {
 			return 0, err
 		}
 	}
 	return batches[len(batches)-1].Position + 1, nil
+}
+
+// beginsAt says whether one of the batches begins at an offset.
+func beginsAt(batches []replicate.Batch, at segment.Offset) bool {
+	return slices.ContainsFunc(batches, func(b replicate.Batch) bool { return b.Offset == at })
 }
 
 // isolated returns events that tell a new machine which positions of the log cannot be read. A machine does not inherit

@@ -21,13 +21,15 @@ const firstRetryPause = 30 * time.Second
 // devicePoll is how often a cut that waits for its device tries again.
 const devicePoll = time.Second
 
-// mayDiscard says whether the copy may be given up because of err. The row that this process knows may be from before
-// the copy joined the ISR. So the copy counts as outside the ISR only by a row that says that the copy is damaged: a
-// damaged copy does not join. It takes mu.
+// mayDiscard says whether the copy may be given up because of err. It takes mu.
 func (r *Replica) mayDiscard(err error) bool {
-	if !segment.DeviceFailed(err) {
-		return true
-	}
+	return !segment.DeviceFailed(err) || r.othersHaveAll()
+}
+
+// othersHaveAll says whether the in-sync replicas have all that was acknowledged without this copy. The row that this
+// process knows may be from before the copy joined the ISR. So the copy counts as outside the ISR only by a row that
+// says that the copy is damaged: a damaged copy does not join. It takes mu.
+func (r *Replica) othersHaveAll() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	row, self := r.row.Load(), r.node.member()

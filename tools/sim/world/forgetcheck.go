@@ -281,10 +281,41 @@ type held struct {
 	values map[int]bool
 }
 
+// maxMending is how long a copy may take to repair what was found damaged when all was read.
+const maxMending = 20_000 * ms
+
+// mendDamage reads all copies, so that the nodes find damage that nobody has read yet, and gives them time to repair it
+// from one another.
+func (w *World) mendDamage() {
+	damaged := func() (what string) {
+		for _, n := range w.nodes {
+			if n.e == nil || !n.running() {
+				continue
+			}
+			for _, v := range n.inside.Partitions() {
+				if err := n.eachRecord(v.ID, func(*segment.Record) {}); err != nil {
+					what = fmt.Sprintf("%s of %s: %v", w.partName(v.ID), n.name, err)
+				}
+			}
+		}
+		return what
+	}
+	what := damaged()
+	for began := w.now; what != "" && w.now-began < maxMending; what = damaged() {
+		w.runTo(w.now+1000*ms, nil)
+	}
+	f := &w.forget
+	if what != "" && !f.loose && !f.tainted && f.most <= 1 && len(f.forced) == 0 {
+		w.broken(3, "%d nodes at most had forgotten something at the same time, and a copy stays damaged for %v: %s", f.most,
+			time.Duration(maxMending), what)
+	}
+}
+
 // checkForgotten demands the first two rules.
 func (w *World) checkForgotten() {
 	f := &w.forget
 	w.readLetters()
+	w.mendDamage()
 	copies := map[nodePart]*held{}
 	asides := map[*node][]byte{}
 	for _, n := range w.nodes {
@@ -433,7 +464,7 @@ func (w *World) readLetters() {
 			if t == nil || t.of == nil {
 				continue
 			}
-			n.eachRecord(v.ID, func(r *segment.Record) {
+			_ = n.eachRecord(v.ID, func(r *segment.Record) {
 				headers := headersOf(r)
 				var id engine.ID
 				c := t.of.channelNamed(headers[engine.OriginChannelHeader])
@@ -450,8 +481,8 @@ func (w *World) readLetters() {
 }
 
 // eachRecord visits the messages of a copy, and those that wait and were carried behind their segments.
-func (n *node) eachRecord(id meta.PartitionID, visit func(*segment.Record)) {
-	_ = n.inside.ReadLog(id, 0, func(_ segment.Offset, h *segment.Header, body []byte) bool {
+func (n *node) eachRecord(id meta.PartitionID, visit func(*segment.Record)) error {
+	return n.inside.ReadLog(id, 0, func(_ segment.Offset, h *segment.Header, body []byte) bool {
 		if !h.Control() {
 			eachOf(h, body, visit)
 			return true
@@ -482,7 +513,7 @@ func (w *World) readHeld(n *node, id meta.PartitionID) *held {
 			c.start = v.StartID
 		}
 	})
-	n.eachRecord(id, func(r *segment.Record) {
+	_ = n.eachRecord(id, func(r *segment.Record) {
 		if v, err := w.book.parse(r.Body); err == nil && onlyFor(r.Headers) == "" {
 			c.values[v] = true
 		}
