@@ -194,7 +194,13 @@ func (s *sim) expectProgress() {
 		return // every disk of the ISR is gone or damaged: stopping is right, an operator decides (P9, P11)
 	}
 	mark := len(s.truth)
-	for i := range 120 { // a repair of two damaged places repairs all between them, and some ranges have one batch
+	// A repair of two damaged places repairs all between them, and some ranges have one batch: while the damage gets less,
+	// the time does not count.
+	left := s.damagedCount()
+	for i := 0; i < 120; i++ {
+		if now := s.damagedCount(); now < left {
+			left, i = now, min(i, 100)
+		}
 		if l := s.leaderNode(); l != nil && l.leader.Blocked() != 0 && i >= 20 && !s.giveUp(l) {
 			return
 		}
@@ -211,6 +217,19 @@ func (s *sim) expectProgress() {
 		}
 	}
 	s.fail("not whole again 6 s after the last fault")
+}
+
+// damagedCount counts the batches that all nodes' machines know to be damaged.
+func (s *sim) damagedCount() (count segment.Position) {
+	for _, n := range s.nodes {
+		switch {
+		case n.leader != nil:
+			count += n.leader.damage.until - n.leader.damage.from
+		case n.follower != nil:
+			count += n.follower.damage.until - n.follower.damage.from
+		}
+	}
+	return count
 }
 
 // giveUp plays an operator when a leader waits for a damaged copy that may have more and is not repaired. The operator
