@@ -80,6 +80,7 @@ type topicModel struct {
 type channelModel struct {
 	t         *topicModel
 	name      string
+	begun     int64 // when its creation was first asked for
 	created   int64 // when its creation was answered; 0: not yet, or unknown
 	first     bool  // no other channel was there or coming when it was made
 	doomed    bool  // it is deleted, or was tried to be

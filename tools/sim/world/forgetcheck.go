@@ -423,12 +423,13 @@ func (w *World) wanting(i int) string {
 }
 
 // nobodyKnows says whether a channel was forgotten with all members that knew it, because a node has forgotten
-// something since it was made. Retention does not wait for it, nor, if it was made again, for what lies before its new
-// start.
+// something since it was made, or because all who replicate ended at once when it had just been made (what was cut then
+// is aside, and an operator publishes messages again, but makes no channel). Retention does not wait for it, nor, if it
+// was made again, for what lies before its new start.
 func (w *World) nobodyKnows(c *channelModel, id engine.ID) bool {
 	f, part := &w.forget, meta.PartitionID{Topic: c.t.id, Partition: id.Partition()}
 	since := func(n *node) bool { return n.forgot.at > c.created }
-	if !f.loose && !f.forced[part] && (!f.tainted || !slices.ContainsFunc(w.nodes, since)) {
+	if !f.loose && !f.forced[part] && c.begun >= f.endedAt && (!f.tainted || !slices.ContainsFunc(w.nodes, since)) {
 		return false
 	}
 	served := false

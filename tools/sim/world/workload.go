@@ -128,7 +128,9 @@ func (w *World) createUntilDone(c *channelModel) {
 			return
 		}
 		if n := w.anyNode(); n != nil {
-			c.asking++
+			if c.asking++; c.begun == 0 {
+				c.begun = w.now
+			}
 			n.task(func(*engine.Engine) error {
 				topic, ok := n.topic(t)
 				if !ok {
