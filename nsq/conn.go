@@ -75,7 +75,9 @@ type conn struct {
 	returned chan struct{} // capacity 1: the poll has given the connection back
 	pollFD   int32         // its descriptor while it is in the poll, else 0; guarded by publisherPoll.mu
 
-	reserved int64 // of Server.large, for the command that is being received
+	// Of Server.received, for the command that is being received, and who pays for it.
+	reserved   int64
+	reservedBy string
 
 	// Any goroutine:
 	out       output

@@ -146,7 +146,7 @@ func (s *Server) meter() metrics.ServerMeter {
 			"connections": s.counts.strangerConns.Load(), "bytes": s.counts.strangerBytes.Load(),
 			"time": s.counts.strangerTime.Load(),
 		},
-		LargeInputBytes: s.largeBytes.Load(), LargeInputWaits: s.counts.inputWaits.Load(),
+		LargeInputBytes: s.received.Used(), LargeInputWaits: s.counts.inputWaits.Load(),
 		ModeratedReads: s.counts.moderated.Load(), PolledPublishers: s.poll.size.Load(),
 	}
 	m.CredentialsStale = s.counts.staleCredentials.Load()

@@ -14,9 +14,6 @@ import (
 	"penstock/nsq/internal/web"
 )
 
-// maxHTTPBodies bounds the total size of the request bodies that are being read or stored.
-const maxHTTPBodies = 256 << 20
-
 // table returns all routes of nsqd, and our own.
 func (s *Server) table() web.Table {
 	all := web.Table{}

@@ -101,7 +101,7 @@ func (s *Server) serveChannelSettings(c *engine.Channel, r *http.Request, _ url.
 		return set, nil
 	}
 	var set engine.ChannelSettings
-	if err := readSettings(r, &set); err != nil {
+	if err := s.readSettings(r, &set); err != nil {
 		return nil, err
 	}
 	if err := s.mayFeed(r, c, &set); err != nil {
@@ -128,8 +128,8 @@ func (s *Server) mayFeed(r *http.Request, c *engine.Channel, set *engine.Channel
 
 // readSettings decodes all settings from a request's body. An unknown name is refused, because ignoring it would set
 // something other than what the client asked for.
-func readSettings(r *http.Request, into any) error {
-	body, done, err := readBody(r, maxSettingsBytes,
+func (s *Server) readSettings(r *http.Request, into any) error {
+	body, done, err := s.readBody(r, maxSettingsBytes,
 		"the settings are larger than any that are valid; nothing was changed")
 	if err != nil {
 		return err

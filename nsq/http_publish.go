@@ -2,19 +2,23 @@ package nsq
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/valyala/bytebufferpool"
 
 	"penstock/engine"
 	"penstock/internal/clip"
+	"penstock/internal/shares"
+	"penstock/internal/strangers"
 	"penstock/nsq/internal/web"
 )
 
@@ -31,38 +35,41 @@ func overSize(code string, bytes any, most int) error {
 	return web.Beyond(413, code, "the size of the body in bytes", bytes, most, "max-body-bytes")
 }
 
-// bodyBudget counts the bytes of request bodies in memory, over all servers of the process.
-var bodyBudget atomic.Int64
-
 // readBody reads a request's body of at most most bytes; for a larger one it fails with the code tooBig, MSG_TOO_BIG or
-// BODY_TOO_BIG. The caller must call done when it no longer needs the body.
-func readBody(r *http.Request, most int, tooBig string) (body []byte, done func(), err error) {
+// BODY_TOO_BIG. What goes beyond httpReadStep is a part of Options.MaxLargeInputBytes, and of the share of the client's
+// token or address. The caller must call done when it no longer needs the body.
+func (s *Server) readBody(r *http.Request, most int, tooBig string) (body []byte, done func(), err error) {
 	if r.ContentLength > int64(most) {
 		return nil, nil, overSize(tooBig, r.ContentLength, most)
 	}
 	bb := bytebufferpool.Get()
-	reserved := int64(0)
+	held, who := int64(0), ""
 	done = func() {
-		bodyBudget.Add(-reserved)
+		if held > 0 {
+			s.received.Give(who, held)
+		}
 		if cap(bb.B) <= maxPooledBody {
 			bytebufferpool.Put(bb)
 		}
 	}
 	for {
-		if len(bb.B) == cap(bb.B) || int64(cap(bb.B)) > reserved {
+		if len(bb.B) == int(held)+httpReadStep {
 			// Room for twice what has arrived: the length that the request announces is not trusted.
-			want := max(cap(bb.B), min(2*len(bb.B), most+1), httpReadStep)
-			if bodyBudget.Add(int64(want)-reserved) > maxHTTPBodies {
-				bodyBudget.Add(reserved - int64(want))
+			if who == "" {
+				who = s.payer(r)
+			}
+			more := int64(min(len(bb.B), most+1-len(bb.B)))
+			if err := s.received.TryTake(who, more); err != nil {
 				done()
-				return nil, nil, web.Fail(503, "TOO_MANY_BODIES")
+				return nil, nil, s.noRoomFor(err)
 			}
-			reserved = int64(want)
-			if want > cap(bb.B) {
-				bb.B = append(make([]byte, 0, want), bb.B...)
-			}
+			held += more
 		}
-		n, err := r.Body.Read(bb.B[len(bb.B):cap(bb.B)])
+		room := int(held) + httpReadStep
+		if room > cap(bb.B) {
+			bb.B = append(make([]byte, 0, room), bb.B...)
+		}
+		n, err := r.Body.Read(bb.B[len(bb.B):room])
 		bb.B = bb.B[:len(bb.B)+n]
 		switch {
 		case len(bb.B) > most:
@@ -77,8 +84,32 @@ func readBody(r *http.Request, most int, tooBig string) (body []byte, done func(
 	}
 }
 
+// payer is who a request's body is charged to: the token, or the address of a client that has shown none.
+func (s *Server) payer(r *http.Request) string {
+	if s.auth != nil {
+		if who, err := s.principal(r, s.tokenOf(r)); err == nil {
+			return "token " + who.Name()
+		}
+	}
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return strangers.Of(net.TCPAddrFromAddrPort(at)).String()
+}
+
+// noRoomFor is the answer to a body for which there is no room.
+func (s *Server) noRoomFor(err error) error {
+	if errors.Is(err, shares.ErrShare) {
+		return web.Beyond(503, "TOO_MANY_BODIES", "the size in bytes of what this token or address has under way", "more",
+			s.received.Share(), "max-large-input-bytes, of which it may have a quarter")
+	}
+	return web.Beyond(503, "TOO_MANY_BODIES", "the size in bytes of all bodies that are under way", "more",
+		s.opts.MaxLargeInputBytes, "max-large-input-bytes")
+}
+
 func (s *Server) servePub(r *http.Request, q url.Values) (any, error) {
-	body, done, err := readBody(r, s.opts.MaxMessageBytes, "MSG_TOO_BIG")
+	body, done, err := s.readBody(r, s.opts.MaxMessageBytes, "MSG_TOO_BIG")
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +154,7 @@ func (s *Server) serveMpub(r *http.Request, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	body, done, err := readBody(r, s.opts.MaxBodyBytes, "BODY_TOO_BIG")
+	body, done, err := s.readBody(r, s.opts.MaxBodyBytes, "BODY_TOO_BIG")
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/nsq/internal/web"
 	"penstock/nsq/auth"
 	"penstock/nsq/auth/authtest"
 	"penstock/nsq/internal/listen"
@@ -112,23 +113,42 @@ func TestHTTPPublish(t *testing.T) {
 	if got := n.topicNow(t, "t").MessageCount; got != 9 {
 		t.Errorf("%d messages", got)
 	}
-	if held := bodyBudget.Load(); held != 0 {
+	if held := n.received.Used(); held != 0 {
 		t.Errorf("%d bytes of bodies are still counted", held)
 	}
 }
 
-// The total memory of request bodies is bounded. Requests beyond the bound are refused, and may be repeated.
+// The total memory of request bodies is bounded, and so is the share of a client. Requests beyond a bound are refused,
+// and may be repeated; small ones never are.
 func TestHTTPBodyBudget(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
-	bodyBudget.Add(maxHTTPBodies - httpReadStep)
-	defer bodyBudget.Add(-(maxHTTPBodies - httpReadStep))
-	n.post(t, "/pub?topic=t", "x")
-	if code, body := n.do(t, "POST", "/pub?topic=t", strings.Repeat("x", 100<<10)); code != 503 ||
-		body != `{"message":"TOO_MANY_BODIES"}` {
-		t.Errorf("%d %s", code, body)
+	large := strings.Repeat("x", 100<<10)
+	refused := func(why string) {
+		t.Helper()
+		n.post(t, "/pub?topic=t", "x")
+		reply, body := request(t, "POST", n.base+"/pub?topic=t", large)
+		if detail := reply.Header.Get(web.DetailHeader); reply.StatusCode != 503 ||
+			body != `{"message":"TOO_MANY_BODIES"}` || !strings.Contains(detail, why) {
+			t.Errorf("%d %s %q", reply.StatusCode, body, detail)
+		}
 	}
-	n.post(t, "/pub?topic=t", "x")
-	if got := n.topicNow(t, "t").MessageCount; got != 2 {
+	take := func(who string, bytes int64) {
+		t.Helper()
+		if err := n.received.TryTake(who, bytes); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 4 {
+		take(fmt.Sprint("tenant ", i), 64<<20)
+	}
+	refused("268435456 is allowed: see the node's setting max-large-input-bytes")
+	n.received.Give("tenant 0", 64<<20)
+	n.post(t, "/pub?topic=t", large)
+	take("127.0.0.1", 64<<20-50<<10)
+	refused("67108864 is allowed: see the node's setting max-large-input-bytes, of which it may have a quarter")
+	n.received.Give("127.0.0.1", 64<<20-50<<10)
+	n.post(t, "/pub?topic=t", large)
+	if got := n.topicNow(t, "t").MessageCount; got != 4 {
 		t.Errorf("%d messages", got)
 	}
 }

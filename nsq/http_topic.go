@@ -62,7 +62,7 @@ func (s *Server) serveTopicSettings(r *http.Request, q url.Values) (any, error) 
 		return t.Settings(), nil
 	}
 	var body topicChange
-	if err := readSettings(r, &body); err != nil {
+	if err := s.readSettings(r, &body); err != nil {
 		return nil, err
 	}
 	set, err := body.over(r.Context(), t)

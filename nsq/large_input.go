@@ -2,23 +2,28 @@ package nsq
 
 import (
 	"context"
+	"errors"
+
+	"penstock/internal/shares"
+	"penstock/internal/strangers"
 )
 
 // largeInputBytes is the size beyond which a command that has not arrived yet needs a part of
 // Options.MaxLargeInputBytes.
 const largeInputBytes = 64 << 10
 
-// reserve waits until the node has room for a command of need bytes, of which the first have arrived. Until then the
-// client's further bytes stay in its socket. Only one command of a connection is being received at a time, so nobody
-// who waits has a reservation; and each ends after MaxCommandTime at the latest.
+// reserve waits until the node has room for a command of need bytes, of which the first have arrived, and the client's
+// share has. Until then the client's further bytes stay in its socket. Only one command of a connection is being
+// received at a time, so nobody who waits has a reservation; and each ends after MaxCommandTime at the latest.
 func (c *conn) reserve(need int) *fault {
 	n := int64(blockBytes(need))
 	if n <= c.reserved {
 		return nil
 	}
 	c.unreserve()
-	if c.srv.large.TryAcquire(n) {
-		c.keep(n)
+	who := c.payer()
+	if c.srv.received.TryTake(who, n) == nil {
+		c.reserved, c.reservedBy = n, who
 		return nil
 	}
 	patience := c.srv.opts.MaxCommandTime + 4*sweepInterval // who has the room now must be gone by then
@@ -33,31 +38,39 @@ func (c *conn) reserve(need int) *fault {
 	}()
 	c.srv.counts.inputWaits.Add(1)
 	c.waiting.Store(true)
-	err := c.srv.large.Acquire(ctx, n)
+	err := c.srv.received.Take(ctx, who, n)
 	c.commandSince.Store(c.srv.now())
 	c.lastByte.Store(c.srv.now())
 	c.waiting.Store(false)
 	switch {
 	case err == nil:
-		c.keep(n)
+		c.reserved, c.reservedBy = n, who
 	case c.stopping.Load() || c.ctx.Err() != nil: // the next read tells
+	case errors.Is(err, shares.ErrShare):
+		return faultf("E_BAD_BODY body of %d bytes has found no room for %v, because other large commands of this client's "+
+			"token or address are being received, of %d bytes at most (a quarter of max-large-input-bytes); nothing of it was "+
+			"stored, try again later", need, patience, c.srv.received.Share())
 	default:
 		return faultf("E_BAD_BODY body of %d bytes has found no room for %v, because too many large ones are being "+
-			"received on this node; nothing of it was stored, try again later", need, patience)
+			"received on this node, of %d bytes at most (max-large-input-bytes); nothing of it was stored, try again later",
+			need, patience, c.srv.opts.MaxLargeInputBytes)
 	}
 	return nil
 }
 
-func (c *conn) keep(n int64) {
-	c.reserved = n
-	c.srv.largeBytes.Add(n)
+// payer is who the connection's large commands are charged to: its token, or the address of a client that has shown
+// none.
+func (c *conn) payer() string {
+	if l := c.login.Load(); l != nil {
+		return "token " + l.who.Name()
+	}
+	return strangers.Of(c.out.nc.RemoteAddr()).String()
 }
 
 // unreserve gives the reservation back. The command that it was for has arrived, or never will.
 func (c *conn) unreserve() {
 	if n := c.reserved; n > 0 {
 		c.reserved = 0
-		c.srv.largeBytes.Add(-n)
-		c.srv.large.Release(n)
+		c.srv.received.Give(c.reservedBy, n)
 	}
 }

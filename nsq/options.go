@@ -109,8 +109,9 @@ type Options struct {
 
 	moderationPace time.Duration // 0: as in moderate.go; tests of loaded machines set it
 
-	// MaxLargeInputBytes bounds the memory of all commands above 64 KiB that have not wholly arrived. The default is
-	// 256 MiB, or what the largest command takes if that is more.
+	// MaxLargeInputBytes bounds the memory of all commands above 64 KiB that have not wholly arrived, and of bodies above
+	// 16 KiB of HTTP requests. A token, or the address of clients without one, has a quarter of it, or what the largest
+	// command takes. The default is 256 MiB, or what the largest command takes if that is more.
 	MaxLargeInputBytes int64
 
 	// MaxInFlightBytes bounds the total size of the bodies that are in flight to one consumer, whatever its RDY; 0: no

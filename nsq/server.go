@@ -10,15 +10,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"golang.org/x/sync/semaphore"
 
 	"penstock/engine"
 	"penstock/internal/descriptors"
 	"penstock/internal/lock"
 	"penstock/internal/netio"
+	"penstock/internal/shares"
 	"penstock/internal/strangers"
 	"penstock/native"
 	"penstock/nsq/auth"
@@ -77,8 +75,7 @@ type Server struct {
 	history  *history.Log
 	kept     history.Kept // of other nodes
 
-	large      *semaphore.Weighted // Options.MaxLargeInputBytes
-	largeBytes atomic.Int64        // what is taken of large
+	received *shares.Budget // Options.MaxLargeInputBytes: large commands and bodies that have not wholly arrived
 
 	strangers *strangers.Room // connections whose client has to send AUTH and has not: at most Options.MaxStrangers
 
@@ -101,10 +98,10 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 	}
 	s := &Server{
 		engine: e, opts: o, started: time.Now(),
-		quit:    make(chan struct{}),
-		conns:   make(map[*conn]struct{}),
-		large:   semaphore.NewWeighted(o.MaxLargeInputBytes),
-		history: history.New(), strangers: strangers.New(o.MaxStrangers),
+		quit:     make(chan struct{}),
+		conns:    make(map[*conn]struct{}),
+		received: shares.New(o.MaxLargeInputBytes, o.largestCommand()),
+		history:  history.New(), strangers: strangers.New(o.MaxStrangers),
 	}
 	s.metrics = metrics.New(metrics.Options{
 		Engine: e, Version: s.opts.Version, Started: s.started, MaxSeries: s.opts.MaxMetricSeries,

@@ -325,23 +325,49 @@ func TestLargeCommandsWaitForRoom(t *testing.T) {
 	second.ok()
 	stuck.closed()
 
-	if err := n.large.Acquire(context.Background(), 8<<20); err != nil {
+	if err := n.received.TryTake("another", 8<<20); err != nil {
 		t.Fatal(err)
 	}
 	second.send("PUB t\n" + u32(len(body)))
 	second.fatal("E_BAD_BODY body of 1047586 bytes has found no room for 2s, because too many large ones are being " +
-		"received on this node; nothing of it was stored, try again later")
+		"received on this node, of 8388608 bytes at most (max-large-input-bytes); nothing of it was stored, try again later")
 	n.dial(t).send("PUB t\n" + u32(len(body)))
 	eventually(t, "another one to wait", func() bool { return n.counts.inputWaits.Load() == 4 })
-	n.large.Release(8 << 20)
+	n.received.Give("another", 8<<20)
 	// The node of this test is shut down while it waits, or has begun to read.
+}
+
+// Large commands that a tenant begins and does not end stop nobody else: it has a share, and waits for that alone.
+func TestLargeCommandsOfATenant(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, engine.Options{}, Options{})
+	for range 60 {
+		n.dial(t).send("MPUB t\n" + u32(5<<20) + u32(1) + u32(1<<20) + strings.Repeat("x", 1000))
+	}
+	eventually(t, "its share is taken", func() bool { return n.received.Used() > 60<<20 && n.counts.inputWaits.Load() > 40 })
+	other := n.dialFrom(t, "127.0.0.2")
+	other.send(magic + pub("t", strings.Repeat("x", 1<<20-1000)))
+	other.ok()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	web := http.Client{Transport: &http.Transport{DialContext: d.DialContext}}
+	defer web.CloseIdleConnections()
+	reply, err := web.Post(n.base+"/pub?topic=t", "", strings.NewReader(strings.Repeat("x", 200<<10)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if reply.Body.Close(); reply.StatusCode != 200 {
+		t.Errorf("another's body is answered %d", reply.StatusCode)
+	}
+	if used := n.received.Used(); used > 64<<20 {
+		t.Errorf("one address holds %d bytes", used)
+	}
 }
 
 // A connection that waits for room ends with the server.
 func TestShutdownEndsWaitForRoom(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, engine.Options{}, Options{MaxLargeInputBytes: 8 << 20})
-	if err := n.large.Acquire(context.Background(), 8<<20); err != nil {
+	if err := n.received.TryTake("another", 8<<20); err != nil {
 		t.Fatal(err)
 	}
 	c := n.dial(t)

@@ -106,7 +106,7 @@ func (s *Server) putYouzan(
 	if err != nil {
 		return nil, err
 	}
-	body, done, err := readBody(r, s.opts.MaxMessageBytes, "MSG_TOO_BIG")
+	body, done, err := s.readBody(r, s.opts.MaxMessageBytes, "MSG_TOO_BIG")
 	if err != nil {
 		return nil, err
 	}

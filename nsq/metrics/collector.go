@@ -216,7 +216,7 @@ type ServerMeter struct {
 
 	Strangers        int               // connections of NSQ clients that have to send AUTH and have not
 	StrangersRefused map[string]uint64 // by reason
-	LargeInputBytes  int64             // reserved for commands above 64 KiB that are arriving
+	LargeInputBytes  int64             // of large commands and bodies that are under way
 	LargeInputWaits  uint64            // such commands that had to wait
 	ModeratedReads   uint64            // for which the commands of a moment were gathered
 	PolledPublishers int64             // connections that are read by one goroutine

@@ -187,9 +187,9 @@ var (
 		"NSQ connections that were closed before AUTH: connections (there were too many such), bytes (a body was too "+
 			"large), time (no AUTH came in time).", "reason")
 	largeInput = define(ofClients, gauge, "large_input_bytes",
-		"Bytes reserved for commands above 64 KiB that have not wholly arrived; the limit is max-large-input-bytes.")
+		"Bytes of commands above 64 KiB and HTTP bodies above 16 KiB that are under way; the limit is max-large-input-bytes.")
 	largeInputWaits = define(ofClients, counter, "large_input_waits_total",
-		"Commands that waited because max-large-input-bytes was reached.")
+		"Commands that waited because max-large-input-bytes, or their client's quarter of it, was reached.")
 	moderatedReads = define(ofClients, counter, "moderated_reads_total",
 		"Reads for which the commands of some 50 µs were gathered: from consumers that have many messages in flight, and "+
 			"from crowds of publishers.")

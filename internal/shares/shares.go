@@ -1,0 +1,151 @@
+// Package shares divides an amount of the node's memory among those who make it hold something before they have proved
+// that it is worth it: bytes of commands and bodies that are on their way. A principal (a token, or the address of a
+// client that has shown none) holds its share at most, so that nobody can take what others need.
+package shares
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"sync"
+)
+
+// ErrFull says that the node holds as much as it may.
+var ErrFull = errors.New("shares: all of it is taken")
+
+// ErrShare says that the principal holds as much as it may.
+var ErrShare = errors.New("shares: the share of the principal is taken")
+
+// Budget is what may be held, in bytes. Any goroutine may call its methods. mu is a leaf; its holder calls nothing.
+type Budget struct {
+	most, share int64
+
+	mu      sync.Mutex
+	used    int64
+	by      map[string]int64 // what each principal holds; nobody who holds nothing is in it
+	waiting list.List        // of *waiter, in the order of their coming
+}
+
+// waiter is a Take that waits.
+type waiter struct {
+	who     string
+	n       int64
+	granted chan struct{} // closed when it holds n
+}
+
+// New returns a Budget of most bytes, of which a principal may hold a quarter, and at least as much as largest, which
+// is the most that one Take asks for.
+func New(most, largest int64) *Budget {
+	return &Budget{most: max(most, largest), share: max(most/4, largest), by: map[string]int64{}}
+}
+
+// Share is what one principal may hold, in bytes.
+func (b *Budget) Share() int64 { return b.share }
+
+// Used is what is held, in bytes.
+func (b *Budget) Used() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used
+}
+
+// TryTake lets who hold n bytes more, or returns ErrShare or ErrFull. Whoever waits in Take goes first.
+func (b *Budget) TryTake(who string, n int64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.fits(who, n); err != nil {
+		return err
+	}
+	if b.held() {
+		return ErrFull
+	}
+	b.grant(who, n)
+	return nil
+}
+
+// Take lets who hold n bytes more, and waits until that is possible. It returns why it was not when ctx ended.
+func (b *Budget) Take(ctx context.Context, who string, n int64) error {
+	b.mu.Lock()
+	if b.fits(who, n) == nil && !b.held() {
+		b.grant(who, n)
+		b.mu.Unlock()
+		return nil
+	}
+	w := &waiter{who, n, make(chan struct{})}
+	at := b.waiting.PushBack(w)
+	b.mu.Unlock()
+	select {
+	case <-w.granted:
+		return nil
+	case <-ctx.Done():
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case <-w.granted: // in the same moment
+		return nil
+	default:
+	}
+	err := b.fits(who, n)
+	b.waiting.Remove(at)
+	b.serve() // those behind it, if they waited for it
+	if err == nil {
+		err = ErrFull
+	}
+	return err
+}
+
+// Give ends what who holds: n bytes of it.
+func (b *Budget) Give(who string, n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used -= n
+	if b.by[who] -= n; b.by[who] == 0 {
+		delete(b.by, who)
+	}
+	b.serve()
+}
+
+// fits returns nil, or why who cannot hold n bytes more. mu is held.
+func (b *Budget) fits(who string, n int64) error {
+	switch {
+	case b.by[who]+n > b.share:
+		return ErrShare
+	case b.used+n > b.most:
+		return ErrFull
+	}
+	return nil
+}
+
+// held says whether somebody waits for room at the node, who goes before all that come later. mu is held.
+func (b *Budget) held() bool {
+	for e := b.waiting.Front(); e != nil; e = e.Next() {
+		if w := e.Value.(*waiter); b.fits(w.who, w.n) == ErrFull {
+			return true
+		}
+	}
+	return false
+}
+
+// grant lets who hold n bytes more. mu is held.
+func (b *Budget) grant(who string, n int64) {
+	b.used += n
+	b.by[who] += n
+}
+
+// serve lets those go on that wait and for whom there is room now, in the order of their coming. One whose share is
+// taken holds up nobody else. mu is held.
+func (b *Budget) serve() {
+	for e := b.waiting.Front(); e != nil; {
+		w, next := e.Value.(*waiter), e.Next()
+		switch b.fits(w.who, w.n) {
+		case ErrFull:
+			return
+		case nil:
+			b.grant(w.who, w.n)
+			b.waiting.Remove(e)
+			close(w.granted)
+		}
+		e = next
+	}
+}
