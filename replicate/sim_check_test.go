@@ -3,6 +3,7 @@ package replicate
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"penstock/segment"
@@ -142,6 +143,9 @@ func (s *sim) checkElectable() {
 			continue // it compares its log before it uses it, or its leader has seen it
 		}
 		g := &n.disk.stable
+		if s.dropHollow(g) {
+			return
+		}
 		switch {
 		case g.next() <= last.Position:
 			s.fail("n%d is in the ISR and holds %d, committed is %d", n.id, g.next(), last.Position+1)
@@ -150,6 +154,28 @@ func (s *sim) checkElectable() {
 				n.id, g.at(last.Position).CRC, last.Position, last.CRC)
 		}
 	}
+}
+
+// dropHollow forgets that batches were committed which a log lacks, if nothing but first batches of epochs are among
+// them and behind them, and members have forgotten. Such batches carry nothing that is not in front of them, and count
+// for less than another member's batches, which may be what the others have forgotten (Leader.hasMore).
+func (s *sim) dropHollow(g *simLog) bool {
+	at := 0
+	for at < len(s.truth) {
+		t := &s.truth[at]
+		if g.next() <= t.Position || g.holds(t.Position) && g.at(t.Position).CRC != t.CRC {
+			break
+		}
+		at++
+	}
+	if at == len(s.truth) || s.stats.forgets == 0 || slices.ContainsFunc(s.truth[at:], func(b simBatch) bool {
+		return len(b.values) > 0
+	}) {
+		return false
+	}
+	s.tracef("first batches of epochs from %d are no longer committed", at)
+	s.truth = s.truth[:at]
+	return true
 }
 
 // whole says whether the cluster has recovered: a leader commits new puts, all replicas are in the ISR, all logs are
