@@ -305,9 +305,16 @@ func (w *World) mendDamage() {
 		w.runTo(w.now+1000*ms, nil)
 	}
 	f := &w.forget
-	if what != "" && !f.loose && !f.tainted && f.most <= 1 && len(f.forced) == 0 {
-		w.broken(3, "%d nodes at most had forgotten something at the same time, and a copy stays damaged for %v: %s", f.most,
-			time.Duration(maxMending), what)
+	// What the others' logs do not have any more, because retention took it, is not repaired, and is no damage.
+	var rows []string
+	for _, p := range w.store.snap.Partitions.All() {
+		if len(p.Damaged) > 0 {
+			rows = append(rows, w.partName(p.ID))
+		}
+	}
+	if what != "" && len(rows) > 0 && !f.loose && !f.tainted && f.most <= 1 && len(f.forced) == 0 {
+		w.broken(3, "%d nodes at most had forgotten something at the same time, and copies of %v stay damaged for %v: %s",
+			f.most, rows, time.Duration(maxMending), what)
 	}
 }
 
