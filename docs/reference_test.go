@@ -122,6 +122,7 @@ A permission is asked for only if the node has an 'auth-file' or 'auth-http-addr
 |---|---|
 | open | everybody |
 | publish, view, admin | who has it on the topic and channel that the request names; admin includes view |
+| admin-topic | who has admin on the topic with all its channels: a grant for some channels is not enough |
 | admin, of /health | who has any permission at all |
 | view-any | who has view on the topic that the request names, or on everything if it names none |
 | view-node, node | who has view or admin on everything |

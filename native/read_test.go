@@ -274,6 +274,7 @@ func TestReadEnds(t *testing.T) {
 func TestReadNeedsPermission(t *testing.T) {
 	grants := map[string]string{
 		"shop": mayPublish, "audit": `permissions = ["subscribe"]` + "\n" + `topics = ["orders"]`,
+		"some": `permissions = ["subscribe", "admin"]` + "\n" + `topics = ["orders"]` + "\n" + `channels = ["mail"]`,
 	}
 	authority, file := tokens(t, grants)
 	w := open(t, func(o *Options) { o.Auth = authority })
@@ -282,6 +283,9 @@ func TestReadNeedsPermission(t *testing.T) {
 	shop, reads := w.dial(), w.dial()
 	shop.login("shop")
 	shop.refusal(shop.send(wire.TypeRead, m), wire.TypeReadEnd, netproto.StatusUnproven)
+	some := w.dial()
+	some.login("some") // a reader gets the messages of all channels
+	some.refusal(some.send(wire.TypeRead, m), wire.TypeReadEnd, netproto.StatusUnproven)
 	reads.login("audit")
 	r := reads.read(m)
 	r.expect("0", "1")

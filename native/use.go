@@ -37,6 +37,12 @@ func (s *session) topic(id uuid.UUID) *engine.Topic {
 	return topic
 }
 
+// may says whether a principal may do the action with a topic as a whole. To publish needs no channel. nil may do
+// everything.
+func may(who *auth.Principal, action auth.Permission, topic string) bool {
+	return allows(who, action, topic) && (who == nil || action == auth.Publish || who.AllowsTopic(action, topic))
+}
+
 // use returns the topic that a request names, if the client may do the action with it. Otherwise it returns why not.
 func (s *session) use(t netproto.Type, id uuid.UUID, action auth.Permission) (*engine.Topic, netproto.Status, string) {
 	who, err := s.principal()
@@ -50,7 +56,7 @@ func (s *session) use(t netproto.Type, id uuid.UUID, action auth.Permission) (*e
 	if who == nil || s.granted == (granted{who, action, id}) {
 		return topic, netproto.StatusOK, ""
 	}
-	if !allows(who, action, topic.Name()) {
+	if !may(who, action, topic.Name()) {
 		s.refused(typeName(t), "topic="+topic.Name(), "UNAUTHORIZED")
 		return nil, netproto.StatusUnproven, "the token does not allow this with the topic " + topic.Name()
 	}

@@ -293,6 +293,61 @@ func (n *node) commandVerdict(t *testing.T, command, role string) string {
 	return "yes"
 }
 
+// Who has rights on some channels of a topic has none on the topic as a whole, also if the request names one of these
+// channels besides; and none on the other channels.
+func TestGrantOnSomeChannels(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{File: grantTokens(t)}})
+	for _, path := range []string{
+		"/topic/create?topic=shop-a", "/channel/create?topic=shop-a&channel=mail",
+		"/channel/create?topic=shop-a&channel=bills", "/topic/pause?topic=shop-a", "/pub?topic=shop-a",
+	} {
+		if code, text := ask(t, "POST", n.base+path, "root"); code != 200 {
+			t.Fatalf("%s: %d %s", path, code, text)
+		}
+	}
+	lookups := "http://" + n.LookupAddr().String()
+	var attacks [][2]string
+	for path, rt := range n.table() {
+		for method := range strings.SplitSeq(rt.Methods, ",") {
+			need := rt.Need
+			if method == "GET" {
+				need = rt.Look
+			}
+			if strings.HasPrefix(path, "/topic/") && need != web.View {
+				attacks = append(attacks, [2]string{method, n.base + path})
+			}
+		}
+	}
+	if len(attacks) != 7 {
+		t.Errorf("these are all routes of topics: %v", attacks)
+	}
+	for _, path := range []string{
+		"/topic/create", "/topic/delete", "/topic/tombstone", "/tombstone_topic_producer",
+	} {
+		attacks = append(attacks, [2]string{"POST", lookups + path})
+	}
+	for _, a := range attacks {
+		for _, query := range []string{"?topic=shop-a", "?topic=shop-a&channel=mail", "?topic=shop-b&node=x:1"} {
+			if code, text := ask(t, a[0], a[1]+query, "mailer"); code != 403 {
+				t.Errorf("%s %s%s: %d %s", a[0], a[1], query, code, text)
+			}
+		}
+	}
+	topic, ok := n.e.LookupTopic("shop-a")
+	if !ok {
+		t.Fatal("the topic is gone")
+	}
+	if all, err := topic.Peek(t.Context(), 0, 0, 10); err != nil || len(all) != 1 {
+		t.Errorf("the message is gone: %v %v", all, err)
+	}
+	for channel, want := range map[string]int{"mail": 200, "bills": 403} {
+		if code, text := ask(t, "GET", n.base+"/channel/peek?topic=shop-a&channel="+channel, "mailer"); code != want {
+			t.Errorf("peek of %s: %d %s", channel, code, text)
+		}
+	}
+}
+
 // A level of access that allows does not know gives nobody a right, and every level is used.
 func TestAccessIsDeniedByDefault(t *testing.T) {
 	n := grantNode(t)

@@ -81,7 +81,7 @@ func allows(who *auth.Principal, need web.Access, q url.Values) bool {
 	case web.Publish:
 		return who.Allows(auth.Publish, topic, "")
 	case web.Feed:
-		return who.Allows(auth.Publish|auth.Admin, topic, "")
+		return who.Allows(auth.Publish, topic, "") || who.AllowsTopic(auth.Admin, topic)
 	case web.View:
 		return who.Allows(auth.View, topic, channel)
 	case web.ViewAny:
@@ -101,6 +101,8 @@ func (s *Server) refusePlain(w http.ResponseWriter, _ *http.Request) {
 }
 
 // listenHTTPS opens the HTTPS listener, unless it is off. net/http limits TLS handshakes on it to web.HeaderTimeout.
+	case web.AdminTopic:
+		return who.AllowsTopic(auth.Admin, topic)
 func (s *Server) listenHTTPS(h http.Handler) error {
 	if s.opts.HTTPSAddress == Off {
 		return nil

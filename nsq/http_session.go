@@ -45,10 +45,10 @@ type Session struct {
 // May is what a client may do with a topic, or with a channel of it. The routes decide by the same rules, so that the
 // console can leave out what they would refuse.
 type May struct {
-	Publish   bool `json:"publish"` // to the topic, also where a channel is named
-	Subscribe bool `json:"subscribe"`
+	Publish   bool `json:"publish"`   // to the topic, also where a channel is named
+	Subscribe bool `json:"subscribe"` // to the channel; where none is named: read the topic, with all its messages
 	View      bool `json:"view"`
-	Admin     bool `json:"admin"`
+	Admin     bool `json:"admin"` // of the channel; where none is named: of the topic as a whole
 }
 
 // cookieOf returns the id in a request's cookie, or "".
@@ -110,10 +110,13 @@ func mayOf(who *auth.Principal, q url.Values) *May {
 	case who == nil:
 		return &May{Publish: true, Subscribe: true, View: true, Admin: true}
 	}
-	return &May{
-		Publish: allows(who, web.Publish, q), Subscribe: who.Allows(auth.Subscribe, topic, channel),
-		View: allows(who, web.View, q), Admin: allows(who, web.Admin, q),
+	may := &May{Publish: allows(who, web.Publish, q), View: allows(who, web.View, q)}
+	if channel == "" {
+		may.Subscribe, may.Admin = who.AllowsTopic(auth.Subscribe, topic), allows(who, web.AdminTopic, q)
+	} else {
+		may.Subscribe, may.Admin = who.Allows(auth.Subscribe, topic, channel), allows(who, web.Admin, q)
 	}
+	return may
 }
 
 // session returns what the node knows of the client with this secret.

@@ -17,7 +17,7 @@ import (
 // accessNames are the values of x-permission in docs/openapi.yaml.
 var accessNames = map[web.Access]string{
 	web.Open: "open", web.Publish: "publish", web.View: "view", web.ViewAny: "view-any", web.ViewNode: "view-node",
-	web.Admin: "admin", web.Node: "node",
+	web.Admin: "admin", web.AdminTopic: "admin-topic", web.Node: "node",
 }
 
 // operation is one method of a path in docs/openapi.yaml.

@@ -29,7 +29,8 @@ type Options struct {
 	//	[[token.grant]]
 	//	permissions = ["publish", "subscribe"]   # and "view", "admin"
 	//	topics = ["orders", "orders.*"]          # names, with * and ?
-	//	channels = ["billing*"]                  # for subscribe, view and admin; none: all
+	//	channels = ["billing*"]                  # for subscribe, view and admin; none: all. What concerns a topic as
+	//	                                         # a whole (see AllowsTopic) needs a grant for all
 	File string
 
 	// ReadableFiles accepts a File that others may read, but not change: one that is mounted so that chmod cannot work.
@@ -186,14 +187,27 @@ func (p *Principal) Allows(action Permission, topic, channel string) bool {
 	return false
 }
 
+// AllowsTopic reports whether one of the grants covers the action on all channels that the topic could have. So what
+// concerns the topic as a whole is none of those who have rights on some channels: reading all its messages (Subscribe,
+// on the native port), peeking at them, creating, emptying, pausing and deleting the topic, and its settings (Admin).
+func (p *Principal) AllowsTopic(action Permission, topic string) bool {
+	for i := range p.grants {
+		g := &p.grants[i]
+		if g.permissions&action != 0 && matches(g.topics, topic) && anyMatchesAll(g.channels) {
+			return true
+		}
+	}
+	return false
+}
+
 // AllowsSome reports whether one of the grants covers the action on at least one channel of the topic that a name could
-// have or, if topic is empty, on at least one topic.
+// have or, if topic is empty, on at least one topic as a whole.
 func (p *Principal) AllowsSome(action Permission, topic string) bool {
 	for i := range p.grants {
 		g := &p.grants[i]
 		switch {
 		case g.permissions&action == 0:
-		case topic == "" && (p.file != nil || matches(g.channels, "")), // as in Allows
+		case topic == "" && anyMatchesAll(g.channels), // as in AllowsTopic
 			topic != "" && matches(g.topics, topic) && len(g.channels) > 0:
 			return true
 		}

@@ -59,12 +59,12 @@ func (a *api) table() web.Table {
 		"/topics":                   web.On("GET", a.serveTopics, web.Open),
 		"/channels":                 web.On("GET", a.serveChannels, web.Open),
 		"/nodes":                    web.On("GET", a.serveNodes, web.Open),
-		"/topic/create":             web.On("POST", a.serveTopicCreate, web.Admin),
-		"/topic/delete":             web.On("POST", a.serveTopicDelete, web.Admin),
+		"/topic/create":             web.On("POST", a.serveTopicCreate, web.AdminTopic),
+		"/topic/delete":             web.On("POST", a.serveTopicDelete, web.AdminTopic),
 		"/channel/create":           web.On("POST", a.serveChannelCreate, web.Admin),
 		"/channel/delete":           web.On("POST", a.serveChannelDelete, web.Admin),
-		"/topic/tombstone":          web.On("POST", a.serveTombstone, web.Admin),
-		"/tombstone_topic_producer": web.On("POST", a.serveTombstone, web.Admin),
+		"/topic/tombstone":          web.On("POST", a.serveTombstone, web.AdminTopic),
+		"/tombstone_topic_producer": web.On("POST", a.serveTombstone, web.AdminTopic),
 	}
 	for path, h := range map[string]http.HandlerFunc{
 		"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": web.CommandLine, "/debug/pprof/profile": pprof.Profile,

@@ -13,14 +13,15 @@ type Access uint8
 
 // The levels of access. Routes that NSQ's tools read without a secret (/ping, /info, /stats, lookups) are Open.
 const (
-	Open     Access = iota
-	Publish         // on the topic
-	View            // on the topic, and on the channel if one is named
-	ViewAny         // like View, but on everything if the query names no topic
-	ViewNode        // View on everything
-	Admin           // on the topic, and on the channel if one is named
-	Feed            // Publish or Admin on a topic that a request's body or a setting names as the target of messages
-	Node            // Admin on everything
+	Open       Access = iota
+	Publish           // on the topic
+	View              // on the topic, and on the channel if one is named
+	ViewAny           // like View, but on everything if the query names no topic
+	ViewNode          // View on everything
+	Admin             // on the channel that is named
+	AdminTopic        // on the topic as a whole: a grant for some of its channels is not enough
+	Feed              // Publish or Admin on a topic that a request's body or a setting names as the target of messages
+	Node              // Admin on everything
 )
 
 // Permit decides whether a request with the query q may be served; nil: it may. who is the name that the client has
