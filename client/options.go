@@ -130,7 +130,8 @@ type ProducedBatch struct {
 type ProducerOptions struct {
 	// Name makes the producer the same one after its program was started again: its sequence numbers go on (see
 	// Producer.LastSequence), and opening it ends an older program's producer with ErrFenced, at all partitions. Empty:
-	// a new one, whose messages are stored once each through every failure for as long as it is open.
+	// a new one, whose messages are stored once each through every failure for as long as it is open. Where clients have
+	// tokens, a name belongs to the token that opened it first: others get ErrUnauthorized.
 	Name string
 	// Linger is how long a message waits for others to share its batch. 0: it does not wait, and batches form while
 	// InFlight batches are on their way.

@@ -77,6 +77,7 @@ var (
 	ErrSequence         = base.ErrSequence
 	ErrUnknownProducer  = base.ErrUnknownProducer
 	ErrTooManyProducers = base.ErrTooManyProducers
+	ErrProducerOwner    = base.ErrProducerOwner
 	ErrProducerTenure   = base.ErrProducerTenure
 	ErrProducerName     = base.ErrProducerName
 	ErrProducerLevel    = base.ErrProducerLevel

@@ -106,6 +106,14 @@ type Produced struct {
 
 var sealedPuts = sync.Pool{New: func() any { return new(sealedPut) }}
 
+// ProduceSealedAs is ProduceSealed for a client with this owner: a batch of a producer of another owner is refused with
+// ErrProducerOwner.
+func (t *Topic) ProduceSealedAs(
+	owner string, partition int, batch []byte, alone bool, done func(Produced),
+) error {
+	return t.produceSealed(owner, partition, batch, alone, done)
+}
+
 // ProduceSealed stores a batch as PublishSealed does, in a partition that this node leads; elsewhere it returns
 // ErrNoLeader, or done gets it, and nothing was stored. Unless ProduceSealed returns an error, done is called exactly
 // once, maybe before ProduceSealed returns, under the rules of PublishAsync; the batch is borrowed until then. alone
@@ -121,6 +129,12 @@ var sealedPuts = sync.Pool{New: func() any { return new(sealedPut) }}
 func (t *Topic) ProduceSealed(
 	partition int, batch []byte, alone bool, done func(Produced),
 ) error {
+	return t.produceSealed("", partition, batch, alone, done)
+}
+
+func (t *Topic) produceSealed(
+	owner string, partition int, batch []byte, alone bool, done func(Produced),
+) error {
 	if done == nil {
 		return errNil("the function that ProduceSealed calls")
 	}
@@ -132,7 +146,7 @@ func (t *Topic) ProduceSealed(
 	if p.Done == nil {
 		p.Done = p.onDone
 	}
-	p.own.Sealed, p.done = batch, done
+	p.own.Sealed, p.own.Owner, p.done = batch, owner, done
 	p.Kind, p.Special, p.Forwarded = inbox.Sealed, &p.own, true
 	p.Alone = alone
 	err := t.submit(context.Background(), &p.Put, parts[partition])

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/engine/core"
 	"penstock/segment"
 	"penstock/segment/aio/faultaio"
 )
@@ -445,4 +446,67 @@ func producerLife(
 	}
 	wg.Wait()
 	return anonymous, open
+}
+
+// Who owns a name outlives a restart, and is in the way of nobody who has to prove nothing.
+func TestProducerOwnerSurvives(t *testing.T) {
+	disk := newDisk()
+	e := openOnDisk(t, disk)
+	topic := topicOf(t, e, "t")
+	ann, bob := engine.ProducerOwner("ann"), engine.ProducerOwner("bob")
+	p, err := topic.OpenProducer(t.Context(), 0, engine.OwnedName(ann, "p"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	produce := func(owner string, sequence uint32) error {
+		done := make(chan error, 1)
+		if err := topic.ProduceSealedAs(owner, 0, sealed(t, p, "p", sequence, 1), false,
+			func(a engine.Produced) { done <- a.Err }); err != nil {
+			return err
+		}
+		return <-done
+	}
+	for round := range uint32(2) {
+		if err := produce(bob, 2*round); !errors.Is(err, engine.ErrProducerOwner) {
+			t.Errorf("another's batch: %v", err)
+		}
+		_, err := topic.OpenProducer(t.Context(), 0, engine.OwnedName(bob, "p"))
+		if !errors.Is(err, engine.ErrProducerOwner) {
+			t.Errorf("opened by another: %v", err)
+		}
+		if err := errors.Join(produce(ann, 2*round), produce("", 2*round+1)); err != nil {
+			t.Error(err)
+		}
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+		disk = disk.Crash(uint64(round))
+		e = openOnDisk(t, disk)
+		topic = topicOf(t, e, "t")
+	}
+	checkOnce(t, e, "p", 4)
+	if again, err := topic.OpenProducer(t.Context(), 0, engine.OwnedName("", "p")); err != nil || again.ID != p.ID ||
+		again.Sequence != 4 {
+		t.Errorf("opened without an owner: %+v, %v", again, err)
+	}
+}
+
+// A name with its owner is as long as a name may be, and two names stay two.
+func TestLongOwnedNames(t *testing.T) {
+	owner, long := engine.ProducerOwner("a"), strings.Repeat("x", engine.MaxProducerNameBytes-1)
+	if len(owner) != core.OwnerBytes || owner[0] != core.OwnerMark || owner == engine.ProducerOwner("b") {
+		t.Errorf("the owner is %q", owner)
+	}
+	for _, name := range []string{long, long + "y", long[:engine.MaxProducerNameBytes-len(owner)]} {
+		got := engine.OwnedName(owner, name)
+		if len(got) > engine.MaxProducerNameBytes || !strings.HasPrefix(got, owner) || string(engine.OwnedName(owner, []byte(name))) != got {
+			t.Errorf("%d bytes give %q", len(name), got)
+		}
+	}
+	if engine.OwnedName(owner, long) == engine.OwnedName(owner, long+"y") {
+		t.Error("two names are one")
+	}
+	if engine.OwnedName(owner, "") != "" || engine.OwnedName("", "p") != "p" {
+		t.Error("no name, or no owner")
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"penstock/engine"
 	"penstock/native/wire"
 	"penstock/netproto"
 	"penstock/nsq/auth"
@@ -13,6 +14,19 @@ import (
 type login struct {
 	who    *auth.Principal
 	secret string // needed to ask again; never logged
+	owner  string // of the producers that it opens: see engine.ProducerOwner
+}
+
+func newLogin(who *auth.Principal, secret string) *login {
+	return &login{who, secret, engine.ProducerOwner(who.Name())}
+}
+
+// owner is that of the producers of this client; "": it has to prove nothing.
+func (s *session) owner() string {
+	if l := s.login.Load(); l != nil {
+		return l.owner
+	}
+	return ""
 }
 
 // authenticate serves an Auth. A client may send another one, with a new token; one that fails ends the connection.
@@ -29,7 +43,7 @@ func (s *session) authenticate(request uint64, m *wire.Auth) {
 			s.conn.Close()
 			return
 		}
-		s.login.Store(&login{who, m.Token})
+		s.login.Store(newLogin(who, m.Token))
 		s.beKnown()
 	}
 	_ = s.answer(wire.TypeAuth, request, netproto.StatusOK, new(wire.Outcome).AppendTo(nil))
@@ -85,7 +99,7 @@ func (s *session) principal() (*auth.Principal, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.login.CompareAndSwap(l, &login{who, l.secret}) // else the client has sent a newer one meanwhile
+	s.login.CompareAndSwap(l, newLogin(who, l.secret)) // else the client has sent a newer one meanwhile
 	return who, nil
 }
 

@@ -32,14 +32,15 @@ func (s *session) serveOpenProducer(t task, m *wire.OpenProducer) {
 		s.done(&t)
 		return
 	}
+	name := engine.OwnedName(s.owner(), m.Name)
 	s.srv.workers.Go(func() {
 		defer s.done(&t)
 		var p engine.Producer
 		var err error
 		if at := int(min(m.Partition, math.MaxInt32)); m.Tenure != 0 {
-			p, err = topic.HoldProducer(s.ctx, at, m.Name, m.Tenure)
+			p, err = topic.HoldProducer(s.ctx, at, name, m.Tenure)
 		} else {
-			p, err = topic.OpenProducer(s.ctx, at, m.Name)
+			p, err = topic.OpenProducer(s.ctx, at, name)
 		}
 		s.opening.Add(-1) // before the answer, so that a client which has it can open the next one
 		if err != nil {
@@ -112,7 +113,8 @@ func (s *session) serveProduce(t *task, alone bool) {
 		p.done = p.stored
 	}
 	p.s, p.task, p.topic, p.alone = s, *t, topic, alone
-	if err := topic.ProduceSealed(int(min(t.produce.Partition, math.MaxInt32)), t.batch, alone, p.done); err != nil {
+	at := int(min(t.produce.Partition, math.MaxInt32))
+	if err := topic.ProduceSealedAs(s.owner(), at, t.batch, alone, p.done); err != nil {
 		if statusOf(err) == netproto.StatusInternal { // it is not a batch as it must be; nothing was stored
 			err = fmt.Errorf("%w: %w", errBatch, err)
 		}

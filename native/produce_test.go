@@ -3,6 +3,7 @@ package native
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -193,6 +194,39 @@ func TestProduceNeedsPermission(t *testing.T) {
 	if last.Who != "of watcher" || last.What != "native produce" || last.Names != "topic=orders" {
 		t.Errorf("the audit was told %+v", last)
 	}
+}
+
+// A named producer is of the token that opened it: another one that may publish, too, neither opens it nor sends its
+// next batch, although it knows all its numbers, and the owner's own batch is stored.
+func TestProducerIsItsOwners(t *testing.T) {
+	authority, _ := tokens(t, map[string]string{"billing": mayPublish, "mallory": mayPublish})
+	w := open(t, func(o *Options) { o.Auth = authority })
+	billing, mallory, again := w.dial(), w.dial(), w.dial()
+	billing.login("billing")
+	mallory.login("mallory")
+	again.login("billing")
+	topic := billing.ask(true, "orders").Topics[0].ID
+	mallory.ask(true, "orders")
+	again.ask(true, "orders")
+	p := billing.openProducer(topic, 0, "billing-1")
+	billing.produced(billing.publish(topic, 0, seal(t, p, 0, 1)))
+	for _, m := range []*wire.OpenProducer{
+		{Topic: topic, Name: "billing-1"}, {Topic: topic, Name: "billing-1", Tenure: p.Tenure + 1},
+	} {
+		f := mallory.refusal(mallory.send(wire.TypeOpenProducer, m), wire.TypeProducer, netproto.StatusUnproven)
+		if !strings.Contains(f.Text, "belongs to another identity") {
+			t.Errorf("the answer is %q", f.Text)
+		}
+	}
+	mallory.refusal(mallory.publish(topic, 0, seal(t, p, 1, 1)), wire.TypeProduced, netproto.StatusUnproven)
+	if a := again.produced(again.publish(topic, 0, seal(t, p, 1, 1))); a.Duplicate { // another connection of the owner
+		t.Error("the owner's batch counts as stored before")
+	}
+	if n := w.e.Stats("orders", "")[0].MessageCount; n != 2 {
+		t.Errorf("%d messages are stored", n)
+	}
+	own := mallory.openProducer(topic, 0, "mallory-1")
+	mallory.produced(mallory.publish(topic, 0, seal(t, own, 0, 1)))
 }
 
 // Batches of many connections at once are all answered, each once.

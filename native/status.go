@@ -18,7 +18,7 @@ var statuses = []struct {
 	{netproto.StatusOldEpoch, []error{engine.ErrFenced}},
 	{netproto.StatusGap, []error{engine.ErrSequence}},
 	{netproto.StatusDiverged, []error{engine.ErrUnknownProducer}},
-	{netproto.StatusUnproven, []error{errRevoked}},
+	{netproto.StatusUnproven, []error{errRevoked, engine.ErrProducerOwner}},
 	// A partition that this node does not know may be known elsewhere, because the topic has just grown.
 	{netproto.StatusNotLeader, []error{engine.ErrNoLeader, engine.ErrMoved, engine.ErrDeleted, engine.ErrNoPartition}},
 	{netproto.StatusFull, []error{

@@ -7,6 +7,7 @@ import (
 	"net"
 	"time"
 
+	"penstock/engine"
 	"penstock/nsq/auth"
 	"penstock/nsq/internal/audit"
 )
@@ -15,6 +16,7 @@ import (
 type login struct {
 	who    *auth.Principal
 	secret string // needed to ask again; never logged
+	owner  string // of the producers that it opens: see engine.ProducerOwner
 
 	// The subscription that was made with it; empty: none.
 	topic, channel string
@@ -54,7 +56,7 @@ func (c *conn) authenticate(body []byte) *fault {
 	if who.GrantCount() == 0 {
 		return &fault{"E_UNAUTHORIZED AUTH no authorizations found"}
 	}
-	c.login.Store(&login{who: who, secret: secret})
+	c.login.Store(&login{who: who, secret: secret, owner: engine.ProducerOwner(who.Name())})
 	c.beKnown()
 	reply, err := json.Marshal(struct {
 		Identity        string `json:"identity"`
@@ -133,9 +135,17 @@ func (c *conn) currentPrincipal(v string) (*auth.Principal, *fault) {
 		return nil, f
 	}
 	next := *l
-	next.who = who
+	next.who, next.owner = who, engine.ProducerOwner(who.Name())
 	c.login.Store(&next)
 	return who, nil
+}
+
+// owner is that of the producers of this client; "": it has to prove nothing. It has been permitted to publish.
+func (c *conn) owner() string {
+	if l := c.login.Load(); l != nil {
+		return l.owner
+	}
+	return ""
 }
 
 // mayPublish checks the permission for a PUB, MPUB or DPUB. For a run of them only the first is checked.
@@ -211,7 +221,7 @@ func (c *conn) renew() {
 		c.stop()
 	default:
 		next := *l
-		next.who = who
+		next.who, next.owner = who, engine.ProducerOwner(who.Name())
 		c.login.CompareAndSwap(l, &next) // else the reader has asked, too
 	}
 }

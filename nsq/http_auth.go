@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"penstock/engine"
 	"penstock/nsq/auth"
 	"penstock/nsq/internal/handshakes"
 	"penstock/nsq/internal/listen"
@@ -66,6 +67,18 @@ func (s *Server) principal(r *http.Request, secret string) (*auth.Principal, err
 	return who, nil
 }
 
+// ownerOf returns the owner of the producers of a request's client; "": clients have to prove nothing.
+func (s *Server) ownerOf(r *http.Request) (string, error) {
+	if s.auth == nil {
+		return "", nil
+	}
+	who, err := s.principal(r, s.tokenOf(r))
+	if err != nil {
+		return "", err
+	}
+	return engine.ProducerOwner(who.Name()), nil
+}
+
 // allows reports whether the principal has the permission that a route needs for a request with this query.
 func allows(who *auth.Principal, need web.Access, q url.Values) bool {
 	topic, channel := q.Get("topic"), q.Get("channel")
@@ -88,6 +101,8 @@ func allows(who *auth.Principal, need web.Access, q url.Values) bool {
 		return who.Allows(auth.View, topic, "")
 	case web.Admin:
 		return who.Allows(auth.Admin, topic, channel)
+	case web.AdminTopic:
+		return who.AllowsTopic(auth.Admin, topic)
 	}
 	return false // a level that nobody has thought of here allows nothing
 }
@@ -101,8 +116,6 @@ func (s *Server) refusePlain(w http.ResponseWriter, _ *http.Request) {
 }
 
 // listenHTTPS opens the HTTPS listener, unless it is off. net/http limits TLS handshakes on it to web.HeaderTimeout.
-	case web.AdminTopic:
-		return who.AllowsTopic(auth.Admin, topic)
 func (s *Server) listenHTTPS(h http.Handler) error {
 	if s.opts.HTTPSAddress == Off {
 		return nil

@@ -215,7 +215,7 @@ func (s *Server) putOfProducer(
 		headers = append(headers, engine.Header{Key: []byte(engine.KeyHeader), Value: []byte(key)})
 	}
 	reply, err := s.put(r, name, func(t *engine.Topic) error {
-		_, err := putNumbered(t, at, &engine.Put{Messages: messages, Defer: delay}, headers, n)
+		_, err := s.putNumbered(r, t, at, &engine.Put{Messages: messages, Defer: delay}, headers, n)
 		return err
 	})
 	return reply, numberedFailure(err)

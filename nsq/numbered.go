@@ -30,8 +30,9 @@ const (
 
 // numbering is what a publisher says about a put.
 type numbering struct {
-	engine.Numbered
-	of int // the partition that its epoch names, plus one; 0: none
+	engine.Numbered        // submitNumbered sets its Name
+	name            []byte // of the producer, as the publisher says it
+	of              int    // the partition that its epoch names, plus one; 0: none
 }
 
 // numberHeaders also are HTTP headers of a publish.
@@ -43,6 +44,7 @@ const (
 	codeFenced          = "E_PRODUCER_FENCED"   // the epoch is an earlier one
 	codeSequence        = "E_PRODUCER_SEQUENCE" // a gap or an overlap
 	codeUnknownProducer = "E_PRODUCER_UNKNOWN"  // never opened in the partition, or forgotten there
+	codeProducerOwner   = "E_PRODUCER_OWNER"    // the name belongs to another identity there
 )
 
 // producerCode returns the code of an error of the rules of producers, or "" for other errors.
@@ -54,6 +56,8 @@ func producerCode(err error) string {
 		return codeSequence
 	case errors.Is(err, engine.ErrUnknownProducer):
 		return codeUnknownProducer
+	case errors.Is(err, engine.ErrProducerOwner):
+		return codeProducerOwner
 	}
 	return ""
 }
@@ -71,7 +75,7 @@ func numberOf(name []byte) int {
 func isNumber(h engine.Header) bool { return numberOf(h.Key) >= 0 }
 
 // cutNumbers takes the three headers out of headers, whose order it keeps and whose memory it uses, and puts their
-// values into n. has reports whether there were any: then all three must be there, once. n.Name is borrowed from
+// values into n. has reports whether there were any: then all three must be there, once. n.name is borrowed from
 // headers.
 func cutNumbers(headers []engine.Header, n *numbering) (rest []engine.Header, has bool, err error) {
 	if !slices.ContainsFunc(headers, isNumber) {
@@ -91,9 +95,9 @@ func cutNumbers(headers []engine.Header, n *numbering) (rest []engine.Header, ha
 		seen[i] = true
 		switch numberHeaders[i] {
 		case producerHeader:
-			if n.Name = h.Value; len(n.Name) == 0 || len(n.Name) > engine.MaxProducerNameBytes {
+			if n.name = h.Value; len(n.name) == 0 || len(n.name) > engine.MaxProducerNameBytes {
 				err = fmt.Errorf("%w: the name of a producer has %d bytes; it needs 1 to %d",
-					engine.ErrHeaders, len(n.Name), engine.MaxProducerNameBytes)
+					engine.ErrHeaders, len(n.name), engine.MaxProducerNameBytes)
 			}
 		case epochHeader:
 			n.Tenure, n.of, err = parseEpoch(h)
@@ -158,7 +162,7 @@ func cutAllNumbers(lists [][]engine.Header, n *numbering) (*numbering, error) {
 			n, has = own, true
 			continue
 		}
-		if !has || string(own.Name) != string(n.Name) || own.Tenure != n.Tenure || own.of != n.of ||
+		if !has || string(own.name) != string(n.name) || own.Tenure != n.Tenure || own.of != n.of ||
 			own.Sequence != n.Sequence+uint32(i) {
 			return nil, fmt.Errorf("%w: message %d of the batch does not follow the first one, by its producer, epoch and "+
 				"sequence", engine.ErrHeaders, i)
@@ -187,13 +191,14 @@ func partitionOf(t *engine.Topic, lists [][]engine.Header, n *numbering) (int, e
 		at = of
 	}
 	if at < 0 {
-		at = batch.PartitionOf(n.Name, t.Partitions())
+		at = batch.PartitionOf(n.name, t.Partitions())
 	}
 	return at, nil
 }
 
-// submitNumbered submits a put to this partition, whose numbers it must have.
-func submitNumbered(t *engine.Topic, at int, p *engine.Put, n *numbering) error {
+// submitNumbered submits a put of a client with this owner to this partition, whose numbers it must have.
+func submitNumbered(t *engine.Topic, at int, p *engine.Put, n *numbering, owner string) error {
+	n.Name = engine.OwnedName(owner, n.name)
 	if n.of != 0 && n.of != at+1 && at < t.Partitions() {
 		return fmt.Errorf("%w: the message belongs to partition %d, and the epoch is of partition %d; nothing was stored: "+
 			"open the name in that partition, with this epoch, and use the epoch and the numbers that are answered",
@@ -223,7 +228,7 @@ func (p *pending) sendNumbered(t *engine.Topic) error {
 			return err
 		}
 	}
-	return submitNumbered(t, at, &p.put, p.numbers)
+	return submitNumbered(t, at, &p.put, p.numbers, p.c.owner())
 }
 
 // requestNumbers appends the headers of a publish over HTTP that are the three headers to those of the message.
@@ -262,19 +267,22 @@ func submitAndWait(p *engine.Put, submit func() error) (engine.ID, error) {
 
 // putNumbered stores the messages of an HTTP request of a producer, which all have these headers, in this partition;
 // -1: see partitionOf.
-func putNumbered(
-	t *engine.Topic, at int, p *engine.Put, headers []engine.Header, n *numbering,
+func (s *Server) putNumbered(
+	r *http.Request, t *engine.Topic, at int, p *engine.Put, headers []engine.Header, n *numbering,
 ) (engine.ID, error) {
+	owner, err := s.ownerOf(r)
+	if err != nil {
+		return 0, err
+	}
 	if len(headers) > 0 {
 		p.Headers = slices.Repeat([][]engine.Header{headers}, len(p.Messages))
 	}
 	if at < 0 {
-		var err error
 		if at, err = partitionOf(t, p.Headers, n); err != nil {
 			return 0, err
 		}
 	}
-	return submitAndWait(p, func() error { return submitNumbered(t, at, p, n) })
+	return submitAndWait(p, func() error { return submitNumbered(t, at, p, n, owner) })
 }
 
 // numberedFailure maps the errors of the rules of producers to an HTTP status.
@@ -306,14 +314,22 @@ func (s *Server) serveProducerOpen(r *http.Request, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &numbering{Numbered: engine.Numbered{Name: []byte(q.Get("producer"))}}
+	n := &numbering{name: []byte(q.Get("producer"))}
 	at, err := partitionParam(q, "INVALID_PARTITION")
 	if err != nil {
 		return nil, err
 	}
-	if len(n.Name) == 0 {
+	if len(n.name) == 0 {
 		return nil, web.Fail(400, "MISSING_ARG_PRODUCER")
 	}
+	if len(n.name) > engine.MaxProducerNameBytes {
+		return nil, numberedFailure(engine.ErrProducerName)
+	}
+	owner, err := s.ownerOf(r)
+	if err != nil {
+		return nil, err
+	}
+	owned := engine.OwnedName(owner, string(n.name))
 	if q.Has("epoch") {
 		if n.Tenure, _, err = parseEpoch(engine.Header{Key: []byte("epoch"), Value: []byte(q.Get("epoch"))}); err != nil {
 			return nil, web.Fail(400, "INVALID_EPOCH")
@@ -334,9 +350,9 @@ func (s *Server) serveProducerOpen(r *http.Request, q url.Values) (any, error) {
 		}
 		var p engine.Producer
 		if n.Tenure != 0 {
-			p, err = t.HoldNamed(r.Context(), opened.Partition, string(n.Name), n.Tenure)
+			p, err = t.HoldNamed(r.Context(), opened.Partition, owned, n.Tenure)
 		} else {
-			p, err = t.OpenNamed(r.Context(), opened.Partition, string(n.Name))
+			p, err = t.OpenNamed(r.Context(), opened.Partition, owned)
 		}
 		opened.Epoch, opened.Sequence = epochText(p.Tenure, opened.Partition), p.Sequence
 		return err

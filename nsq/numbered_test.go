@@ -1,8 +1,10 @@
 package nsq
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +14,8 @@ import (
 
 	"penstock/batch"
 	"penstock/engine"
+	"penstock/nsq/auth"
+	"penstock/nsq/auth/authtest"
 )
 
 // numbers are the headers of a producer's message as an ext.
@@ -425,4 +429,106 @@ func TestNumberedLifeOfATopic(t *testing.T) {
 			t.Errorf("%q are stored", got)
 		}
 	})
+}
+
+// A named producer is of the token that opened it, by every way to publish and through every node, and after a change
+// of the leader: another token that may publish as well, and knows epoch and number, is refused by name. The owner's
+// own message is stored, and none of the other's.
+func TestNumberedOwner(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tokens.toml")
+	const grant = "permissions = [\"publish\"]\ntopics = [\"t\"]"
+	authtest.Write(t, file, authtest.Token("billing", "billing", grant)+authtest.Token("mallory", "mallory", grant))
+	o := Options{BroadcastAddress: "127.0.0.1", Auth: auth.Options{File: file}}
+	one := []*node{startNode(t, engine.Options{}, o)}
+	for name, nodes := range map[string][]*node{"one": one, "three": startCluster(t, 3, o)} {
+		t.Run(name, func(t *testing.T) {
+			leader, n := bystander(t, nodes, "t")
+			if n == nil {
+				n = leader
+			}
+			as := func(token string, headers ...string) []string {
+				return append([]string{"Authorization", "Bearer " + token}, headers...)
+			}
+			opens := func(n *node, token, query string) (p producerOpened, text string) {
+				status, text := 0, ""
+				eventually(t, "the leader to answer", func() bool {
+					status, text = n.postWith(t, "/producer/open?topic=t&producer=billing-1"+query, "", as(token)...)
+					return status != 503 && !strings.Contains(text, "feature level")
+				})
+				if status == 200 && json.Unmarshal([]byte(text), &p) != nil {
+					t.Fatal(text)
+				}
+				return p, text
+			}
+			p, text := opens(n, "billing", "")
+			if p.Epoch == "" {
+				t.Fatal(text)
+			}
+			sequence := 0
+			publishes := func(n *node) {
+				t.Helper()
+				status, text := 0, ""
+				eventually(t, "the leader to answer", func() bool {
+					status, text = n.postWith(t, "/pub?topic=t", fmt.Sprint("m", sequence),
+						as("billing", numbersOf("billing-1", p.Epoch, sequence)...)...)
+					return status != 503
+				})
+				if status != 200 {
+					t.Errorf("the owner's message %d: %d %s", sequence, status, text)
+				}
+				sequence++
+			}
+			attack := func(n *node) {
+				t.Helper()
+				for _, query := range []string{"", "&epoch=" + p.Epoch} {
+					if _, text := opens(n, "mallory", query); !strings.Contains(text, "PRODUCER_OWNER: ") {
+						t.Errorf("opened by another: %s", text)
+					}
+				}
+				ext := numbers("billing-1", p.Epoch, sequence)
+				for _, path := range []string{
+					"/pub?topic=t", "/mpub?topic=t", "/pub_ext?topic=t&ext=" + url.QueryEscape(ext),
+					"/pubtrace?topic=t&trace_id=1",
+				} {
+					headers := numbersOf("billing-1", p.Epoch, sequence)
+					if strings.Contains(path, "&ext=") {
+						headers = nil
+					}
+					if status, text := n.postWith(t, path, "evil", as("mallory", headers...)...); status != 409 ||
+						!strings.Contains(text, "PRODUCER_OWNER: ") {
+						t.Errorf("%s: %d %s", path, status, text)
+					}
+				}
+				c := n.dial(t)
+				defer c.nc.Close()
+				c.send(authCommand("mallory"))
+				if kind, text, err := c.frame(patience); err != nil || kind != frameResponse {
+					t.Fatalf("AUTH: %s %v", text, err)
+				}
+				c.send("PUB_EXT t\n" + sized(withExt(ext, "evil")) + "MPUB_EXT t\n" + sized(batchBody(withExt(ext, "evil"))))
+				c.refusedAs(codeProducerOwner)
+				c.refusedAs(codeProducerOwner)
+			}
+			publishes(n)
+			for _, n := range nodes {
+				attack(n)
+				publishes(n)
+			}
+			if len(nodes) > 1 {
+				_ = leader.e.Close()
+				publishes(n)
+				attack(n)
+				publishes(n)
+			}
+			got := storedIn(t, n, 0)
+			if len(got) != sequence {
+				t.Fatalf("%d messages are stored, want %d: %q", len(got), sequence, got)
+			}
+			for i, m := range got {
+				if m != fmt.Sprint("m", i) {
+					t.Errorf("message %d is %q", i, m)
+				}
+			}
+		})
+	}
 }

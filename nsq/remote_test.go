@@ -17,7 +17,9 @@ import (
 // bystander creates a topic, and returns the node that leads its only partition and a node that does not.
 func bystander(t *testing.T, nodes []*node, topic string) (leader, other *node) {
 	t.Helper()
-	nodes[0].post(t, "/topic/create?topic="+topic, "")
+	if _, err := nodes[0].e.CreateTopic(t.Context(), topic, 0); err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, "the topic to be led", func() bool {
 		for _, n := range nodes {
 			if _, ok := n.e.LookupTopic(topic); !ok {

@@ -117,7 +117,7 @@ func (s *Server) putYouzan(
 	var first engine.ID
 	reply, err := s.put(r, name, func(t *engine.Topic) (err error) {
 		if numbered {
-			first, err = putNumbered(t, partition, &engine.Put{Messages: [][]byte{body}}, headers, &n)
+			first, err = s.putNumbered(r, t, partition, &engine.Put{Messages: [][]byte{body}}, headers, &n)
 		} else {
 			first, err = putAt(t, partition, body, headers)
 		}

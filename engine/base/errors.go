@@ -97,6 +97,7 @@ var (
 	ErrTooManyProducers = core.ErrTooManyProducers
 	ErrProducerTenure   = core.ErrProducerTenure
 	ErrProducerName     = errors.New("engine: a producer's name has at most 255 bytes of UTF-8; nothing was changed")
+	ErrProducerOwner    = core.ErrProducerOwner
 	// ErrProducerLevel says that producers cannot be opened at this feature level.
 	ErrProducerLevel = errors.New("engine: producers need feature level 3, because older versions cannot read what is " +
 		"stored about them; nothing was changed, raise the data directory (engine upgrade) or the cluster (engine " +

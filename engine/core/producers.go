@@ -97,7 +97,7 @@ type producers struct {
 	all       []producer        // sorted by id
 	nameBytes int64             // sum of the lengths of the names
 	newestNs  int64             // the highest usedNs
-	ids       map[string]uint64 // by name; nil: not made since the producers changed
+	ids       map[string]uint64 // by name, also without its owner; nil: not made since the producers changed
 }
 
 // find returns the index of the producer, or where it would be.
@@ -111,19 +111,6 @@ func (ps *producers) find(id uint64) (int, bool) {
 		}
 	}
 	return lo, lo < len(ps.all) && ps.all[lo].id == id
-}
-
-// named returns the producer with this name, or nil. An empty name names none.
-func (ps *producers) named(name string) *producer {
-	if name == "" {
-		return nil
-	}
-	for i := range ps.all {
-		if ps.all[i].name == name {
-			return &ps.all[i]
-		}
-	}
-	return nil
 }
 
 // unproven is how much of the time until nowNs does not count for the age of producers: what it has beyond
@@ -148,8 +135,8 @@ func (ps *producers) advance(nowNs int64) int64 {
 	return ps.newestNs
 }
 
-// NamedProducer returns the id of the producer with this name. It borrows name until it returns. Like a change of the
-// fold it is for the goroutine that owns the fold.
+// NamedProducer returns the id of the producer that a client may use which names it so (see owner.go). It borrows name
+// until it returns. Like a change of the fold it is for the goroutine that owns the fold.
 func (c *Cursors) NamedProducer(name []byte) (id uint64, known bool) {
 	ps := &c.producers
 	if ps.ids == nil {
@@ -159,13 +146,30 @@ func (c *Cursors) NamedProducer(name []byte) (id uint64, known bool) {
 				ps.ids[p.name] = p.id
 			}
 		}
+		for i := range ps.all {
+			bare := ps.all[i].name[len(ownerOf(ps.all[i].name)):]
+			if _, has := ps.ids[bare]; !has && bare != "" {
+				ps.ids[bare] = ps.all[i].id
+			}
+		}
 	}
-	id, known = ps.ids[string(name)]
-	return id, known
+	if id, known = ps.ids[string(name)]; known {
+		return id, true
+	}
+	owner := ownerOf(name)
+	if id, known = ps.ids[string(name[len(owner):])]; known && len(owner) > 0 {
+		i, _ := ps.find(id)
+		known = ownerOf(ps.all[i].name) == ""
+	}
+	if !known {
+		return 0, false
+	}
+	return id, true
 }
 
-// KnowsProducer says whether the fold has a producer of this name. An empty name is nobody's. Unlike NamedProducer it
-// looks at every producer, and makes nothing for the next call: it is for what is rare, as opening one.
+// KnowsProducer says whether the fold has a producer that a client may use which names it so. An empty name is
+// nobody's. Unlike NamedProducer it looks at every producer, and makes nothing for the next call: it is for what is
+// rare, as opening one.
 func (c *Cursors) KnowsProducer(name string) bool { return c.producers.named(name) != nil }
 
 // ProducerCount returns the number of producers that the fold knows.

@@ -99,6 +99,9 @@ func (c *Cursors) JudgeNamed(name []byte, tenure uint64, h *segment.Header) (
 	id, _ := c.NamedProducer(name) // 0 is nobody's
 	i, known := c.producers.find(id)
 	if !known {
+		if c.IsForeignProducer(string(name)) {
+			return 0, false, ErrProducerOwner
+		}
 		return 0, false, ErrUnknownProducer
 	}
 	switch p := &c.producers.all[i]; {

@@ -114,11 +114,12 @@ type state struct {
 type Special struct {
 	// Sealed
 	Sealed []byte         // the batch; borrowed like Put.Messages
+	Owner  string         // who sends it: see OwnedName of package engine
 	Header segment.Header // decoded from Sealed; see also Numbered
 	Bodies int            // total size of the message bodies
 
 	// Numbered. The submitter sets BaseSequence of Header, the committer the other fields.
-	Producer []byte // the name; borrowed like Put.Messages
+	Producer []byte // the name with its owner (core/owner.go); borrowed like Put.Messages
 	Tenure   uint64 // for which the submitter holds the name, or what takes its place: see core.Cursors.JudgeNamed
 
 	// Repeat is a result of Sealed and Numbered: the batch was in the log already. First is the id that it had got there.

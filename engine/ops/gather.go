@@ -178,7 +178,8 @@ func (o *Operations) tryLeaders(
 
 // finalErrors are errors that a repetition of the operation cannot change.
 var finalErrors = []error{
-	base.ErrVersion, base.ErrSettings, base.ErrDisk, base.ErrNoChannel, base.ErrTooManyProducers, base.ErrFenced,
+	base.ErrVersion, base.ErrSettings, base.ErrDisk, base.ErrNoChannel, base.ErrTooManyProducers, base.ErrProducerOwner,
+	base.ErrFenced,
 }
 
 func final(err error) bool {

@@ -33,7 +33,7 @@ func (c *committer) judge(pt *Partition, l *inbox.List) (wanted bool) {
 			h.BodyCRC = sumOf(p)
 			first, repeat, err = pt.fold.JudgeBatch(h)
 		}
-	} else {
+	} else if err = core.ErrProducerOwner; pt.fold.OwnsProducer(h.ProducerID, p.Special.Owner) {
 		first, repeat, err = pt.fold.JudgeBatch(h)
 	}
 	switch {
@@ -92,6 +92,9 @@ func (c *committer) refusesProducer(pt *Partition, controls []core.Control) erro
 	name := controls[0].Producer.Name
 	if pt.fold.KnowsProducer(name) {
 		return pt.fold.RefusesTenure(&controls[0].Producer)
+	}
+	if pt.fold.IsForeignProducer(name) {
+		return core.ErrProducerOwner
 	}
 	if !pt.fold.HasRoomForProducer(name, c.stampNs(pt)) {
 		return core.ErrTooManyProducers

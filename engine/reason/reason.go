@@ -42,6 +42,7 @@ var byNumber = [wire.ReasonCount]error{
 	wire.ReasonUnknownProducer: base.ErrUnknownProducer,
 
 	wire.ReasonTooManyProducers: base.ErrTooManyProducers,
+	wire.ReasonProducerOwner:    base.ErrProducerOwner,
 
 	wire.ReasonNoInodes: base.ErrNoInodes, // an ErrNoSpace, too
 }

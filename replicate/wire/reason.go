@@ -74,8 +74,11 @@ const (
 	// ReasonNoInodes: the file system of the leader's data directory has no inodes left.
 	ReasonNoInodes Reason = 27
 
+	// ReasonProducerOwner: the producer's name belongs to another identity.
+	ReasonProducerOwner Reason = 28
+
 	// ReasonCount is one more than the highest number.
-	ReasonCount = 28
+	ReasonCount = 29
 )
 
 // Answer is a kind of answer that carries a Reason.
@@ -126,6 +129,8 @@ var reasons = [ReasonCount]struct {
 	ReasonTooManyProducers: {name: "TooManyProducers", in: AnswerOperation},
 
 	ReasonNoInodes: {name: "NoInodes", in: AnswerPut},
+
+	ReasonProducerOwner: {name: "ProducerOwner", in: AnswerPut | AnswerOperation},
 }
 
 // Number returns the number that stands for r in an answer of kind a, or false if such an answer never carries r.

@@ -17,6 +17,7 @@ var given = []string{
 	16: "Moved", 17: "NoChannel", 18: "TooManyClients", 19: "NotInFlight", 20: "NotOwner",
 	21: "Version", 22: "Settings",
 	23: "Fenced", 24: "Sequence", 25: "UnknownProducer", 26: "TooManyProducers", 27: "NoInodes",
+	28: "ProducerOwner",
 }
 
 // givenToSubscriptions does the same for the numbers that subscriptions use.
