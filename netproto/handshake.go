@@ -43,10 +43,11 @@ func (o *Options) connect(nc net.Conn) (Hello, Version, error) {
 	case len(secrets) > 0:
 		err = checkAck(secrets, &peer, sent, nonce, ack)
 	}
-	if err == nil {
-		err = o.admit(&peer)
-	}
 	if err != nil {
+		return Hello{}, 0, err
+	}
+	if err := o.admit(&peer); err != nil {
+		farewell(nc, statusOf(err), textOf(err))
 		return Hello{}, 0, err
 	}
 	version, err := negotiate(&self, &peer)
@@ -119,7 +120,7 @@ func start(ctx context.Context, nc net.Conn, o *Options, shake func() (Hello, Ve
 		<-ended // else that function might still set its deadline at any moment
 		var refused *RefusedError
 		if err == nil {
-			farewell(nc)
+			farewell(nc, StatusClosed, "closed")
 		} else if errors.As(context.Cause(ctx), &refused) {
 			refuse(nc, o, refused.Status, refused.Text)
 		}
@@ -138,11 +139,12 @@ func start(ctx context.Context, nc net.Conn, o *Options, shake func() (Hello, Ve
 	return newConn(nc, o, peer, version), nil
 }
 
-// farewell says Goodbye to a peer for which the connection is open already, because the handshake was complete when ctx
-// ended: the peer must not take the end for a failure.
-func farewell(nc net.Conn) {
+// farewell says Goodbye to a peer for which the connection is open already: because the handshake was complete when ctx
+// ended, and the peer must not take the end for a failure; or because this side, which has connected, does not admit
+// the peer, which hears why.
+func farewell(nc net.Conn, status Status, text string) {
 	d := new(drain)
-	d.control(TypeGoodbye, StatusClosed, 0, "closed")
+	d.control(TypeGoodbye, status, 0, text)
 	_ = nc.SetDeadline(time.Now().Add(minAcceptPause))
 	_ = d.writeTo(nc)
 	d.reset()

@@ -24,11 +24,25 @@ import (
 	"penstock/replicate/peer"
 )
 
+// Names says for which nodes a certificate speaks: see package replicate/peer.
+type Names = peer.Names
+
+// The rules for names.
+const (
+	NamesOfNodes  = peer.NamesOfNodes
+	NamesRequired = peer.NamesRequired
+	NamesIgnored  = peer.NamesIgnored
+)
+
+// Speaks says whether a certificate names the node.
+func Speaks(cert *x509.Certificate, name string) bool { return peer.Speaks(cert, name) }
+
 // Options name the files. MinVersion is that of crypto/tls; 0: TLS 1.3.
 type Options struct {
 	SecretFile    string
 	CA, Cert, Key string // PEM; all three or none
 	MinVersion    uint16
+	Names         Names
 }
 
 // Trust is what the files said when they were last read. Its methods may be called from any goroutine.
@@ -144,7 +158,7 @@ func (t *Trust) Proofs(cluster uuid.UUID) (all []string) {
 
 // Peer is the trust between nodes.
 func (t *Trust) Peer() peer.Trust {
-	p := peer.Trust{}
+	p := peer.Trust{Names: t.o.Names}
 	if t.o.SecretFile != "" {
 		p.Secrets = func() []netproto.Secret { return t.now.Load().secrets }
 	}

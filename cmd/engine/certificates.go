@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"penstock/cluster/trust"
 	"penstock/engine/health"
 )
 
@@ -163,6 +164,19 @@ func (c *certificates) warnOfNames(setting, other string, announced ...string) {
 				"stored is affected; use a certificate for it, or announce another host with " + other
 			c.log.Warn(words, "is_for", strings.Join(slices.Concat(r.certs[0].DNSNames, hostsOf(r.certs[0])), ", "))
 			c.note(words)
+		}
+	}
+}
+
+// warnOfNode says that the certificate for other nodes does not name this node, so that each of them may speak for it.
+// Only the start calls it.
+func (c *certificates) warnOfNode(name string, rule trust.Names) {
+	for _, r := range *c.held.Load() {
+		if r.setting == "cluster-tls-cert" && rule != trust.NamesIgnored && !trust.Speaks(r.certs[0], name) {
+			c.log.Warn("the certificate "+r.name+" of cluster-tls-cert does not name this node: whoever has the certificate "+
+				"of another node can speak for this one, and with cluster-tls-names = required the others refuse it; nothing "+
+				"that is stored is affected; make certificates with the nodes' names (engine cluster init-tls does), or say "+
+				"cluster-tls-names = ignored", "node", name, "subject", r.certs[0].Subject.CommonName)
 		}
 	}
 }

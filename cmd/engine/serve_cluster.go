@@ -78,6 +78,10 @@ func clusterRows(c *clusterSettings) []*setting {
 			"PEM file with this node's certificate for the other nodes and the embedded etcd"),
 		row("cluster-tls-key", "", text(&c.trust.Key),
 			"PEM file with the private key for cluster-tls-cert"),
+		row("cluster-tls-names", string(trust.NamesOfNodes), choice((*string)(&c.trust.Names), string(trust.NamesOfNodes),
+			string(trust.NamesRequired), string(trust.NamesIgnored)),
+			"whether a certificate speaks only for the nodes that it names as its subject (CN) or as DNS names. auto: if it "+
+				"names nodes of the cluster; required: always; ignored: never, each speaks for every node"),
 		row("cluster-insecure", "false", boolean(&c.insecure),
 			"start without secret and certificates although other machines can reach the cluster's ports: whoever reaches "+
 				"them can read and change everything"),
@@ -213,6 +217,7 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 	self := c.advertised(n, ln.Addr())
 	c.certs.warnOfNames("tls-cert", "--broadcast-address", self.NSQ, self.HTTPS, self.Native)
 	c.certs.warnOfNames("cluster-tls-cert", "--cluster-address and --cluster-peers", self.Peer, c.listed(n.engine.NodeID))
+	c.certs.warnOfNode(n.engine.NodeID, c.trust.Names)
 	part := &clusterPart{trust: c.trusts}
 	n.engine.Startup.Enter("waits for a majority of the metadata store's members")
 	endpoints, err := part.endpoints(ctx, n, log)

@@ -86,6 +86,7 @@ func (n *Net) shake(nc net.Conn, s *session) (*netproto.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.cert = certificateOf(nc)
 	c, err := netproto.Accept(n.ctx, nc, o)
 	if err == nil && s.link != nil { // nil: it is a twin
 		s.link.note(nc)

@@ -36,6 +36,7 @@ func Ask(ctx context.Context, o Options, address string) (Answer, error) {
 	if nc, err = n.verified(ctx, nc, address); err != nil {
 		return Answer{}, err
 	}
+	cert := certificateOf(nc)
 	conn, err := netproto.Connect(ctx, nc, c.Conn)
 	if err != nil {
 		return Answer{}, err
@@ -44,6 +45,11 @@ func Ask(ctx context.Context, o Options, address string) (Answer, error) {
 	peer := conn.Peer()
 	if peer.Role != netproto.RoleNode || peer.NodeID != c.Self.Name {
 		return Answer{}, fmt.Errorf("peer: node %q answers at %s", peer.NodeID, address)
+	}
+	if c.Trust.Names == NamesRequired {
+		if err := c.Trust.Names.speaks(cert, peer.NodeID, nil); err != nil {
+			return Answer{}, err
+		}
 	}
 	return Answer{Boot: uuid.UUID(peer.Boot)}, nil
 }

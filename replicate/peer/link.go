@@ -150,16 +150,15 @@ func (l *link) connect(s *session, node *Node) (*netproto.Conn, error) {
 		return nil, err
 	}
 	l.note(nc)
+	s.cert = certificateOf(nc)
 	return netproto.Connect(ctx, nc, l.net.options(s))
 }
 
 // note keeps the certificate that the node has shown in a TLS handshake. Of the Net's link the caller knows that the
 // node is at the other end.
 func (l *link) note(nc net.Conn) {
-	if conn, ok := nc.(*tls.Conn); ok {
-		if certs := conn.ConnectionState().PeerCertificates; len(certs) > 0 {
-			l.shown.Store(certs[0])
-		}
+	if cert := certificateOf(nc); cert != nil {
+		l.shown.Store(cert)
 	}
 }
 

@@ -90,6 +90,8 @@ type Trust struct {
 	// TLS returns the configurations for one handshake, of a connection that another node began or that this one
 	// begins; the Net sets the ServerName of client. nil: no TLS.
 	TLS func() (server, client *tls.Config)
+	// Names says for which nodes a certificate speaks; "": NamesOfNodes.
+	Names Names
 }
 
 // Options configure a Net.

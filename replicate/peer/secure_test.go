@@ -7,10 +7,12 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"io"
 	"math/big"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -150,10 +152,14 @@ func (a *authority) trust(host net.IP, roots *authority) func(*Options) {
 }
 
 func (a *authority) trustUntil(host net.IP, roots *authority, until time.Time) func(*Options) {
-	cert, key := a.issue(&x509.Certificate{
-		SerialNumber: big.NewInt(2), NotAfter: until, IPAddresses: []net.IP{host},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	})
+	return a.trustIn(&x509.Certificate{NotAfter: until, IPAddresses: []net.IP{host}}, roots)
+}
+
+// trustIn is trust with this certificate.
+func (a *authority) trustIn(template *x509.Certificate, roots *authority) func(*Options) {
+	template.SerialNumber = big.NewInt(2)
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	cert, key := a.issue(template)
 	pair := []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: key}}
 	return func(o *Options) {
 		o.Trust.TLS = func() (server, client *tls.Config) {
@@ -230,5 +236,50 @@ func TestCertificatesAreShown(t *testing.T) {
 	}
 	if a.Connected(3) || a.Shown(4) != nil {
 		t.Error("a certificate that has ended was taken, or one is known of nobody")
+	}
+}
+
+// A node with the certificate of another one is not that other one and no third one, whoever dials, and both logs say
+// why. A certificate that names no node speaks for all, unless names are required; and none is asked for its names if
+// they are ignored.
+func TestCertificateSpeaksForItsNode(t *testing.T) {
+	ca := newAuthority(t)
+	named := func(subject string, dns ...string) func(*Options) {
+		return ca.trustIn(&x509.Certificate{
+			NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+			Subject: pkix.Name{CommonName: subject}, DNSNames: dns,
+		}, ca)
+	}
+	for name, c := range map[string]struct {
+		a, b    func(*Options) // a dials
+		rule    Names
+		connect bool
+	}{
+		"own names":                          {named("n1"), named("x", "y", "n2"), NamesRequired, true},
+		"the dialer has another's":           {named("n2"), named("n2"), NamesOfNodes, false},
+		"the dialed one has another's":       {named("n1"), named("", "n1"), NamesOfNodes, false},
+		"one for all":                        {named("x", "n1", "n2"), named("x", "n1", "n2"), NamesOfNodes, true},
+		"no names":                           {named("x"), named("", "host"), NamesOfNodes, true},
+		"the dialer has none, required":      {named("x"), named("n2"), NamesRequired, false},
+		"the dialed one has none, required":  {named("n1"), named("x"), NamesRequired, false},
+		"another's, ignored":                 {named("n2"), named("n1"), NamesIgnored, true},
+		"a part of a name, and another case": {named("n1"), named("N2", "n2.example", "n"), NamesRequired, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ruled := func(o *Options) { o.Trust.Names = c.rule }
+			a, b := start(t, 1, "", c.a, ruled), start(t, 2, "", c.b, ruled)
+			meet(a, b)
+			if c.connect {
+				connected(t, a, b)
+				return
+			}
+			until(t, "refused", func() bool { return a.Stats().Nodes[0].DialFails > 1 })
+			const why = "so it does not speak for that node"
+			until(t, "both logs say why", func() bool { return a.logs.count(why) > 0 && b.logs.count(why) > 0 })
+			// The one that is dialed has accepted before it hears of the refusal.
+			if strings.HasPrefix(name, "the dialer") && (b.Connected(1) || b.Stats().Unproven == 0) || a.Connected(2) {
+				t.Error("connected, or not counted")
+			}
+		})
 	}
 }

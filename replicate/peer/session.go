@@ -2,6 +2,7 @@ package peer
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"syscall"
@@ -19,6 +20,7 @@ type session struct {
 	link   *link // when accepting, admit sets it
 	ctx    context.Context
 	cancel context.CancelCauseFunc // ends the connection, whatever it is doing
+	cert   *x509.Certificate       // that the peer has shown; nil: none; set before the Hellos
 	serial uint64                  // number of the accepted socket, in the order of acceptance; 0 when dialing
 
 	store, boot uuid.UUID     // of the other process; set by admit, guarded by link.mu
@@ -80,6 +82,9 @@ func (n *Net) options(s *session) netproto.Options {
 
 // admit decides in the handshake whether the peer is a node that this node wants to talk to.
 func (s *session) admit(peer *netproto.Hello) error {
+	if err := s.net.o.Trust.Names.speaks(s.cert, peer.NodeID, s.net.knows); err != nil {
+		return err
+	}
 	l := s.link
 	if l == nil && s.net.isTwin(peer) {
 		s.twin = true
@@ -116,7 +121,7 @@ func (n *Net) isTwin(peer *netproto.Hello) bool {
 	return peer.Role == netproto.RoleNode && peer.NodeID == n.o.Self.Name && uuid.UUID(peer.Boot) != n.o.Self.Boot
 }
 
-func refuse(format string, args ...any) error {
+func refuse(format string, args ...any) *netproto.RefusedError {
 	return &netproto.RefusedError{Status: netproto.StatusRejected, Text: fmt.Sprintf(format, args...)}
 }
 
