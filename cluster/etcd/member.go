@@ -3,6 +3,7 @@ package etcd
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -339,7 +340,11 @@ func (m *Member) config(w way) *embed.Config {
 		for _, info := range []*tlsInfo{&c.ClientTLSInfo, &c.PeerTLSInfo} {
 			info.TrustedCAFile, info.CertFile, info.KeyFile = m.shownTLS()
 			info.ClientCertAuth = true
-			info.MinVersion, info.SkipClientSANVerify = m.o.TLS.minVersion(), m.o.TLS.AnyAddress
+			info.SkipClientSANVerify = m.o.TLS.AnyAddress
+		}
+		// etcd overwrites the infos' own MinVersion with this.
+		if c.TlsMinVersion = "TLS1.3"; m.o.TLS.minVersion() < tls.VersionTLS13 {
+			c.TlsMinVersion = "TLS1.2"
 		}
 	}
 	return c

@@ -49,6 +49,32 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// Both ports of a member refuse a version of TLS below the configured one, whoever asks, and take it if it is allowed.
+func TestOldTLSIsRefused(t *testing.T) {
+	t.Parallel()
+	for least, refused := range map[uint16]bool{0: true, tls.VersionTLS12: false} {
+		c := newCluster(t, 1)
+		c.tls = certificates(t)
+		c.tls.MinVersion = least
+		c.start(0)
+		c.ready(0)
+		config, err := c.tls.config()
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.MinVersion, config.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+		for port, address := range map[string]string{"client": c.voters[0].Client, "peer": c.voters[0].Peer} {
+			conn, err := tls.Dial("tcp", address, config)
+			if err == nil {
+				_ = conn.Close()
+			}
+			if (err != nil) != refused || err != nil && !strings.Contains(err.Error(), "protocol version") {
+				t.Errorf("TLS 1.2 at the %s port, least version %x: %v", port, least, err)
+			}
+		}
+	}
+}
+
 // A cluster that has run without TLS gets it at the next start, and can lose it again; its data stays.
 func TestTLSIsSwitchedOn(t *testing.T) {
 	t.Parallel()
