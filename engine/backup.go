@@ -25,6 +25,8 @@ type BackupOptions struct {
 	// Dir is the absolute path of a directory of the node's machine, outside of the data directory. It must not exist,
 	// or be empty.
 	Dir string
+	// Below is the directory below which Dir must lie, also by symbolic links; empty: it may lie anywhere.
+	Below string
 	// Rate is the most bytes of segments that are read per second. 0: backup.DefaultRate; below 0: unlimited.
 	Rate int64
 	// MadeBy is the version of the program, for the manifest.
@@ -144,7 +146,7 @@ func (e *Engine) StartBackup(o BackupOptions) error {
 		return fmt.Errorf("engine: no backup of a node whose commit log has failed: stop it, and copy its data "+
 			"directory: %w", err)
 	}
-	if err := e.checkBackupDir(o.Dir); err != nil {
+	if err := e.checkBackupDir(&o); err != nil {
 		return err
 	}
 	if o.Rate == 0 {
@@ -198,8 +200,9 @@ func (e *Engine) Backup() BackupStatus {
 	return s
 }
 
-// checkBackupDir returns an error if no backup can be made in to.
-func (e *Engine) checkBackupDir(to string) error {
+// checkBackupDir returns an error if no backup can be made in o.Dir.
+func (e *Engine) checkBackupDir(o *BackupOptions) error {
+	to := o.Dir
 	if e.opts.DataPath == "" {
 		return fmt.Errorf("%w: the data is on no file system", ErrBackupDir)
 	}
@@ -207,6 +210,9 @@ func (e *Engine) checkBackupDir(to string) error {
 		return fmt.Errorf("%w: %q is no absolute path on the node's machine", ErrBackupDir, to)
 	}
 	err := backup.Apart("data directory", e.opts.DataPath, to)
+	if err == nil && o.Below != "" {
+		err = backup.Below(o.Below, to)
+	}
 	if err == nil {
 		err = backup.Seen(to)
 	}

@@ -19,7 +19,7 @@ func (s *Server) serveBackup(r *http.Request, q url.Values) (any, error) {
 	if !q.Has("dir") {
 		return nil, web.Fail(400, "MISSING_ARG_DIR")
 	}
-	o := engine.BackupOptions{Dir: q.Get("dir"), MadeBy: s.opts.Version}
+	o := engine.BackupOptions{Dir: q.Get("dir"), Below: s.opts.BackupPath, MadeBy: s.opts.Version}
 	if text := q.Get("rate"); text != "" {
 		rate, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {

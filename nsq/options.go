@@ -58,6 +58,9 @@ type Options struct {
 
 	MaxAuditEntries int   // changes and refusals kept in memory for GET /audit; default 1000
 	MaxAuditBytes   int64 // of those kept in DataPath; default 16 MiB
+	// BackupPath is the directory below which POST /backup may write; empty: anywhere on the machine.
+	BackupPath string
+
 
 	InactiveProducerTimeout time.Duration // lookups leave out a registered nsqd that is silent for longer; default 5 m
 

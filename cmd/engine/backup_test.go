@@ -3,7 +3,10 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -135,6 +138,45 @@ func (p *process) publishMuch(t *testing.T) {
 		Messages: 12_800,
 	})
 	must(t, err)
+}
+
+// An admin's token writes backups below one place of the machine only: by default beside the data directory. What leads
+// elsewhere is refused with the setting's name, and nothing is written there.
+func TestBackupElsewhereIsRefused(t *testing.T) {
+	base := t.TempDir()
+	data, place, elsewhere := filepath.Join(base, "data"), filepath.Join(base, "place"), filepath.Join(base, "elsewhere")
+	must(t, os.Mkdir(place, 0o700))
+	must(t, os.Symlink(base, filepath.Join(place, "out")))
+	for _, c := range []struct{ name, allowed, flag string }{
+		{"the default", data + "-backups", ""}, {"a place that the setting names", place, place},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := startProcess(t, "", binary(t), []string{
+				"serve", "--data-path", data, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0",
+				"--lookup-address", "127.0.0.1:0", "--backup-path", c.flag,
+			})
+			for _, to := range []string{
+				elsewhere, c.allowed + "/../elsewhere", place + "/out/elsewhere", c.allowed + "2/x", c.allowed,
+			} {
+				resp, err := http.Post("http://"+p.http+"/backup?dir="+url.QueryEscape(to), "", nil)
+				must(t, err)
+				said, err := io.ReadAll(resp.Body)
+				must(t, errors.Join(err, resp.Body.Close()))
+				if resp.StatusCode != 400 || !strings.Contains(string(said), "backup-path") {
+					t.Errorf("%s: %s %s", to, resp.Status, said)
+				}
+				if _, err := os.Stat(filepath.Join(to, "backup.json")); err == nil {
+					t.Errorf("%s was written", to)
+				}
+			}
+			if _, err := os.Stat(elsewhere); err == nil {
+				t.Error("a directory was made")
+			}
+			execute(t, "backup", elsewhere, "--http-address", p.http).check(t, exitUsage, "backup-path")
+			execute(t, "backup", filepath.Join(c.allowed, "a", "b"), "--http-address", p.http).well(t)
+			p.end(syscall.SIGTERM)
+		})
+	}
 }
 
 // A backup onto a disk that becomes full, another file system than that of the data, says so and leaves nothing there.

@@ -22,7 +22,8 @@ func startInView(t *testing.T, dir, shown, at, how string) *process {
 		t.Skipf("this machine allows no mount namespaces: %v: %s", err, out)
 	}
 	return startProcess(t, "", "unshare", append(view, binary(t), "serve", "--data-path", dir,
-		"--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address", "127.0.0.1:0"))
+		"--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address", "127.0.0.1:0",
+		"--backup-path", "/"))
 }
 
 // Whoever is told that a backup is complete can look at it. A node in a sandbox refuses what nobody else would see, and

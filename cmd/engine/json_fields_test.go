@@ -365,7 +365,9 @@ func startSecureCluster(t *testing.T, flags ...string) (nodes map[string]devNode
 		must(t, err)
 		https := net.JoinHostPort(host, strconv.Itoa(first+7)) // dev-cluster leaves this port free
 		n := &process{t: t, log: &logBuffer{more: make(chan struct{}, 1)}, exited: make(chan error, 1)}
-		n.cmd = exec.Command(binary(t), slices.Concat(nodes[name].Args, flags, []string{"--https-address", https})...)
+		n.cmd = exec.Command(binary(t), slices.Concat(nodes[name].Args, flags, []string{
+			"--https-address", https, "--backup-path", "/",
+		})...)
 		n.cmd.Stderr = n.log
 		must(t, n.cmd.Start())
 		go func() { n.exited <- n.cmd.Wait() }()

@@ -122,7 +122,7 @@ func startNode(t *testing.T, dir string, args ...string) *process {
 	t.Helper()
 	return startProcess(t, "", binary(t), append([]string{
 		"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address",
-		"127.0.0.1:0",
+		"127.0.0.1:0", "--backup-path", "/",
 	}, args...))
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -45,7 +46,7 @@ func newMembers(t *testing.T) *members {
 func (m *members) start(which ...int) {
 	m.t.Helper()
 	for _, i := range which {
-		args := append([]string(nil), m.nodes[i].Args...)
+		args := slices.Concat(m.nodes[i].Args, []string{"--backup-path", "/"})
 		args[2] = m.data[i] // behind serve --data-path
 		m.runs[i] = launch(m.t, "", binary(m.t), args)
 	}

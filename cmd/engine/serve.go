@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -224,6 +225,10 @@ func (c *config) nsqOptions(logger *slog.Logger, level *slog.LevelVar) nsq.Optio
 	o.LogLevel = level
 	o.ConfigValues = c.public
 	o.DataPath = c.node.engine.DataPath
+	if o.BackupPath == "" {
+		path, _ := filepath.Abs(o.DataPath) // after an error no backup is below the place
+		o.BackupPath = path + "-backups"
+	}
 	o.DisableSnappy, o.DisableDeflate = !c.node.offers.snappy, !c.node.offers.deflate
 	o.Auth.HTTPAddresses = c.node.offers.authServers
 	// A limit that both packages enforce has only one setting.

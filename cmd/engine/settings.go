@@ -94,6 +94,9 @@ func row(name, preset string, v value, help string) *setting {
 func nodeSettings(n *node) []*setting {
 	return []*setting{
 		row("data-path", "./data", text(&n.engine.DataPath), "data directory; created if missing"),
+		row("backup-path", "", text(&n.nsq.BackupPath),
+			"directory of this machine below which engine backup and POST /backup may write; / means anywhere; empty means "+
+				"the name of data-path with -backups behind it"),
 		row("nsq-address", "127.0.0.1:4150", text(&n.nsq.TCPAddress), "HOST:PORT to listen on for the NSQ protocol"),
 		row("http-address", "127.0.0.1:4151", text(&n.nsq.HTTPAddress),
 			"HOST:PORT to listen on for nsqd's HTTP API; off disables it"),

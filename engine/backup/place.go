@@ -27,6 +27,24 @@ func Apart(what, first, second string) error {
 	return nil
 }
 
+// Below returns an error unless the directory lies below the place, also by symbolic links. Neither needs to exist.
+func Below(place, dir string) error {
+	a, err := realPath(place)
+	if err != nil {
+		return err
+	}
+	b, err := realPath(dir)
+	if err != nil {
+		return err
+	}
+	rel, err := filepath.Rel(a, b)
+	if err != nil || rel == "." || rel == ".." || strings.HasPrefix(rel, "../") {
+		return fmt.Errorf("%s does not lie below %s, the only place of this node's machine for backups, which its setting "+
+			"backup-path names", dir, place)
+	}
+	return nil
+}
+
 // realPath returns the absolute path without symbolic links; the end of the path need not exist.
 func realPath(name string) (string, error) {
 	name, err := filepath.Abs(name)

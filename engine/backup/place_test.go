@@ -14,6 +14,34 @@ import (
 	"penstock/segment/aio"
 )
 
+// A directory lies below a place by its real path: not by dots, by a link that leads out, or by the beginning of its
+// name.
+func TestBelow(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	place, other := filepath.Join(base, "backups"), filepath.Join(base, "other")
+	must(t, os.Mkdir(place, 0o700))
+	must(t, os.Mkdir(other, 0o700))
+	must(t, os.Symlink(other, filepath.Join(place, "out")))
+	must(t, os.Symlink(place, filepath.Join(base, "in")))
+	for dir, below := range map[string]bool{
+		place + "/a": true, place + "/a/b": true, base + "/in/a": true, place + "/a/../b": true,
+		place: false, base: false, other: false, "/": false, place + "-2/a": false, place + "/../other/a": false,
+		place + "/out": false, place + "/out/a": false, place + "/a/../../other": false, base + "/in": false,
+	} {
+		err := Below(place, dir)
+		if (err == nil) != below || err != nil && !strings.Contains(err.Error(), "backup-path") {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+	if err := Below("/", other); err != nil {
+		t.Errorf("below the root is everything: %v", err)
+	}
+	if err := Below(filepath.Join(base, "new"), filepath.Join(base, "new", "a")); err != nil {
+		t.Errorf("a place that does not exist yet: %v", err)
+	}
+}
+
 // filesBelow lists everything below a directory.
 func filesBelow(t *testing.T, root string) (names []string) {
 	t.Helper()

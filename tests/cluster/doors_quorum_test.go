@@ -124,7 +124,7 @@ func (d *door) spread(n *harness.Node) {
 	}
 }
 
-func (d *door) backupOf(n *harness.Node) string { return filepath.Join(d.dir, "backup-"+n.Name) }
+func (d *door) backupOf(n *harness.Node) string { return filepath.Join(n.DataPath+"-backups", "1") }
 
 // backup copies the directory of a stopped node and returns where to.
 func (d *door) backup(n *harness.Node) string {
