@@ -177,12 +177,13 @@ func (c *Channel) checkInFlight(s *ChannelSettings) error {
 // checkTime is how long CheckPartitions waits for leaders. A topic can get more partitions while some have no leader.
 const checkTime = time.Second
 
-// CheckPartitions returns an ErrTopicSettings if the topic must not get that many partitions, because some would get no
-// share of a channel's max_in_flight. Configure calls it. If leaders do not answer within checkTime, what this node
+// CheckPartitions returns ErrTooManyPartitions if the node has no room for that many partitions of the topic, and an
+// ErrTopicSettings if the topic must not get that many, because some would get no share of a channel's max_in_flight.
+// Configure calls it. If leaders do not answer within checkTime, what this node
 // knows decides.
 func (t *Topic) CheckPartitions(ctx context.Context, partitions int) (err error) {
-	if !t.e.members.others() || partitions <= t.Partitions() {
-		return nil
+	if err := t.e.roomToGrow(t, partitions); err != nil || !t.e.members.others() || partitions <= t.Partitions() {
+		return err
 	}
 	ctx, cancel := t.e.host.WithTimeout(ctx, checkTime)
 	defer cancel()

@@ -171,7 +171,13 @@ func (e *Engine) hideTopic(t *Topic) {
 
 // list makes t the topic of its name, in place of any other one. mu is held.
 func (e *Engine) list(t *Topic) {
+	if old := e.topics[t.Name()]; old != nil && old != t {
+		old.listed.Store(false)
+		old.recount()
+	}
 	e.topics[t.Name()] = t
+	t.listed.Store(true)
+	t.recount()
 	if e.noted != nil {
 		e.noted[t.shared.ID] = t.meta()
 	}
@@ -183,6 +189,8 @@ func (e *Engine) unlist(t *Topic) {
 	if e.topics[t.Name()] == t {
 		delete(e.topics, t.Name())
 		e.news.Raise()
+		t.listed.Store(false)
+		t.recount()
 	}
 }
 

@@ -77,6 +77,9 @@ type Engine struct {
 	deletedTopics ops.DeletedNames         // names of topics that were deleted a moment ago
 	closed        bool
 	creating      map[string]*creation
+	growing       map[*Topic]int // how many partitions topics are about to have
+
+	listedPartitions atomic.Int64 // those of all topics: see Topic.recount
 
 	counters Counters
 	leaving  atomic.Bool  // Leave was called: the node is shutting down

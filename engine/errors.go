@@ -72,6 +72,8 @@ var (
 	ErrNoPartition    = base.ErrNoPartition
 	ErrSettings       = base.ErrSettings
 
+	ErrTooManyPartitions = base.ErrTooManyPartitions
+
 	ErrChannelExists    = base.ErrChannelExists
 	ErrFenced           = base.ErrFenced
 	ErrSequence         = base.ErrSequence

@@ -76,6 +76,7 @@ type Options struct {
 	MaxInboxBytes     int64 // puts that wait in one partition's inbox (32 MiB)
 	MaxNodeInboxBytes int64 // puts that wait in all inboxes; as much again may be on its way to other nodes (128 MiB)
 	MaxTopics         int   // topics that this node has (20000)
+	MaxPartitions     int   // partitions of all topics that this node lists, beyond which it makes no more (25000)
 	MaxChannels       int   // channels per topic (1000)
 	MaxConsumers      int   // consumers per channel; 0: no limit, as in nsqd
 	MaxRanges         int   // confirmed ranges per channel and partition (1<<18)
@@ -197,6 +198,7 @@ func (o *Options) setDefaults() error {
 	def(&o.MaxInboxBytes, 32<<20)
 	def(&o.MaxNodeInboxBytes, 128<<20)
 	defInt(&o.MaxTopics, 20000)
+	defInt(&o.MaxPartitions, 25000)
 	defInt(&o.MaxChannels, 1000)
 	defInt(&o.MaxRanges, 1<<18)
 	defInt(&o.MaxDeferred, 1<<20)

@@ -94,6 +94,10 @@ type StorageStats struct {
 	// Options.MaxStateBytes, requests get ErrStateFull.
 	StateBytes      int64 `json:"state_bytes"`
 	StateLimitBytes int64 `json:"state_limit_bytes"`
+	// ListedPartitions: those of all topics that this node lists. At PartitionLimit, which is Options.MaxPartitions,
+	// requests that would make more get ErrTooManyPartitions.
+	ListedPartitions int64 `json:"listed_partitions"`
+	PartitionLimit   int64 `json:"partition_limit"`
 	// LogLinesDropped: lines that Options.Logger did not get, because it was too slow.
 	LogLinesDropped uint64 `json:"log_lines_dropped"`
 	// HeapLimitBytes is Options.MaxHeapBytes.
@@ -176,6 +180,7 @@ func (e *Engine) Storage() StorageStats {
 		StallsBuffer: s.StallsBuffer, StallsFile: s.StallsSpare, StallsFull: s.StallsFull,
 		CommitLiveBytes: s.LiveBytes, CommitRoomBytes: log.Headroom(), CommitFileBytes: log.FileBytes(),
 		StateBytes: m.State, StateLimitBytes: e.opts.MaxStateBytes, HeapLimitBytes: e.opts.MaxHeapBytes,
+		ListedPartitions: e.listedPartitions.Load(), PartitionLimit: int64(e.opts.MaxPartitions),
 		FreeBuffers: m.Free, Buffers: m.Buffers, WaitingBytes: m.Waiting,
 		Overloaded:   c.Overloaded.Load(),
 		SegmentBytes: c.SegmentBytes.Load(), SegmentSyncs: c.SegmentSyncs.Load(), TrimmedBytes: c.TrimmedBytes.Load(),

@@ -50,14 +50,18 @@ type Topic struct {
 	adoption route.Adoption // which partitions the channels have; changing guards it
 	created  int64          // when the topic was created: engine's time, ns since 1970
 
+	listed  atomic.Bool  // whether recount counts the topic
+	counted atomic.Int64 // what it has counted
+
 	incomplete []incompletePart // set by restore, consumed by completeChannels
 }
 
 // creation is a topic that one caller is creating. Other callers that want the same topic wait for done. err is set
 // before done is closed.
 type creation struct {
-	done chan struct{}
-	err  error
+	partitions int
+	done       chan struct{}
+	err        error
 }
 
 // newTopic makes a topic without partitions. It lists nothing and writes no file.
@@ -86,6 +90,7 @@ func (t *Topic) partitions() []*part.Partition {
 func (t *Topic) add(pt *part.Partition) {
 	parts := append(slices.Clone(t.partitions()), pt)
 	t.list.Store(&parts)
+	t.recount()
 }
 
 // Name returns the topic's name.
@@ -141,8 +146,9 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (
 
 // CreateTopicWith returns the topic of that name. If it does not exist, CreateTopicWith creates it, even if
 // DisableAutoCreate is set. A topic that exists keeps the partitions and replicas that it has. A new topic is on stable
-// storage when CreateTopicWith returns it. After ErrTopicName, ErrTopicOptions, ErrTooManyTopics or ErrFewInodes
-// nothing was created. After any other error the topic may have been created; CreateTopicWith can be called again.
+// storage when CreateTopicWith returns it. After ErrTopicName, ErrTopicOptions, ErrTooManyTopics, ErrTooManyPartitions
+// or ErrFewInodes nothing was created. After any other error the topic may have been created; CreateTopicWith can be
+// called again.
 func (e *Engine) CreateTopicWith(ctx context.Context, name string, o TopicOptions) (*Topic, error) {
 	if !base.ValidTopicName(name) {
 		return nil, ErrTopicName
@@ -183,7 +189,11 @@ func (e *Engine) CreateTopicWith(ctx context.Context, name string, o TopicOption
 				Setting: "max-topics",
 			}
 		}
-		cr := &creation{done: make(chan struct{})}
+		if err := e.mayMake(o.Partitions); err != nil {
+			e.mu.Unlock()
+			return nil, err
+		}
+		cr := &creation{partitions: o.Partitions, done: make(chan struct{})}
 		e.creating[name] = cr
 		e.mu.Unlock()
 		t, err := (*Topic)(nil), e.inodesForTopic(o.Partitions)

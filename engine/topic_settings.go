@@ -40,9 +40,9 @@ func (t *Topic) Settings() TopicSettings {
 // settings are durable and this node uses them; the other nodes of a cluster get them a moment later. If s.Partitions
 // is larger than before, partitions are added, and a key may then belong to another partition (PartitionFor).
 //
-// After ErrTopicSettings, ErrVersion or ErrDeleted nothing was changed. After any other error the change may have been
-// made, or may be found after a restart: read the settings again. Configure waits for the disk, or for the metadata
-// store at most Options.PublishTimeout.
+// After ErrTopicSettings, ErrVersion, ErrTooManyPartitions or ErrDeleted nothing was changed. After any other error the
+// change may have been made, or may be found after a restart: read the settings again. Configure waits for the disk, or
+// for the metadata store at most Options.PublishTimeout.
 func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, error) {
 	if err := s.Validate(); err != nil {
 		return t.Settings(), err
@@ -57,6 +57,11 @@ func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, 
 	if err := t.checkDelays(ctx, &s); err != nil {
 		return t.Settings(), err
 	}
+	done, err := t.e.grow(t, s.Partitions)
+	if err != nil {
+		return t.Settings(), err
+	}
+	defer done()
 	return t.e.members.configureTopic(ctx, t, s)
 }
 

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -48,4 +49,72 @@ func TestMaxTopics(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The partitions of a node are counted, of all topics together: through no call come more about than MaxPartitions, the
+// refusal names value, limit and setting and makes nothing, and what was deleted makes room.
+func TestMaxPartitions(t *testing.T) {
+	t.Parallel()
+	e := openOnDisk(t, newDisk(), func(o *engine.Options) { o.MaxPartitions = 10 })
+	counted := func(want int64) {
+		t.Helper()
+		if s := e.Storage(); s.ListedPartitions != want || s.PartitionLimit != 10 {
+			t.Errorf("%d of %d partitions are counted, want %d", s.ListedPartitions, s.PartitionLimit, want)
+		}
+	}
+	refused := func(what string, n int, err error) {
+		t.Helper()
+		want := fmt.Sprintf("is %d, and at most 10 is allowed: see the node's setting max-partitions", n)
+		if !errors.Is(err, engine.ErrTooManyPartitions) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	a, err := e.CreateTopic(t.Context(), "a", 6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = e.CreateTopic(t.Context(), "huge", engine.MaxPartitions)
+	refused("65,536 partitions", 6+engine.MaxPartitions, err)
+	_, err = e.CreateTopic(t.Context(), "b", 5)
+	refused("one too many", 11, err)
+	if _, ok := e.LookupTopic("b"); ok {
+		t.Error("a refused topic exists")
+	}
+	set := a.Settings()
+	set.Partitions = 11
+	_, err = a.Configure(t.Context(), set)
+	refused("growth", 11, err)
+	if err := a.CheckPartitions(t.Context(), 11); a.Partitions() != 6 {
+		t.Error("it has grown")
+	} else {
+		refused("a question about growth", 11, err)
+	}
+	counted(6)
+	set.Partitions = 9
+	if _, err = a.Configure(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	counted(9)
+	var all sync.WaitGroup
+	var made atomic.Int64
+	for i := range 8 { // at the same time
+		all.Go(func() {
+			if _, err := e.CreateTopic(t.Context(), fmt.Sprint("t", i), 1); err == nil {
+				made.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if made.Load() != 1 {
+		t.Errorf("%d topics were made where one had room", made.Load())
+	}
+	counted(10)
+	if err := e.DeleteTopic(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	counted(1)
+	if _, err = e.CreateTopic(t.Context(), "b", 9); err != nil {
+		t.Error(err)
+	}
+	counted(10)
 }

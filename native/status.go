@@ -23,8 +23,8 @@ var statuses = []struct {
 	{netproto.StatusNotLeader, []error{engine.ErrNoLeader, engine.ErrMoved, engine.ErrDeleted, engine.ErrNoPartition}},
 	{netproto.StatusFull, []error{
 		engine.ErrOverloaded, engine.ErrDeadline, engine.ErrNoSpace, engine.ErrQuota, engine.ErrStateFull,
-		engine.ErrTooManyTopics, engine.ErrFewInodes, engine.ErrTooManyProducers, engine.ErrTooManyChans,
-		engine.ErrTooManyClients,
+		engine.ErrTooManyTopics, engine.ErrTooManyPartitions, engine.ErrFewInodes, engine.ErrTooManyProducers,
+		engine.ErrTooManyChans, engine.ErrTooManyClients,
 	}},
 	{netproto.StatusOverloaded, []error{engine.ErrNoQuorum, meta.ErrTooFewNodes, meta.ErrUnavailable}},
 	{netproto.StatusClosed, []error{context.Canceled}},

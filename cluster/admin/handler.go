@@ -343,10 +343,13 @@ var statuses = map[error]int{
 
 	base.ErrTooManyTopics: http.StatusConflict,
 	base.ErrFewInodes:     http.StatusInsufficientStorage,
-	base.ErrClosed:        http.StatusServiceUnavailable,
-	meta.ErrUnsafe:        http.StatusConflict,
-	meta.ErrLevel:         http.StatusConflict,
-	meta.ErrUnavailable:   http.StatusServiceUnavailable,
+
+	base.ErrTooManyPartitions: http.StatusInsufficientStorage,
+
+	base.ErrClosed:      http.StatusServiceUnavailable,
+	meta.ErrUnsafe:      http.StatusConflict,
+	meta.ErrLevel:       http.StatusConflict,
+	meta.ErrUnavailable: http.StatusServiceUnavailable,
 }
 
 func writeError(w http.ResponseWriter, err error) {

@@ -201,6 +201,9 @@ func messageSettings(o *engine.Options) []*setting {
 		row("max-header-bytes", "32KiB", size(&o.MaxHeaderBytes, 1),
 			"maximum total size of the names and values of a message's headers"),
 		row("max-topics", "20000", count(&o.MaxTopics, 1), "maximum number of topics"),
+		row("max-partitions", "25000", count(&o.MaxPartitions, 1),
+			"maximum number of partitions of all topics together, also of those that other nodes store: each costs every "+
+				"node some KiB"),
 		row("max-channels", "1000", count(&o.MaxChannels, 1), "maximum number of channels per topic"),
 		row("max-consumers", "0", count(&o.MaxConsumers, 0), "maximum number of consumers per channel; 0 means no limit"),
 		row("max-ranges", "262144", count(&o.MaxRanges, 1),

@@ -29,6 +29,8 @@ var (
 	ErrTopicOptions   = errors.New("engine: the topic cannot be made as asked for; nothing was made")
 	ErrTooManyTopics  = errors.New("engine: there are as many topics as MaxTopics allows: nothing was made; delete one " +
 		"or raise the limit")
+	ErrTooManyPartitions = errors.New("engine: the topics have as many partitions as MaxPartitions allows: nothing was " +
+		"made; delete a topic or raise the limit")
 	ErrTooManyChans = errors.New("engine: the topic has as many channels as MaxChannels allows: nothing was made; " +
 		"delete one or raise the limit")
 	ErrOverloaded = errors.New("engine: too many bytes are waiting to be stored; nothing of this request was stored, " +
@@ -95,9 +97,9 @@ var (
 	ErrSequence         = core.ErrSequence
 	ErrUnknownProducer  = core.ErrUnknownProducer
 	ErrTooManyProducers = core.ErrTooManyProducers
+	ErrProducerOwner    = core.ErrProducerOwner
 	ErrProducerTenure   = core.ErrProducerTenure
 	ErrProducerName     = errors.New("engine: a producer's name has at most 255 bytes of UTF-8; nothing was changed")
-	ErrProducerOwner    = core.ErrProducerOwner
 	// ErrProducerLevel says that producers cannot be opened at this feature level.
 	ErrProducerLevel = errors.New("engine: producers need feature level 3, because older versions cannot read what is " +
 		"stored about them; nothing was changed, raise the data directory (engine upgrade) or the cluster (engine " +

@@ -165,6 +165,8 @@ func collectStorage(w writer, s engine.StorageStats, foundAtStart int) {
 	w.set(inboxBytes, float64(s.WaitingBytes))
 	w.set(stateBytes, float64(s.StateBytes))
 	w.set(stateLimit, float64(s.StateLimitBytes))
+	w.set(listedPartitions, float64(s.ListedPartitions))
+	w.set(partitionLimit, float64(s.PartitionLimit))
 	w.set(logDropped, float64(s.LogLinesDropped))
 	w.set(heapLimit, float64(s.HeapLimitBytes))
 	w.set(buffersFree, float64(s.FreeBuffers))

@@ -106,6 +106,10 @@ var (
 			"follows.")
 	stateLimit = define(ofStorage, gauge, "state_limit_bytes",
 		"At this state_bytes delayed messages and new channels are refused (max-state-bytes).")
+	listedPartitions = define(ofStorage, gauge, "listed_partitions",
+		"Partitions of all topics that this node lists, wherever their copies are.")
+	partitionLimit = define(ofStorage, gauge, "listed_partitions_limit",
+		"At this many listed_partitions new topics and more partitions are refused (max-partitions).")
 	logDropped = define(ofStorage, counter, "log_lines_dropped_total",
 		"Lines of the log that were dropped, because the logger did not take them in time.")
 	heapLimit = define(ofStorage, gauge, "heap_limit_bytes",
