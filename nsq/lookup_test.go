@@ -17,6 +17,7 @@ import (
 
 	"penstock/engine"
 	"penstock/engine/meta"
+	"penstock/nsq/auth"
 	"penstock/nsq/internal/lookuptest"
 	"penstock/replicate"
 )
@@ -185,5 +186,25 @@ func TestGoNSQFollowsLeaders(t *testing.T) {
 	eventually(t, "the consumer to leave node 1", func() bool { return consumers(nodes[0]) == 0 })
 	if consumers(nodes[1]) != 1 || consumers(nodes[2]) != 1 {
 		t.Errorf("consumers per node: %d %d %d", consumers(nodes[0]), consumers(nodes[1]), consumers(nodes[2]))
+	}
+}
+
+// Where clients need tokens, the registration port is closed unless its address is set: whoever registers there is told
+// to consumers, who show their tokens.
+func TestRegistrationsAreOffWithTokens(t *testing.T) {
+	for name, x := range map[string]struct {
+		o    Options
+		want string
+	}{
+		"no tokens":           {Options{}, "127.0.0.1:4160"},
+		"a file of tokens":    {Options{Auth: auth.Options{File: "tokens"}}, Off},
+		"auth servers":        {Options{Auth: auth.Options{HTTPAddresses: []string{"127.0.0.1:1"}}}, Off},
+		"an address is set":   {Options{Auth: auth.Options{File: "tokens"}, LookupTCPAddress: "127.0.0.1:1"}, "127.0.0.1:1"},
+		"another lookup port": {Options{LookupAddress: "127.0.0.1:1"}, Off},
+	} {
+		x.o.setLookupDefaults()
+		if x.o.LookupTCPAddress != x.want {
+			t.Errorf("%s: %s, want %s", name, x.o.LookupTCPAddress, x.want)
+		}
 	}
 }

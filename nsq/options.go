@@ -29,9 +29,11 @@ type Options struct {
 	HTTPSAddress string // the same API over TLS, which needs TLS.CertFile; default Off
 	// LookupMayBeBusy makes OpenFront go on without the lookup service if another process listens at one of its
 	// addresses: they are defaults, which a stock nsqlookupd has, too.
-	LookupMayBeBusy  bool
-	LookupAddress    string // nsqlookupd's HTTP API; Off: not served; default 127.0.0.1:4161
-	LookupTCPAddress string // for stock nsqds; default 127.0.0.1:4160 if LookupAddress is its default, else Off
+	LookupMayBeBusy bool
+	LookupAddress   string // nsqlookupd's HTTP API; Off: not served; default 127.0.0.1:4161
+	// LookupTCPAddress is for stock nsqds; default 127.0.0.1:4160 if LookupAddress is its default and Auth is not set,
+	// else Off. With Auth, no registration adds a producer to a topic of ours.
+	LookupTCPAddress string
 	NativeAddress    string // for native clients; default 127.0.0.1:4250 if TCPAddress is its default, else Off
 	BroadcastAddress string // the host to which clients should connect; default Hostname
 	// Announced are the ports that clients are told, where others are mapped to those that are listened on.
@@ -56,11 +58,11 @@ type Options struct {
 	// remembers is in memory.
 	DataPath string
 
-	MaxAuditEntries int   // changes and refusals kept in memory for GET /audit; default 1000
-	MaxAuditBytes   int64 // of those kept in DataPath; default 16 MiB
 	// BackupPath is the directory below which POST /backup may write; empty: anywhere on the machine.
 	BackupPath string
 
+	MaxAuditEntries int   // changes and refusals kept in memory for GET /audit; default 1000
+	MaxAuditBytes   int64 // of those kept in DataPath; default 16 MiB
 
 	InactiveProducerTimeout time.Duration // lookups leave out a registered nsqd that is silent for longer; default 5 m
 
@@ -243,14 +245,15 @@ func (o *Options) setDefaults() error {
 }
 
 // setLookupDefaults sets the defaults of the lookup service. By default it enables registrations only while the lookup
-// address is the default one, which is local. Anybody who reaches the port can register, so an operator who opens
-// lookups to other machines has to decide about registrations as well.
+// address is the default one, which is local, and clients need not prove who they are. Anybody who reaches the port can
+// register, so an operator who opens lookups to other machines, or whose clients show their tokens to whom lookups
+// name, has to decide about registrations as well.
 func (o *Options) setLookupDefaults() {
 	const own = "127.0.0.1:4161"
 	orDefault(&o.LookupAddress, own)
 	if o.LookupTCPAddress == "" {
 		o.LookupTCPAddress = Off
-		if o.LookupAddress == own {
+		if o.LookupAddress == own && !o.Auth.Enabled() {
 			o.LookupTCPAddress = "127.0.0.1:4160"
 		}
 	}

@@ -195,6 +195,7 @@ func (s *Server) listenLookups() error {
 			RemoteAddress: net.JoinHostPort(host, strconv.Itoa(tcpPort)), Hostname: s.opts.Hostname,
 			BroadcastAddress: host, TCPPort: tcpPort, HTTPPort: s.toldHTTP(), Version: s.opts.Version,
 		},
+		Guarded:   s.opts.Auth.Enabled(),
 		Directory: s.opts.Directory, Policy: s.policy(), Gate: s.gate,
 		Nsqlookupds: s.opts.LookupdTCPAddresses, PingInterval: s.opts.lookupdPing,
 		InactiveProducerTimeout: s.opts.InactiveProducerTimeout,

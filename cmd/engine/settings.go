@@ -106,7 +106,8 @@ func nodeSettings(n *node) []*setting {
 			"HOST:PORT to listen on for nsqlookupd's HTTP API; off disables it"),
 		row("lookup-tcp-address", "", text(&n.nsq.LookupTCPAddress),
 			"HOST:PORT to listen on for stock nsqds that register as with nsqlookupd, without authentication; off disables "+
-				"it; empty means 127.0.0.1:4160 if lookup-address is its default, otherwise off"),
+				"it; empty means 127.0.0.1:4160 if lookup-address is its default and clients need no tokens, otherwise off; "+
+				"where they do, lookups of a topic of this cluster name only its own nodes"),
 		row("native-address", "", text(&n.nsq.NativeAddress),
 			"HOST:PORT to listen on for Penstock's own clients, with TLS if tls-cert is set; off disables it; empty means "+
 				"127.0.0.1:4250 if nsq-address is its default, otherwise off"),

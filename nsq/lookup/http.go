@@ -36,6 +36,7 @@ const (
 type api struct {
 	dir      Directory
 	self     Producer
+	guarded  bool // see Options.Guarded
 	registry *registry
 	deleted  web.Deletions
 
@@ -219,7 +220,9 @@ func (a *api) serveLookup(r *http.Request, q url.Values) (any, error) {
 		}
 	}
 	a.extend(&reply, extra, s, topic, now)
-	reply.Producers = append(reply.Producers, a.strangers(s, a.registry.lookup(topic, now))...)
+	if !ok || !a.guarded {
+		reply.Producers = append(reply.Producers, a.strangers(s, a.registry.lookup(topic, now))...)
+	}
 	return reply, nil
 }
 

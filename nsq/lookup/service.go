@@ -23,6 +23,10 @@ type Options struct {
 	// Open opens a TCP listener. what is the service that its error names. nil: listen.TCP.
 	Open func(what, address string) (net.Listener, error)
 
+	// Guarded: lookups of a topic that we have name only our own nodes, whatever stock nsqds have registered. Whoever
+	// reaches TCPAddress can register, and consumers show their tokens to whom lookups name.
+	Guarded bool
+
 	Self      Producer   // this node, as described by its own answers while it is alone, and to stock nsqlookupds
 	Directory Directory  // nil: the engine itself
 	Policy    web.Policy // decides which clients may send requests that change something
@@ -88,6 +92,7 @@ func (s *Service) listen(o *Options) error {
 	}
 	s.httpLn = listen.Bound(ln, o.MaxConnections)
 	s.api = newAPI(dir, o.Self, o.InactiveProducerTimeout)
+	s.api.guarded = o.Guarded
 	s.http = web.NewServer(s.api.table().Handler(o.Policy), o.Gate, o.Logger)
 	if o.TCPAddress == listen.Off {
 		return nil

@@ -25,7 +25,8 @@ const (
 )
 
 // tcpServer accepts the registrations of stock nsqds, as nsqlookupd's TCP port does, with protocol V1. It has no
-// authentication, because nsqd cannot authenticate itself: whoever reaches the port can send consumers elsewhere.
+// authentication, because nsqd cannot authenticate itself: whoever reaches the port can send consumers elsewhere, but
+// see Options.Guarded.
 //
 // The Service runs serve and calls close. Each connection has one goroutine (serveConn), which reads commands, answers
 // them and, at the end, removes the nsqd from the registry. An nsqd whose connection is refused or lost connects again

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -268,6 +270,26 @@ func TestLookupdRegistrations(t *testing.T) {
 	b.ask("PING\n", "OK") // the nsqd may register again
 	b.ask("REGISTER both\n", "OK")
 	s.expectLookup(t, "/lookup?topic=both", `{"channels":[],"producers":[`+lineB+`]}`)
+}
+
+// Where clients have tokens, a stranger who registers leads nobody away: lookups of our topics name only our nodes. The
+// nsqds of other topics are named as ever.
+func TestRegistrationAddsNoProducerToOurTopics(t *testing.T) {
+	s := startLookupd(t, Options{Guarded: true})
+	s.post(t, "/topic/create?topic=ours")
+	before, _ := s.api.serveLookup(httptest.NewRequest("GET", "/", nil), url.Values{"topic": {"ours"}})
+	own := before.(lookupReply).Producers
+	s.register(t, "evil.example", "ours c", "theirs c")
+	for topic, want := range map[string]int{"ours": 0, "theirs": 1} {
+		got, err := s.api.serveLookup(httptest.NewRequest("GET", "/", nil), url.Values{"topic": {topic}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		strangers := slices.DeleteFunc(got.(lookupReply).Producers, func(p Producer) bool { return slices.Contains(own, p) })
+		if len(own) != 1 || len(strangers) != want {
+			t.Errorf("strangers in the lookup of %s: %v", topic, strangers)
+		}
+	}
 }
 
 // A topic that is created here starts with the channels that nsqds registered, as nsqd does with those of its
