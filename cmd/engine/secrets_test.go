@@ -21,7 +21,10 @@ import (
 	"go.uber.org/zap"
 
 	"penstock/cluster/etcd"
+	"penstock/cluster/trust"
 	"penstock/internal/patience"
+	"penstock/nsq"
+	"penstock/nsq/auth"
 )
 
 // etcdWithPassword starts an etcd whose only user is root.
@@ -231,6 +234,49 @@ func TestSecretsInFlags(t *testing.T) {
 	if text := p.log.String(); !strings.Contains(text, "everybody on this machine can read the secret in a flag") ||
 		!strings.Contains(text, "auth-http-address") || strings.Contains(text, "s3cret") {
 		t.Errorf("the log has\n%s", text)
+	}
+}
+
+// No file of secrets is taken that everybody on the machine may read or change, whatever it is for: at the start, and
+// when it changes. What the check of one kind of files says, the others say, too.
+func TestAllSecretsArePrivate(t *testing.T) {
+	dir := t.TempDir()
+	secret := filepath.Join(dir, "secret")
+	must(t, os.WriteFile(secret, []byte(strings.Repeat("s3cret-", 8)), 0o600))
+	all := (&node{
+		nsq:    nsq.Options{TLS: nsq.TLSOptions{KeyFile: secret}, Auth: auth.Options{File: secret}},
+		offers: offers{authFile: secret},
+		cluster: clusterSettings{
+			trust: trust.Options{SecretFile: secret, Key: secret}, etcdTLS: etcd.TLSFiles{Key: secret},
+			etcdPasswordFile: secret,
+		},
+	}).credentialFiles()
+	if len(all) != 7 {
+		t.Errorf("these are all files of secrets: %v", all)
+	}
+	for _, f := range all {
+		for mode, want := range map[os.FileMode]string{
+			0o644: "or set readable-secrets", 0o602: "may be changed by everybody", 0o601: "or set readable-secrets",
+		} {
+			must(t, os.Chmod(secret, mode))
+			o := execute(t, "serve", "--data-path", filepath.Join(dir, "data"), "--"+f.setting, secret)
+			o.check(t, exitUsage, "the file of "+f.setting+" cannot be used: "+secret+" may be ")
+			o.check(t, exitUsage, want)
+			if strings.Contains(o.stderr, "s3cret") {
+				t.Errorf("%s: %s", f.setting, o.stderr)
+			}
+			n := new(node)
+			if err := n.readCredentials(f.set, []credentialFile{f}, nil, nil); err == nil ||
+				!strings.Contains(err.Error(), want) {
+				t.Errorf("%s of mode %o is read again: %v", f.setting, mode, err)
+			}
+		}
+		must(t, os.Chmod(secret, 0o444))
+		o := execute(t, "serve", "--data-path", filepath.Join(dir, "data"), "--readable-secrets", "--"+f.setting, secret,
+			"--tls-required", "true") // it ends, because there is no certificate
+		if o.code != exitUsage || strings.Contains(o.stderr, "may be ") {
+			t.Errorf("%s with readable-secrets: %s", f.setting, o.stderr)
+		}
 	}
 }
 

@@ -148,6 +148,9 @@ func (c *config) judge(logger *slog.Logger, level *slog.LevelVar) (err error) {
 	if n.engine.Latencies, err = nsq.Latencies(n.latencyPercentiles, n.latencyWindow); err != nil {
 		return &exitError{exitUsage, err}
 	}
+	if err := n.checkSecrets(n.credentialFiles()); err != nil {
+		return &exitError{exitUsage, err}
+	}
 	if err := n.cluster.checkTrust(n); err != nil {
 		return err
 	}

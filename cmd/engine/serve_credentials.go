@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"penstock/nsq"
+	"penstock/nsq/auth"
 )
 
 // lookEvery is how often a node looks whether a file of credentials has changed.
@@ -78,9 +79,10 @@ func (n *node) credentialFiles() []credentialFile {
 // secret. They are read again at SIGHUP, when an operator asks for it (POST /reload), and by themselves when one of
 // them has changed: where secrets are mounted, nobody sends a signal.
 type credentials struct {
-	read  func(credentialSet) error // takes the files of a set; after an error what was taken before holds on
-	taken func(settings []string)   // is told what was taken
-	stale func(bool)                // is told whether files on the disk cannot be used
+	// read takes the files of a set; after an error what was taken before holds on.
+	read  func(credentialSet, []credentialFile) error
+	taken func(settings []string) // is told what was taken
+	stale func(bool)              // is told whether files on the disk cannot be used
 	log   *slog.Logger
 	now   func() time.Time
 
@@ -170,7 +172,7 @@ func (c *credentials) look(why string, asked bool) []nsq.CredentialFile {
 // take reads a set, and returns the settings whose files are others than those in use.
 func (c *credentials) take(w *watchedSet, states []string) (settings []string, err error) {
 	w.seen = states
-	if w.refusal = c.read(w.name); w.refusal != nil {
+	if w.refusal = c.read(w.name, w.files); w.refusal != nil {
 		return nil, w.refusal
 	}
 	for i, f := range w.files {
@@ -204,8 +206,27 @@ func plainNames(err error) string {
 	return packageNames.ReplaceAllString(strings.Join(strings.Fields(err.Error()), " "), "$1")
 }
 
-// readCredentials takes the files of a set as they are now.
-func (n *node) readCredentials(set credentialSet, server *nsq.Server, part *clusterPart) error {
+// checkSecrets returns an error if everybody on this machine may read or change one of these files that has a secret:
+// a private key, a token, the cluster's secret. It is the same check for all of them.
+func (n *node) checkSecrets(files []credentialFile) error {
+	for _, f := range files {
+		if f.holds != holdsSecret {
+			continue
+		}
+		if err := auth.CheckPrivate(f.name, n.nsq.Auth.ReadableFiles); err != nil {
+			return fmt.Errorf("the file of %s cannot be used: %w", f.setting, err)
+		}
+	}
+	return nil
+}
+
+// readCredentials takes the files of a set, which are these, as they are now.
+func (n *node) readCredentials(
+	set credentialSet, files []credentialFile, server *nsq.Server, part *clusterPart,
+) error {
+	if err := n.checkSecrets(files); err != nil {
+		return err
+	}
 	switch set {
 	case setTLS:
 		return server.ReloadTLS()
@@ -232,7 +253,9 @@ func (n *node) watchCredentials(
 	files []credentialFile, certs *certificates, server *nsq.Server, part *clusterPart, logger *slog.Logger,
 ) *credentials {
 	c := &credentials{
-		read:  func(set credentialSet) error { return n.readCredentials(set, server, part) },
+		read: func(set credentialSet, files []credentialFile) error {
+			return n.readCredentials(set, files, server, part)
+		},
 		taken: certs.readAgain, stale: server.CredentialsStale, log: logger, now: time.Now,
 	}
 	c.watch(files)

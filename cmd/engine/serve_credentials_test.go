@@ -42,7 +42,7 @@ func TestCredentialsAreLookedAt(t *testing.T) {
 	c := &credentials{
 		log: slog.New(slog.NewTextHandler(&log, nil)), stale: func(s bool) { stale = s }, now: time.Now,
 		taken: func(settings []string) { taken = append(taken, settings...) },
-		read: func(set credentialSet) error {
+		read: func(set credentialSet, _ []credentialFile) error {
 			if set != setTLS {
 				return nil
 			}
@@ -128,7 +128,7 @@ func TestEveryCredentialIsWatched(t *testing.T) {
 					t.Error(p)
 				}
 			}()
-			_ = n.readCredentials(f.set, nil, nil)
+			_ = n.readCredentials(f.set, nil, nil, nil)
 		}()
 		hasEnd := strings.HasSuffix(strings.TrimSuffix(f.setting, "-file"), "-cert") ||
 			strings.HasSuffix(strings.TrimSuffix(f.setting, "-file"), "-ca")

@@ -325,8 +325,9 @@ func securitySettings(o *nsq.Options, on *offers) []*setting {
 		row("auth-http-address-file", "", text(&on.authFile),
 			"file with further addresses like auth-http-address, one on a line, that others on this machine may not read"),
 		row("readable-secrets", "false", boolean(&a.ReadableFiles),
-			"accept files of tokens, passwords and auth servers that everybody on this machine may read, but not change: for "+
-				"secrets that are mounted so that chmod cannot work and only the node sees them"),
+			"accept files of tokens, passwords, private keys, auth servers and the cluster's secret that everybody on this "+
+				"machine may read, but not change: for secrets that are mounted so that chmod cannot work and only the node "+
+				"sees them"),
 		row("auth-http-request-method", "GET", choice(&a.HTTPMethod, "GET", "POST"),
 			"HTTP method for requests to auth-http-address: GET or POST"),
 		row("max-unauthenticated-connections", "256", count(&o.MaxStrangers, 1),
