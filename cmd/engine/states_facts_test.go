@@ -69,6 +69,10 @@ var statesOfFacts = map[string]stateOfFacts{
 	},
 	"clock ahead":  {facts: health.Facts{ClockAhead: time.Minute}, stats: engine.StorageStats{ClockAheadMs: 60_000}},
 	"clock behind": {facts: health.Facts{ClockAhead: -time.Minute}, stats: engine.StorageStats{ClockAheadMs: -60_000}},
+	"over its limit of state": {
+		facts: health.Facts{StateBytes: 2 << 20, StateLimit: 1 << 20},
+		stats: engine.StorageStats{StateBytes: 2 << 20, StateLimitBytes: 1 << 20},
+	},
 	"certificate ends": {
 		facts: certified(-time.Hour, 10*24*time.Hour), stats: engine.StorageStats{CertificatesEnding: 1},
 	},
