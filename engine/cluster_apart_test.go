@@ -2,10 +2,13 @@ package engine_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"penstock/engine"
 	"penstock/engine/health"
+	"penstock/engine/meta"
 )
 
 // Members of the metadata store that the one on a node cannot reach are a fault of that node, which every node that is
@@ -28,5 +31,52 @@ func TestFaultsOfMembersApart(t *testing.T) {
 		if i < 0 || of[i].Count != 1 {
 			t.Errorf("%s says of %s: %+v", asked.name, tc.nodes[0].name, of)
 		}
+	}
+}
+
+// Two nodes that live and have lost the connection to each other say so: each names the other, since when, and that a
+// partition is under-replicated because of it. It ends with the connection.
+func TestClusterNamesMissingConnection(t *testing.T) {
+	t.Parallel()
+	tc := prepareTestCluster(t, 2, impatient, strandedSoon)
+	tc.store.LeaseTTL = 5 * time.Second
+	tc.startAll()
+	if _, err := tc.nodes[0].store.CreateTopic(t.Context(), meta.Topic{
+		Name: "t", Partitions: 1, Replicas: 2, MinISR: 1,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	tc.awaitInSync("t")
+	says := func(m *testNode) bool {
+		other := tc.others(m)[0]
+		v := m.e.Verdict()
+		return strings.Contains(v.Health, "node "+m.name+" has no connection to node "+other.name+
+			", which is alive, since ") && strings.Contains(v.Health, "(1 partition is under-replicated because of that)")
+	}
+	faulty := func(m *testNode) bool {
+		s := m.e.Storage()
+		return slices.ContainsFunc(s.Faults(), func(f engine.Fault) bool { return f.Name == "nodes_unconnected" })
+	}
+	for _, m := range tc.nodes {
+		if v := m.e.Verdict(); strings.Contains(v.Health, "no connection") || faulty(m) || m.e.ClusterMeter().Unreached != 0 {
+			t.Errorf("%s is connected: %s", m.name, v.Health)
+		}
+	}
+	tc.network.disconnectPair("n1", "n2", true)
+	topic := tc.topic(tc.leader("t", 0), "t")
+	tc.eventually("the leader goes on alone", func() bool {
+		_, err := topic.Publish(t.Context(), []byte("m"))
+		return err == nil
+	})
+	for _, m := range tc.nodes {
+		tc.eventually(m.name+" names the missing connection", func() bool { return says(m) })
+		tc.eventually(m.name+" counts it", func() bool { return faulty(m) && m.e.ClusterMeter().Unreached == 1 })
+	}
+	t.Log(tc.nodes[0].e.Verdict().Health)
+	tc.network.disconnectPair("n1", "n2", false)
+	for _, m := range tc.nodes {
+		tc.eventually(m.name+" is healthy again", func() bool {
+			return m.e.Verdict().Healthy && !faulty(m) && m.e.ClusterMeter().Unreached == 0
+		})
 	}
 }

@@ -16,6 +16,7 @@ type ClusterMeter struct {
 	LeaseLeft  time.Duration // until the lease ends; 0: it has ended
 	Controller bool          // this node is the controller, by the newest snapshot, if it has a lease
 	Peers      []PeerMeter   // the other nodes of the newest snapshot
+	Unreached  int           // living nodes to which there has been no connection for longer than a lease
 
 	// Connections that were accepted from other nodes and did not come about: the peer did not prove that it belongs to
 	// the cluster; its handshake was not over when MaxHandshakes newer ones began; anything else, also probes.
@@ -40,7 +41,8 @@ func (e *Engine) ClusterMeter() *ClusterMeter {
 }
 
 func (cn *clusterNode) meter() *ClusterMeter {
-	m := &ClusterMeter{Meter: *cn.Meter(), Leased: cn.Leased(), Store: cn.view().Store}
+	view := cn.view()
+	m := &ClusterMeter{Meter: *cn.Meter(), Leased: cn.Leased(), Store: view.Store}
 	if m.Leased {
 		m.LeaseLeft = time.Duration(max(0, cn.Until()-cn.Now()))
 	}
@@ -51,6 +53,8 @@ func (cn *clusterNode) meter() *ClusterMeter {
 	if snap == nil {
 		return m
 	}
+	unreached, _ := view.Unreached(snap)
+	m.Unreached = len(unreached)
 	m.Controller = m.Leased && snap.Controller == cn.Self.ID
 	cn.countLacking(m, snap)
 	for id, n := range snap.Nodes {
@@ -92,6 +96,11 @@ func (cn *clusterNode) describe(out *StorageStats) {
 	out.UnknownTopics = len(cn.unknown.names())
 	if cn.opts.StoreState != nil {
 		out.StoreMembersApart = len(cn.opts.StoreState().Apart)
+	}
+	if snap := cn.snapshot(); snap != nil {
+		view := cn.view()
+		unreached, _ := view.Unreached(snap)
+		out.NodesUnconnected = len(unreached)
 	}
 	if cn.olderDirectory.Load() {
 		out.OlderDirectory = 1

@@ -74,14 +74,16 @@ func (cn *clusterNode) reportDown(node replicate.NodeID, boot uuid.UUID) {
 // listenTicks is how many ticks of tickInterval are between two looks at what was heard.
 const listenTicks = 10
 
-// heardOf is when a node was last heard of.
+// heardOf is when a node was last heard of, and how long it has been there without a connection.
 type heardOf struct {
 	received uint64 // see peer.Net.Received
 	at       int64  // by Now
+	boot     uuid.UUID
+	linked   int64 // when process boot was connected, or not alive by its row, or not known yet, by Now
 }
 
 // listen notes which nodes were heard of since it last ran: something arrived over the connection, or, while there is
-// none, the store has extended the node's lease.
+// none, the store has extended the node's lease. It also notes since when a living node has had no connection.
 func (cn *clusterNode) listen() {
 	snap := cn.snapshot()
 	now := cn.Now()
@@ -91,12 +93,17 @@ func (cn *clusterNode) listen() {
 	for id, n := range snapshotNodes(snap) {
 		was, known := cn.heard[id]
 		received, connected := cn.Net.Received(id)
+		is := was
 		switch {
 		case !known || connected && received != was.received:
-			cn.heard[id] = heardOf{received, now}
+			is.received, is.at = received, now
 		case !connected && n.Live && age <= lease: // the store has heard of it since its lease was extended last
-			cn.heard[id] = heardOf{received, max(was.at, now-int64(age)-int64(lease))}
+			is.received, is.at = received, max(was.at, now-int64(age)-int64(lease))
 		}
+		if !n.Live || n.Boot != was.boot || cn.Net.Connected(id) {
+			is.boot, is.linked = n.Boot, now
+		}
+		cn.heard[id] = is
 	}
 	for id := range cn.heard {
 		if snapshotNodes(snap)[id] == nil {

@@ -72,6 +72,11 @@ var faults = []struct {
 			"have no majority; look at the network and at cluster-peers; the node's health names those that live",
 	},
 	{
+		"nodes_unconnected", func(s *StorageStats) int64 { return int64(s.NodesUnconnected) },
+		"nodes live to which this one has had no connection for longer than a lease: neither stores what the other leads; " +
+			"the node's health names them; look at the network, cluster-address, and the cluster's secret or certificates",
+	},
+	{
 		"auth_silent_s", func(s *StorageStats) int64 { return s.AuthSilentS },
 		"seconds for which no auth server has answered: clients go on with expired grants for auth-hold-time, and new ones " +
 			"are refused; start the auth servers again",

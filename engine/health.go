@@ -208,7 +208,7 @@ func (cn *clusterNode) view() health.View {
 		Self: cn.Self.ID, Leased: cn.Leased(), Connected: map[replicate.NodeID]bool{},
 		Gone: map[replicate.NodeID]time.Duration{}, StoreNodes: cn.opts.StoreNodes,
 		Heard: map[replicate.NodeID]time.Duration{}, Shown: map[replicate.NodeID]*health.Certificate{},
-		Wall: cn.e.host.Wall(),
+		Wall: cn.e.host.Wall(), Unconnected: map[replicate.NodeID]time.Duration{},
 	}
 	v.StoreAge, v.LeaseLength = cn.Heard()
 	if cn.opts.StoreState != nil {
@@ -232,6 +232,9 @@ func (cn *clusterNode) view() health.View {
 	}
 	for id, h := range cn.heard {
 		v.Heard[id] = time.Duration(now - h.at)
+		if without := time.Duration(now - h.linked); id != cn.Self.ID && !v.Connected[id] && without > v.LeaseLength {
+			v.Unconnected[id] = without
+		}
 	}
 	return v
 }

@@ -50,8 +50,10 @@ type StorageStats struct {
 	OlderMetadata int `json:"older_metadata"`
 	// StoreMembersApart: members of the metadata store that the member on this node cannot reach.
 	StoreMembersApart int `json:"store_members_apart"`
-	DamagedCopies     int `json:"damaged_copies"` // copies of partitions with a range that cannot be read
-	UnreadCopies      int `json:"unread_copies"`  // copies of partitions with entries of a newer version
+	// NodesUnconnected: living nodes to which this node has had no connection for longer than a lease.
+	NodesUnconnected int `json:"nodes_unconnected"`
+	DamagedCopies    int `json:"damaged_copies"` // copies of partitions with a range that cannot be read
+	UnreadCopies     int `json:"unread_copies"`  // copies of partitions with entries of a newer version
 	// Dropped: copies that could not be repaired in place, and were fetched anew from another replica.
 	Dropped uint64 `json:"copies_dropped"`
 	// Losses: partitions that went on although no replica could show that no acknowledged message is missing.

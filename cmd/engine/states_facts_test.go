@@ -22,6 +22,7 @@ import (
 type stateOfFacts struct {
 	row   func(s *meta.Snapshot, p *meta.Partition, m replicate.Member) // what the metadata say; m is the copy of n2
 	store health.Store
+	apart time.Duration // for which n2 has had no connection to n1
 	facts health.Facts
 	stats engine.StorageStats
 }
@@ -47,6 +48,7 @@ var statesOfFacts = map[string]stateOfFacts{
 	"members apart": {
 		store: health.Store{Apart: []string{"n1 (10.0.0.1:4255)"}}, stats: engine.StorageStats{StoreMembersApart: 1},
 	},
+	"not connected": {apart: time.Minute, stats: engine.StorageStats{NodesUnconnected: 1}},
 	"auth servers silent": {
 		facts: health.Facts{AuthSilence: "the auth servers have not answered for 1m0s"},
 		stats: engine.StorageStats{AuthSilentS: 60},
@@ -109,6 +111,9 @@ func (s *stateOfFacts) surfaces(t *testing.T) map[string]string {
 		view := health.Trusting(2)
 		view.Store = s.store
 		view.Connected = map[replicate.NodeID]bool{1: true} // otherwise it is unhealthy anyway
+		if s.apart > 0 {
+			view.Connected, view.Unconnected = nil, map[replicate.NodeID]time.Duration{1: s.apart}
+		}
 		f.Node, f.Cluster = "n2", health.Look(snap, view)
 		return &f
 	}

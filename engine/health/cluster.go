@@ -37,6 +37,10 @@ type View struct {
 	// Heard has the time since each node was last heard of, over a connection or by its lease, or since this process
 	// learned that it exists. A node that is not in it: not known.
 	Heard map[replicate.NodeID]time.Duration
+	// Unconnected has the nodes to which no connection has been open for longer than a lease, although the store
+	// says that they are alive, with the time since there was one, since they live, or since this process knows
+	// them.
+	Unconnected map[replicate.NodeID]time.Duration
 	// StoreNodes has the names of the nodes that run the metadata store, by this node's settings (cluster-peers); nil:
 	// the store is not run by nodes.
 	StoreNodes []string
@@ -129,6 +133,7 @@ type Partitions struct {
 	Damaged         int // a replica cannot read a part of its log; contested ones do not count
 	Contested       int // a replica has messages that its leader's log lacks: an operator has to choose
 	Short           int // a member of the ISR ended below what it had acknowledged, and has not caught up yet
+	HeldBack        int // under-replicated because this node is not connected to a living one
 }
 
 // Copy names a copy of a partition for a sentence.
@@ -148,12 +153,17 @@ func (c *Copy) before(o *Copy) bool {
 type Cluster struct {
 	View
 	Partitions
+	Name          string   // of this node
 	Draining      bool     // this node is being drained
 	NodeCount     int      // registered nodes, with this one
 	Dead, Unknown []string // names of the others that are not live, sorted
 	UnknownFor    time.Duration
 	NotJoined     []string // names in View.StoreNodes without a registered node, sorted
 	Redundancy    Redundancy
+
+	// NotConnected and NotConnectedFor are what View.Unreached returns.
+	NotConnected    []string
+	NotConnectedFor time.Duration
 
 	// WithUnknownTopics has the names of the other nodes, live or not, whose data directories have topics that the
 	// cluster does not know, sorted.
@@ -168,7 +178,8 @@ type Cluster struct {
 
 // Look combines the rows of the store with what the node knows itself.
 func Look(s *meta.Snapshot, v View) *Cluster {
-	c := &Cluster{View: v, NodeCount: len(s.Nodes)}
+	c := &Cluster{View: v, Name: nameOf(s, v.Self), NodeCount: len(s.Nodes)}
+	c.NotConnected, c.NotConnectedFor = v.Unreached(s)
 	for id, n := range s.Nodes {
 		if id == v.Self {
 			c.Draining = n.Draining
@@ -241,6 +252,9 @@ func (c *Cluster) count(s *meta.Snapshot, p *meta.Partition) {
 	inSync := c.InSync(s, p)
 	if inSync < wanted(s, s.Topics[p.ID.Topic], p) {
 		c.UnderReplicated++
+		if c.heldBack(s, p) {
+			c.HeldBack++
+		}
 	}
 	if inSync < p.State.MinISR {
 		c.BelowMinISR++

@@ -225,6 +225,9 @@ func (c *Cluster) troubles() (all []string) {
 			all = append(all, fmt.Sprintf("%s %s", plural(t.count, "partition"), t.words))
 		}
 	}
+	if words := c.unconnectedWords(); words != "" {
+		all = append(all, words)
+	}
 	if len(c.Dead) > 0 {
 		all = append(all, c.deadWords())
 	}

@@ -301,6 +301,7 @@ func collectCluster(w writer, m *engine.ClusterMeter, c *engine.Counters) {
 	w.set(partitionsLed, float64(m.Led()))
 	w.set(isrChanges, float64(c.ISRChanges.Load()))
 	w.set(leaderChanges, float64(c.LeaderChanges.Load()))
+	w.set(unconnected, float64(m.Unreached))
 	w.set(nodeConnsRefused, float64(m.Unproven), "unproven")
 	w.set(nodeConnsRefused, float64(m.Crowded), "crowded")
 	w.set(nodeConnsRefused, float64(m.Incomplete), "incomplete")

@@ -267,6 +267,8 @@ var (
 		"Bytes that another node lacks of the partitions that this node leads.", "peer")
 	peerUp = define(ofCluster, gauge, "peer_up",
 		"1 while this node is connected to another node.", "peer")
+	unconnected = define(ofCluster, gauge, "nodes_unconnected",
+		"Living nodes to which this node has had no connection for longer than a lease.")
 	nodeConnsRefused = define(ofCluster, counter, "node_connections_refused_total",
 		"Connections to the node port that came to nothing: unproven (the peer did not prove that it belongs to the "+
 			"cluster), crowded (more than cluster-max-handshakes newer ones came before its handshake was over), incomplete "+
