@@ -329,7 +329,9 @@ func TestFullInboxRefuses(t *testing.T) {
 		t.Errorf("only %d bytes were taken", bytes)
 	}
 	start := time.Now()
-	if _, err := topic.Publish(context.Background(), make([]byte, size)); !errors.Is(err, engine.ErrOverloaded) {
+	_, err := topic.Publish(context.Background(), make([]byte, size))
+	over, ok := errors.AsType[*engine.LimitError](err)
+	if !errors.Is(err, engine.ErrOverloaded) || !ok || over.Setting != "max-inbox-bytes" || over.Most != int64(64<<10) {
 		t.Errorf("a put into the full inbox: %v", err)
 	} else if waited := time.Since(start); waited < admitTimeout {
 		t.Errorf("refused after %v, AdmitTimeout is %v", waited, admitTimeout)

@@ -208,7 +208,9 @@ func TestStateFull(t *testing.T) {
 	for ; err == nil && n < 5000; n++ {
 		_, err = topic.PublishDeferred(ctxBg, []byte("later"), time.Hour)
 	}
-	if !errors.Is(err, engine.ErrStateFull) || n < 1000 {
+	over, ok := errors.AsType[*engine.LimitError](err)
+	if !errors.Is(err, engine.ErrStateFull) || n < 1000 || !ok || over.Most != int64(300_000) ||
+		over.Setting != "max-state-bytes" || over.Value.(int64) <= 300_000 {
 		t.Fatalf("after %d deferred messages: %v", n, err)
 	}
 	publish(t, topic, "now")
@@ -268,7 +270,8 @@ func TestPartitionStateFull(t *testing.T) {
 		}
 		_, err = topic.PublishMessages(ctxBg, ms)
 	}
-	if !errors.Is(err, engine.ErrStateFull) || n < 1<<20 {
+	over, ok := errors.AsType[*engine.LimitError](err)
+	if !errors.Is(err, engine.ErrStateFull) || n < 1<<20 || !ok || over.Setting != "" {
 		t.Fatalf("after %d deferred messages: %v", n, err)
 	}
 	s := subscribe(t, ch, 1)

@@ -401,12 +401,13 @@ func (e *Engine) dropEphemeral() {
 // Engine returns the engine that the topic belongs to.
 func (t *Topic) Engine() *Engine { return t.e }
 
-// stateFull says whether one more deferred message would exceed a limit of the node, or of any partition of the topic.
-func (t *Topic) stateFull() bool {
+// stateFull returns an error if one more deferred message would exceed a limit of the node, or of any partition of the
+// topic.
+func (t *Topic) stateFull() error {
 	for _, pt := range t.partitions() {
-		if pt.StateFull(1) {
-			return true
+		if err := pt.StateFull(1); err != nil {
+			return err
 		}
 	}
-	return false
+	return nil
 }

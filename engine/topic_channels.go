@@ -140,8 +140,10 @@ func (t *Topic) createChannelLocal(ctx context.Context, name string, o origin) (
 			Most: t.e.opts.MaxChannels, Setting: "max-channels",
 		}
 	}
-	if !base.Ephemeral(name) && t.stateFull() {
-		return nil, ErrStateFull
+	if !base.Ephemeral(name) {
+		if err := t.stateFull(); err != nil {
+			return nil, err
+		}
 	}
 	c := newChannel(t, name)
 	if err := c.create(ctx, o); err != nil {

@@ -77,6 +77,12 @@ func TestRefusalsNameTheLimit(t *testing.T) {
 		says(c.refusal(c.publish(topic.ID(), 0, x.sealed), wire.TypeProduced, x.status), x.want)
 	}
 
+	if _, err := topic.Configure(t.Context(), engine.TopicSettings{QuotaCount: 1}); err != nil {
+		t.Fatal(err)
+	}
+	says(c.refusal(c.publish(topic.ID(), 0, whole(record(1), record(1))), wire.TypeProduced, netproto.StatusFull),
+		"unconfirmed messages is 2, and at most 1 is allowed: see the topic's setting quota-count")
+
 	read := &wire.Read{Topic: topic.ID(), From: wire.FromNewest, Credit: 100}
 	c.send(wire.TypeRead, read)
 	c.answer() // where it begins

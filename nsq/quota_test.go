@@ -26,12 +26,17 @@ func TestQuotaErrors(t *testing.T) {
 	p.send(pub("t", "c"))
 	p.ok()
 	p.send(pub("t", "d") + pub("t", "e"))
-	p.fatal("E_PUB_FAILED PUB failed " + engine.ErrQuota.Error())
+	over := &engine.LimitError{
+		Err: engine.ErrQuota, What: "with this request the number of the partition's unconfirmed messages", Value: 5, Most: 3,
+		Setting: "quota-count", OfTopic: true,
+	} // both are one request of the engine
+	p.fatal("E_PUB_FAILED PUB failed " + over.Error())
 	p = n.dial(t)
 	p.send("MPUB t\n" + sized(batchBody("d", "e")))
-	p.fatal("E_MPUB_FAILED MPUB failed " + engine.ErrQuota.Error())
+	p.fatal("E_MPUB_FAILED MPUB failed " + over.Error())
 	for _, path := range []string{"/pub?topic=t", "/mpub?topic=t", "/pub?topic=t&key=k"} {
-		if status, text := n.do(t, "POST", path, "x"); status != 507 || !strings.Contains(text, "quota") {
+		if status, text := n.do(t, "POST", path, "x"); status != 507 ||
+			!strings.Contains(text, "messages is 4, and at most 3 is allowed: see the topic's setting quota-count") {
 			t.Errorf("%s: %d %s", path, status, text)
 		}
 	}

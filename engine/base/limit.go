@@ -7,7 +7,8 @@ type LimitError struct {
 	Err         error  // what became of the request; the LimitError is one of these
 	What        string // what the value is
 	Value, Most any
-	Setting     string // of the node; empty: the limit is fixed
+	Setting     string // of the node, or of the topic; empty: the limit is fixed
+	OfTopic     bool   // Setting is one of the topic
 }
 
 func (e *LimitError) Error() string {
@@ -24,6 +25,9 @@ func (e *LimitError) Text() string {
 	text := fmt.Sprintf("%s is %v, and at most %v is allowed", e.What, e.Value, e.Most)
 	if e.Setting == "" {
 		return text + ", which no setting changes"
+	}
+	if e.OfTopic {
+		return text + ": see the topic's setting " + e.Setting
 	}
 	return text + ": see the node's setting " + e.Setting
 }

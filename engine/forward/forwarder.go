@@ -110,9 +110,13 @@ func (f *Forwarder) Enqueue(pt Partition, p *inbox.Put) error {
 		f.mu.Unlock()
 		return base.ErrClosed
 	case f.bytes != 0 && f.bytes+int64(p.Bytes) > f.n.MaxBytes:
+		over := &base.LimitError{
+			Err: base.ErrOverloaded, What: "with this request the number of bytes that wait for the leaders on other nodes",
+			Value: f.bytes + int64(p.Bytes), Most: f.n.MaxBytes, Setting: "max-node-inbox-bytes",
+		}
 		f.mu.Unlock()
 		f.n.Overloaded.Add(1)
-		return base.ErrOverloaded
+		return over
 	}
 	f.bytes += int64(p.Bytes)
 	l := f.lane(pt)
@@ -319,7 +323,7 @@ func (f *Forwarder) HandleAck(from replicate.NodeID, fr *netproto.Received) {
 		inbox.Answer(p, nil)
 		return
 	}
-	err := reason.OfPut(ack.Reason)
+	err := reason.OfPut(ack.Reason, ack.Text)
 	want, other, ok := wire.SequenceOfAck(ack.First)
 	if ok && p.Kind == inbox.Numbered && errors.Is(err, base.ErrSequence) {
 		err = &core.SequenceError{Want: want, Got: p.Special.Header.BaseSequence, Other: other}

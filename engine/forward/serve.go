@@ -221,6 +221,8 @@ func (p *forwardedPut) reply(first base.ID, err error) {
 		var numbers *core.SequenceError
 		if errors.As(err, &numbers) {
 			ack.First = wire.AckSequence(numbers.Want, numbers.Other)
+		} else if ack.Reason != 0 {
+			ack.Text = reason.TextOfPut(ack.Reason, err)
 		}
 	}
 	fr.Head = wire.AppendPutAck(make([]byte, 0, wire.PutAckBytes), &ack)

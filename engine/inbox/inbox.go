@@ -92,8 +92,9 @@ func (b *Inbox) Enter(ctx context.Context, p *Put) (first, alone bool, err error
 	b.mu.Lock()
 	if b.closed == nil && !p.Kind.Internal() && !b.admits(size) {
 		if p.NoWait {
+			err := b.overloaded(size)
 			b.mu.Unlock()
-			return false, false, base.ErrOverloaded
+			return false, false, err
 		}
 		if err := b.awaitRoom(ctx, size); err != nil {
 			b.mu.Unlock()
@@ -135,7 +136,7 @@ func (b *Inbox) TryEnter(p *Put) error {
 	case b.closed != nil:
 		return b.closed
 	case !b.admits(int64(p.Bytes)):
-		return base.ErrOverloaded
+		return b.overloaded(int64(p.Bytes))
 	}
 	b.append(p)
 	return nil
@@ -170,17 +171,36 @@ func (b *Inbox) admits(size int64) bool {
 	return b.node.waiting.Load()+size <= b.node.maxNodeInboxBytes
 }
 
+// overloaded returns the error of a put of size bytes that the inbox does not admit. mu is held.
+func (b *Inbox) overloaded(size int64) error {
+	over := &base.LimitError{
+		Err: base.ErrOverloaded, What: "with this request the number of bytes that wait to be stored in the partition",
+		Value: b.puts.bytes + size, Most: b.node.maxInboxBytes, Setting: "max-inbox-bytes",
+	}
+	if b.puts.bytes == 0 || b.puts.bytes+size <= b.node.maxInboxBytes {
+		over.What = "with this request the number of bytes that wait to be stored on the node"
+		over.Most, over.Setting = b.node.maxNodeInboxBytes, "max-node-inbox-bytes"
+		// What waits for other partitions may have become less since the put was refused.
+		over.Value = max(b.node.waiting.Load()+size, b.node.maxNodeInboxBytes+1)
+	}
+	return over
+}
+
 // awaitRoom waits until the inbox has room for a put of size bytes, or is closed. mu is held when awaitRoom is called
 // and when it returns, but not while it waits.
 func (b *Inbox) awaitRoom(ctx context.Context, size int64) error {
 	if b.node.admitTimeout < 0 {
-		return base.ErrOverloaded
+		return b.overloaded(size)
 	}
 	timer := time.NewTimer(b.node.admitTimeout)
 	defer timer.Stop()
 	poll := time.NewTicker(5 * time.Millisecond) // room at the node may come from another inbox
 	defer poll.Stop()
-	for b.closed == nil && !b.admits(size) {
+	for late := false; b.closed == nil && !b.admits(size); {
+		if late {
+			b.node.overloaded.Add(1)
+			return b.overloaded(size)
+		}
 		if b.room == nil {
 			b.room = make(chan struct{})
 		}
@@ -191,8 +211,7 @@ func (b *Inbox) awaitRoom(ctx context.Context, size int64) error {
 		case <-room:
 		case <-poll.C:
 		case <-timer.C:
-			err = base.ErrOverloaded
-			b.node.overloaded.Add(1)
+			late = true
 		case <-ctx.Done():
 			err = ctx.Err()
 		}

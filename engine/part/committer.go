@@ -215,8 +215,8 @@ func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox
 			continue
 		}
 		err := c.refusal(pt, p, refused)
-		if err == nil && c.overQuota(pt, room, &r, p) {
-			err = base.ErrQuota
+		if err == nil {
+			err = c.overQuota(pt, room, &r, p)
 		}
 		if err == nil && p.DeferMs != 0 {
 			err = pt.refusesDelay(r.delayed+len(p.Messages), time.Duration(p.DeferMs)*time.Millisecond)

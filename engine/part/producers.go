@@ -99,10 +99,9 @@ func (c *committer) refusesProducer(pt *Partition, controls []core.Control) erro
 	if !pt.fold.HasRoomForProducer(name, c.stampNs(pt)) {
 		return core.ErrTooManyProducers
 	}
-	if pt.exceedsState(core.MaxProducerBytes, 4*core.MaxProducerBytes) {
-		if pt.measureState(); pt.exceedsState(core.MaxProducerBytes, 4*core.MaxProducerBytes) {
-			return base.ErrStateFull
-		}
+	if pt.exceedsState(core.MaxProducerBytes, 4*core.MaxProducerBytes) != nil {
+		pt.measureState()
+		return pt.exceedsState(core.MaxProducerBytes, 4*core.MaxProducerBytes)
 	}
 	return nil
 }

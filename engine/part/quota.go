@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/inbox"
 	"penstock/segment"
@@ -15,8 +16,8 @@ import (
 // confirmations make room. What waits is found by the flusher (flush.Waiting), at every tick and soon after a put was
 // refused; until then everything from the oldest such message on counts.
 
-// quotaRoom is how many bytes and messages may still be appended to a partition.
-type quotaRoom struct{ bytes, count int64 }
+// quotaRoom is how many bytes and messages may still be appended to a partition, and of which limits; 0: there is none.
+type quotaRoom struct{ bytes, count, mostBytes, mostCount int64 }
 
 // quotaRoom returns the room that pt has under its quota, or nil if it has no quota. Only the committer calls it. The
 // result is valid until the next call.
@@ -27,7 +28,7 @@ func (c *committer) quotaRoom(pt *Partition) *quotaRoom {
 	}
 	st := pt.machine.State()
 	start, _, startID := pt.log.Start()
-	c.room = quotaRoom{math.MaxInt64, math.MaxInt64}
+	c.room = quotaRoom{math.MaxInt64, math.MaxInt64, l.RejectBytes, l.RejectCount}
 	count := int64(st.NextID - min(max(pt.flush.Needed(), startID), st.NextID))
 	bytes := int64(st.End - min(start, st.End))
 	if w := pt.flush.Waiting(); w != nil && w.End <= st.NextID && w.EndAt <= st.End {
@@ -43,18 +44,28 @@ func (c *committer) quotaRoom(pt *Partition) *quotaRoom {
 	return &c.room
 }
 
-// overQuota says whether p, appended to the puts that r has already, would exceed the quota. If so, it asks the flusher
-// to look up what is confirmed by now.
-func (c *committer) overQuota(pt *Partition, room *quotaRoom, r *run, p *inbox.Put) bool {
+// overQuota returns an error if p, appended to the puts that r has already, would exceed the quota. Then it also asks
+// the flusher to look up what is confirmed by now.
+func (c *committer) overQuota(pt *Partition, room *quotaRoom, r *run, p *inbox.Put) error {
 	if room == nil || p.Kind.Internal() {
-		return false
+		return nil
 	}
-	if int64(r.count)+int64(p.Count()) <= room.count && r.puts.Size()+int64(p.Bytes) <= room.bytes {
-		return false
+	count, bytes := int64(r.count)+int64(p.Count()), r.puts.Size()+int64(p.Bytes)
+	if count <= room.count && bytes <= room.bytes {
+		return nil
 	}
 	c.store.flusher.AskQuotas()
 	pt.quotaAt.Store(int64(c.store.clock.Mono()))
-	return true
+	if count > room.count {
+		return &base.LimitError{
+			Err: base.ErrQuota, What: "with this request the number of the partition's unconfirmed messages",
+			Value: room.mostCount - room.count + count, Most: room.mostCount, Setting: "quota-count", OfTopic: true,
+		}
+	}
+	return &base.LimitError{
+		Err: base.ErrQuota, What: "with this request the number of the partition's unconfirmed bytes",
+		Value: room.mostBytes - room.bytes + bytes, Most: room.mostBytes, Setting: "quota-bytes", OfTopic: true,
+	}
 }
 
 // overQuotaFor is how long after the last put that was refused because of its quota a partition counts as over it.

@@ -25,17 +25,32 @@ const maxPartitionStateBytes = segment.MaxBatchBytes - 2<<20
 // maxStoredStateBytes is the limit of the node's checkpoint.
 const maxStoredStateBytes = 128 << 20
 
-// StateFull says whether count more delayed messages would exceed the limit of pt or of the node. Any goroutine may
-// call it.
-func (pt *Partition) StateFull(count int) bool {
+// StateFull returns an error if count more delayed messages would exceed the limit of pt or of the node. Any goroutine
+// may call it.
+func (pt *Partition) StateFull(count int) error {
 	return pt.exceedsState(int64(count)*core.MaxDeferredBytes, int64(count)*pt.delayMemory.Load())
 }
 
-// exceedsState says whether more bytes of state, and of memory for it, would exceed a limit of pt or of the node.
-func (pt *Partition) exceedsState(more, memory int64) bool {
+// exceedsState returns an error if more bytes of state, and of memory for it, would exceed a limit of pt or of the
+// node.
+func (pt *Partition) exceedsState(more, memory int64) error {
 	s := pt.store
-	return pt.stateBytes.Load()+more > maxPartitionStateBytes || s.stateBytes.Load()+more > maxStoredStateBytes ||
-		s.stateMemory.Load()+memory > s.opts.MaxStateBytes
+	own, stored, inMemory := pt.stateBytes.Load()+more, s.stateBytes.Load()+more, s.stateMemory.Load()+memory
+	full := func(what string, value, most int64, setting string) error {
+		return &base.LimitError{
+			Err: base.ErrStateFull, What: "with this request the number of bytes for them in " + what, Value: value, Most: most,
+			Setting: setting,
+		}
+	}
+	switch {
+	case inMemory > s.opts.MaxStateBytes:
+		return full("the node's memory", inMemory, s.opts.MaxStateBytes, "max-state-bytes")
+	case stored > maxStoredStateBytes:
+		return full("a checkpoint of the node", stored, maxStoredStateBytes, "")
+	case own > maxPartitionStateBytes:
+		return full("a checkpoint of the partition", own, maxPartitionStateBytes, "")
+	}
+	return nil
 }
 
 // RefusesDelay returns why the partition would refuse count more messages delayed by delay now, or nil: retention by
@@ -45,8 +60,8 @@ func (pt *Partition) RefusesDelay(count int, delay time.Duration) error {
 	if l := pt.topic.Limits.Load(); l != nil && l.RetentionAge > 0 && delay >= l.RetentionAge {
 		return &base.RetentionError{Delay: delay, Age: l.RetentionAge}
 	}
-	if pt.StateFull(count) {
-		return base.ErrStateFull
+	if err := pt.StateFull(count); err != nil {
+		return err
 	}
 	most := pt.store.opts.MaxRanges
 	if gaps, limit := int(pt.gaps.Load()), core.MaxGaps(most); gaps+count > limit {

@@ -60,10 +60,23 @@ func Number(answer wire.Answer, err error) (number uint8) {
 	return number
 }
 
-// OfPut returns the reason for which a leader did not store a forwarded put, or may not have stored it.
-func OfPut(number uint8) error {
+// OfPut returns the reason for which a leader did not store a forwarded put, or may not have stored it. text is what
+// the leader says of it; empty: no more than the reason does, or the leader's version is older.
+func OfPut(number uint8, text string) error {
 	r, _ := wire.ReasonOf(wire.AnswerPut, uint32(number)) // an unknown number is ReasonUnknown
+	if text != "" {
+		return &remoteError{text, byNumber[r]}
+	}
 	return byNumber[r]
+}
+
+// TextOfPut returns the text for OfPut; empty: err says no more than its number.
+func TextOfPut(number uint8, err error) string {
+	text := err.Error()
+	if text == OfPut(number, "").Error() {
+		return ""
+	}
+	return text
 }
 
 // OfSubscription returns the reason for which a leader refused a subscription, ended it, or refused a consumer's call.
@@ -75,27 +88,27 @@ func OfSubscription(number uint8) error {
 	return base.ErrMoved
 }
 
-// operationError is the error of an operation at another node.
-type operationError struct {
+// remoteError is the error of an operation or a put at another node.
+type remoteError struct {
 	text string // the text of the error at that node
 	err  error  // one of byNumber
 }
 
-func (e *operationError) Error() string { return e.text }
-func (e *operationError) Unwrap() error { return e.err }
+func (e *remoteError) Error() string { return e.text }
+func (e *remoteError) Unwrap() error { return e.err }
 
 // OfOperation returns the error of a ForwardOpAck, with its text unchanged. An error without a number is either one
 // that callers do not compare with, or it came from a node that sends no numbers. In the second case the text begins
 // with the text of a known error. No other code looks at the text of an error.
 func OfOperation(number uint32, text string) error {
 	if r, ok := wire.ReasonOf(wire.AnswerOperation, number); ok {
-		return &operationError{text, byNumber[r]}
+		return &remoteError{text, byNumber[r]}
 	}
 	if number == 0 {
 		for r, known := range byNumber {
 			_, carried := wire.Reason(r).Number(wire.AnswerOperation)
 			if carried && strings.HasPrefix(text, known.Error()) {
-				return &operationError{text, known}
+				return &remoteError{text, known}
 			}
 		}
 	}

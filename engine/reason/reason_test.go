@@ -13,7 +13,7 @@ import (
 // Every error that has a number comes back from another node as the same error, even if it was wrapped.
 func TestErrorsComeBackAsThemselves(t *testing.T) {
 	back := map[wire.Answer]func(n uint8) error{
-		wire.AnswerPut:          OfPut,
+		wire.AnswerPut:          func(n uint8) error { return OfPut(n, "") },
 		wire.AnswerSubscription: OfSubscription,
 		wire.AnswerOperation:    func(n uint8) error { return OfOperation(uint32(n), "in other words") },
 	}
@@ -45,12 +45,25 @@ func TestErrorsComeBackAsThemselves(t *testing.T) {
 
 // A leader without inodes is not taken for one whose disk is full: what helps is another thing.
 func TestNoInodesComesBack(t *testing.T) {
-	err := OfPut(Number(wire.AnswerPut, base.ErrNoInodes))
+	err := OfPut(Number(wire.AnswerPut, base.ErrNoInodes), "")
 	if err != base.ErrNoInodes || !errors.Is(err, base.ErrNoSpace) {
 		t.Errorf("it comes back as %v", err)
 	}
-	if err := OfPut(Number(wire.AnswerPut, base.ErrNoSpace)); err != base.ErrNoSpace {
+	if err := OfPut(Number(wire.AnswerPut, base.ErrNoSpace), ""); err != base.ErrNoSpace {
 		t.Errorf("a full disk comes back as %v", err)
+	}
+}
+
+// What a leader says beyond the reason of a refused put comes back, too; nothing is sent of an error that says no more.
+func TestTextOfPutComesBack(t *testing.T) {
+	over := &base.LimitError{Err: base.ErrQuota, What: "it", Value: 4, Most: 3, Setting: "quota-count", OfTopic: true}
+	n := Number(wire.AnswerPut, over)
+	err := OfPut(n, TextOfPut(n, over))
+	if !errors.Is(err, base.ErrQuota) || err.Error() != over.Error() {
+		t.Errorf("it comes back as %v", err)
+	}
+	if text := TextOfPut(n, base.ErrQuota); text != "" {
+		t.Errorf("%q is sent of an error that says no more than its number", text)
 	}
 }
 
@@ -64,7 +77,7 @@ func TestErrorsWithoutANumber(t *testing.T) {
 		}
 	}
 	const newer = wire.ReasonCount + 1
-	if err := OfPut(newer); err != base.ErrUnknown {
+	if err := OfPut(newer, ""); err != base.ErrUnknown {
 		t.Errorf("a put is answered %v", err)
 	}
 	if err := OfSubscription(newer); err != base.ErrMoved {

@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/binary"
 	"math"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -189,19 +190,34 @@ func cutSized(p []byte) (b, rest []byte, err error) {
 type PutAck struct {
 	First  uint64 // id of the first message; of a put that was refused with ReasonSequence see AckSequence
 	Reason uint8  // number of a Reason in an AnswerPut; 0 with StatusOK
+	Text   string // of the error, if it says more than Reason; older versions neither write nor read it
 }
+
+// MaxAckTextBytes bounds PutAck.Text. A longer text is cut.
+const MaxAckTextBytes = 1024
 
 // AppendPutAck appends the encoding of a.
 func AppendPutAck(dst []byte, a *PutAck) []byte {
-	return append(binary.LittleEndian.AppendUint64(dst, a.First), a.Reason)
+	dst = append(binary.LittleEndian.AppendUint64(dst, a.First), a.Reason)
+	if a.Text == "" {
+		return dst
+	}
+	text := strings.ToValidUTF8(a.Text[:min(len(a.Text), MaxAckTextBytes)], "")
+	return append(binary.LittleEndian.AppendUint16(dst, uint16(len(text))), text...)
 }
 
-// DecodePutAck reads a PutAck. It ignores bytes behind it, which a later version may add.
+// DecodePutAck reads a PutAck. It ignores bytes behind it, which a later version may add, and a text that is cut off.
 func DecodePutAck(p []byte) (a PutAck, err error) {
 	if len(p) < PutAckBytes {
 		return a, invalid("a ForwardAck of %d bytes", len(p))
 	}
-	return PutAck{binary.LittleEndian.Uint64(p), p[PutAckBytes-1]}, nil
+	a.First, a.Reason = binary.LittleEndian.Uint64(p), p[PutAckBytes-1]
+	if p = p[PutAckBytes:]; len(p) >= 2 {
+		if n := int(binary.LittleEndian.Uint16(p)); n <= min(len(p)-2, MaxAckTextBytes) {
+			a.Text = strings.ToValidUTF8(string(p[2:2+n]), "")
+		}
+	}
+	return a, nil
 }
 
 // Bits of PutAck.First with ReasonSequence. Older versions leave it 0.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -56,7 +58,8 @@ func forwards() map[string][]byte {
 		"fwd-ack-sequence": AppendPutAck(nil, &PutAck{
 			First: AckSequence(17, true), Reason: uint8(ReasonSequence),
 		}),
-		"fwd-ack": AppendPutAck(nil, &PutAck{First: 0x0007000000000203, Reason: uint8(ReasonQuota)}),
+		"fwd-ack-text": AppendPutAck(nil, &PutAck{Reason: uint8(ReasonQuota), Text: "4 of 3"}),
+		"fwd-ack":      AppendPutAck(nil, &PutAck{First: 0x0007000000000203, Reason: uint8(ReasonQuota)}),
 	}
 }
 
@@ -115,8 +118,21 @@ func TestGoldenForwards(t *testing.T) {
 		t.Error("an older leader's refusal has numbers")
 	}
 	a, err := DecodePutAck(append(all["fwd-ack"], 0)) // with a byte that a later version may add
-	if err != nil || a != (PutAck{0x0007000000000203, uint8(ReasonQuota)}) {
+	if err != nil || a != (PutAck{0x0007000000000203, uint8(ReasonQuota), ""}) {
 		t.Errorf("the answer is read as %+v: %v", a, err)
+	}
+	text := all["fwd-ack-text"]
+	for _, p := range [][]byte{text, append(slices.Clone(text), 0)} {
+		if a, err := DecodePutAck(p); err != nil || a != (PutAck{0, uint8(ReasonQuota), "4 of 3"}) {
+			t.Errorf("an answer with a text is read as %+v: %v", a, err)
+		}
+	}
+	if a, err := DecodePutAck(text[:len(text)-1]); err != nil || a != (PutAck{0, uint8(ReasonQuota), ""}) {
+		t.Errorf("an answer whose text is cut off is read as %+v: %v", a, err)
+	}
+	long := strings.Repeat("x", MaxAckTextBytes-1) + "é"
+	if a, err := DecodePutAck(AppendPutAck(nil, &PutAck{Text: long})); err != nil || a.Text != long[:MaxAckTextBytes-1] {
+		t.Errorf("a long text is read as %d bytes: %v", len(a.Text), err)
 	}
 }
 

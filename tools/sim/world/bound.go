@@ -169,7 +169,7 @@ func (n *node) unwell() bool {
 // judgeRefusal looks at what a put was answered.
 func (b *book) judgeRefusal(v *value, err error) {
 	w := b.w
-	if !w.boundApplies() || !w.withinBound(v) || err == engine.ErrQuota ||
+	if !w.boundApplies() || !w.withinBound(v) || errors.Is(err, engine.ErrQuota) ||
 		v.deferred && errors.Is(err, engine.ErrDeferRetention) {
 		return
 	}
