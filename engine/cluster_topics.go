@@ -347,6 +347,7 @@ func (t *Topic) assignPartitions() (missing []missingChannel, barren []*part.Par
 	parts := t.partitions()
 	for _, i := range t.adoption.Adopt(t.servingEpochs()) {
 		pt := parts[i]
+		t.begun(pt)
 		names, paused, neverHad := pt.Adopt(func(name string) part.Subscriber {
 			c, ok := t.LookupChannel(name)
 			if !ok {
@@ -359,11 +360,9 @@ func (t *Topic) assignPartitions() (missing []missingChannel, barren []*part.Par
 		})
 		if neverHad && t.mayLackChannels(pt) {
 			barren = append(barren, pt)
-			t.begun(pt.Number(), pt.ServingEpoch())
 			continue
 		}
 		t.paused.Store(paused)
-		t.begun(pt.Number(), pt.ServingEpoch())
 		fresh = append(fresh, assignedPartition{pt, names})
 	}
 	if len(fresh) == 0 {

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -107,5 +108,76 @@ func TestClusterEphemeralGoesWithItsNode(t *testing.T) {
 	})
 	if _, ok := next.e.LookupTopic("used#ephemeral"); !ok {
 		t.Error("a topic with a channel has ended")
+	}
+}
+
+// A client at a fixed address is connected to a leader of some partitions of an ephemeral topic, and known only there.
+// The topic ends also if it goes with its node, whichever partition that node led.
+func TestClusterEphemeralOfSeveralPartitionsEnds(t *testing.T) {
+	t.Parallel()
+	for n := range 3 {
+		t.Run(fmt.Sprint("the node leads partition ", n), func(t *testing.T) {
+			t.Parallel()
+			tc := newTestCluster(t, 3, func(o *engine.Options) { engine.SetEphemeralGrace(o, time.Second) })
+			tc.awaitConnected()
+			tc.create("t#ephemeral", 3)
+			tc.leaders("t#ephemeral")
+			gone := tc.leader("t#ephemeral", n)
+			tc.subscribeAt(gone, "t#ephemeral", "c#ephemeral", 1)
+			tc.kill(gone)
+			for _, m := range tc.running() {
+				tc.eventually("the topic has ended", func() bool {
+					_, ok := m.e.LookupTopic("t#ephemeral")
+					return !ok
+				})
+			}
+		})
+	}
+}
+
+// It stays while its client is there, if the leader of another partition is replaced or loses its last client: these
+// know nothing of the client. Then it ends with the client.
+func TestClusterEphemeralOfSeveralPartitionsStays(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3, func(o *engine.Options) { engine.SetEphemeralGrace(o, time.Second) })
+	tc.awaitConnected()
+	tc.create("t#ephemeral", 3)
+	tc.leaders("t#ephemeral")
+	from, to, stays := tc.leader("t#ephemeral", 0), tc.leader("t#ephemeral", 1), tc.leader("t#ephemeral", 2)
+	c := tc.subscribeAt(stays, "t#ephemeral", "c#ephemeral", 1)
+	tc.subscribeAt(to, "t#ephemeral", "c#ephemeral", 1).Close()
+	tc.moveLeadership("t#ephemeral", 0, to)
+	// A topic without a client that changes its leader later ends later: by then the first one would have ended.
+	tc.create("late#ephemeral", 1)
+	first := tc.leader("late#ephemeral", 0)
+	next := tc.others(first)[0]
+	tc.moveLeadership("late#ephemeral", 0, next)
+	ended := func(name string) func() bool {
+		return func() bool {
+			_, ok := from.e.LookupTopic(name)
+			return !ok
+		}
+	}
+	tc.eventually("the topic without a client has ended", ended("late#ephemeral"))
+	if ended("t#ephemeral")() {
+		t.Fatal("the topic with a client has ended")
+	}
+	c.Close()
+	tc.eventually("the topic has ended", ended("t#ephemeral"))
+}
+
+// On a single node an ephemeral topic ends with its last channel at once, and not before.
+func TestEphemeralTopicEndsWithItsLastChannel(t *testing.T) {
+	e := openOnDisk(t, newDisk(), func(*engine.Options) {})
+	topic := topicOf(t, e, "t#ephemeral")
+	one := subscribe(t, channelOf(t, topic, "one#ephemeral"), 1)
+	other := subscribe(t, channelOf(t, topic, "other#ephemeral"), 1)
+	one.Close()
+	if _, ok := e.LookupTopic("t#ephemeral"); !ok {
+		t.Fatal("it has ended, and a channel has a consumer")
+	}
+	other.Close()
+	if _, ok := e.LookupTopic("t#ephemeral"); ok {
+		t.Error("it has not ended")
 	}
 }

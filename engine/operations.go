@@ -133,6 +133,7 @@ func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) 
 	switch op.Kind {
 	case wire.OpState:
 		s := t.stateLocal()
+		s.Ephemeral = t.ephemeralCount()
 		for _, n := range op.Partitions {
 			if op.AgeMs > 0 {
 				count, last := t.partitions()[n].DueAfterRetention(time.Duration(op.AgeMs) * time.Millisecond)

@@ -198,6 +198,8 @@ type TopicState struct {
 	// of the operation. The last is due at LastDueMs.
 	Early     int   `json:"early,omitempty"`
 	LastDueMs int64 `json:"last_due_ms,omitempty"` // unix ms
+	// Ephemeral counts the channels that only the sender has, in its memory. Older versions leave it 0.
+	Ephemeral int `json:"ephemeral,omitempty"`
 }
 
 // ChannelState is a channel in a TopicState.

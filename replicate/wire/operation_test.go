@@ -57,6 +57,7 @@ func operations() map[string]any {
 		"fwd-op-state": &TopicState{Paused: true, Channels: []ChannelState{
 			{Name: "c", Paused: true, Skipped: true, Settings: settings}, {Name: "d"},
 		}},
+		"fwd-op-state-ephemeral": &TopicState{Ephemeral: 2},
 		"fwd-op-verify": &VerifyAnswer{
 			Start: 1, Committed: 2, Next: 3, Sum: 4, First: 5, Count: 6, Damaged: 7, Bad: true, BadFrom: 8, BadTo: 9,
 		},
