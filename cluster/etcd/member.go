@@ -173,8 +173,7 @@ func (o *MemberOptions) check(at int) error {
 func (m *Member) Endpoints() []string { return Endpoints(m.o.Voters, m.o.Name) }
 
 // Ready waits until the member serves clients, which needs a majority. Every 5 s it logs which of the other members do
-// not answer, and takes new certificates, as nobody calls ReloadTLS before the node serves. It fails when ctx ends,
-// after Close, and if the member cannot start at all.
+// not answer. It fails when ctx ends, after Close, and if the member cannot start at all.
 func (m *Member) Ready(ctx context.Context) error {
 	report := time.NewTicker(reportEvery)
 	defer report.Stop()
@@ -191,7 +190,6 @@ func (m *Member) Ready(ctx context.Context) error {
 			return fmt.Errorf("etcd: the embedded member is not ready, it waits for %s: start the other nodes in "+
 				"cluster-peers; %s: %w", m.waitsFor(), wayOut, ctx.Err())
 		case <-report.C:
-			_ = m.ReloadTLS() // health names files of which nothing can be made
 			m.o.Log.Info("the embedded etcd member waits", "for", m.waitsFor(), "no answer from", m.absent(ctx),
 				"hint", wayOut)
 		}

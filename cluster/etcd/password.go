@@ -34,6 +34,9 @@ func SetPassword(ctx context.Context, s kv.Store, password string) error {
 	if !ok || c.o.Username == "" || password == *c.password.Load() {
 		return nil
 	}
+	if !c.dialed.Load() {
+		return fmt.Errorf("etcd: no endpoint has taken the first password of %s yet; the new one is tried again", c.o.Username)
+	}
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, proposed{}, true), c.o.RequestTimeout)
 	defer cancel()
 	_, err := pb.NewAuthClient(c.client.ActiveConnection()).Authenticate(ctx,

@@ -42,6 +42,10 @@ type Options struct {
 	// for members whose announced addresses are those that clients dial.
 	Learn bool
 
+	// Opened is called by Dial before it waits for an answer: from then on ReloadTLS and SetPassword may be called,
+	// also while Dial waits. nil: nobody wants to know.
+	Opened func(kv.Store)
+
 	Log *slog.Logger // nil: slog.Default()
 }
 
@@ -62,6 +66,7 @@ type store struct {
 	tls       *currentTLS
 	password  atomic.Pointer[string]
 	client    *clientv3.Client
+	dialed    atomic.Bool // client is set
 	leases    pb.LeaseClient
 	keepAlive keepAliveStream
 	ctx       context.Context // ends at Close
@@ -110,6 +115,9 @@ func Dial(ctx context.Context, endpoints []string, o Options) (kv.Store, error) 
 	if c := tls.credentials(); c != nil {
 		dial = append(dial, grpc.WithTransportCredentials(c))
 	}
+	if o.Opened != nil {
+		o.Opened(s)
+	}
 	s.client, err = clientv3.New(clientv3.Config{
 		Endpoints: s.endpoints, DialTimeout: o.DialTimeout, Username: o.Username, Password: o.Password,
 		// gRPC raises shorter times to 10 s, and members refuse clients that ping more often than every 5 s. Stalled
@@ -126,6 +134,7 @@ func Dial(ctx context.Context, endpoints []string, o Options) (kv.Store, error) 
 		}
 		return nil, s.answered("the authentication", err)
 	}
+	s.dialed.Store(true)
 	s.client.SetEndpoints(s.endpoints[0])
 	s.leases = pb.NewLeaseClient(s.client.ActiveConnection())
 	s.done.Go(s.keepConnected)

@@ -98,12 +98,15 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	if err != nil {
 		return err
 	}
-	options, part, err := joinable(ctx, n, logger)
+	part := n.cluster.part()
+	defer part.close(logger)
+	watched := n.watchCredentials(files, certs, part, logger)
+	defer watched.lookOn(hangups, certs)()
+	options, err := joinable(ctx, n, part, logger)
 	if err != nil {
 		front.Close()
 		return err
 	}
-	defer part.close(logger)
 	n.engine.Cluster = options
 	e, err := openEngine(ctx, n)
 	if err != nil {
@@ -112,15 +115,13 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	}
 	startup.Enter("begins to listen")
 	n.nsq.Front = front
-	var watched *credentials // set before the server serves
 	reload := func() []nsq.CredentialFile { return watched.look("POST /reload", true) }
 	server, err := listen(e, c, part, logger, level, reload)
 	if err != nil {
 		front.Close()
 		return errors.Join(n.listenFailure(err), e.Close())
 	}
-	watched = n.watchCredentials(files, certs, server, part, logger)
-	defer watched.lookOn(hangups, certs)()
+	watched.serves(server)
 	logReady(logger, server, n.engine.DataPath)
 	notifySystemd(daemon.SdNotifyReady)
 	defer startWatchdog(e, logger)()

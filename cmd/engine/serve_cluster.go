@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"penstock/cluster"
@@ -181,30 +182,43 @@ func (c *clusterSettings) etcdListens(v etcd.Voter) (peer, client string) {
 
 func (n *node) leaveTimeout() time.Duration { return n.cluster.leaveTimeout }
 
-// clusterPart holds the cluster's parts that serve owns besides the engine.
+// clusterPart holds the cluster's parts that serve owns besides the engine. The files of credentials are looked at from
+// before the node joins: mu guards what joinable sets meanwhile. Who comes later needs no lock.
 type clusterPart struct {
+	trust  *trust.Trust
+	server *nsq.Server // set when it listens, before it serves; nil until then
+
+	mu     sync.Mutex
 	member *etcd.Member // nil: this node is only a client of etcd
 	kv     kv.Store     // of store
 	store  meta.Store
-	trust  *trust.Trust
-	server *nsq.Server // set when it listens, before it serves; nil until then
+}
+
+// part returns the clusterPart that joinable fills in; nil for a single node. The settings have been judged.
+func (c *clusterSettings) part() *clusterPart {
+	if c.address == "" {
+		return nil
+	}
+	return &clusterPart{trust: c.trusts}
 }
 
 // joinable checks the settings and connects to etcd. It returns nil for a single node. The engine takes ownership of
-// everything in the options.
-func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOptions, *clusterPart, error) {
+// everything in the options. After an error the caller closes part.
+func joinable(
+	ctx context.Context, n *node, part *clusterPart, log *slog.Logger,
+) (*engine.ClusterOptions, error) {
 	c := &n.cluster
 	if c.address == "" {
 		if c.peers != "" || c.etcdEndpoints != "" {
-			return nil, nil, &exitError{
+			return nil, &exitError{
 				exitUsage,
 				errors.New("cluster-peers and etcd-endpoints need a cluster-address: the HOST:PORT of this node for the others"),
 			}
 		}
-		return nil, nil, nil
+		return nil, nil
 	}
 	if n.engine.NodeID == "" || (c.peers == "") == (c.etcdEndpoints == "") {
-		return nil, nil, &exitError{
+		return nil, &exitError{
 			exitUsage, errors.New("a node of a cluster needs a node-id, and either cluster-peers or etcd-endpoints"),
 		}
 	}
@@ -212,13 +226,12 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 	defer cancel()
 	ln, err := net.Listen("tcp", c.address)
 	if err != nil {
-		return nil, nil, &exitError{exitAddress, n.addressError(err)}
+		return nil, &exitError{exitAddress, n.addressError(err)}
 	}
 	self := c.advertised(n, ln.Addr())
 	c.certs.warnOfNames("tls-cert", "--broadcast-address", self.NSQ, self.HTTPS, self.Native)
 	c.certs.warnOfNames("cluster-tls-cert", "--cluster-address and --cluster-peers", self.Peer, c.listed(n.engine.NodeID))
 	c.certs.warnOfNode(n.engine.NodeID, c.trust.Names)
-	part := &clusterPart{trust: c.trusts}
 	n.engine.Startup.Enter("waits for a majority of the metadata store's members")
 	endpoints, err := part.endpoints(ctx, n, log)
 	if err == nil {
@@ -226,8 +239,7 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 	}
 	if err != nil {
 		_ = ln.Close()
-		part.close(log)
-		return nil, nil, &exitError{memberExit(err), err}
+		return nil, &exitError{memberExit(err), err}
 	}
 	c.replication.LagMaxNs = int64(c.lagMax)
 	return &engine.ClusterOptions{
@@ -235,7 +247,7 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 		JoinTimeout: c.joinTimeout, LeaveTimeout: c.leaveTimeout, MaxHandshakes: c.maxHandshakes,
 		PreferredLeader: cluster.PreferredLeader, StoreNodes: c.storeNodes(), StoreRenewed: part.renewed(),
 		StoreState: part.state,
-	}, part, nil
+	}, nil
 }
 
 // storeNodes returns the names of the nodes that run the embedded etcd; nil if an existing etcd is used. joinable has
@@ -299,11 +311,14 @@ func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) 
 	if err := labelTraces(); err != nil {
 		return nil, err
 	}
-	p.member, err = etcd.Start(o)
+	member, err := etcd.Start(o)
 	if err != nil {
 		return nil, err
 	}
-	return p.member.Endpoints(), p.member.Ready(ctx)
+	p.mu.Lock()
+	p.member = member
+	p.mu.Unlock()
+	return member.Endpoints(), member.Ready(ctx)
 }
 
 func (p *clusterPart) dial(ctx context.Context, n *node, endpoints []string, log *slog.Logger) error {
@@ -311,6 +326,11 @@ func (p *clusterPart) dial(ctx context.Context, n *node, endpoints []string, log
 	s, err := etcd.Dial(ctx, endpoints, etcd.Options{
 		TLS: c.etcdTLS, Username: c.etcdUser, Password: c.etcdPassword, Log: log, DialTimeout: c.joinTimeout,
 		Learn: c.etcdEndpoints == "",
+		Opened: func(s kv.Store) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.kv = s
+		},
 	})
 	if err != nil {
 		return err
@@ -318,7 +338,8 @@ func (p *clusterPart) dial(ctx context.Context, n *node, endpoints []string, log
 	if err := c.checkRestored(ctx, n, s); err != nil {
 		return errors.Join(err, s.Close())
 	}
-	p.kv = s
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.store = cluster.New(s, cluster.Options{
 		Logger: log, Prefix: keyPrefix(c.name), LeaseTTL: c.lease, DefaultReplicas: c.replicas,
 		RebalanceAfter: c.rebalance.after, RebalanceMoves: c.rebalance.moves, Proofs: c.trusts.Proofs,

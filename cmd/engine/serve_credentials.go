@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -31,6 +32,9 @@ const (
 	setEtcd     credentialSet = "etcd"
 	setPassword credentialSet = "etcd's password"
 )
+
+// joins says whether a node needs the set to join its cluster; the others are for clients.
+func (s credentialSet) joins() bool { return s == setNodes || s == setEtcd || s == setPassword }
 
 // holds says what is in a file of credentials, as far as its time matters.
 type holds int
@@ -86,6 +90,8 @@ type credentials struct {
 	log   *slog.Logger
 	now   func() time.Time
 
+	serves func(*nsq.Server) // adds the files for clients when there is a server, which has read them
+
 	mu   sync.Mutex // guards the rest, and is held while files are read
 	sets []*watchedSet
 }
@@ -100,8 +106,10 @@ type watchedSet struct {
 	refusal error // of that; nil: they were taken
 }
 
-// watch begins with files that the node has taken.
+// watch begins with files that the node has taken: all of a set, and of none that is watched already.
 func (c *credentials) watch(files []credentialFile) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, f := range files {
 		at := slices.IndexFunc(c.sets, func(w *watchedSet) bool { return w.name == f.set })
 		if at < 0 {
@@ -111,10 +119,8 @@ func (c *credentials) watch(files []credentialFile) {
 		w := c.sets[at]
 		w.files = append(w.files, f)
 		w.used = append(w.used, f.state)
-		w.since = append(w.since, c.now())
-	}
-	for _, w := range c.sets {
 		w.seen = w.used
+		w.since = append(w.since, c.now())
 	}
 }
 
@@ -248,17 +254,28 @@ func (n *node) readCredentials(
 	panic("BUG: nobody reads " + string(set))
 }
 
-// watchCredentials makes what watches the files of a node that is about to serve.
+// watchCredentials makes what watches the files of a node that is about to join its cluster. A node that waits for the
+// others, or for etcd, may wait for new files.
 func (n *node) watchCredentials(
-	files []credentialFile, certs *certificates, server *nsq.Server, part *clusterPart, logger *slog.Logger,
+	files []credentialFile, certs *certificates, part *clusterPart, logger *slog.Logger,
 ) *credentials {
+	var server atomic.Pointer[nsq.Server] // nil: there is none yet
 	c := &credentials{
 		read: func(set credentialSet, files []credentialFile) error {
-			return n.readCredentials(set, files, server, part)
+			return n.readCredentials(set, files, server.Load(), part)
 		},
-		taken: certs.readAgain, stale: server.CredentialsStale, log: logger, now: time.Now,
+		taken: certs.readAgain, log: logger, now: time.Now,
+		stale: func(bad bool) {
+			if s := server.Load(); s != nil {
+				s.CredentialsStale(bad)
+			}
+		},
 	}
-	c.watch(files)
+	c.serves = func(s *nsq.Server) {
+		server.Store(s)
+		c.watch(slices.DeleteFunc(slices.Clone(files), func(f credentialFile) bool { return f.set.joins() }))
+	}
+	c.watch(slices.DeleteFunc(slices.Clone(files), func(f credentialFile) bool { return !f.set.joins() }))
 	return c
 }
 

@@ -124,8 +124,10 @@ func (p *clusterPart) reload() error {
 	if err := p.reloadEtcd(); err != nil { // its certificates may be those of the nodes, or made from the secret
 		return err
 	}
+	p.mu.Lock()
 	prover, ok := p.store.(interface{ Prove(context.Context) error })
-	if !ok {
+	p.mu.Unlock()
+	if !ok { // also before the node joins, which it does with the secrets that hold then
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), proveTimeout)
@@ -142,12 +144,15 @@ func (p *clusterPart) reloadEtcd() error {
 	if p == nil {
 		return nil
 	}
-	if p.member != nil {
-		if err := p.member.ReloadTLS(); err != nil {
+	p.mu.Lock()
+	member, store := p.member, p.kv
+	p.mu.Unlock()
+	if member != nil {
+		if err := member.ReloadTLS(); err != nil {
 			return err
 		}
 	}
-	return etcd.ReloadTLS(p.kv)
+	return etcd.ReloadTLS(store)
 }
 
 // reloadPassword takes the password for etcd again, if etcd takes it.
@@ -161,7 +166,10 @@ func (p *clusterPart) reloadPassword(n *node) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), proveTimeout)
 	defer cancel()
-	return etcd.SetPassword(ctx, p.kv, password)
+	p.mu.Lock()
+	store := p.kv
+	p.mu.Unlock()
+	return etcd.SetPassword(ctx, store, password)
 }
 
 // checkSecurity is an error of a command line that names secrets of a cluster but no cluster.
