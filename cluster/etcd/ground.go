@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
@@ -20,8 +19,9 @@ import (
 // fault, on a goroutine of etcd's, where nobody can recover from it. If the database or the log is removed, etcd
 // notices nothing and writes to files without a name. So a member's files are watched while it runs, and whoever finds
 // one of them gone or cut first should be watchGround, which ends the process with a sentence (MemberOptions.Fatal).
-// What it loses the race for, and bytes that were overwritten, are found by etcd (lastHook) or by the next start
-// (checkFiles).
+// What it loses the race for is found by etcd (lastHook) or by the next start (checkFiles). So are bytes of the log
+// that were overwritten in place: etcd writes there itself, and only reading the whole log would tell. That the oldest
+// files of the log are gone tells nothing, as etcd removes them itself.
 
 // groundEvery is how often a member looks if the kernel tells it nothing.
 const groundEvery = time.Second
@@ -89,9 +89,9 @@ func (m *Member) notices(stopped <-chan struct{}) <-chan struct{} {
 
 // ground is what is known of the files of a running member. One goroutine uses it.
 type ground struct {
-	dir  string // with the folders snap and wal
-	log  string // the newest file of the log at the last look
-	size int64  // of it
+	dir  string      // with the folders snap and wal
+	log  string      // the newest file of the log at the last look
+	info fs.FileInfo // of it
 }
 
 // look says what is missing of the database or of the log; nil: nothing, or it cannot be told just now.
@@ -105,37 +105,67 @@ func (g *ground) look() error {
 
 func (g *ground) lookAtLog() error {
 	wal := filepath.Join(g.dir, "wal")
-	newest, err := newestLog(wal)
-	switch {
-	case err != nil:
+	names, err := logNames(wal)
+	if err != nil {
 		return nil
-	case newest == "" || newest < g.log:
-		return fmt.Errorf("the log in %s was damaged while it was in use: its newest file was removed", wal)
+	}
+	damaged := func(format string, args ...any) error {
+		return fmt.Errorf("the log in %s was damaged while it was in use: %s", wal, fmt.Sprintf(format, args...))
+	}
+	newest := ""
+	if len(names) > 0 {
+		newest = names[len(names)-1]
+	}
+	if newest == "" || newest < g.log {
+		return damaged("its newest file was removed")
+	}
+	for i := 1; i < len(names); i++ {
+		// etcd removes the oldest file first: what is older than a file that it has removed is gone, too.
+		before, after := logNumber(names[i-1]), logNumber(names[i])
+		if _, err := os.Stat(filepath.Join(wal, names[i-1])); before+1 < after && err == nil {
+			return damaged("of its files that begin with %016x to %016x none is left", before+1, after-1)
+		}
 	}
 	info, err := os.Stat(filepath.Join(wal, newest))
 	switch {
 	case err != nil:
 		return nil
-	case newest == g.log && info.Size() < g.size: // etcd makes each as long as it will be
-		return fmt.Errorf("the log in %s was damaged while it was in use: %s had %d bytes and has %d", wal, newest, g.size,
-			info.Size())
+	case newest == g.log && !os.SameFile(info, g.info):
+		return damaged("%s was replaced by another file", newest)
+	case newest == g.log && info.Size() < g.info.Size(): // etcd makes each as long as it will be
+		return damaged("%s had %d bytes and has %d", newest, g.info.Size(), info.Size())
 	}
-	g.log, g.size = newest, info.Size()
+	g.log, g.info = newest, info
 	return nil
 }
 
 // newestLog returns the name of the newest file of a log; empty: there is none.
 func newestLog(dir string) (string, error) {
-	files, err := os.ReadDir(dir) // in their order
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	names, err := logNames(dir)
+	if err != nil || len(names) == 0 {
 		return "", err
 	}
-	for _, f := range slices.Backward(files) {
+	return names[len(names)-1], nil
+}
+
+// logNames returns the names of the files of a log, the oldest first.
+func logNames(dir string) (names []string, err error) {
+	files, err := os.ReadDir(dir) // in their order
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, f := range files {
 		if filepath.Ext(f.Name()) == ".wal" {
-			return f.Name(), nil
+			names = append(names, f.Name())
 		}
 	}
-	return "", nil
+	return names, nil
+}
+
+// logNumber returns the number of a file of a log, with which its name begins: each file has the next one.
+func logNumber(name string) (n uint64) {
+	_, _ = fmt.Sscanf(name, "%16x-", &n)
+	return n
 }
 
 // checkWhole says whether a database that is in use lacks its beginning or its end. It is lengthened before it is

@@ -46,7 +46,16 @@ func TestDamagedWhileItRuns(t *testing.T) {
 				return err
 			}, "does not begin with the header of a database",
 		},
-		"the log is cut":        {func(o *MemberOptions) error { return os.Truncate(log(o), 4096) }, " bytes and has 4096"},
+		"the log is cut": {func(o *MemberOptions) error { return os.Truncate(log(o), 4096) }, " bytes and has 4096"},
+		"the log is replaced": {
+			func(o *MemberOptions) error {
+				data, err := os.ReadFile(log(o))
+				if err == nil {
+					err = os.WriteFile(log(o)+".copy", data, 0o600)
+				}
+				return errors.Join(err, os.Rename(log(o)+".copy", log(o)))
+			}, "was replaced by another file",
+		},
 		"the log is removed":    {func(o *MemberOptions) error { return os.Remove(log(o)) }, "its newest file was removed"},
 		"everything is removed": {func(o *MemberOptions) error { return os.RemoveAll(o.Dir) }, "was damaged while"},
 	} {
@@ -186,11 +195,32 @@ func TestGroundOfTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	look("")
-	write(2, 99)
-	look("had 100 bytes and has 99")
-	if err := os.Remove(file(2)); err != nil {
+	write(3, 100)
+	write(4, 100)
+	look("")
+	if err := os.Remove(file(3)); err != nil {
 		t.Fatal(err)
 	}
-	write(1, 200)
+	look("none is left")
+	write(3, 100)
+	if err := os.Remove(file(2)); err != nil { // as etcd does with the oldest
+		t.Fatal(err)
+	}
+	look("")
+	data := file(4) + ".copy"
+	if err := os.WriteFile(data, make([]byte, 100), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(data, file(4)); err != nil {
+		t.Fatal(err)
+	}
+	look("was replaced by another file")
+	write(5, 100)
+	look("")
+	write(5, 99)
+	look("had 100 bytes and has 99")
+	if err := os.Remove(file(5)); err != nil {
+		t.Fatal(err)
+	}
 	look("its newest file was removed")
 }
