@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/nsq/internal/web"
 	"penstock/nsq/auth"
 	"penstock/nsq/auth/authtest"
 	"penstock/nsq/internal/listen"
+	"penstock/nsq/internal/web"
 )
 
 // B97

@@ -72,8 +72,10 @@ func TestNodesThatWaitForEachOtherTakeNewCertificates(t *testing.T) {
 	dir, base := t.TempDir(), freeBasePort(t)
 	at := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", base+i) }
 	ca, files, err := trust.Init(filepath.Join(dir, "tls"), []trust.Node{
-		{Name: "n1", Hosts: []string{"127.0.0.1"}}, {Name: "n2", Hosts: []string{"127.0.0.1"}},
-		{Name: "n3", Hosts: []string{"127.0.0.1"}}, {Name: "moved", Hosts: []string{"192.0.2.1"}},
+		{Name: "n1", Hosts: []string{"127.0.0.1"}},
+		{Name: "n2", Hosts: []string{"127.0.0.1"}},
+		{Name: "n3", Hosts: []string{"127.0.0.1"}},
+		{Name: "moved", Hosts: []string{"192.0.2.1"}},
 	}, time.Now())
 	must(t, err)
 	mounted := []string{filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")}
