@@ -11,7 +11,7 @@ var notFaults = map[string]bool{
 	"FlushMeanMicros": true, "FlushP50Micros": true, "FlushP99Micros": true, "Marks": true, "TornBytes": true,
 	"StallsBuffer": true, "StallsFile": true, "StallsFull": true,
 	"CommitLiveBytes": true, "CommitRoomBytes": true, "CommitFileBytes": true, "StateBytes": true,
-	"StateLimitBytes": true, "HeapLimitBytes": true,
+	"StateLimitBytes": true, "HeapLimitBytes": true, "ListedPartitions": true, "PartitionLimit": true,
 	"FreeBuffers": true, "Buffers": true, "WaitingBytes": true, "Overloaded": true,
 	"SegmentBytes": true, "SegmentSyncs": true, "OpenSegments": true, "TrashEntries": true,
 	"MappedSegments": true, "TrimmedBytes": true,

@@ -63,6 +63,9 @@ func TestNilIsRefusedOrNone(t *testing.T) {
 		"Topic.ProduceSealed 4": {refused, func() error {
 			return topic.ProduceSealed(0, sealed(t, p, "p", 0, 1), false, nil)
 		}},
+		"Topic.ProduceSealedAs 5": {refused, func() error {
+			return topic.ProduceSealedAs("", 0, sealed(t, p, "p", 0, 1), false, nil)
+		}},
 		"Topic.PublishAsync 2": {refused, func() error {
 			return topic.PublishAsync(engine.Outgoing{Body: []byte("m")}, nil)
 		}},

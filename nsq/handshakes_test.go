@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	native "penstock/client"
 	"penstock/engine"
@@ -51,24 +52,28 @@ func (n *node) hold(t *testing.T) *heldKey {
 	return k
 }
 
-// A connection that the native port refuses, because as many as may be are in their handshake, counts like one that
-// waits in vain: /metrics would not say otherwise that native clients are refused.
+// A connection that has to go, because more than may be are in their handshake, counts like one that waits in vain:
+// /metrics would not say otherwise that native clients are refused.
 func TestRefusedAtTheNativePortCounts(t *testing.T) {
 	t.Parallel()
 	o := newCertificateAuthority(t).options(t)
 	o.NativeAddress, o.HandshakeTimeout, o.MaxHandshakes = "127.0.0.1:0", patience, 1
 	n := startNode(t, engine.Options{}, o)
-	silent, err := net.Dial("tcp", n.NativeAddr().String()) // it is accepted first, and never says anything
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	for refused := uint64(1); refused < 4; refused++ {
-		_, err := tls.Dial("tcp", n.NativeAddr().String(), &tls.Config{InsecureSkipVerify: true})
-		if !netproto.IsBusy(err) {
-			t.Fatalf("a further client: %v", err)
+	var before net.Conn
+	for refused := range uint64(4) {
+		nc, err := net.Dial("tcp", n.NativeAddr().String()) // it never says anything
+		if err != nil {
+			t.Fatal(err)
 		}
-		eventually(t, "it is counted", func() bool { return n.meter().Handshakes.Refused == refused })
+		defer nc.Close()
+		eventually(t, "the one before is counted", func() bool { return n.meter().Handshakes.Refused == refused })
+		if before != nil {
+			_ = before.SetDeadline(time.Now().Add(patience))
+			if err := tls.Client(before, &tls.Config{InsecureSkipVerify: true}).Handshake(); !netproto.IsBusy(err) {
+				t.Errorf("the one before hears: %v", err)
+			}
+		}
+		before = nc
 	}
 }
 
