@@ -51,6 +51,7 @@ const (
 	OpTrace        OperationKind = "trace" // IDs: one message, of the one partition. Result: Trace
 	OpAsk          OperationKind = "ask"   // Ask: a question to the node, without a topic. Result: its answer, JSON
 	OpCopy         OperationKind = "copy"  // one partition's copy, also at a follower. Result: CopyAnswer
+	OpClock        OperationKind = "clock" // of the node, without a topic. Result: ClockAnswer
 )
 
 // Operation is the payload of a ForwardOp. Executing it twice does no harm.
@@ -85,7 +86,7 @@ type Operation struct {
 // Looks says whether the operation changes nothing wherever it is executed.
 func (op *Operation) Looks() bool {
 	switch op.Kind {
-	case OpResolveSeek, OpPeek, OpPending, OpDeferred, OpSettings, OpTrace, OpFaults, OpCopy:
+	case OpResolveSeek, OpPeek, OpPending, OpDeferred, OpSettings, OpTrace, OpFaults, OpCopy, OpClock:
 		return true
 	}
 	return false
@@ -242,6 +243,11 @@ type CopyAnswer struct {
 	Damaged   bool             `json:"damaged,omitempty"`
 	Contested bool             `json:"contested,omitempty"`
 	Shortened bool             `json:"shortened,omitempty"`
+}
+
+// ClockAnswer is what a node's clock says when it executes an OpClock.
+type ClockAnswer struct {
+	NowNs int64 `json:"now_ns"` // ns since 1970, by the clock that append times and delays are stored by
 }
 
 // Fault is one kind of trouble that a node has now, or has had since its start.

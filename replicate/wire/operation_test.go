@@ -80,6 +80,7 @@ func operations() map[string]any {
 				Due: at, Client: "k", DeadLetterTopic: "t.DLQ", DeadLetterAt: at,
 			}, {}},
 		},
+		"fwd-op-clock":  &ClockAnswer{NowNs: at.UnixNano()},
 		"fwd-op-faults": []Fault{{Name: "disk_full", Count: 1, Words: "the disk is full"}},
 	}
 }
@@ -136,8 +137,9 @@ func TestFormatOperations(t *testing.T) {
 		"RedriveClaim": RedriveClaim{},
 		"TopicState":   TopicState{}, "ChannelState": ChannelState{}, "VerifyRequest": VerifyRequest{},
 		"VerifyAnswer": VerifyAnswer{}, "CopyAnswer": CopyAnswer{},
-		"Fault": Fault{},
-		"Trace": Trace{}, "TraceStored": TraceStored{}, "TraceEvent": TraceEvent{}, "TraceChannel": TraceChannel{},
+		"ClockAnswer": ClockAnswer{},
+		"Fault":       Fault{},
+		"Trace":       Trace{}, "TraceStored": TraceStored{}, "TraceEvent": TraceEvent{}, "TraceChannel": TraceChannel{},
 	} {
 		typ, rows := reflect.TypeOf(v), tables[heading]
 		if len(rows) != typ.NumField() {
@@ -154,7 +156,7 @@ func TestFormatOperations(t *testing.T) {
 	kinds := []OperationKind{
 		OpCreateChannel, OpDeleteChannel, OpPauseChannel, OpSkipChannel, OpEmptyChannel, OpPauseTopic, OpEmptyTopic,
 		OpResolveSeek, OpSeek, OpPeek, OpPending, OpDeferred, OpConfirm, OpRedrive, OpSettings, OpConfigure,
-		OpState, OpVerify, OpFaults, OpTrace, OpOpenProducer, OpAsk, OpCopy,
+		OpState, OpVerify, OpFaults, OpTrace, OpOpenProducer, OpAsk, OpCopy, OpClock,
 	}
 	rows := tables["Kinds of operations"]
 	if len(rows) != len(kinds) {
