@@ -16,7 +16,7 @@ func TestReportData(t *testing.T) {
 	row := func() meta.Node { return *w.nodes[1].Snapshot().Nodes[n.node.ID] }
 	report := func(seq uint64) {
 		t.Helper()
-		if err := n.ReportData(ctx(t), seq, 0); err != nil {
+		if err := n.ReportData(ctx(t), seq, 0, false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -45,16 +45,20 @@ func TestReportData(t *testing.T) {
 		t.Errorf("the report took away what others wrote: %+v", r)
 	}
 
-	if err := n.ReportData(ctx(t), 8, 2); err != nil {
+	if err := n.ReportData(ctx(t), 8, 2, false); err != nil {
 		t.Fatal(err)
 	}
 	seen("unknown topics", func(r meta.Node) bool { return r.UnknownTopics == 2 && r.Logged == 9 })
 	report(9)
 	seen("that there are none", func(r meta.Node) bool { return r.UnknownTopics == 0 && r.Logged == 9 })
-	if err := n.ReportData(ctx(t), 9, 1); err != nil {
+	if err := n.ReportData(ctx(t), 9, 1, false); err != nil {
 		t.Fatal(err)
 	}
-	seen("another one", func(r meta.Node) bool { return r.UnknownTopics == 1 })
+	seen("another one", func(r meta.Node) bool { return r.UnknownTopics == 1 && !r.ClockDiffers })
+	if err := n.ReportData(ctx(t), 9, 1, true); err != nil {
+		t.Fatal(err)
+	}
+	seen("that its clock differs", func(r meta.Node) bool { return r.ClockDiffers && r.UnknownTopics == 1 })
 
 	next := w.prepare("n1", n.reg.Node.Store)
 	next.reg.Node.Logged = 3
@@ -66,14 +70,14 @@ func TestReportData(t *testing.T) {
 	}
 	w.join(next)
 	seen("the registration", func(r meta.Node) bool { return r.Boot == next.reg.Node.Boot })
-	if r := row(); r.Logged != 3 || r.UnknownTopics != 0 {
-		t.Errorf("an older directory registered, and the row says %d, %d", r.Logged, r.UnknownTopics)
+	if r := row(); r.Logged != 3 || r.UnknownTopics != 0 || r.ClockDiffers {
+		t.Errorf("an older directory registered, and the row says %d, %d, %v", r.Logged, r.UnknownTopics, r.ClockDiffers)
 	}
-	if err := n.ReportData(ctx(t), 50, 3); !errors.Is(err, meta.ErrNotFound) {
+	if err := n.ReportData(ctx(t), 50, 3, true); !errors.Is(err, meta.ErrNotFound) {
 		t.Errorf("a process that was replaced: %v", err)
 	}
-	if r := row(); r.Logged != 3 || r.UnknownTopics != 0 {
-		t.Errorf("a process that was replaced wrote %d, %d", r.Logged, r.UnknownTopics)
+	if r := row(); r.Logged != 3 || r.UnknownTopics != 0 || r.ClockDiffers {
+		t.Errorf("a process that was replaced wrote %d, %d, %v", r.Logged, r.UnknownTopics, r.ClockDiffers)
 	}
 }
 
@@ -85,7 +89,7 @@ func TestReportDataBesideOthers(t *testing.T) {
 	const rounds = 20
 	both.Go(func() {
 		for i := range uint64(rounds) {
-			if err := n.ReportData(ctx(t), i+1, 0); err != nil {
+			if err := n.ReportData(ctx(t), i+1, 0, false); err != nil {
 				t.Error(err)
 			}
 		}

@@ -281,7 +281,7 @@ func (e *Export) revive(r *Row, known map[replicate.NodeID]meta.Node, stores map
 		}
 		n.Store = cmp.Or(stores[n.Name], n.Store)
 		// They are of a directory of another moment. The restored one has all its copies shortened anyway.
-		n.Logged, n.UnknownTopics = 0, 0
+		n.Logged, n.UnknownTopics, n.ClockDiffers = 0, 0, false
 		return e.rewritten(r, encode(n))
 	}
 	return *r, true, nil

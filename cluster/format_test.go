@@ -51,7 +51,7 @@ func TestFormat(t *testing.T) {
 	add("nodes", nodeKey(nodesDir, 3), encode(meta.Node{
 		ID: 3, Name: "n3", Store: disk, Boot: boot, Version: "1.0.0",
 		Peer: "h:4154", Host: "h", NSQ: "h:4150", HTTP: "h:4151", HTTPS: "h:4152", Lookup: "h:4161", Native: "h:4250",
-		Rack: "r1", Level: 2, StoreLevel: 1, Logged: 9, UnknownTopics: 2, SinceMs: 5, Disk: meta.DiskSlow,
+		Rack: "r1", Level: 2, StoreLevel: 1, Logged: 9, UnknownTopics: 2, ClockDiffers: true, SinceMs: 5, Disk: meta.DiskSlow,
 	}))
 	add("level", levelKey, encode(levelRow{Level: 1, Wanted: 2}))
 	add("rebalance", rebalanceKey, encode(meta.Rebalance{

@@ -86,13 +86,14 @@ func heirOf(st *state, p *meta.Partition, to replicate.NodeID, before int) (repl
 // mayBeNamed says whether a leader may hand the partition over to a node that it names.
 func mayBeNamed(st *state, p *meta.Partition, n replicate.NodeID) bool {
 	return n != p.State.Leader && slices.Contains(electable(st, p), n) &&
-		st.snap.Nodes[n].Disk.Rank() < meta.DiskFailed.Rank()
+		st.snap.Nodes[n].Rank() < meta.DiskFailed.Rank()
 }
 
 // heirsOf returns the nodes to which the leader of a partition may hand it over. If the leader's own disk is not good,
 // only a node with a good disk takes over: a cause that all disks share must not send leaderships round. If the
 // leader's disk has failed, a slow disk will do as well, because waiting longer would serve nobody. A node that drains
-// would give the leadership back: it takes over only from a disk that hangs.
+// would give the leadership back: it takes over only from a disk that hangs. A node whose clock differs may take over,
+// since delays that are wrong are better than no leader: choose takes it last.
 func heirsOf(st *state, p *meta.Partition) []replicate.NodeID {
 	leader, worst, drains := p.State.Leader, meta.DiskFailed, false
 	if own := st.snap.Nodes[leader]; own != nil && own.Disk != meta.DiskGood {

@@ -35,6 +35,15 @@ func TestHeirOf(t *testing.T) {
 		{"both drain", "node 1 draining\nnode 2 draining\npart 0 lead 1 of 1 2 isr 1 2 min 2", 0, 0, 0},
 		{"who drains, from a disk that hangs", "node 1 hung\nnode 2 draining\npart 0 lead 1 of 1 2 isr 1 2 min 2", 0, 0, 2},
 		{"not from one that is slow", "node 1 slow\nnode 2 draining\npart 0 lead 1 of 1 2 isr 1 2 min 2", 0, 0, 0},
+		{
+			"a right clock first", "node 1\nnode 2 clock\nnode 3\npart 0 lead 1 of 1 2 3 isr 1 2 3 min 2\n" +
+				"part 1 lead 3 of 3 isr 3 min 1", 0, 0, 3,
+		},
+		{
+			"a clock that differs, from a disk that hangs",
+			"node 1 hung\nnode 2 clock\npart 0 lead 1 of 1 2 isr 1 2 min 2", 0, 0, 2,
+		},
+		{"and if all differ", "node 1 clock\nnode 2 clock\npart 0 lead 1 of 1 2 isr 1 2 min 2", 0, 0, 2},
 		{"often, but not too often", "node 1\nnode 2\npart 0 lead 1 of 1 2 isr 1 2 min 2", 2, maxHandOverCount - 1, 2},
 		{"too often", "node 1\nnode 2\npart 0 lead 1 of 1 2 isr 1 2 min 2", 2, maxHandOverCount, 0},
 		{

@@ -152,10 +152,11 @@ func (w *model) checkPartition(p *planner, id meta.PartitionID) (waits bool) {
 		}
 	}
 	to := PreferredLeader(s, id)
-	if to != 0 && to != row.State.Leader && !waits {
+	if to != 0 && to != row.State.Leader && (!waits || orNone(s.Nodes[row.State.Leader]).ClockDiffers) {
 		w.fail("partition %d of %s should be led by %d: %+v", id.Partition, t.Name, to, row.State)
 	}
-	if to := row.TransferTo(); to != 0 && !waits && !orNone(s.Nodes[to]).Draining { // else it is for when the drain ends
+	may := orNone(s.Nodes[row.TransferTo()])
+	if row.TransferTo() != 0 && !waits && !may.Draining && !may.ClockDiffers { // else it is for when that ends
 		w.fail("a transfer of partition %d of %s is left: %+v", id.Partition, t.Name, row.Transfer)
 	}
 	return waits

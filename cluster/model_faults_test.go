@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -122,7 +123,7 @@ func (w *model) orderOf(ctx context.Context, n *modelNode, id meta.PartitionID, 
 // fault lets something fail.
 func (w *model) fault() {
 	n := w.nodes[w.rng.IntN(len(w.nodes))]
-	switch k := w.rng.IntN(10); {
+	switch k := w.rng.IntN(11); {
 	case n.removed:
 	case !n.alive && k < 6:
 		if k == 0 {
@@ -138,6 +139,9 @@ func (w *model) fault() {
 	case k < 6:
 		n.disk = []meta.DiskState{meta.DiskGood, meta.DiskSlow, meta.DiskHung, meta.DiskFailed}[w.rng.IntN(4)]
 		w.say("disk of %s: %v: %v", n.row.Name, n.disk, n.s.ReportDisk(context.Background(), n.disk))
+	case k == 10:
+		n.differs = !n.differs
+		w.say("clock of %s: %v: %v", n.row.Name, n.differs, n.reportClock())
 	case k < 8: // perhaps a wrong report
 		o := w.anyone()
 		w.say("%s reports %s: %v", o.row.Name, n.row.Name, o.s.ReportDown(context.Background(), n.row.ID, n.row.Boot))
@@ -153,6 +157,9 @@ func (w *model) fault() {
 	}
 }
 
+// reportClock tells whether the node's clock differs.
+func (n *modelNode) reportClock() error { return n.s.ReportData(context.Background(), 0, 0, n.differs) }
+
 // endFaults ends the faults. Some of the dead nodes stay dead for good. It gives the rest the time to do what is to be
 // done.
 func (w *model) endFaults() {
@@ -163,10 +170,11 @@ func (w *model) endFaults() {
 		case n.removed:
 		case !n.alive && w.rng.IntN(2) == 0:
 			n.start()
-		case n.alive && n.disk != meta.DiskGood:
+		case n.alive:
 			n.disk = meta.DiskGood
+			n.differs = n.differs && w.rng.IntN(2) == 0 // some clocks stay wrong
 			n.hear()
-			if err := n.s.ReportDisk(context.Background(), n.disk); err != nil {
+			if err := errors.Join(n.s.ReportDisk(context.Background(), n.disk), n.reportClock()); err != nil {
 				w.fail("%s cannot say that its disk is good: %v", n.row.Name, err)
 			}
 		}

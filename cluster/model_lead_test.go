@@ -94,7 +94,7 @@ func (n *modelNode) tend(id meta.PartitionID, row *meta.Partition) {
 	}
 	if hung || to != 0 && to != n.row.ID &&
 		(row.TransferTo() == to || replaced || len(row.State.ISR) == len(row.State.Replicas) ||
-			snap.Nodes[n.row.ID].Draining) {
+			snap.Nodes[n.row.ID].Draining || snap.Nodes[n.row.ID].ClockDiffers) {
 		err := n.s.HandOver(ctx, id, &row.State, to)
 		if err == nil {
 			w.say("%s hands %d over to %d", n.row.Name, id.Partition, to)

@@ -46,6 +46,7 @@ type modelNode struct {
 	alive   bool // the process runs
 	removed bool
 	disk    meta.DiskState
+	differs bool // its clock
 	copies  map[meta.PartitionID]*modelCopy
 	stuck   map[meta.PartitionID]bool
 	seen    presence
@@ -120,14 +121,14 @@ func (n *modelNode) start() {
 	}
 	n.s = New(w.kv, o).(*store)
 	n.s.ctx, n.s.joined = context.Background(), true
-	n.heard, n.alive, n.disk = 0, true, meta.DiskGood
+	n.heard, n.alive, n.disk, n.differs = 0, true, meta.DiskGood, false
 	n.stuck, n.seen = map[meta.PartitionID]bool{}, presence{}
 	n.s.cur.Store(newState())
 	n.hear()
 	if own := n.s.cur.Load().snap.Nodes[n.row.ID]; own != nil {
 		n.row.Draining = own.Draining
 	}
-	n.row.Boot, n.row.Disk = w.uuid(), meta.DiskGood
+	n.row.Boot, n.row.Disk, n.row.ClockDiffers = w.uuid(), meta.DiskGood, false
 	n.lease, _ = w.kv.Grant(context.Background(), 0)
 	n.s.node, n.s.lease = n.row, n.lease
 	w.kv.apply([]kv.Op{

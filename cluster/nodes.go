@@ -58,18 +58,18 @@ func (s *store) ReportDisk(ctx context.Context, disk meta.DiskState) error {
 }
 
 // ReportData implements meta.Store.
-func (s *store) ReportData(ctx context.Context, logged uint64, unknownTopics int) error {
+func (s *store) ReportData(ctx context.Context, logged uint64, unknownTopics int, clockDiffers bool) error {
 	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
 		self, boot := s.self()
 		n := st.nodes[self]
 		switch {
 		case n.rev == 0 || n.row.Boot != boot:
 			return nil, nil, meta.ErrNotFound // another process has registered under this node's name
-		case n.row.Logged >= logged && n.row.UnknownTopics == unknownTopics:
+		case n.row.Logged >= logged && n.row.UnknownTopics == unknownTopics && n.row.ClockDiffers == clockDiffers:
 			return nil, nil, nil
 		}
 		row := *n.row
-		row.Logged, row.UnknownTopics = max(row.Logged, logged), unknownTopics
+		row.Logged, row.UnknownTopics, row.ClockDiffers = max(row.Logged, logged), unknownTopics, clockDiffers
 		key := s.key(nodeKey(nodesDir, self))
 		return []kv.Cond{{Key: key, ModRevision: n.rev}}, []kv.Op{put(key, row)}, nil
 	})

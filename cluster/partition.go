@@ -147,7 +147,7 @@ func (s *store) checkISR(ctx context.Context, row *meta.Partition, want *replica
 // remain. Otherwise the new leader would wait for it until its silence is proven. It comes back like any follower.
 // Every member of the ISR has every committed batch, so none is lost.
 func releaseHung(s *meta.Snapshot, p *meta.Partition, node replicate.NodeID) {
-	if n := s.Nodes[node]; n == nil || n.Disk.Rank() < meta.DiskHung.Rank() || len(p.State.ISR) <= max(1, p.State.MinISR) {
+	if n := s.Nodes[node]; n == nil || n.Rank() < meta.DiskHung.Rank() || len(p.State.ISR) <= max(1, p.State.MinISR) {
 		return
 	}
 	p.State.ISR = slices.DeleteFunc(slices.Clone(p.State.ISR), func(m replicate.Member) bool { return m.Node == node })

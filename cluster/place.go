@@ -63,9 +63,9 @@ func candidates(s *meta.Snapshot) []*meta.Node {
 // place chooses the replicas of count more partitions of a topic; the first replica of each is its leader. It first
 // balances the topic's leaders (at most one more on a node than on another), then all leaders. It spreads the other
 // replicas of each partition over the racks, and within that it balances the topic's replicas, then all replicas. Nodes
-// with slow disks come behind those, then draining nodes, then disks that hang. The result depends only on the
-// arguments: all is the load of all topics, existing is the load of this topic's present partitions. nodes are in order
-// of id.
+// with slow disks or clocks that differ come behind those, then draining nodes, then disks that hang. The result depends
+// only on the arguments: all is the load of all topics, existing is the load of this topic's present partitions. nodes
+// are in order of id.
 func place(nodes []*meta.Node, count, replicas int, all, existing load) ([][]replicate.NodeID, error) {
 	if replicas > len(nodes) {
 		return nil, fmt.Errorf("%d replicas on %d live nodes: %w", replicas, len(nodes), meta.ErrTooFewNodes)
@@ -78,7 +78,7 @@ func place(nodes []*meta.Node, count, replicas int, all, existing load) ([][]rep
 			return cmp.Or(
 				cmpBool(hangs(a), hangs(b)),
 				cmpBool(a.Draining, b.Draining),
-				cmp.Compare(a.Disk.Rank(), b.Disk.Rank()),
+				cmp.Compare(a.Rank(), b.Rank()),
 				cmp.Compare(mine.leads[a.ID], mine.leads[b.ID]),
 				cmp.Compare(total.leads[a.ID], total.leads[b.ID]),
 				cmp.Compare(mine.replicas[a.ID], mine.replicas[b.ID]),
@@ -93,7 +93,7 @@ func place(nodes []*meta.Node, count, replicas int, all, existing load) ([][]rep
 				return cmp.Or(
 					cmpBool(hangs(a), hangs(b)),
 					cmpBool(a.Draining, b.Draining),
-					cmp.Compare(a.Disk.Rank(), b.Disk.Rank()),
+					cmp.Compare(a.Rank(), b.Rank()),
 					cmp.Compare(racks[a.Rack], racks[b.Rack]),
 					cmp.Compare(mine.replicas[a.ID], mine.replicas[b.ID]),
 					cmp.Compare(total.replicas[a.ID], total.replicas[b.ID]),

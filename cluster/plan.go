@@ -145,8 +145,8 @@ func led(s *meta.Snapshot, p *meta.Partition) bool {
 }
 
 // choose returns the best of the nodes in from: no disk that hangs first, then not draining, because such a node would
-// hand over again at once, then the best disk, not leaving, the fewest leaderships, and the first. A node whose disk
-// hangs is better than no leader: it can deliver what is committed.
+// hand over again at once, then the best disk and clock, not leaving, the fewest leaderships, and the first. A node whose
+// disk hangs is better than no leader: it can deliver what is committed.
 func choose(
 	s *meta.Snapshot, p *meta.Partition, from []replicate.NodeID, leads map[replicate.NodeID]int,
 ) replicate.NodeID {
@@ -158,7 +158,7 @@ func choose(
 		return cmp.Or(
 			cmpBool(hangs(s.Nodes[a]), hangs(s.Nodes[b])),
 			cmpBool(s.Nodes[a].Draining, s.Nodes[b].Draining),
-			cmp.Compare(s.Nodes[a].Disk.Rank(), s.Nodes[b].Disk.Rank()),
+			cmp.Compare(s.Nodes[a].Rank(), s.Nodes[b].Rank()),
 			cmpBool(slices.Contains(leaving, a), slices.Contains(leaving, b)),
 			cmp.Compare(leads[a], leads[b]),
 		)
@@ -166,7 +166,7 @@ func choose(
 }
 
 // hangs says whether the disk of a node hangs, or has hung for so long that it counts as failed.
-func hangs(n *meta.Node) bool { return n.Disk.Rank() >= meta.DiskHung.Rank() }
+func hangs(n *meta.Node) bool { return n.Rank() >= meta.DiskHung.Rank() }
 
 // elections gives another leader, or the new process of the same node, to each partition whose leader is gone,
 // restarted or damaged. A leader that cannot be replaced stays in the row: if the same process comes back, it continues
@@ -220,8 +220,8 @@ func (p *planner) cleanISRs() {
 }
 
 // spare returns the live node that should take one more replica of the partition, in place of the one on node goes (0:
-// in addition): the best disk first, then the rack with the fewest of its replicas, then the fewest replicas of all
-// partitions. It returns 0 if no node can. A node whose disk hangs could not catch up, so it is never chosen.
+// in addition): the best disk and clock first, then the rack with the fewest of its replicas, then the fewest replicas of
+// all partitions. It returns 0 if no node can. A node whose disk hangs could not catch up, so it is never chosen.
 func (p *planner) spare(row *partEntry, goes replicate.NodeID) replicate.NodeID {
 	var best replicate.NodeID
 	racks := racksOf(p.st.snap, row.State.Replicas, goes)
@@ -230,7 +230,7 @@ func (p *planner) spare(row *partEntry, goes replicate.NodeID) replicate.NodeID 
 			continue
 		}
 		if best == 0 || cmp.Or(
-			cmp.Compare(n.Disk.Rank(), p.st.snap.Nodes[best].Disk.Rank()),
+			cmp.Compare(n.Rank(), p.st.snap.Nodes[best].Rank()),
 			cmp.Compare(racks[n.Rack], racks[p.st.snap.Nodes[best].Rack]),
 			cmp.Compare(p.load.replicas[n.ID], p.load.replicas[best])) < 0 {
 			best = n.ID

@@ -90,6 +90,7 @@ func (r *rows) node(words []string) {
 	id := numbers(r.t, words[:1])[0]
 	is := func(w string) bool { return slices.Contains(words, w) }
 	n := meta.Node{ID: id, Name: "n" + words[0], Store: diskOf(id), Boot: bootOf(id), Draining: is("draining")}
+	n.ClockDiffers = is("clock")
 	for _, w := range words {
 		if rack, ok := strings.CutPrefix(w, "rack="); ok {
 			n.Rack = rack
@@ -327,6 +328,16 @@ var electionPlans = []planCase{
 		node 1 dead
 		node 2 draining
 		node 3 slow
+		node 4 hung
+		part 0 lead 1 of 1 2 3 4 isr 1 2 3 4 min 2
+		part 1 lead 1 of 1 2 4 isr 1 2 4 min 2
+		topic 4 min 2`, `
+		elect: part 0 epoch 6 lead 3 of 1 2 3 4 isr 1 2 3 4 min 2
+		elect: part 1 epoch 6 lead 2 of 1 2 4 isr 1 2 4 min 2`, 0},
+	{"a clock that differs counts like a slow disk", `
+		node 1 dead
+		node 2 clock
+		node 3
 		node 4 hung
 		part 0 lead 1 of 1 2 3 4 isr 1 2 3 4 min 2
 		part 1 lead 1 of 1 2 4 isr 1 2 4 min 2

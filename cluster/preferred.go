@@ -32,12 +32,13 @@ func Leaving(s *meta.Snapshot, id meta.PartitionID) (nodes []replicate.NodeID) {
 }
 
 // PreferredLeader returns the node that should lead a partition. It is the first replica, if that one is in the ISR,
-// alive, whole, has a good disk, and is neither draining nor leaving. Otherwise it is the present leader under the same
-// conditions, except that its disk does not matter: a disk that is slow for a while is no reason to move the
-// leadership, and about a disk that hangs the node itself decides. Otherwise it is the first replica that meets all
-// conditions. If there is none and the leader's node is being drained, or a move takes its replica away, a slow disk
-// will do. 0: there is nobody. A leader that is not preferred hands over when convenient. So leadership returns
-// when a node does (placement has spread the first replicas), and moves no more often than that.
+// alive, whole, has a good disk and a clock like the others, and is neither draining nor leaving. Otherwise it is the
+// present leader under the same conditions, except that its disk does not matter: a disk that is slow for a while is no
+// reason to move the leadership, and about a disk that hangs the node itself decides. Otherwise it is the first replica
+// that meets all conditions. If there is none and the leader has to go, a clock that differs will do; and if its node is
+// being drained, or a move takes its replica away, a slow disk, too. 0: there is nobody, and the present leader goes on. A
+// leader that is not preferred hands over when convenient. So leadership returns when a node does (placement has spread
+// the first replicas), and moves no more often than that.
 func PreferredLeader(s *meta.Snapshot, id meta.PartitionID) replicate.NodeID {
 	p := s.Partitions.Get(id)
 	if p == nil || len(p.State.Replicas) == 0 {
@@ -45,17 +46,23 @@ func PreferredLeader(s *meta.Snapshot, id meta.PartitionID) replicate.NodeID {
 	}
 	leaving := Leaving(s, id)
 	for _, n := range append([]replicate.NodeID{p.State.Replicas[0], p.State.Leader}, p.State.Replicas...) {
-		if inSync(s, p, n) && (n == p.State.Leader || s.Nodes[n].Disk.Rank() == 0) && !s.Nodes[n].Draining &&
-			!slices.Contains(leaving, n) {
+		if !inSync(s, p, n) || s.Nodes[n].Draining || slices.Contains(leaving, n) {
+			continue
+		}
+		if s.Nodes[n].Rank() == 0 || n == p.State.Leader && !s.Nodes[n].ClockDiffers {
 			return n
 		}
 	}
 	leader := s.Nodes[p.State.Leader]
-	if leader == nil || !leader.Draining && s.Goes(id) != leader.ID {
+	if leader == nil || !leader.Draining && !slices.Contains(leaving, leader.ID) {
 		return 0
 	}
+	urgent := leader.Draining || s.Goes(id) == leader.ID
 	for _, n := range p.State.Replicas {
-		if n != leader.ID && inSync(s, p, n) && !hangs(s.Nodes[n]) && !s.Nodes[n].Draining && !slices.Contains(leaving, n) {
+		if n == leader.ID || !inSync(s, p, n) || s.Nodes[n].Draining || slices.Contains(leaving, n) {
+			continue
+		}
+		if s.Nodes[n].Disk == meta.DiskGood || urgent && !hangs(s.Nodes[n]) {
 			return n
 		}
 	}

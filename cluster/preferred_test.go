@@ -32,6 +32,30 @@ func TestPreferredLeader(t *testing.T) {
 			"[]",
 		},
 		{
+			"not whose clock differs", "node 1 clock\nnode 2\npart 0 lead 2 of 1 2 isr 1 2 min 1\ntopic 2 min 1", 2,
+			"[]",
+		},
+		{
+			"a leader whose clock differs goes",
+			"node 1 slow\nnode 2 clock\nnode 3\npart 0 lead 2 of 1 2 3 isr 1 2 3 min 1\ntopic 3 min 1", 3, "[]",
+		},
+		{
+			"but not to a slow disk, nor to another clock that differs",
+			"node 1 clock\nnode 2 clock\nnode 3 slow\npart 0 lead 1 of 1 2 3 isr 1 2 3 min 1\ntopic 3 min 1", 0, "[]",
+		},
+		{
+			"nor to a replica that is not in sync",
+			"node 1 clock\nnode 2\npart 0 lead 1 of 1 2 isr 1 min 1\ntopic 2 min 1", 0, "[]",
+		},
+		{
+			"a clock that differs will do if the leader has to go",
+			"node 1 draining\nnode 2 clock\npart 0 lead 1 of 1 2 isr 1 2 min 1\ntopic 2 min 1", 2, "[]",
+		},
+		{
+			"and if the topic wants fewer replicas", "node 1 clock\nnode 2 slow\nnode 3 clock\n" +
+				"part 0 lead 3 of 2 1 3 isr 1 2 3 min 2\ntopic 2 min 2", 1, "[3]",
+		},
+		{
 			"no other slow disk than the leader's",
 			"node 1 draining\nnode 2 failed\nnode 3\npart 0 lead 1 of 1 2 3 isr 1 2 3 min 1\ntopic 3 min 1", 3, "[]",
 		},

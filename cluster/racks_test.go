@@ -23,6 +23,8 @@ func TestPlaceInRacks(t *testing.T) {
 	slow[2].Disk = meta.DiskHung
 	draining := inRacks("a", "a", "b")
 	draining[2].Draining = true
+	wrong := inRacks("a", "a", "b")
+	wrong[2].ClockDiffers = true
 	for _, c := range []struct {
 		name            string
 		nodes           []*meta.Node
@@ -37,6 +39,7 @@ func TestPlaceInRacks(t *testing.T) {
 		{"nodes without a rack count as one", inRacks("", "", "b"), 2, 2, "[[1 3] [2 3]]"},
 		{"a disk that hangs matters more", slow, 1, 2, "[[1 2]]"},
 		{"so does a drain", draining, 1, 2, "[[1 2]]"},
+		{"and a clock that differs", wrong, 1, 2, "[[1 2]]"},
 	} {
 		got, err := place(c.nodes, c.count, c.replicas, newLoad(), newLoad())
 		if err != nil || fmt.Sprint(got) != c.want {
@@ -122,6 +125,12 @@ var rackPlans = []planCase{
 		node 1 rack=a
 		node 2 rack=a
 		node 3 slow rack=b
+		part 0 lead 1 of 1 isr 1 min 1
+		topic 2 min 1`, `towards the replicas that the topic wants: part 0 epoch 5 lead 1 of 1 2 isr 1 min 1`, 0},
+	{"and so does a clock that differs", `
+		node 1 rack=a
+		node 2 rack=a
+		node 3 clock rack=b
 		part 0 lead 1 of 1 isr 1 min 1
 		topic 2 min 1`, `towards the replicas that the topic wants: part 0 epoch 5 lead 1 of 1 2 isr 1 min 1`, 0},
 }

@@ -75,7 +75,7 @@ func layoutOf(s *meta.Snapshot, gone replicate.NodeID) *layout {
 		parts: s.Partitions.IDs(),
 	}
 	for _, n := range candidates(s) {
-		if !n.Draining && n.Disk.Rank() == 0 && n.ID != gone {
+		if !n.Draining && n.Rank() == 0 && n.ID != gone {
 			l.takers = append(l.takers, n.ID)
 		}
 	}

@@ -110,7 +110,7 @@ func (p *planner) staying(row *meta.Partition, count int) []replicate.NodeID {
 				cmpBool(a != row.State.Leader, b != row.State.Leader),
 				cmpBool(!inSync(s, row, a), !inSync(s, row, b)),
 				cmpBool(na.Draining, nb.Draining),
-				cmp.Compare(na.Disk.Rank(), nb.Disk.Rank()),
+				cmp.Compare(na.Rank(), nb.Rank()),
 				cmp.Compare(racks[na.Rack], racks[nb.Rack]),
 				cmpBool(a != row.State.Replicas[0], b != row.State.Replicas[0]),
 				cmp.Compare(p.load.replicas[a], p.load.replicas[b]),

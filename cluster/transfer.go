@@ -111,7 +111,9 @@ func unfitToLead(s *meta.Snapshot, p *meta.Partition, node replicate.NodeID) str
 		return "its replica is being moved away"
 	case slices.Contains(Leaving(s, p.ID), node):
 		return "its replica will be removed, because the topic wants fewer"
-	case n.Disk.Rank() != 0 && node != p.State.Leader:
+	case n.ClockDiffers:
+		return "its clock differs from those of the other nodes: set it, and restart the node"
+	case n.Rank() != 0 && node != p.State.Leader:
 		return fmt.Sprintf("its disk is %s", n.Disk)
 	}
 	return ""

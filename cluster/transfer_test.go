@@ -88,6 +88,16 @@ func TestTransferTarget(t *testing.T) {
 			node 2 slow
 			part 0 lead 1 of 1 2 isr 1 2 min 1
 			topic 2 min 1`, 2, "node n2: its disk is slow"},
+		{"with a clock that differs", `
+			node 1
+			node 2 clock
+			part 0 lead 1 of 1 2 isr 1 2 min 1
+			topic 2 min 1`, 2, "node n2: its clock differs"},
+		{"whose own clock differs", `
+			node 1 clock
+			node 2
+			part 0 lead 1 of 2 1 isr 1 2 min 1
+			topic 2 min 1`, 1, "node n1: its clock differs"},
 		{"nobody else may have it: each reason is named", `
 			node 1
 			node 2 draining

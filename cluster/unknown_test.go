@@ -119,12 +119,12 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 	}
 
 	// A node of a version that says more in its own row.
-	if err := a.ReportData(ctx(t), 5, 0); err != nil {
+	if err := a.ReportData(ctx(t), 5, 0, false); err != nil {
 		t.Fatal(err)
 	}
 	self := nodeKey(nodesDir, a.node.ID)
 	a.enrich(t, self, first(`"zone":"south"`))
-	if err := a.ReportData(ctx(t), 6, 0); err != nil {
+	if err := a.ReportData(ctx(t), 6, 0, false); err != nil {
 		t.Fatal(err)
 	}
 	a.kept(t, self, `"zone":"south"`, `"logged":6`)

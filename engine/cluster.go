@@ -69,8 +69,8 @@ const (
 // other nodes to replicas and the packages that serve requests (Frames), and time to replicas (runTicker).
 //
 // The store calls changed, which collects news under changeMu. The worker, the goroutine of work, applies them. Only
-// the worker uses topics and halfMade, except before start. exitedMu guards exited. A crash loses everything here: the
-// next process joins again and gets all rows from the store.
+// the worker uses topics and halfMade, except before start. exitedMu guards what is below it. A crash loses everything
+// here: the next process joins again and gets all rows from the store.
 type clusterNode struct {
 	*part.Node
 
@@ -123,6 +123,7 @@ type clusterNode struct {
 	// Nodes whose process has ended, and that have not connected since, with the time by Now at which it was seen to end.
 	exited map[replicate.NodeID]int64
 	heard  map[replicate.NodeID]heardOf // see listen
+	clocks clockWatch                   // see cluster_clocks.go
 }
 
 // newClusterNode makes the cluster node of an engine that opens. It starts no goroutine and asks no other node: join
@@ -510,6 +511,7 @@ func (cn *clusterNode) runTicker() {
 	for tick := 0; cn.e.host.Pause(tickInterval, cn.Ctx.Done()); tick++ {
 		if tick%listenTicks == 0 {
 			cn.listen()
+			cn.askClocks()
 		}
 		cn.e.host.ReadAwake()
 		cn.Net.ReadOn(tickInterval)

@@ -18,6 +18,7 @@ import (
 //
 // The row also says how many topics the directory has that the cluster does not know (meta.Node.UnknownTopics), so that
 // every node's health does. A registration writes none, and the first report follows the first snapshot at once.
+// Whether the node's clock differs (meta.Node.ClockDiffers) goes the same way: see cluster_clocks.go.
 
 const (
 	// dataInterval is the time between two looks at whether the row is to be written.
@@ -36,16 +37,20 @@ func (cn *clusterNode) keepData() {
 	}
 }
 
-// reportData writes to the row what the directory holds, unless the row says so. Any goroutine may call it.
+// reportData writes to the row what the directory holds and how the clock is, unless the row says so. Any goroutine may
+// call it.
 func (cn *clusterNode) reportData(ctx context.Context) {
 	durable := cn.e.store.CommitLog().Durable() // before the store is asked: it must not hear of more
 	unknown := len(cn.unknown.names())
-	if durable <= cn.logged.Load() && int64(unknown) == cn.unknownInRow.Load() {
+	differs := cn.clockVerdict().Differs
+	own := snapshotNodes(cn.snapshot())[cn.Self.ID]
+	if durable <= cn.logged.Load() && int64(unknown) == cn.unknownInRow.Load() &&
+		(own == nil || own.ClockDiffers == differs) {
 		return
 	}
 	ctx, cancel := cn.e.host.WithTimeout(ctx, dataTimeout)
 	defer cancel()
-	if cn.Rows.ReportData(ctx, durable, unknown) == nil {
+	if cn.Rows.ReportData(ctx, durable, unknown, differs) == nil {
 		cn.logged.Store(durable)
 		cn.unknownInRow.Store(int64(unknown))
 	}

@@ -29,6 +29,8 @@ type PeerMeter struct {
 	Up       bool          // there is a connection
 	Lag      time.Duration // of the partitions led here, the longest that it has lacked something
 	LagBytes int64         // what it lacks in all of these
+	// ClockAhead is how far this node's clock is ahead of that of the other; below 0: behind. nil: it is not known.
+	ClockAhead *time.Duration
 }
 
 // ClusterMeter returns the present numbers, or nil on a single node. It takes a lock of each replica, and waits neither
@@ -57,14 +59,17 @@ func (cn *clusterNode) meter() *ClusterMeter {
 	m.Unreached = len(unreached)
 	m.Controller = m.Leased && snap.Controller == cn.Self.ID
 	cn.countLacking(m, snap)
+	clocks := cn.clockSamples()
 	for id, n := range snap.Nodes {
 		if id == cn.Self.ID {
 			continue
 		}
 		lag := m.Lags[id]
-		m.Peers = append(m.Peers, PeerMeter{
-			Name: n.Name, Up: cn.Net.Connected(id), Lag: time.Duration(lag.Ns), LagBytes: lag.Bytes,
-		})
+		p := PeerMeter{Name: n.Name, Up: cn.Net.Connected(id), Lag: time.Duration(lag.Ns), LagBytes: lag.Bytes}
+		if ahead, ok := clocks[id]; ok {
+			p.ClockAhead = &ahead
+		}
+		m.Peers = append(m.Peers, p)
 	}
 	return m
 }

@@ -17,6 +17,7 @@ import (
 func (cn *clusterNode) Up(node replicate.NodeID, _ uuid.UUID) {
 	cn.exitedMu.Lock()
 	delete(cn.exited, node)
+	delete(cn.clocks.asks, node) // it may be another process, with another clock
 	cn.exitedMu.Unlock()
 	cn.forward.Wake()
 	cn.remotes.Refresh()

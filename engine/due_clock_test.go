@@ -16,9 +16,10 @@ func TestClusterDelaysOfAWrongClock(t *testing.T) {
 	skews := map[string]*skew{"n1": {}, "n2": {}, "n3": {}}
 	skews["n1"].set(2 * time.Hour)
 	tc := newTestCluster(t, 3, func(o *engine.Options) { engine.SetWallClock(o, skews[o.NodeID].now) })
-	tc.create("t", 3)
+	tc.create("t", 1)
+	const n = 0
 	wrong := tc.nodes[0]
-	n := tc.leaders("t")[wrong]
+	tc.moveLeadership("t", n, wrong) // nobody would elect it: its clock differs
 	tc.channel("t", "c")
 	k := subscribe(t, tc.channelAt(wrong, "t", "c"), 4)
 	began := time.Now()
@@ -69,9 +70,10 @@ func TestClusterDelaysBeforeAWrongClock(t *testing.T) {
 	skews := map[string]*skew{"n1": {}, "n2": {}, "n3": {}}
 	skews["n1"].set(2 * time.Hour)
 	tc := newTestCluster(t, 3, func(o *engine.Options) { engine.SetWallClock(o, skews[o.NodeID].now) })
-	tc.create("t", 3)
+	tc.create("t", 1)
+	const n = 0
 	wrong, right := tc.nodes[0], tc.nodes[1]
-	n := tc.leaders("t")[right]
+	tc.moveLeadership("t", n, right)
 	tc.channel("t", "c")
 	later := func(m *testNode, body string) {
 		t.Helper()

@@ -262,6 +262,12 @@ var faults = []struct {
 			"messages are stored and due by",
 	},
 	{
+		"clock_differs_ms", func(s *StorageStats) int64 { return max(s.ClockDiffersMs, -s.ClockDiffersMs) },
+		"milliseconds by which this node's clock differs from those of other nodes, so that delays and the times of " +
+			"messages depend on the leader: the node's health names them, and a node that differs from most is given no " +
+			"leadership that another can have; set its clock (NTP) and restart it",
+	},
+	{
 		"delays_corrected", func(s *StorageStats) int64 { return int64(s.DelaysCorrected) },
 		"messages waited by the clock of a leader that was ahead of this node's, and are due by this one's now",
 	},
@@ -335,8 +341,9 @@ func (e *Engine) Warnings() []Fault {
 		GroundLost: clog.Lost(e.store.Failure()) != nil, TornGroups: e.store.CommitLog().Stats().Torn,
 		ISRHeldBack: c.ISRHeldBack.Load(), Stranded: c.Stranded.Load(), DelaysCorrected: c.DelaysCorrected.Load(),
 		FromTheFuture: c.FromTheFuture.Load(), Forgotten: e.forgotten,
-		ClockSteps: e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(), AuthSilentS: e.authSilentSeconds(),
-		StateBytes: e.store.Memory().State, StateLimitBytes: e.opts.MaxStateBytes,
+		ClockSteps: e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(), ClockDiffersMs: e.clockAheadMs(),
+		AuthSilentS: e.authSilentSeconds(),
+		StateBytes:  e.store.Memory().State, StateLimitBytes: e.opts.MaxStateBytes,
 	}
 	e.describeDisk(&s)
 	return s.Faults()

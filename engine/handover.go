@@ -16,8 +16,9 @@ import (
 )
 
 // balance hands leaderships of this node to the preferred leaders, at most maxBalanceCount every balanceInterval. So a
-// node that was away gets its leaderships back, a replica that is to be removed gives its leadership away, and what an
-// operator has ordered (meta.Partition.TransferTo) happens. It runs on a goroutine of its own.
+// node that was away gets its leaderships back, a replica that is to be removed gives its leadership away, a node whose
+// clock differs gives all of them away, and what an operator has ordered (meta.Partition.TransferTo) happens. It runs on
+// a goroutine of its own.
 func (cn *clusterNode) balance() {
 	for cn.e.host.Pause(balanceInterval, cn.Ctx.Done()) {
 		snap := cn.Rows.Snapshot()
@@ -41,11 +42,14 @@ func (cn *clusterNode) balance() {
 
 // convenient says whether this node may hand a partition over to node to, which nobody has ordered: all replicas are in
 // sync, and to does not come back from a broken network, unless the replica here has to go. If a move takes it away and
-// the new one is in sync, no other replica is waited for: one may be dead for good.
+// the new one is in sync, no other replica is waited for: one may be dead for good. Nor is it if the clock of this node
+// differs: each delay that it stores meanwhile may be wrong.
 func (cn *clusterNode) convenient(
 	s *meta.Snapshot, row *meta.Partition, pt *part.Partition, to replicate.NodeID,
 ) bool {
-	return replaced(s, row, cn.Self.ID) || len(row.State.ISR) == len(row.State.Replicas) &&
+	own := s.Nodes[cn.Self.ID]
+	inSync := len(row.State.ISR) == len(row.State.Replicas) || own != nil && own.ClockDiffers
+	return replaced(s, row, cn.Self.ID) || inSync &&
 		!(pt.Replica().WasStranded(to, s.Nodes) && stays(s, row, cn.Self.ID))
 }
 

@@ -35,6 +35,8 @@ func (e *Engine) HealthFacts() *health.Facts {
 	f.Certificates, f.Wall = e.Certificates(), e.host.Wall()
 	e.channelTroubles(f)
 	if e.cluster != nil {
+		clock := e.cluster.clockVerdict()
+		f.Clock = e.cluster.clockFact(&clock)
 		e.cluster.missing(f)
 	}
 	if err := e.store.Failure(); err != nil {

@@ -26,6 +26,9 @@ func (cn *clusterNode) execute(ctx context.Context, op wire.Operation) ([]byte, 
 	if op.Kind == wire.OpFaults {
 		return marshal(cn.e.FaultsOf(ctx, cn.Self.ID))
 	}
+	if op.Kind == wire.OpClock {
+		return marshal(wire.ClockAnswer{NowNs: cn.e.clock.NowNs()}, nil)
+	}
 	if op.Kind == wire.OpAsk {
 		return cn.e.answerQuestion(ctx, op.Ask)
 	}

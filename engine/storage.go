@@ -142,6 +142,10 @@ type StorageStats struct {
 	// ClockAheadMs: how far the wall clock is ahead of the engine's clock, which does not follow the steps of the wall
 	// clock. Negative: behind.
 	ClockAheadMs int64 `json:"clock_ahead_ms"`
+	// ClockDiffersMs: how far the engine's clock is ahead of the clocks of most other nodes, from which it differs by a
+	// second or more; negative: behind. If it differs from those of just half of the nodes, likewise of those. 0: it does
+	// not differ.
+	ClockDiffersMs int64 `json:"clock_differs_ms"`
 	// CertificatesEnding: files of Options.Certificates that end within 30 days. CertificatesRefused: those that have
 	// ended, or are not valid yet.
 	CertificatesEnding  int `json:"certificates_ending"`
@@ -193,7 +197,7 @@ func (e *Engine) Storage() StorageStats {
 		MissingCopies:   c.MissingCopies.Load(),
 		Stranded:        c.Stranded.Load(),
 		DelaysCorrected: c.DelaysCorrected.Load(), FromTheFuture: c.FromTheFuture.Load(),
-		ClockSteps: e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(),
+		ClockSteps: e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(), ClockDiffersMs: e.clockAheadMs(),
 		Partitions: len(e.store.Partitions()), DiskFull: e.store.Flusher().NoSpace(),
 		NoInodes: e.store.Flusher().Full() == ErrNoInodes, Failed: e.store.Failure() != nil,
 		GroundLost: clog.Lost(e.store.Failure()) != nil, AuthSilentS: e.authSilentSeconds(),

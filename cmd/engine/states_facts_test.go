@@ -75,6 +75,10 @@ var statesOfFacts = map[string]stateOfFacts{
 		facts: health.Facts{StateBytes: 2 << 20, StateLimit: 1 << 20},
 		stats: engine.StorageStats{StateBytes: 2 << 20, StateLimitBytes: 1 << 20},
 	},
+	"clock differs": {
+		facts: health.Facts{Clock: &health.Clock{Ahead: 5 * time.Second, From: []string{"n1", "n3"}, Wrong: true}},
+		stats: engine.StorageStats{ClockDiffersMs: 5000},
+	},
 	"certificate ends": {
 		facts: certified(-time.Hour, 10*24*time.Hour), stats: engine.StorageStats{CertificatesEnding: 1},
 	},

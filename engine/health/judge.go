@@ -25,6 +25,8 @@ type Facts struct {
 	// ClockAhead is how far the wall clock is ahead of the engine's clock, which does not follow its steps; below 0:
 	// behind. It is a note if it is a second or more.
 	ClockAhead time.Duration
+	// Clock is how the engine's clock differs from those of other nodes; nil: it does not. A note.
+	Clock *Clock
 	// DiskState is slow if the disk is, or hung a while ago, and hung if no write comes back; "" otherwise. That is a
 	// note until Disk says why the disk counts as failed.
 	DiskState string
@@ -321,6 +323,9 @@ func groundNote(f *Facts) (note string) {
 	if d >= leastClockError {
 		note += fmt.Sprintf("; the wall clock is %s %s the engine's clock, which does not follow its steps: the times of "+
 			"messages and delays are by the engine's, until a restart; correct the wall clock first", Age(d), word)
+	}
+	if f.Clock != nil {
+		note += "; " + f.Clock.Words()
 	}
 	return note
 }

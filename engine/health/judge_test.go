@@ -222,6 +222,22 @@ func TestJudge(t *testing.T) {
 			true, true, true, true, nil, "",
 			[]string{"healthy: the node serves; the data directory is in memory (tmpfs): everything is lost when"},
 		},
+		"a clock that differs": {
+			Facts{
+				Clock:   &Clock{Ahead: 5003 * time.Millisecond, From: []string{"n1", "n3"}, Wrong: true},
+				Cluster: served(func(*Cluster) {}),
+			},
+			true, true, true, true, nil, "",
+			[]string{
+				"healthy: ", "; this node's clock is 5.0s ahead of those of nodes n1, n3: ",
+				"it is given no leadership that another node can have", "set its clock (NTP) and restart the node",
+			},
+		},
+		"a clock of two that differs": {
+			Facts{Clock: &Clock{Ahead: -2 * time.Hour, From: []string{"n1"}}, Cluster: served(func(*Cluster) {})},
+			true, true, true, true, nil, "",
+			[]string{"; this node's clock is 2h0m0s behind that of node n1, and nobody can tell which is wrong: "},
+		},
 		"being drained": {
 			Facts{Cluster: served(func(c *Cluster) { c.Draining = true })},
 			true, false, true, true,

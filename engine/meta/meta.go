@@ -55,6 +55,10 @@ type Node struct {
 	// keeps their messages, and serves none. Versions that do not count them write 0.
 	UnknownTopics int `json:"unknown_topics,omitzero"`
 
+	// ClockDiffers: the clock of process Boot certainly differs from those of most nodes, as the node itself judges it
+	// (core.ClockPeers). Versions that do not compare clocks write false.
+	ClockDiffers bool `json:"clock_differs,omitzero"`
+
 	SinceMs int64 `json:"since_ms,omitzero"` // when the process registered, Unix time; for people
 
 	Draining bool `json:"draining"` // it gives up its leaderships and, where other nodes can take them, its replicas
@@ -80,7 +84,16 @@ func (d DiskState) String() string {
 	return string(d)
 }
 
-// Rank orders disks by preference: 0 is good, and a hung or failed disk comes last.
+// Rank orders nodes by preference for what they should lead and store: 0 is good. A node whose disk hangs or has failed
+// comes last, and one whose clock differs counts like one whose disk is slow.
+func (n *Node) Rank() int {
+	if n.ClockDiffers {
+		return max(n.Disk.Rank(), DiskSlow.Rank())
+	}
+	return n.Disk.Rank()
+}
+
+// Rank orders disks: 0 is good, and a hung or failed disk comes last. What chooses nodes asks for Node.Rank.
 func (d DiskState) Rank() int {
 	switch d {
 	case DiskGood:
@@ -124,7 +137,7 @@ type Transfer struct {
 
 // TransferTo returns the node to which the present leader is to hand the partition over; 0: none. An order ends with
 // the epoch in which it was given, and when a rebalance or the end of a replica makes another replica the first. While
-// the node is being drained, it waits.
+// the node is being drained or its clock differs, it waits.
 func (p *Partition) TransferTo() replicate.NodeID {
 	if p.Transfer.Epoch != p.State.Epoch || p.Transfer.To == p.State.Leader ||
 		len(p.State.Replicas) == 0 || p.State.Replicas[0] != p.Transfer.To {
@@ -470,9 +483,10 @@ type Store interface {
 	// repeats a report that did not arrive. On HandOver, a node whose disk hangs also leaves the ISR, if that keeps
 	// min_isr.
 	ReportDisk(ctx context.Context, disk DiskState) error
-	// ReportData says that this process's commit log holds group logged durably, and how many topics of its directory the
-	// metadata do not know: Node.Logged, which it never lowers (only a registration does), and Node.UnknownTopics.
-	ReportData(ctx context.Context, logged uint64, unknownTopics int) error
+	// ReportData says that this process's commit log holds group logged durably, how many topics of its directory the
+	// metadata do not know, and whether its clock differs: Node.Logged, which it never lowers (only a registration does),
+	// Node.UnknownTopics and Node.ClockDiffers.
+	ReportData(ctx context.Context, logged uint64, unknownTopics int, clockDiffers bool) error
 	// ReportDown says that a process is gone: its connection closed and its address refuses connections. The controller
 	// acts without waiting for the lease to end. If the process was the controller, it is replaced.
 	ReportDown(ctx context.Context, node replicate.NodeID, boot uuid.UUID) error

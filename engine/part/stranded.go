@@ -55,7 +55,7 @@ const strandedBarFactor = 10
 
 // strandedLeaderOf returns the leader that the row before names, if that node gave the leadership to self while the
 // store had nothing against it: the node was alive, the same process, not draining, in the ISR, not damaged, and its
-// disk was good. Otherwise strandedLeaderOf returns nil. It is a pure function.
+// disk and its clock were good. Otherwise strandedLeaderOf returns nil. It is a pure function.
 func strandedLeaderOf(
 	self replicate.NodeID, before, row *meta.Partition, nodes map[replicate.NodeID]*meta.Node,
 ) *strandedLeader {
@@ -67,7 +67,7 @@ func strandedLeaderOf(
 		return nil // it gave way to the preferred leader; a newer row may prefer another node again
 	}
 	n := nodes[before.State.Leader]
-	if n == nil || !n.Live || n.Boot != before.State.Boot || n.Draining || n.Disk != meta.DiskGood {
+	if n == nil || !n.Live || n.Boot != before.State.Boot || n.Draining || n.Rank() != 0 {
 		return nil
 	}
 	if m := (replicate.Member{Node: n.ID, Store: n.Store}); !slices.Contains(row.State.ISR, m) ||

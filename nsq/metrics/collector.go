@@ -310,5 +310,8 @@ func collectCluster(w writer, m *engine.ClusterMeter, c *engine.Counters) {
 		w.set(lagSeconds, p.Lag.Seconds(), p.Name)
 		w.set(lagBytes, float64(p.LagBytes), p.Name)
 		w.set(peerUp, oneIf(p.Up), p.Name)
+		if p.ClockAhead != nil {
+			w.set(clockDiffers, p.ClockAhead.Seconds(), p.Name)
+		}
 	}
 }

@@ -269,6 +269,9 @@ var (
 		"1 while this node is connected to another node.", "peer")
 	unconnected = define(ofCluster, gauge, "nodes_unconnected",
 		"Living nodes to which this node has had no connection for longer than a lease.")
+	clockDiffers = define(ofCluster, gauge, "clock_differs_seconds",
+		"How far this node's engine clock is ahead of that of another node, below 0: behind, as it was measured within five "+
+			"minutes; missing while it is not known, as of nodes of older versions.", "peer")
 	nodeConnsRefused = define(ofCluster, counter, "node_connections_refused_total",
 		"Connections to the node port that came to nothing: unproven (the peer did not prove that it belongs to the "+
 			"cluster), crowded (more than cluster-max-handshakes newer ones came before its handshake was over), incomplete "+

@@ -117,7 +117,7 @@ func (w *World) misplaced() string {
 	s := w.store.snap
 	holders := 0 // nodes that may hold replicas
 	for _, n := range s.Nodes {
-		if n.Live && !n.Draining && n.Disk.Rank() < meta.DiskHung.Rank() {
+		if n.Live && !n.Draining && n.Rank() < meta.DiskHung.Rank() {
 			holders++
 		}
 	}
@@ -161,7 +161,7 @@ type layout struct {
 func (w *World) uneven() string {
 	l := &layout{w: w, s: w.store.snap, held: map[replicate.NodeID]int{}, leads: map[replicate.NodeID]int{}}
 	for _, id := range sortedNodes(l.s) {
-		if n := l.s.Nodes[id]; n.Live && !n.Draining && n.Disk == meta.DiskGood {
+		if n := l.s.Nodes[id]; n.Live && !n.Draining && n.Rank() == 0 {
 			l.takers = append(l.takers, id)
 		}
 	}

@@ -211,7 +211,7 @@ func (s *store) elect(p *meta.Partition) {
 		return
 	}
 	if good := slices.DeleteFunc(slices.Clone(nodes), func(id replicate.NodeID) bool {
-		return s.snap.Nodes[id].Disk.Rank() > 0
+		return s.snap.Nodes[id].Rank() > 0
 	}); len(good) > 0 {
 		nodes = good
 	}

@@ -16,20 +16,24 @@ func (c *client) ReportDisk(ctx context.Context, disk meta.DiskState) error {
 }
 
 // ReportData implements meta.Store.
-func (c *client) ReportData(ctx context.Context, logged uint64, unknownTopics int) error {
-	return c.do(ctx, func() error { return c.w.store.reportData(c.self.ID, c.self.Boot, logged, unknownTopics) })
+func (c *client) ReportData(ctx context.Context, logged uint64, unknownTopics int, clockDiffers bool) error {
+	return c.do(ctx, func() error {
+		return c.w.store.reportData(c.self.ID, c.self.Boot, logged, unknownTopics, clockDiffers)
+	})
 }
 
-func (s *store) reportData(id replicate.NodeID, boot uuid.UUID, logged uint64, unknownTopics int) error {
+func (s *store) reportData(
+	id replicate.NodeID, boot uuid.UUID, logged uint64, unknownTopics int, clockDiffers bool,
+) error {
 	old := s.snap.Nodes[id]
 	switch {
 	case old == nil || old.Boot != boot:
 		return meta.ErrNotFound
-	case old.Logged >= logged && old.UnknownTopics == unknownTopics:
+	case old.Logged >= logged && old.UnknownTopics == unknownTopics && old.ClockDiffers == clockDiffers:
 		return nil
 	}
 	n := *old
-	n.Logged, n.UnknownTopics = max(n.Logged, logged), unknownTopics
+	n.Logged, n.UnknownTopics, n.ClockDiffers = max(n.Logged, logged), unknownTopics, clockDiffers
 	next := s.edit()
 	next.Nodes[id] = &n
 	s.publish(next)
@@ -72,5 +76,5 @@ func (s *store) heirs(p *meta.Partition) []replicate.NodeID {
 func (s *store) mayBeNamed(p *meta.Partition, n replicate.NodeID) bool {
 	is := s.snap.Nodes[n]
 	return n != p.State.Leader && slices.Contains(s.electable(p), n) &&
-		(is == nil || is.Disk.Rank() < meta.DiskFailed.Rank())
+		(is == nil || is.Rank() < meta.DiskFailed.Rank())
 }
