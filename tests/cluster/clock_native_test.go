@@ -67,9 +67,10 @@ func (w *writers) write() {
 	}
 }
 
-// leap kills the leader of a partition and starts it with a clock that is ahead by leapTime more than any was before; a
-// process keeps the time at which it began. Once it leads again, another producer is opened in all partitions. Then the
-// clock is right again. The producer that rested goes on at both times, and so does the next program with its name.
+// leap kills each node, the leader of a partition last, and starts it with a clock that is ahead by leapTime more than
+// any was before; a process keeps the time at which it began, and one whose clock differs from those of the others would
+// not lead. Once the leader leads again, another producer is opened in all partitions. Then the clocks are right again.
+// The producer that rested goes on at both times, and so does the next program with its name.
 func (w *writers) leap(round int) {
 	w.t.Helper()
 	partition := uint32(round % nativePartitions)
@@ -80,10 +81,14 @@ func (w *writers) leap(round int) {
 		w.t.Fatalf("after %d leaps a producer that rests may be forgotten: this proves nothing", w.leaps)
 	}
 	for _, ahead := range []time.Duration{time.Duration(w.leaps) * leapTime, 0} {
-		w.try(w.clocks.write(leader, ahead))
-		w.try(leader.Kill())
-		w.numbers.more(50)
-		w.try(leader.Restart(w.within(startTimeout)))
+		for _, n := range append(w.others(leader), w.place(leader)) {
+			node := w.scenario.c.Nodes[n]
+			w.try(w.clocks.write(node, ahead))
+			w.try(node.Kill())
+			w.numbers.more(50)
+			w.try(node.Restart(w.within(startTimeout)))
+			w.try(w.scenario.c.Healthy(w.within(nativePatience)))
+		}
 		w.try(w.scenario.c.Settled(w.within(nativePatience)))
 		if now, err := w.scenario.c.Leader(w.within(startTimeout), restsTopic, partition); err != nil || now != leader {
 			w.t.Fatalf("partition %d of %s is led by %v, and not by %s again: %v", partition, restsTopic, now, leader.Name, err)

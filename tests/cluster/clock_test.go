@@ -5,6 +5,7 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -85,7 +86,69 @@ func TestClockSteps(t *testing.T) {
 	writers.end()
 }
 
+// A node that is started with a clock that is 5 s ahead says so, of which nodes, and leads nothing. What is published
+// with a delay through it comes after the delay, within half a second, as the clock of a leader that is right says.
+func TestClockDiffersFromOthers(t *testing.T) {
+	const ahead, wait, most = 5 * time.Second, 2 * time.Second, 500 * time.Millisecond
+	needNet(t)
+	c := startClocks(t)
+	wrong := c.c.Nodes[2]
+	c.try(c.write(wrong, ahead))
+	c.try(wrong.Kill())
+	c.try(wrong.Restart(c.within(startTimeout)))
+	began := time.Now()
+	c.healthSays(wrong, "this node's clock is 5.0s ahead of those of nodes")
+	c.try(c.c.Led(c.within(startTimeout), wrong.Name))
+	c.t.Logf("%s leads nothing after %v", wrong.Name, time.Since(began))
+	late := []time.Duration{}
+	for range 5 { // a busy machine delivers late, but not each time
+		took := c.publishDelayed(wrong, wait)()
+		if took < wait {
+			c.t.Fatalf("a message with a delay of %v came after %v", wait, took)
+		}
+		if took <= wait+most {
+			break
+		}
+		late = append(late, took)
+	}
+	if len(late) == 5 {
+		c.t.Errorf("messages with a delay of %v came after %v", wait, late)
+	}
+	c.try(c.c.Healthy(c.within(startTimeout)))
+	c.try(c.c.Led(c.within(startTimeout), wrong.Name)) // it is in sync, and does not lead all the same
+}
+
+// healthSays waits until the health of a node has these words.
+func (c *clocks) healthSays(n *harness.Node, words string) {
+	c.t.Helper()
+	ctx := c.within(startTimeout)
+	for said := ""; ; c.pass(50 * time.Millisecond) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.HTTP+"/health", nil)
+		c.try(err)
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			body, err := io.ReadAll(resp.Body)
+			c.try(errors.Join(err, resp.Body.Close()))
+			if said = string(body); strings.Contains(said, words) {
+				return
+			}
+		}
+		if ctx.Err() != nil {
+			c.t.Fatalf("the health of %s does not say %q:\n%s", n.Name, words, said)
+		}
+	}
+}
+
 func beginClocks(t *testing.T) *clocks {
+	t.Helper()
+	c := startClocks(t)
+	c.load()
+	c.run.Produce(workload.Producer{Name: "large", Addresses: c.run.Nodes, Window: 16, PerSecond: 60, BodyBytes: 30_000})
+	c.acks(500)
+	return c
+}
+
+// startClocks starts the nodes and consumes what comes after delays.
+func startClocks(t *testing.T) *clocks {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "engine")
 	if out, err := exec.Command("go", "build", "-tags", "clock", "-o", binary,
@@ -103,9 +166,6 @@ func beginClocks(t *testing.T) *clocks {
 	c.try(c.c.CreateTopic(ctx, delayTopic))
 	c.try(c.c.CreateChannel(ctx, delayTopic, "d"))
 	c.takeDelayed()
-	c.load()
-	c.run.Produce(workload.Producer{Name: "large", Addresses: c.run.Nodes, Window: 16, PerSecond: 60, BodyBytes: 30_000})
-	c.acks(500)
 	return c
 }
 
@@ -160,13 +220,24 @@ func (c *clocks) takeDelayed() {
 // delay publishes a message with a delay; the result waits until it comes, not before its time.
 func (c *clocks) delay() (due func()) {
 	c.t.Helper()
+	after := c.publishDelayed(c.c.Nodes[(c.delayed+1)%len(c.c.Nodes)], clockWait)
+	return func() {
+		c.t.Helper()
+		if took := after(); took < clockWait {
+			c.t.Errorf("a message with a delay of %v came after %v", clockWait, took)
+		}
+	}
+}
+
+// publishDelayed publishes a message with a delay at a node; the result waits until it comes, and says after how long.
+func (c *clocks) publishDelayed(n *harness.Node, wait time.Duration) (came func() time.Duration) {
+	c.t.Helper()
 	c.delayed++
 	body := "delayed " + strconv.Itoa(c.delayed)
-	came := make(chan time.Time, 1)
-	c.came.Store(body, came)
+	at := make(chan time.Time, 1)
+	c.came.Store(body, at)
 	began := time.Now()
-	url := fmt.Sprintf("http://%s/pub?topic=%s&defer=%d",
-		c.c.Nodes[c.delayed%len(c.c.Nodes)].HTTP, delayTopic, clockWait.Milliseconds())
+	url := fmt.Sprintf("http://%s/pub?topic=%s&defer=%d", n.HTTP, delayTopic, wait.Milliseconds())
 	ctx, cancel := context.WithTimeout(c.t.Context(), startTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewBufferString(body))
@@ -177,15 +248,14 @@ func (c *clocks) delay() (due func()) {
 	if resp.StatusCode != http.StatusOK {
 		c.t.Fatalf("publishing with a delay: %s", resp.Status)
 	}
-	return func() {
+	return func() time.Duration {
 		c.t.Helper()
 		select {
-		case at := <-came:
-			if after := at.Sub(began); after < clockWait {
-				c.t.Errorf("a message with a delay of %v came after %v", clockWait, after)
-			}
+		case t := <-at:
+			return t.Sub(began)
 		case <-time.After(startTimeout):
-			c.t.Errorf("a message with a delay of %v did not come within %v", clockWait, startTimeout)
+			c.t.Fatalf("a message with a delay of %v did not come within %v", wait, startTimeout)
+			return 0
 		}
 	}
 }
