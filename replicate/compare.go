@@ -234,7 +234,8 @@ func (l *Leader) weigh() (v verdict) {
 }
 
 // askOutside adds what replicas outside the ISR have reported. One that has all of this log and more can be admitted:
-// then it has all that any member has. One that goes on elsewhere cannot.
+// then it has all that any member has. One that goes on elsewhere cannot: then an operator has to choose, unless nothing
+// can have been acknowledged of what it has more.
 func (l *Leader) askOutside(v *verdict) {
 	for i := range l.peers {
 		p := &l.peers[i]
@@ -245,6 +246,7 @@ func (l *Leader) askOutside(v *verdict) {
 		case !l.hasMore(p) || r.shortened || p.Damaged:
 		case r.related && r.common == l.begun.Next:
 			v.bar(p)
+		case r.hollow && !r.committedMore():
 		case v.proofs == 0 && v.best == nil:
 			v.blocked = p.Node
 		}

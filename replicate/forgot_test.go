@@ -426,6 +426,14 @@ func TestReplicaOutsideHasMost(t *testing.T) {
 	if r.later(1100); r.l.Blocked() != 2 {
 		t.Errorf("blocked by %d", r.l.Blocked())
 	}
+	for mark, blocks := range map[segment.Position]NodeID{5: 0, 6: 2} {
+		r = alone(logOf(map[segment.Epoch]int{1: 5, 2: 3}))
+		acts := r.reports(2, logOf(map[segment.Epoch]int{1: 5, 3: 1}), mark, false)
+		if r.later(1100); r.l.Blocked() != blocks || (find(acts, ActStartEpoch) != nil) != (blocks == 0) {
+			t.Errorf("it has nothing but the first batch of an epoch, and knows %d as committed: blocked by %d", mark,
+				r.l.Blocked())
+		}
+	}
 	r = alone(logOf(map[segment.Epoch]int{1: 5, 2: 3}))
 	if acts := r.reports(2, logOf(map[segment.Epoch]int{1: 9}), 5, false); find(acts, ActStartEpoch) == nil {
 		t.Error("it waits for what a replica outside had when it left the ISR, and what nobody committed")
