@@ -106,6 +106,7 @@ type Log interface {
 	Stop()
 	Owes() uint64
 	Rested()
+	NoRoom() bool // it waits for room: then Step writes without a queue
 }
 
 // Timer fires once at its time, in the Loop that it belongs to. It is not safe for concurrent use: the goroutine that

@@ -284,7 +284,7 @@ func (s *Stepped) Step() (next time.Duration, err error) {
 		}
 		progress = s.expire()
 		progress = s.runTask() || progress
-		if err == nil && s.log != nil {
+		if err == nil && s.log != nil && !(s.log.NoRoom() && s.world.Hung()) { // a write without a queue would come back
 			s.rest()
 			var moved bool
 			moved, err = s.log.Step(false)
