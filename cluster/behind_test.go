@@ -158,8 +158,8 @@ func TestOperateOnANodeThatJustJoined(t *testing.T) {
 	}
 }
 
-// A node that joined a moment ago counts, at a node whose watch has not brought it yet: for the replicas of a new topic,
-// of an older one, and of partitions that are added.
+// A node that joined a moment ago counts, at a node whose watch has not brought it yet: for the replicas of a new
+// topic, of an older one, and of partitions that are added.
 func TestReplicasOnANodeThatJustJoined(t *testing.T) {
 	w := newWorld(t, 1)
 	b, way := w.late("n2")
@@ -183,8 +183,8 @@ func TestReplicasOnANodeThatJustJoined(t *testing.T) {
 		t.Errorf("replicas of an older topic: %v", err)
 	}
 	join()
-	var few *meta.Topic
-	if few, err = w.nodes[0].CreateTopic(ctx(t), meta.Topic{Name: "y", Partitions: 1, Replicas: 5, MinISR: 5}); err != nil {
+	few, err := w.nodes[0].CreateTopic(ctx(t), meta.Topic{Name: "y", Partitions: 1, Replicas: 5, MinISR: 5})
+	if err != nil {
 		t.Fatal(err)
 	}
 	w.until(b, "the topic", func(s *meta.Snapshot) bool { return s.Topics[few.ID] != nil })

@@ -63,9 +63,9 @@ func candidates(s *meta.Snapshot) []*meta.Node {
 // place chooses the replicas of count more partitions of a topic; the first replica of each is its leader. It first
 // balances the topic's leaders (at most one more on a node than on another), then all leaders. It spreads the other
 // replicas of each partition over the racks, and within that it balances the topic's replicas, then all replicas. Nodes
-// with slow disks or clocks that differ come behind those, then draining nodes, then disks that hang. The result depends
-// only on the arguments: all is the load of all topics, existing is the load of this topic's present partitions. nodes
-// are in order of id.
+// with slow disks or clocks that differ come behind those, then draining nodes, then disks that hang. The result
+// depends only on the arguments: all is the load of all topics, existing is the load of this topic's present
+// partitions. nodes are in order of id.
 func place(nodes []*meta.Node, count, replicas int, all, existing load) ([][]replicate.NodeID, error) {
 	if replicas > len(nodes) {
 		return nil, fmt.Errorf("%d replicas on %d live nodes: %w", replicas, len(nodes), meta.ErrTooFewNodes)

@@ -145,8 +145,8 @@ func led(s *meta.Snapshot, p *meta.Partition) bool {
 }
 
 // choose returns the best of the nodes in from: no disk that hangs first, then not draining, because such a node would
-// hand over again at once, then the best disk and clock, not leaving, the fewest leaderships, and the first. A node whose
-// disk hangs is better than no leader: it can deliver what is committed.
+// hand over again at once, then the best disk and clock, not leaving, the fewest leaderships, and the first. A node
+// whose disk hangs is better than no leader: it can deliver what is committed.
 func choose(
 	s *meta.Snapshot, p *meta.Partition, from []replicate.NodeID, leads map[replicate.NodeID]int,
 ) replicate.NodeID {
@@ -220,8 +220,8 @@ func (p *planner) cleanISRs() {
 }
 
 // spare returns the live node that should take one more replica of the partition, in place of the one on node goes (0:
-// in addition): the best disk and clock first, then the rack with the fewest of its replicas, then the fewest replicas of
-// all partitions. It returns 0 if no node can. A node whose disk hangs could not catch up, so it is never chosen.
+// in addition): the best disk and clock first, then the rack with the fewest of its replicas, then the fewest replicas
+// of all partitions. It returns 0 if no node can. A node whose disk hangs could not catch up, so it is never chosen.
 func (p *planner) spare(row *partEntry, goes replicate.NodeID) replicate.NodeID {
 	var best replicate.NodeID
 	racks := racksOf(p.st.snap, row.State.Replicas, goes)

@@ -35,10 +35,10 @@ func Leaving(s *meta.Snapshot, id meta.PartitionID) (nodes []replicate.NodeID) {
 // alive, whole, has a good disk and a clock like the others, and is neither draining nor leaving. Otherwise it is the
 // present leader under the same conditions, except that its disk does not matter: a disk that is slow for a while is no
 // reason to move the leadership, and about a disk that hangs the node itself decides. Otherwise it is the first replica
-// that meets all conditions. If there is none and the leader has to go, a clock that differs will do; and if its node is
-// being drained, or a move takes its replica away, a slow disk, too. 0: there is nobody, and the present leader goes on. A
-// leader that is not preferred hands over when convenient. So leadership returns when a node does (placement has spread
-// the first replicas), and moves no more often than that.
+// that meets all conditions. If there is none and the leader has to go, a clock that differs will do; and if its node
+// is being drained, or a move takes its replica away, a slow disk, too. 0: there is nobody, and the present leader goes
+// on. A leader that is not preferred hands over when convenient. So leadership returns when a node does (placement has
+// spread the first replicas), and moves no more often than that.
 func PreferredLeader(s *meta.Snapshot, id meta.PartitionID) replicate.NodeID {
 	p := s.Partitions.Get(id)
 	if p == nil || len(p.State.Replicas) == 0 {

@@ -311,8 +311,9 @@ func unavailable(err error) error {
 
 // change is the loop behind most changes. try looks at the newest state and returns the writes, and the conditions on
 // the rows that it looked at; it returns no writes if the state is what the change asks for, ErrNotFound if the state
-// lacks a row, and ErrTooFewNodes if it lacks nodes. These count only in a state that is not older than the call, because
-// the watch may be behind. The loop repeats while another node is faster, and while the store has no leader (see endurance).
+// lacks a row, and ErrTooFewNodes if it lacks nodes. These count only in a state that is not older than the call,
+// because the watch may be behind. The loop repeats while another node is faster, and while the store has no leader
+// (see endurance).
 func (s *store) change(ctx context.Context, try func(st *state) (conds []kv.Cond, ops []kv.Op, err error)) error {
 	p := s.endure(ctx)
 	defer p.end()

@@ -152,7 +152,8 @@ func TestClusterKeepsASingleNodesSettings(t *testing.T) {
 		tc.eventually("the settings are known", func() bool { return topic.Settings() == want })
 		_, err := topic.Publish(t.Context(), []byte("c"))
 		over := &engine.LimitError{
-			Err: engine.ErrQuota, What: "with this request the number of the partition's unconfirmed messages", Value: 3, Most: 2,
+			Err: engine.ErrQuota, What: "with this request the number of the partition's unconfirmed messages", Value: 3,
+			Most:    2,
 			Setting: "quota-count", OfTopic: true,
 		}
 		if !errors.Is(err, engine.ErrQuota) || err.Error() != over.Error() { // one of the nodes leads, and the others forward

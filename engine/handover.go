@@ -17,8 +17,8 @@ import (
 
 // balance hands leaderships of this node to the preferred leaders, at most maxBalanceCount every balanceInterval. So a
 // node that was away gets its leaderships back, a replica that is to be removed gives its leadership away, a node whose
-// clock differs gives all of them away, and what an operator has ordered (meta.Partition.TransferTo) happens. It runs on
-// a goroutine of its own.
+// clock differs gives all of them away, and what an operator has ordered (meta.Partition.TransferTo) happens. It runs
+// on a goroutine of its own.
 func (cn *clusterNode) balance() {
 	for cn.e.host.Pause(balanceInterval, cn.Ctx.Done()) {
 		snap := cn.Rows.Snapshot()

@@ -499,7 +499,8 @@ func TestLongOwnedNames(t *testing.T) {
 	}
 	for _, name := range []string{long, long + "y", long[:engine.MaxProducerNameBytes-len(owner)]} {
 		got := engine.OwnedName(owner, name)
-		if len(got) > engine.MaxProducerNameBytes || !strings.HasPrefix(got, owner) || string(engine.OwnedName(owner, []byte(name))) != got {
+		if len(got) > engine.MaxProducerNameBytes || !strings.HasPrefix(got, owner) ||
+			string(engine.OwnedName(owner, []byte(name))) != got {
 			t.Errorf("%d bytes give %q", len(name), got)
 		}
 	}

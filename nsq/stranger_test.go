@@ -344,7 +344,9 @@ func TestLargeCommandsOfATenant(t *testing.T) {
 	for range 60 {
 		n.dial(t).send("MPUB t\n" + u32(5<<20) + u32(1) + u32(1<<20) + strings.Repeat("x", 1000))
 	}
-	eventually(t, "its share is taken", func() bool { return n.received.Used() > 60<<20 && n.counts.inputWaits.Load() > 40 })
+	eventually(t, "its share is taken", func() bool {
+		return n.received.Used() > 60<<20 && n.counts.inputWaits.Load() > 40
+	})
 	other := n.dialFrom(t, "127.0.0.2")
 	other.send(magic + pub("t", strings.Repeat("x", 1<<20-1000)))
 	other.ok()

@@ -234,8 +234,8 @@ func (l *Leader) weigh() (v verdict) {
 }
 
 // askOutside adds what replicas outside the ISR have reported. One that has all of this log and more can be admitted:
-// then it has all that any member has. One that goes on elsewhere cannot: then an operator has to choose, unless nothing
-// can have been acknowledged of what it has more.
+// then it has all that any member has. One that goes on elsewhere cannot: then an operator has to choose, unless
+// nothing can have been acknowledged of what it has more.
 func (l *Leader) askOutside(v *verdict) {
 	for i := range l.peers {
 		p := &l.peers[i]

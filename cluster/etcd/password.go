@@ -35,7 +35,8 @@ func SetPassword(ctx context.Context, s kv.Store, password string) error {
 		return nil
 	}
 	if !c.dialed.Load() {
-		return fmt.Errorf("etcd: no endpoint has taken the first password of %s yet; the new one is tried again", c.o.Username)
+		return fmt.Errorf("etcd: no endpoint has taken the first password of %s yet; the new one is tried again",
+			c.o.Username)
 	}
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, proposed{}, true), c.o.RequestTimeout)
 	defer cancel()

@@ -62,8 +62,8 @@ var errBeginsBefore = errors.New("engine: what is damaged begins before the rang
 
 // errOtherBatches says that a damaged range does not begin and end where batches of the other replicas do. So batches
 // beside it are not those that the others have, although they verify: a second process has written to the same files.
-var errOtherBatches = errors.New("engine: a damaged range begins or ends inside a batch of the other replicas: this copy " +
-	"has batches beside it that they do not have")
+var errOtherBatches = errors.New("engine: a damaged range begins or ends inside a batch of the other replicas: this " +
+	"copy has batches beside it that they do not have")
 
 // repairRange writes body, which begins at offset at, over the isolated ranges of the log. Afterwards everything below
 // until can be read. If body ends inside a damaged range, only the part that body covers is repaired, and the machine

@@ -14,8 +14,8 @@ import (
 
 func from(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 1} }
 
-// script runs steps: "a1" enters a connection named a1 from the address of its letter, "-a1" takes it out, "!a1" lets it
-// stay, "?a1" lets it go again. It returns which connections had to go, in order, and which were turned away.
+// script runs steps: "a1" enters a connection named a1 from the address of its letter, "-a1" takes it out, "!a1" lets
+// it stay, "?a1" lets it go again. It returns which connections had to go, in order, and which were turned away.
 func script(t *testing.T, most int, steps string) (gone []string) {
 	t.Helper()
 	c := New(most)

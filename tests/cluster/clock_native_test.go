@@ -68,9 +68,9 @@ func (w *writers) write() {
 }
 
 // leap kills each node, the leader of a partition last, and starts it with a clock that is ahead by leapTime more than
-// any was before; a process keeps the time at which it began, and one whose clock differs from those of the others would
-// not lead. Once the leader leads again, another producer is opened in all partitions. Then the clocks are right again.
-// The producer that rested goes on at both times, and so does the next program with its name.
+// any was before; a process keeps the time at which it began, and one whose clock differs from those of the others
+// would not lead. Once the leader leads again, another producer is opened in all partitions. Then the clocks are right
+// again. The producer that rested goes on at both times, and so does the next program with its name.
 func (w *writers) leap(round int) {
 	w.t.Helper()
 	partition := uint32(round % nativePartitions)
