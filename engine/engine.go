@@ -367,13 +367,14 @@ func (e *Engine) watch() {
 	}
 }
 
-// stallCause says why puts may wait although nothing is stored.
-func (e *Engine) stallCause() string {
+// stallCause says why puts may wait although nothing is stored. That the program blocks the commit log is certain,
+// whatever else is slow.
+func (e *Engine) stallCause(scheduled *scheduling) string {
 	if e.store.Telling() > stallAfter {
 		return "The program that embeds the engine blocks it: a Put.Done, or a function that PublishAsync calls, has not " +
 			"returned, and nothing is stored until it does"
 	}
-	return e.members.look().StallCause()
+	return scheduled.where(e.host.Instant(), e.members.look().StallCause())
 }
 
 // logStall logs what the commit log may be waiting for.
@@ -385,8 +386,7 @@ func (e *Engine) logStall(scheduled *scheduling, s *clog.Stats) {
 		}
 	}
 	m := e.store.Memory()
-	e.log.Warn("nothing could be stored for a while: publishers wait, nothing is lost. "+
-		scheduled.where(e.host.Instant(), e.stallCause()),
+	e.log.Warn("nothing could be stored for a while: publishers wait, nothing is lost. "+e.stallCause(scheduled),
 		"free_buffers", m.Free, "buffers", m.Buffers,
 		"headroom_bytes", e.store.CommitLog().Headroom(), "full", s.Full,
 		"oldest_file", s.Oldest, "current_file", s.Current, "oldest_unsynced_file", unsynced, "oldest_unsynced_of", of,
