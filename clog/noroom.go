@@ -144,7 +144,7 @@ func (l *Log) writeAgain() (progress bool, err error) {
 	switch {
 	case l.begins:
 		if err := l.beginFile(); err != nil || l.roomWait.on {
-			return true, err
+			return progress, err
 		}
 	case staged:
 		l.recycle(l.stage.oldest)
