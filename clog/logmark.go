@@ -326,9 +326,13 @@ func (l *Log) NoteStarts() {
 // StartsNoted says whether the notes are known to be right. It takes no lock.
 func (l *Log) StartsNoted() bool { return l.noted.Load() }
 
-// markNoted writes the mark again, which does not say yet that the notes are right. The holder of mu calls it, when
-// there is a file.
-func (l *Log) markNoted() error { return l.noteMark(l.marker.last.File, l.marker.last.Seq) }
+// markNoted writes the mark again if it does not say yet that the notes are right. The holder of mu calls it.
+func (l *Log) markNoted() error {
+	if !l.noted.Load() || l.marker.last.Noted || l.current == nil {
+		return nil
+	}
+	return l.noteMark(l.marker.last.File, l.marker.last.Seq)
+}
 
 // noteFile marks the current file, whose checkpoint is durable. It comes before any other group of the file, so that
 // every record that is answered lies in a file that the mark names.

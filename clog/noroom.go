@@ -149,6 +149,9 @@ func (l *Log) writeAgain() (progress bool, err error) {
 	case staged:
 		l.recycle(l.stage.oldest)
 	}
+	if err := l.markNoted(); err != nil || l.roomWait.on {
+		return progress, err
+	}
 	l.roomWait.told = false
 	l.stats.noRoom.Store(false)
 	l.stalled.leave()

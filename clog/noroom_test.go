@@ -295,6 +295,38 @@ func TestMarkWithoutRoom(t *testing.T) {
 	}
 }
 
+// A log that waits for the room of a mark alone makes no progress meanwhile: whoever steps it would never stop, and it
+// would say twice a try that it waits and goes on.
+func TestNotesWithoutRoom(t *testing.T) {
+	arena := testArena(t, 4*aio.BlockBytes, 3)
+	d := faultaio.New(faultaio.Options{})
+	if err := CreateMark(d, testStore); err != nil {
+		t.Fatal(err)
+	}
+	m := newModel()
+	o := small(2)
+	o.MarkRequired = true
+	l := openOn(t, d, arena, o, m)
+	m.put(1)
+	for m.acked < 1 {
+		step(t, l, 1)
+	}
+	d.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: MarkName, Count: -1, Err: syscall.ENOSPC})
+	l.NoteStarts()
+	step(t, l, 1)
+	for range 10 {
+		if progress, err := l.Step(false); progress || err != nil || !l.NoRoom() {
+			t.Fatalf("progress %v, %v; it waits: %v", progress, err, l.NoRoom())
+		}
+	}
+	d.ClearRules()
+	step(t, l, 3)
+	if mark, _ := markOn(t, d.Kill(1)); !mark.Noted || l.NoRoom() {
+		t.Errorf("there is room: %+v, it waits: %v", mark, l.NoRoom())
+	}
+	closeLog(t, l)
+}
+
 // A shortage of descriptors or memory while a file is prepared is no failure either, at whatever step: the log goes on,
 // and every crash leaves a log that recovery can read.
 func TestShortageInPreparation(t *testing.T) {

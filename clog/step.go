@@ -29,7 +29,7 @@ func (l *Log) Step(block bool) (progress bool, err error) {
 	if lost := l.ground.lost.Load(); lost != nil {
 		return false, l.failLost(lost)
 	}
-	if l.noted.Load() && !l.marker.last.Noted && l.current != nil && !l.roomWait.on {
+	if !l.roomWait.on {
 		if err := l.markNoted(); err != nil {
 			return false, err
 		}
