@@ -29,7 +29,27 @@ func (s *Server) table() web.Table {
 		all["/cluster/topics"] = web.Raw(web.AnyMethod, h.ServeHTTP, web.Node).ToLook(web.ViewAny)
 		all["/cluster/verify"] = web.Raw(web.AnyMethod, h.ServeHTTP, web.Node).Unaudited() // asked for again and again
 	}
+	for _, path := range []string{"/stats", "/metrics", "/metrics/per-object"} {
+		all[path] = all[path].InTurn(s.turnsOf)
+	}
+	all["/topic/trace"] = all["/topic/trace"].InTurn(func(*http.Request) *web.Turns { return s.turns.traces })
 	return all
+}
+
+// turns are those of answers that cost much. Clients that have shown a token do not wait for those that have shown
+// none.
+type turns struct{ strangers, known, traces *web.Turns }
+
+func newTurns() turns { return turns{web.NewTurns(1), web.NewTurns(2), web.NewTurns(1)} }
+
+// turnsOf returns those in which a request for statistics or metrics is served.
+func (s *Server) turnsOf(r *http.Request) *web.Turns {
+	if s.auth != nil {
+		if _, err := s.principal(r, s.tokenOf(r)); err == nil {
+			return s.turns.known
+		}
+	}
+	return s.turns.strangers
 }
 
 // profileRoutes returns the routes of net/http/pprof, as nsqd has them.

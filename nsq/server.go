@@ -76,6 +76,7 @@ type Server struct {
 	kept     history.Kept // of other nodes
 
 	received *shares.Budget // Options.MaxLargeInputBytes: large commands and bodies that have not wholly arrived
+	turns    turns
 
 	strangers *strangers.Room // connections whose client has to send AUTH and has not: at most Options.MaxStrangers
 
@@ -102,6 +103,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		conns:    make(map[*conn]struct{}),
 		received: shares.New(o.MaxLargeInputBytes, o.largestCommand()),
 		history:  history.New(), strangers: strangers.New(o.MaxStrangers),
+		turns: newTurns(),
 	}
 	s.metrics = metrics.New(metrics.Options{
 		Engine: e, Version: s.opts.Version, Started: s.started, MaxSeries: s.opts.MaxMetricSeries,

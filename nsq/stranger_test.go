@@ -365,6 +365,39 @@ func TestLargeCommandsOfATenant(t *testing.T) {
 	}
 }
 
+// Answers that cost much are made one after the other for all that have shown no token. Who has shown one does not wait
+// for them, and a trace waits for none.
+func TestStatsInTurn(t *testing.T) {
+	t.Parallel()
+	n := startClosed(t, Options{})
+	request(t, "POST", n.base+"/topic/create?topic=t", "", "Authorization", "Bearer s3cret")
+	held := n.turns.strangers.Hold()
+	waits := make(chan int, 3)
+	for _, path := range []string{"/stats", "/metrics", "/metrics/per-object?topic=*"} {
+		go func() {
+			reply, _ := request(t, "GET", n.base+path, "")
+			waits <- reply.StatusCode
+		}()
+	}
+	for _, path := range []string{
+		"/stats", "/metrics", "/metrics/per-object?topic=*", "/topic/trace?topic=t&id=0000000000000000",
+	} {
+		reply, body := request(t, "GET", n.base+path, "", "Authorization", "Bearer s3cret")
+		if reply.StatusCode != 200 && !strings.HasPrefix(path, "/topic/trace") || reply.StatusCode == 503 {
+			t.Errorf("%s: %d %.100s", path, reply.StatusCode, body)
+		}
+	}
+	if early := len(waits); early > 0 {
+		t.Errorf("%d strangers did not wait", early)
+	}
+	held()
+	for range 3 {
+		if code := <-waits; code != 200 {
+			t.Errorf("a stranger hears %d", code)
+		}
+	}
+}
+
 // A connection that waits for room ends with the server.
 func TestShutdownEndsWaitForRoom(t *testing.T) {
 	t.Parallel()
