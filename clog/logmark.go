@@ -377,14 +377,18 @@ func (f *Forgotten) Unwrap() error { return ErrForgotten }
 
 // judgeMark compares what recovery found with the mark, and sets Report.Forgotten. It changes nothing on disk.
 func (r *recovery) judgeMark(required bool) judgement {
-	m := &r.mark
-	reached := r.report.NewestFile > m.File || r.report.NewestFile == m.File && r.report.LastSeq >= m.Seq
-	j := judge(r.markState, required, r.report.NewestFile > 0, reached)
-	r.report.Noted = r.markState == markValid && required && m.Noted
+	j := judge(r.markState, required, r.report.NewestFile > 0, r.reached())
+	r.report.Noted = r.markState == markValid && required && r.mark.Noted
 	if j == judgedForgotten {
 		r.report.Forgotten = r.forgotten()
 	}
 	return j
+}
+
+// reached says whether the log goes as far as a valid mark says.
+func (r *recovery) reached() bool {
+	m := &r.mark
+	return r.report.NewestFile > m.File || r.report.NewestFile == m.File && r.report.LastSeq >= m.Seq
 }
 
 func (r *recovery) forgotten() *Forgotten {

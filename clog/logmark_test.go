@@ -175,6 +175,38 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
+// What is left of a log that has lost its newest file may say that it needs a file which the newest one has given back.
+// The log has forgotten, and names what it lacks: the newest file, and not that one.
+func TestForgottenFileHadGivenBackAnother(t *testing.T) {
+	arena := testArena(t, 4*aio.BlockBytes, 3)
+	d := faultaio.New(faultaio.Options{})
+	if err := CreateMark(d, testStore); err != nil {
+		t.Fatal(err)
+	}
+	m := newModel()
+	l := openOn(t, d, arena, marked(), m)
+	for l.Current() < 3 {
+		m.put(1)
+		step(t, l, 3)
+	}
+	l.Release(2)
+	m.put(1) // its group says that the first file is not needed
+	step(t, l, 20)
+	if l.Current() != 3 || l.headerOldest != 2 {
+		t.Fatalf("the log is in file %d and needs those from %d on", l.Current(), l.headerOldest)
+	}
+	d = d.Kill(1)
+	_ = d.Remove(fileName(1)) // as the preparer does, unless it has
+	if err := d.Remove(fileName(3)); err != nil {
+		t.Fatal(err)
+	}
+	o := marked()
+	o.MayForget = true
+	if report, err := judged(t, d, arena, o, m); err != nil || report.Forgotten == nil || report.Forgotten.File != fileName(3) {
+		t.Errorf("%v: %+v", err, report.Forgotten)
+	}
+}
+
 // changes counts the operations since a moment that are no flush.
 func changes(d *faultaio.Disk, since int) (all []faultaio.Op) {
 	for _, op := range d.Log()[min(since, len(d.Log())):] {

@@ -398,8 +398,13 @@ func (r *recovery) accept(h *groupHeader, group []byte) error {
 	})
 }
 
-// checkOldest detects a loss at the beginning: the header of the last group says which file was the oldest needed.
+// checkOldest detects a loss at the beginning: the header of the last group says which file was the oldest needed. If
+// newer files are gone (Report.Forgotten), they may have said that fewer are needed, and those may have been given back
+// since: then the first group of what is left decides, and replay finds what the segments lack in front of it.
 func (r *recovery) checkOldest() error {
+	if r.markState == markValid && !r.reached() {
+		return nil
+	}
 	if r.begun && r.last.Oldest < r.report.OldestFile {
 		r.damaged = true
 		return &segment.CorruptError{
