@@ -202,7 +202,8 @@ func TestForgottenFileHadGivenBackAnother(t *testing.T) {
 	}
 	o := marked()
 	o.MayForget = true
-	if report, err := judged(t, d, arena, o, m); err != nil || report.Forgotten == nil || report.Forgotten.File != fileName(3) {
+	report, err := judged(t, d, arena, o, m)
+	if err != nil || report.Forgotten == nil || report.Forgotten.File != fileName(3) {
 		t.Errorf("%v: %+v", err, report.Forgotten)
 	}
 }
