@@ -162,7 +162,7 @@ func TestImportGraph(t *testing.T) {
 		}, engine...),
 		"nsq/metrics": append([]string{
 			"engine", "internal/netio", "native", "native/wire", "nsq/auth", "nsq/internal/audit", "nsq/internal/handshakes",
-			"nsq/internal/web", "internal/descriptors",
+			"nsq/internal/web", "internal/descriptors", "internal/shares",
 		}, engine...),
 		"native": append([]string{
 			"engine", "internal/netio", "native/wire", "nsq/auth", "internal/descriptors",
@@ -170,12 +170,13 @@ func TestImportGraph(t *testing.T) {
 		"nsq/auth": {},
 		"nsq/lookup": append([]string{
 			"engine", "nsq/internal/audit", "nsq/internal/listen", "nsq/internal/web", "internal/descriptors",
+			"internal/shares",
 		}, engine...),
 		"console":              {},
 		"nsq/internal/audit":   {},
 		"nsq/internal/history": append([]string{"engine"}, engine...),
 		"nsq/internal/listen":  {"internal/descriptors"},
-		"nsq/internal/web":     append([]string{"engine", "nsq/internal/audit"}, engine...),
+		"nsq/internal/web":     append([]string{"engine", "nsq/internal/audit", "internal/shares"}, engine...),
 		"cluster":              {"cluster/kv", "engine/meta", "replicate", "segment", "segment/aio"},
 		"cluster/admin": {
 			"cluster", "cluster/kv", "engine/base", "engine/core", "engine/health", "engine/meta", "replicate", "segment",
