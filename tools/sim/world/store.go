@@ -535,8 +535,12 @@ func (s *store) handOver(id meta.PartitionID, from *replicate.State, to replicat
 	case to == 0:
 		to = heirs[s.w.rng.IntN(len(heirs))]
 	case !s.mayBeNamed(p, to):
+		disk := "gone" // the node may have been removed meanwhile
+		if n := s.snap.Nodes[to]; n != nil {
+			disk = n.Disk.String()
+		}
 		s.w.tracef("store: %s is not handed over to node %d: in sync %v, short %v, damaged %v, its disk %v", s.w.partName(id),
-			to, members(p.State.ISR), members(p.State.Short), members(p.Damaged), s.snap.Nodes[to].Disk)
+			to, members(p.State.ISR), members(p.State.Short), members(p.Damaged), disk)
 		return meta.ErrUnsafe
 	}
 	s.lead(p, to)
