@@ -295,8 +295,8 @@ func TestMarkWithoutRoom(t *testing.T) {
 	}
 }
 
-// A log that waits for the room of a mark alone makes no progress meanwhile: whoever steps it would never stop, and it
-// would say twice a try that it waits and goes on.
+// A log that waits for the room of a mark alone makes no progress meanwhile. If it said that it does, its owner would
+// step it for ever, and it would log with each try that it goes on, and that it waits.
 func TestNotesWithoutRoom(t *testing.T) {
 	arena := testArena(t, 4*aio.BlockBytes, 3)
 	d := faultaio.New(faultaio.Options{})

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -18,7 +16,6 @@ import (
 	"penstock/engine"
 	"penstock/internal/clip"
 	"penstock/internal/shares"
-	"penstock/internal/strangers"
 	"penstock/nsq/internal/web"
 )
 
@@ -91,11 +88,7 @@ func (s *Server) payer(r *http.Request) string {
 			return "token " + who.Name()
 		}
 	}
-	at, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return r.RemoteAddr
-	}
-	return strangers.Of(net.TCPAddrFromAddrPort(at)).String()
+	return web.AddressOf(r)
 }
 
 // noRoomFor is the answer to a body for which there is no room.

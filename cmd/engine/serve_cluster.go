@@ -70,8 +70,8 @@ func clusterRows(c *clusterSettings) []*setting {
 		row("cluster-address", "", text(&c.address),
 			"HOST:PORT to listen on for the other nodes of the cluster; empty means a single node"),
 		row("cluster-secret-file", "", text(&c.trust.SecretFile),
-			"file with the secret that all nodes of the cluster share, at least 32 random characters; "+
-				"while it is replaced, the other secret stands on a second line"),
+			"file with the secret that all nodes of the cluster share, at least 32 random characters; while it is replaced, "+
+				"the other secret stands on a second line"),
 		row("cluster-tls-ca", "", text(&c.trust.CA),
 			"PEM file with the authority of the nodes' certificates, which the embedded etcd reads only at the start; "+
 				"engine cluster init-tls makes one"),

@@ -8,9 +8,9 @@ import "errors"
 //
 //	0x01, 16 characters of the owner, the name
 //
-// So no format has a field for it, and older versions take it all for a name. Whoever has to prove nothing names no
-// owner. For such a client names belong to nobody, and to all what it has opened, also when clients must prove who they
-// are later: those producers go on without an owner.
+// So no format has a field for it, and older versions take it all for a name. A client that has to prove nothing names
+// no owner. It may use all names, and every client may use the names that it has opened, also when clients must prove
+// who they are later: those producers go on without an owner.
 
 // ErrProducerOwner says that a producer's name belongs to another identity.
 var ErrProducerOwner = errors.New("engine: the producer's name belongs to another identity (token), which has opened " +

@@ -18,7 +18,7 @@ var ErrShare = errors.New("shares: the share of the principal is taken")
 
 // Budget is what may be held, in bytes. Any goroutine may call its methods. mu is a leaf; its holder calls nothing.
 type Budget struct {
-	most, share int64
+	most, share, largest int64
 
 	mu      sync.Mutex
 	used    int64
@@ -36,7 +36,7 @@ type waiter struct {
 // New returns a Budget of most bytes, of which a principal may hold a quarter, and at least as much as largest, which
 // is the most that one Take asks for.
 func New(most, largest int64) *Budget {
-	return &Budget{most: max(most, largest), share: max(most/4, largest), by: map[string]int64{}}
+	return &Budget{most: max(most, largest), share: max(most/4, largest), largest: largest, by: map[string]int64{}}
 }
 
 // Share is what one principal may hold, in bytes.
@@ -117,8 +117,11 @@ func (b *Budget) fits(who string, n int64) error {
 	return nil
 }
 
-// held says whether somebody waits for room at the node, who goes before all that come later. mu is held.
+// held says whether a Take waits for room at the node, which goes before all that come later. mu is held.
 func (b *Budget) held() bool {
+	if b.most-b.used >= b.largest {
+		return false // all that wait do so for a share: they may be many, and need not be looked at
+	}
 	for e := b.waiting.Front(); e != nil; e = e.Next() {
 		if w := e.Value.(*waiter); b.fits(w.who, w.n) == ErrFull {
 			return true
@@ -133,8 +136,8 @@ func (b *Budget) grant(who string, n int64) {
 	b.by[who] += n
 }
 
-// serve lets those go on that wait and for whom there is room now, in the order of their coming. One whose share is
-// taken holds up nobody else. mu is held.
+// serve lets each Take go on that waits and has room now, in the order of their coming. A Take whose share is taken
+// holds up no other one. mu is held.
 func (b *Budget) serve() {
 	for e := b.waiting.Front(); e != nil; {
 		w, next := e.Value.(*waiter), e.Next()

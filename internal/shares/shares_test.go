@@ -56,6 +56,11 @@ func TestTurns(t *testing.T) {
 		take("b1", "b", 25)
 		take("c1", "c", 25)
 		take("d1", "d", 20)
+		take("f0", "f", 5) // a2 does not hold it up, although little is left
+		if !ended("f0") {
+			t.Error("one that waits for its share holds up another")
+		}
+		b.Give("f", 5)
 		take("e1", "e", 20) // waits for the node
 		take("f1", "f", 5)  // would fit, and comes later
 		for name, want := range map[string]bool{

@@ -70,7 +70,7 @@ func (t *Turns) serve(w http.ResponseWriter, r *http.Request, answer func(http.R
 	}
 	made := &unsent{header: w.Header()}
 	t.make(made, answer)
-	who, n := addressOf(r), int64(min(made.body.Len(), maxUnsentAnswer))
+	who, n := AddressOf(r), int64(min(made.body.Len(), maxUnsentAnswer))
 	if err := t.unsent.TryTake(who, n); err != nil {
 		WriteError(w, &Error{Status: 503, code: "TOO_MANY_ANSWERS", detail: "other answers have not been read by the " +
 			"clients that asked for them: read them, or ask again later"})
@@ -96,8 +96,8 @@ func (t *Turns) make(w *unsent, answer func(http.ResponseWriter)) {
 	answer(w)
 }
 
-// addressOf returns the address that a request is counted for.
-func addressOf(r *http.Request) string {
+// AddressOf returns the address that a request is counted for: see strangers.Of.
+func AddressOf(r *http.Request) string {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return r.RemoteAddr

@@ -82,7 +82,7 @@ func TestTurnsRefuse(t *testing.T) {
 	for i := range 2 {
 		r := httptest.NewRequest("GET", "/stats", nil)
 		r.RemoteAddr = fmt.Sprintf("10.0.0.%d:1", i)
-		if err := turns.unsent.TryTake(addressOf(r), maxUnsentAnswer); err != nil {
+		if err := turns.unsent.TryTake(AddressOf(r), maxUnsentAnswer); err != nil {
 			t.Fatal(err)
 		}
 		w := httptest.NewRecorder()
