@@ -289,7 +289,7 @@ func (o Options) Check() error {
 // gate returns the Gate of all HTTP listeners.
 func (o *Options) gate(log *audit.Log) *web.Gate {
 	g := web.NewGate(log, []string{o.Hostname, o.BroadcastAddress}, o.AllowedHosts)
-	g.Limits = web.Limits{IdleTime: o.HTTPIdleTime, MaxIdle: min(4096, max(1, o.MaxConnections/4))}
+	g.Limits = web.Limits{IdleTime: o.HTTPIdleTime, MaxIdle: min(4096, max(1, o.MaxConnections/2))}
 	return g
 }
 
