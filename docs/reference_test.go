@@ -122,9 +122,10 @@ A permission is asked for only if the node has an 'auth-file' or 'auth-http-addr
 |---|---|
 | open | everybody |
 | publish, view, admin | who has it on the topic and channel that the request names; admin includes view |
-| admin-topic | who has admin on the topic with all its channels: a grant for some channels is not enough |
+| view-topic, admin-topic | who has it on the topic with all its channels: a grant for some channels is not enough |
 | admin, of /health | who has any permission at all |
-| view-any | who has view on the topic that the request names, or on everything if it names none |
+| view-any | who has view on the topic and channel that the request names, or on everything if it names no topic |
+| view-some | who has view on a channel of the topic, and is told of no other channel; without a topic, on everything |
 | view-node, node | who has view or admin on everything |
 `
 

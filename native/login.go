@@ -117,8 +117,3 @@ func (s *session) created(names string) {
 		tell(Creation{Who: s.who(), From: s.remote, Names: names})
 	}
 }
-
-// allows says whether a principal may do one of some actions with a topic. nil may do everything.
-func allows(who *auth.Principal, action auth.Permission, topic string) bool {
-	return who == nil || who.Allows(action, topic, "")
-}

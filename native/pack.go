@@ -9,6 +9,7 @@ import (
 	"penstock/engine"
 	"penstock/native/wire"
 	"penstock/netproto"
+	"penstock/nsq/auth"
 )
 
 // packer is the Sink of a subscription: it packs deliveries into frames, and sends those when the engine flushes.
@@ -310,7 +311,7 @@ func (k *packer) resolve() error {
 		return nil
 	}
 	who, err := u.s.principal()
-	if err != nil || !maySubscribe(who, u.topic.Name(), u.ask.Channel) {
+	if err != nil || !auth.May(who, auth.Subscribe, auth.Channel(u.topic.Name(), u.ask.Channel)) {
 		return errRevoked
 	}
 	k.sending.Lock()

@@ -265,7 +265,7 @@ func (r *reading) awaitCredit() (int, error) {
 // mayRead says whether the client may still read the topic.
 func (r *reading) mayRead(topic *engine.Topic) error {
 	who, err := r.s.principal()
-	if err != nil || !may(who, auth.Subscribe, topic.Name()) {
+	if err != nil || !auth.May(who, auth.Subscribe, whole(auth.Subscribe, topic.Name())) {
 		return errRevoked
 	}
 	return nil

@@ -127,13 +127,9 @@ func (s *session) useChannel(id [16]byte, channel string) (*engine.Topic, netpro
 	if topic == nil {
 		return nil, netproto.StatusNotLeader, "this node knows no such topic; ask for metadata"
 	}
-	if !maySubscribe(who, topic.Name(), channel) {
+	if !auth.May(who, auth.Subscribe, auth.Channel(topic.Name(), channel)) {
 		s.refused(typeName(wire.TypeSubscribe), "topic="+topic.Name()+" channel="+channel, "UNAUTHORIZED")
 		return nil, netproto.StatusUnproven, "the token does not allow to consume this channel of the topic " + topic.Name()
 	}
 	return topic, netproto.StatusOK, ""
-}
-
-func maySubscribe(who *auth.Principal, topic, channel string) bool {
-	return who == nil || who.Allows(auth.Subscribe, topic, channel)
 }

@@ -7,8 +7,11 @@ import (
 	"penstock/nsq/auth"
 )
 
-// seeing is what a client must be allowed, at least one of it, to hear where a topic is.
-const seeing = auth.Publish | auth.Subscribe | auth.View
+// maySee says whether a client may hear where a topic is: whoever may do something with it.
+func maySee(who *auth.Principal, topic string) bool {
+	return auth.May(who, auth.Publish, auth.Topic(topic)) ||
+		auth.May(who, auth.Subscribe|auth.View, auth.SomeChannel(topic))
+}
 
 // creation is the message of a task: a Metadata request, with Create until its topics are there. It belongs to
 // whoever serves the task: first work, then createTopics, then work again. A crash leaves the topics made so far.
@@ -31,7 +34,7 @@ func (s *session) serveMetadata(t task, m *wire.MetadataRequest) {
 	s.asked++
 	c := &creation{topics: unique(m.Topics), who: who, turn: s.asked}
 	for _, name := range c.topics {
-		if !allows(who, seeing, name) {
+		if !maySee(who, name) {
 			s.refused("metadata", "topic="+name, "UNAUTHORIZED")
 		}
 	}
@@ -78,7 +81,7 @@ func (s *session) createTopics() {
 func (s *session) createAll(c *creation) {
 	c.failed = map[string]netproto.Status{}
 	for _, name := range c.topics {
-		if s.ctx.Err() != nil || !allows(c.who, auth.Publish, name) {
+		if s.ctx.Err() != nil || !auth.May(c.who, auth.Publish, auth.Topic(name)) {
 			continue
 		}
 		_, created, err := s.srv.opts.Topic(s.ctx, name)
@@ -150,7 +153,7 @@ func (s *session) metadata(topics []string, who *auth.Principal, failed map[stri
 		switch {
 		case !engine.ValidTopicName(name):
 			return netproto.StatusRejected
-		case !allows(who, seeing, name):
+		case !maySee(who, name):
 			return netproto.StatusUnproven
 		}
 		return failed[name]

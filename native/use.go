@@ -37,10 +37,12 @@ func (s *session) topic(id uuid.UUID) *engine.Topic {
 	return topic
 }
 
-// may says whether a principal may do the action with a topic as a whole. To publish needs no channel. nil may do
-// everything.
-func may(who *auth.Principal, action auth.Permission, topic string) bool {
-	return allows(who, action, topic) && (who == nil || action == auth.Publish || who.AllowsTopic(action, topic))
+// whole returns what an action with a topic concerns: all of the topic, but for publishing, which needs no channel.
+func whole(action auth.Permission, topic string) auth.Resource {
+	if action == auth.Publish {
+		return auth.Topic(topic)
+	}
+	return auth.WholeTopic(topic)
 }
 
 // use returns the topic that a request names, if the client may do the action with it. Otherwise it returns why not.
@@ -56,7 +58,7 @@ func (s *session) use(t netproto.Type, id uuid.UUID, action auth.Permission) (*e
 	if who == nil || s.granted == (granted{who, action, id}) {
 		return topic, netproto.StatusOK, ""
 	}
-	if !may(who, action, topic.Name()) {
+	if !auth.May(who, action, whole(action, topic.Name())) {
 		s.refused(typeName(t), "topic="+topic.Name(), "UNAUTHORIZED")
 		return nil, netproto.StatusUnproven, "the token does not allow this with the topic " + topic.Name()
 	}

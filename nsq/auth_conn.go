@@ -159,7 +159,7 @@ func (c *conn) mayPublish(cmd *command) *fault {
 		return f
 	case c.granted.who == who && c.granted.topic == string(cmd.topic):
 		return nil
-	case !who.Allows(auth.Publish, string(cmd.topic), ""):
+	case !auth.May(who, auth.Publish, auth.Topic(string(cmd.topic))):
 		c.srv.counts.authFailures.Add(1)
 		c.refusal(cmd.verb.String(), who.Name(), "topic="+string(cmd.topic), "UNAUTHORIZED")
 		return faultf("E_UNAUTHORIZED AUTH failed for %s on %q %q", cmd.verb, cmd.topic, "")
@@ -186,7 +186,7 @@ func (c *conn) maySubscribe(topic, channel string) *fault {
 	if f != nil {
 		return f
 	}
-	if !who.Allows(auth.Subscribe, topic, channel) {
+	if !auth.May(who, auth.Subscribe, auth.Channel(topic, channel)) {
 		c.srv.counts.authFailures.Add(1)
 		c.refusal(verbSub.String(), who.Name(), "topic="+topic+" channel="+channel, "UNAUTHORIZED")
 		return faultf("E_UNAUTHORIZED AUTH failed for %s on %q %q", verbSub, topic, channel)
@@ -215,7 +215,7 @@ func (c *conn) renew() {
 	who, err := c.srv.auth.Find(c.ctx, c.credential(l.secret))
 	switch {
 	case c.ctx.Err() != nil:
-	case err != nil || !who.Allows(auth.Subscribe, l.topic, l.channel):
+	case err != nil || !auth.May(who, auth.Subscribe, auth.Channel(l.topic, l.channel)):
 		c.srv.opts.Logger.Info("closing an NSQ connection: the auth server does not allow its subscription any more",
 			"client", c.remote, "name", l.who.Name())
 		c.stop()
@@ -234,7 +234,7 @@ func (c *conn) reconsider() {
 		return
 	}
 	who := c.srv.auth.FindToken(l.secret)
-	if who == nil || !who.Allows(auth.Subscribe, l.topic, l.channel) {
+	if who == nil || !auth.May(who, auth.Subscribe, auth.Channel(l.topic, l.channel)) {
 		c.srv.opts.Logger.Info("closing an NSQ connection: its token does not allow its subscription any more",
 			"client", c.remote, "name", l.who.Name())
 		c.stop()

@@ -67,42 +67,53 @@ func (s *Server) principal(r *http.Request, secret string) (*auth.Principal, err
 	return who, nil
 }
 
+// caller returns who sends a request; nil: clients have to prove nothing.
+func (s *Server) caller(r *http.Request) (*auth.Principal, error) {
+	if s.auth == nil {
+		return nil, nil
+	}
+	return s.principal(r, s.tokenOf(r))
+}
+
 // ownerOf returns the owner of the producers of a request's client; "": clients have to prove nothing.
 func (s *Server) ownerOf(r *http.Request) (string, error) {
-	if s.auth == nil {
-		return "", nil
-	}
-	who, err := s.principal(r, s.tokenOf(r))
-	if err != nil {
+	who, err := s.caller(r)
+	if who == nil {
 		return "", err
 	}
 	return engine.ProducerOwner(who.Name()), nil
 }
 
-// allows reports whether the principal has the permission that a route needs for a request with this query.
+// allows says whether the principal has the permission that a route needs for a request with this query.
 func allows(who *auth.Principal, need web.Access, q url.Values) bool {
 	topic, channel := q.Get("topic"), q.Get("channel")
 	switch {
 	case need == web.Node:
-		return who.AllowsNode(auth.Admin)
-	case need == web.ViewNode, need == web.ViewAny && !q.Has("topic"):
-		return who.AllowsNode(auth.View)
-	case topic == "" && need != web.Feed:
+		return auth.May(who, auth.Admin, auth.Node())
+	case need == web.ViewNode, (need == web.ViewAny || need == web.ViewSome) && !q.Has("topic"):
+		return auth.May(who, auth.View, auth.Node())
+	case topic == "" && need != web.Feed && who != nil:
 		return who.GrantCount() > 0
+	}
+	on := auth.WholeTopic(topic)
+	if channel != "" {
+		on = auth.Channel(topic, channel)
 	}
 	switch need {
 	case web.Publish:
-		return who.Allows(auth.Publish, topic, "")
+		return auth.May(who, auth.Publish, auth.Topic(topic))
 	case web.Feed:
-		return who.Allows(auth.Publish, topic, "") || who.AllowsTopic(auth.Admin, topic)
-	case web.View:
-		return who.Allows(auth.View, topic, channel)
-	case web.ViewAny:
-		return who.Allows(auth.View, topic, "")
+		return auth.May(who, auth.Publish, auth.Topic(topic)) || auth.May(who, auth.Admin, auth.WholeTopic(topic))
+	case web.View, web.ViewAny:
+		return auth.May(who, auth.View, on)
+	case web.ViewSome:
+		return auth.May(who, auth.View, auth.SomeChannel(topic))
+	case web.ViewTopic:
+		return auth.May(who, auth.View, auth.WholeTopic(topic))
 	case web.Admin:
-		return who.Allows(auth.Admin, topic, channel)
+		return auth.May(who, auth.Admin, on)
 	case web.AdminTopic:
-		return who.AllowsTopic(auth.Admin, topic)
+		return auth.May(who, auth.Admin, auth.WholeTopic(topic))
 	}
 	return false // a level that nobody has thought of here allows nothing
 }

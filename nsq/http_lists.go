@@ -13,6 +13,7 @@ import (
 
 	"penstock/engine/health"
 	"penstock/engine/meta"
+	"penstock/nsq/auth"
 	"penstock/nsq/internal/audit"
 	"penstock/nsq/internal/history"
 	"penstock/nsq/internal/web"
@@ -31,7 +32,7 @@ const (
 func (s *Server) clusterRoutes() map[string]web.Route {
 	return map[string]web.Route{
 		"/topics":   web.On("GET", s.serveTopics, web.ViewNode),
-		"/channels": web.On("GET", s.serveChannels, web.ViewAny),
+		"/channels": web.On("GET", s.serveChannels, web.ViewSome),
 		"/history":  web.On("GET", s.serveHistory, web.ViewAny),
 	}
 }
@@ -284,6 +285,10 @@ func (s *Server) serveChannels(r *http.Request, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	who, err := s.caller(r)
+	if err != nil {
+		return nil, err
+	}
 	served := []int{}
 	rows := map[string]*ListedChannel{}
 	out := ChannelPage{Offset: offset}
@@ -311,7 +316,9 @@ func (s *Server) serveChannels(r *http.Request, q url.Values) (any, error) {
 	})
 	all := make([]ListedChannel, 0, len(rows))
 	for _, c := range rows {
-		all = append(all, *c)
+		if auth.May(who, auth.View, auth.Channel(topic, c.Name)) {
+			all = append(all, *c)
+		}
 	}
 	slices.SortFunc(all, func(a, b ListedChannel) int { return cmp.Compare(a.Name, b.Name) })
 	out.Count, out.Channels = len(all), part(all, offset, count)

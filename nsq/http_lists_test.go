@@ -326,3 +326,31 @@ func TestStatesOfChannels(t *testing.T) {
 		t.Errorf("/channels: %+v", row)
 	}
 }
+
+// Who may look at some channels of a topic is told of these.
+func TestChannelsListsWhatOneMaySee(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{File: grantTokens(t)}})
+	for _, path := range []string{
+		"/topic/create?topic=shop-a", "/channel/create?topic=shop-a&channel=mail",
+		"/channel/create?topic=shop-a&channel=bills",
+	} {
+		if code, text := ask(t, "POST", n.base+path, "root"); code != 200 {
+			t.Fatalf("%s: %d %s", path, code, text)
+		}
+	}
+	for token, want := range map[string]string{"root": "bills mail", "mailer": "mail"} {
+		code, text := ask(t, "GET", n.base+"/channels?topic=shop-a", token)
+		var page ChannelPage
+		if err := json.Unmarshal([]byte(text), &page); err != nil || code != 200 {
+			t.Fatalf("%s: %d %s", token, code, text)
+		}
+		var names []string
+		for _, c := range page.Channels {
+			names = append(names, c.Name)
+		}
+		if got := strings.Join(names, " "); got != want || page.Count != len(names) {
+			t.Errorf("%s is told of %q (%d), want %q", token, got, page.Count, want)
+		}
+	}
+}

@@ -104,19 +104,17 @@ func (s *Server) serveSession(w http.ResponseWriter, r *http.Request) {
 // who is nil without Auth.
 func mayOf(who *auth.Principal, q url.Values) *May {
 	topic, channel := q.Get("topic"), q.Get("channel")
-	switch {
-	case topic == "":
+	if topic == "" {
 		return nil
-	case who == nil:
-		return &May{Publish: true, Subscribe: true, View: true, Admin: true}
 	}
-	may := &May{Publish: allows(who, web.Publish, q), View: allows(who, web.View, q)}
-	if channel == "" {
-		may.Subscribe, may.Admin = who.AllowsTopic(auth.Subscribe, topic), allows(who, web.AdminTopic, q)
-	} else {
-		may.Subscribe, may.Admin = who.Allows(auth.Subscribe, topic, channel), allows(who, web.Admin, q)
+	on, admin := auth.WholeTopic(topic), web.AdminTopic
+	if channel != "" {
+		on, admin = auth.Channel(topic, channel), web.Admin
 	}
-	return may
+	return &May{
+		Publish: allows(who, web.Publish, q), Subscribe: auth.May(who, auth.Subscribe, on),
+		View: allows(who, web.View, q), Admin: allows(who, admin, q),
+	}
 }
 
 // session returns what the node knows of the client with this secret.
@@ -134,8 +132,13 @@ func (s *Server) session(r *http.Request, secret string) Session {
 		if err != nil {
 			return Session{Auth: true}
 		}
-		out.Name, out.View, out.Admin = who.Name(), who.AllowsNode(auth.View), who.AllowsNode(auth.Admin)
-		out.Creates, out.May = who.AllowsSome(auth.Admin, q.Get("topic")), mayOf(who, q)
+		out.Name = who.Name()
+		out.View, out.Admin = auth.May(who, auth.View, auth.Node()), auth.May(who, auth.Admin, auth.Node())
+		some := auth.SomeTopic()
+		if topic := q.Get("topic"); topic != "" {
+			some = auth.SomeChannel(topic)
+		}
+		out.Creates, out.May = auth.May(who, auth.Admin, some), mayOf(who, q)
 	}
 	out.Node, out.Version = s.name(), s.opts.Version
 	return out

@@ -15,8 +15,8 @@ import (
 func (s *Server) topicRoutes() map[string]web.Route {
 	return map[string]web.Route{
 		"/topic/peek":     web.On("GET", s.serveTopicPeek, web.AdminTopic),
-		"/topic/trace":    web.On("GET", s.serveTopicTrace, web.View), // it shows nothing of the message itself
-		"/topic/settings": web.On("GET,POST", s.serveTopicSettings, web.AdminTopic).ToLook(web.View),
+		"/topic/trace":    web.On("GET", s.serveTopicTrace, web.ViewTopic), // it shows nothing of the message itself
+		"/topic/settings": web.On("GET,POST", s.serveTopicSettings, web.AdminTopic).ToLook(web.ViewTopic),
 	}
 }
 

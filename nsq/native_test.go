@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"penstock/engine"
 	nativewire "penstock/native/wire"
@@ -27,6 +28,18 @@ func (h nativeFrames) Frames(_ *netproto.Conn, frames []netproto.Received) error
 }
 
 func (h nativeFrames) Closed(*netproto.Conn, error) {}
+
+// next returns the next frame.
+func (h nativeFrames) next(t *testing.T) netproto.Received {
+	t.Helper()
+	select {
+	case f := <-h:
+		return f
+	case <-time.After(patience):
+		t.Fatal("the node does not answer")
+	}
+	return netproto.Received{}
+}
 
 // dialNative connects a native client to the node; cfg nil: without TLS.
 func (n *node) dialNative(t *testing.T, cfg *tls.Config) (*netproto.Conn, nativeFrames, error) {

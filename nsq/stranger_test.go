@@ -324,6 +324,7 @@ func TestLargeCommandsWaitForRoom(t *testing.T) {
 	go io.WriteString(second.nc, pub("t", body))
 	second.ok()
 	stuck.closed()
+	reserved("0")
 
 	if err := n.received.TryTake("another", 8<<20); err != nil {
 		t.Fatal(err)

@@ -100,8 +100,9 @@ func FuzzAuthAnswer(f *testing.F) {
 				t.Errorf("%+v", p.grants[i])
 			}
 		}
-		p.Allows(Publish, "t", "")
-		p.AllowsNode(Admin)
+		for on := ofNode; on <= ofSomeTopic; on++ {
+			May(p, Publish|Admin, Resource{scope: on, topic: "t"})
+		}
 	})
 }
 

@@ -15,10 +15,12 @@ type Access uint8
 const (
 	Open       Access = iota
 	Publish           // on the topic
-	View              // on the topic, and on the channel if one is named
+	View              // on the channel that is named; on the topic as a whole if none is
+	ViewTopic         // on the topic as a whole
 	ViewAny           // like View, but on everything if the query names no topic
+	ViewSome          // on a channel of the topic: the answer tells of no other; on everything if the query names no topic
 	ViewNode          // View on everything
-	Admin             // on the channel that is named
+	Admin             // on the channel that is named; on the topic as a whole if none is
 	AdminTopic        // on the topic as a whole: a grant for some of its channels is not enough
 	Feed              // Publish or Admin on a topic that a request's body or a setting names as the target of messages
 	Node              // Admin on everything
