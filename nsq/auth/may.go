@@ -24,9 +24,9 @@ func Node() Resource { return Resource{} }
 // Topic is a topic without regard to its channels: to publish needs no more.
 func Topic(name string) Resource { return Resource{scope: ofTopic, topic: name} }
 
-// WholeTopic is a topic with all channels that it could have. Whoever has rights on some channels only has none on it:
-// to read all its messages (Subscribe, on the native port), to look at its settings and traces (View), to create, empty,
-// pause and delete it, to peek at it, and to change its settings (Admin).
+// WholeTopic is a topic with all channels that it could have. Whoever has rights on some channels only has none on it.
+// Subscribe is to read all its messages, on the native port; View to look at its settings and traces; Admin to create,
+// empty, pause and delete it, to peek at it, and to change its settings.
 func WholeTopic(name string) Resource { return Resource{scope: ofAll, topic: name} }
 
 // Channel is one channel of a topic.
