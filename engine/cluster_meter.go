@@ -100,7 +100,11 @@ func (cn *clusterNode) describe(out *StorageStats) {
 	out.OlderMetadata = int(cn.olderMetadata.Load())
 	out.UnknownTopics = len(cn.unknown.names())
 	if cn.opts.StoreState != nil {
-		out.StoreMembersApart = len(cn.opts.StoreState().Apart)
+		state := cn.opts.StoreState()
+		out.StoreMembersApart = len(state.Apart)
+		if state.Fault != "" {
+			out.StoreMemberFailed = 1
+		}
 	}
 	if snap := cn.snapshot(); snap != nil {
 		view := cn.view()

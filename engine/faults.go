@@ -72,6 +72,11 @@ var faults = []struct {
 			"have no majority; look at the network and at cluster-peers; the node's health names those that live",
 	},
 	{
+		"store_member_failed", func(s *StorageStats) int64 { return int64(s.StoreMemberFailed) },
+		"the etcd member on this node has stopped, or its ports do not answer: with one more fault the metadata store may " +
+			"have no majority; the node's health says why, and what to do",
+	},
+	{
 		"nodes_unconnected", func(s *StorageStats) int64 { return int64(s.NodesUnconnected) },
 		"nodes live to which this one has had no connection for longer than a lease: neither stores what the other leads; " +
 			"the node's health names them; look at the network, cluster-address, and the cluster's secret or certificates",

@@ -189,5 +189,5 @@ func TestImportGraph(t *testing.T) {
 	} {
 		onlyBelow(t, all, pkg, below, foreign)
 	}
-	onlyBelow(t, all, "cluster/etcd", []string{"cluster/kv", "netproto"}, []string{"testing"})
+	onlyBelow(t, all, "cluster/etcd", []string{"cluster/kv", "netproto", "internal/descriptors"}, []string{"testing"})
 }

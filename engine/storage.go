@@ -50,6 +50,8 @@ type StorageStats struct {
 	OlderMetadata int `json:"older_metadata"`
 	// StoreMembersApart: members of the metadata store that the member on this node cannot reach.
 	StoreMembersApart int `json:"store_members_apart"`
+	// StoreMemberFailed is 1 while the member of the metadata store on this node does not do its part.
+	StoreMemberFailed int `json:"store_member_failed"`
 	// NodesUnconnected: living nodes to which this node has had no connection for longer than a lease.
 	NodesUnconnected int `json:"nodes_unconnected"`
 	DamagedCopies    int `json:"damaged_copies"` // copies of partitions with a range that cannot be read

@@ -3,7 +3,6 @@ package etcd
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,13 +21,10 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"google.golang.org/grpc"
 )
-
-type tlsInfo = transport.TLSInfo
 
 const (
 	probeTimeout    = 500 * time.Millisecond
@@ -112,25 +108,27 @@ func decide(name, peerURL string, members []known) (entry, known) {
 }
 
 // bringUp starts etcd, however long it takes to get a place in the cluster. It gives up at Close, if etcd cannot start
-// from its log, and on errors that waiting does not cure. What etcd's code panics with on this goroutine becomes an
-// error.
+// from its log, and on errors that waiting does not cure: not on a shortage of descriptors or of space, which is a fault
+// (see Fault). What etcd's code panics with on this goroutine becomes an error.
 func (m *Member) bringUp() (server *embed.Etcd, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			server, err = nil, m.o.unusable(m.o.readBy(string(debug.Stack())), fmt.Sprint(p))
-		}
-	}()
 	for {
-		w, err := m.wayIn()
-		if err != nil {
+		w, err := m.way()
+		found := err == nil
+		if found {
+			if server, err = m.enterBy(w); err == nil {
+				return server, nil
+			}
+		}
+		switch fault := m.lacks(err); {
+		case m.ctx.Err() != nil:
+			return nil, m.ctx.Err()
+		case fault != nil:
+			if m.setFault(fault); !m.waitOut(fault, true) {
+				return nil, m.ctx.Err()
+			}
+			continue
+		case !found || !errors.Is(err, errTryAgain):
 			return nil, err
-		}
-		server, err := m.start(w)
-		if err == nil {
-			return server, nil
-		}
-		if hasLog(m.o.Dir) {
-			return nil, m.o.unusable(m.o.Dir, err.Error())
 		}
 		m.o.Log.Warn("the embedded etcd member could not enter its cluster and tries again", "error", err)
 		if !pause(m.ctx, startRetryPause) {
@@ -139,10 +137,44 @@ func (m *Member) bringUp() (server *embed.Etcd, err error) {
 	}
 }
 
+// way is wayIn, with an error in place of a panic.
+func (m *Member) way() (w way, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = m.o.unusable(m.o.readBy(string(debug.Stack())), fmt.Sprint(p))
+		}
+	}()
+	return m.wayIn()
+}
+
+// enterBy starts etcd and opens its ports. It returns errTryAgain if another attempt may succeed.
+func (m *Member) enterBy(w way) (*embed.Etcd, error) {
+	all, err := m.listen()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errTryAgain, err)
+	}
+	server, err := m.start(w)
+	if err == nil {
+		m.open(all)
+		return server, nil
+	}
+	for _, ln := range all {
+		_ = ln.Close()
+	}
+	if has, logErr := hasLog(m.o.Dir); logErr != nil || !has {
+		return nil, fmt.Errorf("%w: %w", errTryAgain, errors.Join(err, logErr))
+	}
+	return nil, m.o.unusable(m.o.Dir, err.Error())
+}
+
 // wayIn decides how to start. With an empty directory it waits until the decision is certain.
 func (m *Member) wayIn() (way, error) {
 	first := way{cluster: m.initialCluster(nil), state: embed.ClusterStateFlagNew}
-	if hasLog(m.o.Dir) {
+	has, err := hasLog(m.o.Dir)
+	if err != nil {
+		return way{}, err
+	}
+	if has {
 		if err := checkFiles(m.o.Dir); err != nil {
 			return way{}, m.o.damaged(err)
 		}
@@ -156,8 +188,8 @@ func (m *Member) wayIn() (way, error) {
 			return way{}, err
 		}
 	}
-	if hasLog(m.o.Dir) {
-		return first, nil // etcd takes everything from its log
+	if has, err = hasLog(m.o.Dir); err != nil || has { // again, as checkPast may have set the files aside
+		return first, err // etcd takes everything from its log
 	}
 	// A database without a log is left over from an interrupted start or a lost disk, and cannot be trusted.
 	if err := os.RemoveAll(filepath.Join(m.o.Dir, "member")); err != nil {
@@ -287,9 +319,7 @@ func (m *Member) showEmpty() (hide func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("etcd: the embedded member cannot listen: %w", err)
 	}
-	if config := m.tls.server(); config != nil {
-		l = tls.NewListener(l, config)
-	}
+	l = newGate(l, m.tls.server(nil), m.o.Log)
 	server := &http.Server{
 		ReadTimeout: probeTimeout, WriteTimeout: probeTimeout,
 		// The other voters give up a probe once another answer has come.
@@ -481,8 +511,12 @@ func (m *Member) peerURL(v Voter) string { return m.o.TLS.scheme() + "://" + v.P
 
 func urls(scheme, address string) []url.URL { return []url.URL{{Scheme: scheme, Host: address}} }
 
-// hasLog says whether dir has etcd's write-ahead log, which etcd creates in one atomic step.
-func hasLog(dir string) bool {
-	logs, err := filepath.Glob(filepath.Join(dir, "member", "wal", "*.wal"))
-	return err == nil && len(logs) > 0
+// hasLog says whether dir has etcd's write-ahead log, which etcd creates in one atomic step. An error is not an answer:
+// who has no log is a new member, and its files are removed.
+func hasLog(dir string) (bool, error) {
+	names, err := logNames(filepath.Join(dir, memberDir, "wal"))
+	if err != nil {
+		return false, fmt.Errorf("etcd: whether the embedded member has a log cannot be told: %w", err)
+	}
+	return len(names) > 0, nil
 }

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -27,19 +28,19 @@ import (
 const groundEvery = time.Second
 
 // watchGround runs on its own goroutine from when etcd runs until it stops. The kernel tells it of changes.
-func (m *Member) watchGround(server *embed.Etcd) {
+func (m *Member) watchGround(ctx context.Context, server *embed.Etcd) {
 	stopped := server.Server.StopNotify()
-	told := m.notices(stopped)
+	told := m.notices(ctx, stopped)
 	tick := time.NewTicker(groundEvery)
 	defer tick.Stop()
 	g := ground{dir: filepath.Join(m.o.Dir, memberDir)}
 	for {
-		if found := g.look(); found != nil && m.ctx.Err() == nil {
+		if found := g.look(); found != nil && ctx.Err() == nil {
 			m.o.Fatal(m.o.damaged(found))
 			return
 		}
 		select {
-		case <-m.ctx.Done():
+		case <-ctx.Done():
 			return
 		case <-stopped:
 			return
@@ -51,7 +52,7 @@ func (m *Member) watchGround(server *embed.Etcd) {
 
 // notices returns a channel that gets a value after the database was written or cut, or a file of the member has lost
 // its name. Without the kernel's help, of which each user has a limited share, nothing comes.
-func (m *Member) notices(stopped <-chan struct{}) <-chan struct{} {
+func (m *Member) notices(ctx context.Context, stopped <-chan struct{}) <-chan struct{} {
 	told := make(chan struct{}, 1)
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -67,7 +68,7 @@ func (m *Member) notices(stopped <-chan struct{}) <-chan struct{} {
 	f := os.NewFile(uintptr(fd), "inotify")
 	go func() {
 		select {
-		case <-m.ctx.Done():
+		case <-ctx.Done():
 		case <-stopped:
 		}
 		_ = f.Close() // ends the reads

@@ -21,8 +21,8 @@ import (
 // nobody out.
 func Leave(ctx context.Context, o MemberOptions) error {
 	o.setDefaults()
-	if !hasLog(o.Dir) {
-		return nil
+	if has, err := hasLog(o.Dir); err != nil || !has {
+		return err
 	}
 	tls, err := o.TLS.open()
 	if err != nil {

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -55,8 +57,13 @@ func serverLogger(log *slog.Logger, closing func() bool, last zapcore.CheckWrite
 	return zap.New(sampled, zap.WithPanicHook(last), zap.WithFatalHook(last))
 }
 
-// lastHook ends the process in place of a panic of etcd, or of an exit without a word.
-type lastHook struct{ o *MemberOptions }
+// lastHook is in place of a panic of etcd, or of an exit without a word. If a lack of descriptors or of space is the
+// cause, or a disk that fails, it ends the goroutine that cannot go on, and tells serve, which ends etcd: the node's
+// messages do not depend on this member. Otherwise its files are wrong, and the process ends.
+type lastHook struct {
+	o      *MemberOptions
+	broken chan<- error
+}
 
 // OnWrite implements zapcore.CheckWriteHook. It runs on the goroutine that would panic, after the line was logged.
 func (h lastHook) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
@@ -70,33 +77,85 @@ func (h lastHook) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
 		}
 	}
 	stack := string(debug.Stack())
-	h.o.Log.Debug("the embedded etcd ends the process", "stack", stack)
-	h.o.Fatal(h.o.ended(e.Message, cause, stack))
-	panic("BUG: MemberOptions.Fatal returned: " + e.Message)
-}
-
-// lastWords returns the hook for etcd's panics and fatal lines; nil: as etcd does.
-func (o *MemberOptions) lastWords() zapcore.CheckWriteHook {
-	if o.Fatal == nil {
-		return nil
+	h.o.Log.Debug("the embedded etcd cannot go on", "stack", stack)
+	err := h.o.ended(e.Message, cause, stack)
+	switch {
+	case isShortage(err) || isDiskFault(err):
+		select {
+		case h.broken <- err:
+		default: // another goroutine has said so, too
+		}
+		runtime.Goexit()
+	case h.o.Fatal != nil:
+		h.o.Fatal(err)
+		panic("BUG: MemberOptions.Fatal returned: " + e.Message)
+	case e.Level == zapcore.FatalLevel:
+		zapcore.WriteThenFatal.OnWrite(e, fields)
 	}
-	return lastHook{o}
+	zapcore.WriteThenPanic.OnWrite(e, fields)
 }
 
-// ended says in one sentence why etcd ends the process. stack is of the goroutine that found it.
-func (o *MemberOptions) ended(message string, cause error, stack string) error {
-	for _, disk := range []error{
-		syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EROFS, syscall.EMFILE, syscall.ENFILE,
-	} {
-		if errors.Is(cause, disk) {
-			return fmt.Errorf("etcd: the embedded member cannot write to %s: %w; the messages are unharmed, and the node can "+
-				"be started again when that is cured", o.Dir, cause)
+// shortages are what passes without a change of the member's files.
+var shortages = []syscall.Errno{
+	syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM, syscall.EAGAIN, syscall.EROFS,
+}
+
+func isShortage(err error) bool {
+	return slices.ContainsFunc(shortages, func(e syscall.Errno) bool { return errors.Is(err, e) })
+}
+
+func isDiskFault(err error) bool { return errors.Is(err, syscall.EIO) }
+
+// errnoOf returns what of the system's errors a text has that lost them; nil: none.
+func errnoOf(text string) error {
+	for _, e := range append(slices.Clone(shortages), syscall.EIO) {
+		if strings.Contains(text, e.Error()) {
+			return e
 		}
 	}
-	if cause != nil {
+	return nil
+}
+
+// ended says in one sentence why etcd cannot go on. stack is of the goroutine that found it.
+func (o *MemberOptions) ended(message string, cause error, stack string) error {
+	if cause != nil && !isShortage(cause) && !isDiskFault(cause) {
+		if e := errnoOf(cause.Error()); e != nil {
+			cause = fmt.Errorf("%w (%w)", cause, e)
+		}
+	}
+	switch {
+	case isDiskFault(cause):
+		return o.stops(message, cause, "restart the node when the disk works")
+	case isShortage(cause):
+		return o.stops(message, cause, startsAgain)
+	case cause != nil:
 		message += ": " + cause.Error()
 	}
 	return o.unusable(o.readBy(stack), message)
+}
+
+// errStops is of a member that stops although its files are not damaged.
+var errStops = errors.New("etcd: the embedded member of this node has stopped")
+
+const startsAgain = "it starts again by itself when that is cured"
+
+func (o *MemberOptions) stops(message string, cause error, what string) error {
+	return fmt.Errorf("%w: it cannot use its files in %s (%s: %w). This node goes on as a client of the other members, and "+
+		"its messages are unharmed; %s", errStops, o.Dir, message, cause, what)
+}
+
+// lacks returns the fault because of which etcd could not start with err; nil: the reason is another one.
+func (m *Member) lacks(err error) error {
+	const doing = "it could not start"
+	switch lack := shortage(m.o.Dir); {
+	case errors.Is(err, errStops):
+		return err
+	case isShortage(err):
+		return m.o.stops(doing, err, startsAgain)
+	case isShortage(lack):
+		return m.o.stops(doing, lack, startsAgain)
+	}
+	return nil
 }
 
 // readBy returns the file or the folder that a goroutine of etcd was using.

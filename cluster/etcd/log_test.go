@@ -2,8 +2,11 @@ package etcd
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"go.uber.org/zap"
@@ -47,7 +50,7 @@ func TestLastWordsNameTheFile(t *testing.T) {
 				t.Error("etcd goes on")
 			}
 		}()
-		serverLogger(o.Log, func() bool { return false }, o.lastWords()).
+		serverLogger(o.Log, func() bool { return false }, lastHook{o: &o}).
 			Panic("execute job failed", zap.String("job", "x"), zap.Any("panic", "assertion failed: page 7"))
 	}()
 	if said == nil || !errors.Is(said, ErrDirectory) ||
@@ -61,6 +64,38 @@ func TestLastWordsNameTheFile(t *testing.T) {
 	} {
 		if err := o.ended("x", nil, stack); !strings.Contains(err.Error(), "cannot be used: "+file) {
 			t.Errorf("%s: it says %v", stack, err)
+		}
+	}
+}
+
+// A lack of descriptors or of space, and a disk that fails, end the goroutine that found it, and neither the process
+// nor the files, also where etcd has lost the error and kept its text.
+func TestFatalLinesOfShortages(t *testing.T) {
+	t.Parallel()
+	for _, cause := range []error{
+		fmt.Errorf("open x: %w", syscall.EMFILE), &os.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC},
+		errors.New("sync x: input/output error"), fmt.Errorf("mmap: %w", syscall.ENOMEM),
+	} {
+		broken, over, went := make(chan error, 1), make(chan struct{}), true
+		o := MemberOptions{Dir: "/data/etcd", Voters: many(3), Log: slog.New(slog.DiscardHandler)}
+		o.Fatal = func(err error) { t.Errorf("%v: the process ends: %v", cause, err) }
+		log := serverLogger(o.Log, func() bool { return false }, lastHook{&o, broken})
+		go func() {
+			defer close(over)
+			log.Fatal("failed to purge wal file", zap.Error(cause))
+			went = false
+		}()
+		<-over
+		if !went {
+			t.Errorf("%v: the goroutine goes on", cause)
+		}
+		select {
+		case err := <-broken:
+			if errors.Is(err, ErrDirectory) || !strings.Contains(err.Error(), "failed to purge wal file: "+cause.Error()) {
+				t.Errorf("it says %v", err)
+			}
+		default:
+			t.Errorf("%v: nobody is told", cause)
 		}
 	}
 }

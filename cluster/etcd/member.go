@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
@@ -52,8 +51,9 @@ type MemberOptions struct {
 	EntersPrefix string
 	// Anew is the command that sets the member's files aside, for a sentence about files that are damaged.
 	Anew string
-	// Fatal ends the process after etcd has found that it cannot go on, instead of a panic or an exit without a word.
-	// The error is ErrDirectory unless the disk failed. It does not return. nil: as etcd does.
+	// Fatal ends the process after etcd has found its files damaged, instead of a panic or an exit without a word. The
+	// error is ErrDirectory, unless etcd could not be ended after a shortage and leads. It does not return. nil: as etcd
+	// does. A shortage (of descriptors, of space) or a disk that fails ends only etcd: see Fault.
 	Fatal func(error) `json:"-"`
 
 	// UnsafeNoFsync makes tests fast. After a power cut, a member that ran with it may have forgotten what it promised.
@@ -95,6 +95,13 @@ type Member struct {
 	before  map[string][]Voter // see formerly
 	counted int                // see memberCount; 0: unknown
 	apart   []string           // see Apart; replaced as a whole
+	fault   string             // see Fault: etcd has stopped
+	deaf    string             // see Fault: a port does not accept
+
+	broken chan error // of the etcd that runs: a fatal line that ends only it; one place
+	// sockets and fronts are of the etcd that runs. They belong to the goroutine of run, and to who has started etcd.
+	sockets *sockets
+	fronts  []*front
 }
 
 // Start begins a member, and returns once it knows that the member's addresses are free; Ready waits until the member
@@ -125,12 +132,13 @@ func Start(o MemberOptions) (*Member, error) {
 	}
 	m := &Member{
 		o: o, self: self, ready: make(chan struct{}), done: make(chan struct{}), tls: tls, http: tls.client(),
+		broken: make(chan error, 1),
 	}
 	if m.shown, err = tls.show(); err != nil {
 		return nil, err
 	}
 	m.ctx, m.stop = context.WithCancel(context.Background())
-	if err := m.config(way{cluster: m.initialCluster(nil), state: embed.ClusterStateFlagNew}).Validate(); err != nil {
+	if err := m.config(way{cluster: m.initialCluster(nil), state: embed.ClusterStateFlagNew}, peerSocket, clientSocket).Validate(); err != nil {
 		m.stop()
 		m.shown.close()
 		return nil, fmt.Errorf("etcd: the embedded member cannot run with these settings: %w", err)
@@ -218,106 +226,13 @@ func (m *Member) Close() error {
 	return nil
 }
 
-func (m *Member) run() {
-	defer close(m.done)
-	defer m.shown.close()
-	defer m.http.CloseIdleConnections()
-	for strandings := 0; ; strandings++ {
-		server, err := m.bringUp()
-		if err != nil {
-			m.end(err)
-			return
-		}
-		if !m.serve(server, strandings < maxStrandings) {
-			return
-		}
-		m.o.Log.Info("the embedded etcd member starts again: it has learned of addresses that no longer hold")
-	}
-}
-
-// serve waits while etcd runs, and shuts it down. It returns whether to start again, which it proposes only if
-// mayRepeat is set and the member has not been ready yet.
-func (m *Member) serve(server *embed.Etcd, mayRepeat bool) (again bool) {
-	var after sync.WaitGroup
-	defer after.Wait()
-	defer m.shutDown(server)
-	m.waitingFor("a majority of the members")
-	if m.o.Fatal != nil {
-		after.Go(func() { m.watchGround(server) })
-	}
-	ready := server.Server.ReadyNotify()
-	look := time.NewTicker(strandedAfter)
-	defer look.Stop()
-	for {
-		select {
-		case <-ready:
-			ready = nil
-			look.Stop()
-			if err := m.agreeToServe(server); err != nil {
-				m.end(err)
-				return false
-			}
-			close(m.ready)
-			after.Go(func() { m.settle(server) })
-			after.Go(func() { m.watchOthers(server) })
-			after.Go(func() { m.keepRoom(server) })
-		case <-look.C:
-			if ready != nil && mayRepeat && m.stranded(server) {
-				return true
-			}
-		case err := <-server.Err():
-			m.end(fmt.Errorf("%w: %w", ErrMemberStopped, err))
-			return false
-		case <-server.Server.StopNotify():
-			m.end(fmt.Errorf("%w: it was removed from its cluster, or its disk failed; its log lines say which. "+
-				"If another node took its place, give this one a new name; otherwise empty %s and start again",
-				ErrMemberStopped, m.o.Dir))
-			return false
-		case <-m.ctx.Done():
-			return false
-		}
-	}
-}
-
-// end records why the member ended, unless Close ended it.
-func (m *Member) end(err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.ctx.Err() == nil {
-		m.err = err
-	}
-}
-
-func (m *Member) shutDown(server *embed.Etcd) {
-	m.mu.Lock()
-	rpc := m.rpc
-	m.mu.Unlock()
-	if rpc != nil {
-		// etcd would wait seconds for the watches of other nodes to end by themselves.
-		hang := time.AfterFunc(goodbyeTime, rpc.Stop)
-		rpc.GracefulStop()
-		hang.Stop()
-	}
-	// etcd also gives a new leader the whole time of a request, which is wasted when all members stop at once.
-	hurry := time.AfterFunc(2*m.o.Election, server.Server.HardStop)
-	server.Close()
-	hurry.Stop()
-}
-
-// start runs etcd with the way into the cluster that was decided. All goroutines of etcd get a label, for the trace of
-// a panic that nobody can recover from. The next start finds what was damaged.
-func (m *Member) start(w way) (server *embed.Etcd, err error) {
-	label := pprof.Labels("embedded etcd", m.o.Dir+"; the messages are unharmed: start the node again, it says what to do")
-	pprof.Do(m.ctx, label, func(context.Context) { server, err = embed.StartEtcd(m.config(w)) })
-	return server, err
-}
-
-func (m *Member) config(w way) *embed.Config {
+// config has the names of the sockets at which etcd listens.
+func (m *Member) config(w way, peerAt, clientAt string) *embed.Config {
 	c := embed.NewConfig()
 	c.Name, c.Dir = m.o.Name, m.o.Dir
 	scheme := m.o.TLS.scheme()
-	c.ListenPeerUrls, c.AdvertisePeerUrls = urls(scheme, m.o.ListenPeer), urls(scheme, m.self.Peer)
-	c.ListenClientUrls, c.AdvertiseClientUrls = urls(scheme, m.o.ListenClient), urls(scheme, m.self.Client)
+	c.ListenPeerUrls, c.AdvertisePeerUrls = urls("unix", peerAt), urls(scheme, m.self.Peer)
+	c.ListenClientUrls, c.AdvertiseClientUrls = urls("unix", clientAt), urls(scheme, m.self.Client)
 	c.InitialCluster, c.InitialClusterToken, c.ClusterState = w.cluster, m.o.Token, w.state
 	c.ForceNewCluster = w.force
 	c.TickMs, c.ElectionMs = uint(m.o.Heartbeat.Milliseconds()), uint(m.o.Election.Milliseconds())
@@ -328,18 +243,15 @@ func (m *Member) config(w way) *embed.Config {
 	c.UserHandlers = map[string]http.Handler{saysPath: m.says()}
 	c.UnsafeNoFsync = m.o.UnsafeNoFsync
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(
-		serverLogger(m.o.Log, func() bool { return m.ctx.Err() != nil }, m.o.lastWords()))
+		serverLogger(m.o.Log, func() bool { return m.ctx.Err() != nil }, lastHook{&m.o, m.broken}))
 	c.ServiceRegister = func(s *grpc.Server) {
 		m.mu.Lock()
 		m.rpc = s
 		m.mu.Unlock()
 	}
 	if !m.o.TLS.empty() {
-		for _, info := range []*tlsInfo{&c.ClientTLSInfo, &c.PeerTLSInfo} {
-			info.TrustedCAFile, info.CertFile, info.KeyFile = m.shownTLS()
-			info.ClientCertAuth = true
-			info.SkipClientSANVerify = m.o.TLS.AnyAddress
-		}
+		// With this it dials other members. Who dials this one is the fronts' concern.
+		c.PeerTLSInfo.TrustedCAFile, c.PeerTLSInfo.CertFile, c.PeerTLSInfo.KeyFile = m.shownTLS()
 		// etcd overwrites the infos' own MinVersion with this.
 		if c.TlsMinVersion = "TLS1.3"; m.o.TLS.minVersion() < tls.VersionTLS13 {
 			c.TlsMinVersion = "TLS1.2"

@@ -221,7 +221,7 @@ func (m *Member) voter(name string) *Voter {
 
 // settle has this member's address in the membership replaced by the one that it has now. It runs on its own goroutine
 // from when the member has a majority until that is done, or the member stops.
-func (m *Member) settle(server *embed.Etcd) {
+func (m *Member) settle(ctx context.Context, server *embed.Etcd) {
 	s := server.Server
 	for wait := settlePause; ; wait = min(2*wait, maxSettlePause) {
 		own := s.Cluster().Member(s.MemberID())
@@ -230,17 +230,17 @@ func (m *Member) settle(server *embed.Etcd) {
 			return
 		}
 		old := own.PeerURLs
-		err := m.update(server, want)
+		err := m.update(ctx, server, want)
 		if errors.Is(err, membership.ErrPeerURLexists) {
 			// The member that had this address has not told its own yet, and perhaps waits for this one in turn.
 			if alias := marked(m.o.TLS.scheme(), m.o.Name, m.self.Peer); !slices.Equal(old, []string{alias}) {
-				err = m.update(server, alias)
+				err = m.update(ctx, server, alias)
 			}
 		}
 		if err == nil {
 			m.o.Log.Info("the other etcd members know the new address of this one", "before", old, "now", m.self.Peer)
 			wait = settlePause
-		} else if m.ctx.Err() == nil {
+		} else if ctx.Err() == nil {
 			m.o.Log.Debug("the address of this etcd member cannot be replaced yet", "error", err)
 		}
 		select {
@@ -248,14 +248,14 @@ func (m *Member) settle(server *embed.Etcd) {
 			return
 		default:
 		}
-		if !pause(m.ctx, wait) {
+		if !pause(ctx, wait) {
 			return
 		}
 	}
 }
 
-func (m *Member) update(server *embed.Etcd, peerURL string) error {
-	ctx, cancel := context.WithTimeout(m.ctx, changeTimeout)
+func (m *Member) update(ctx context.Context, server *embed.Etcd, peerURL string) error {
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
 	_, err := server.Server.UpdateMember(ctx, membership.Member{
 		ID: server.Server.MemberID(), RaftAttributes: membership.RaftAttributes{PeerURLs: []string{peerURL}},

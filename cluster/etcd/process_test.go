@@ -60,12 +60,18 @@ type child struct {
 
 func startChild(t *testing.T, o MemberOptions) *child {
 	t.Helper()
+	return startChildWith(t, o, "")
+}
+
+// startChildWith starts it after a command of the shell.
+func startChildWith(t *testing.T, o MemberOptions, first string) *child {
+	t.Helper()
 	o.Log = nil
 	options, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &child{cmd: exec.Command(os.Args[0])}
+	c := &child{cmd: exec.Command("/bin/sh", "-c", first+"\nexec \"$0\"", os.Args[0])}
 	c.cmd.Env = append(os.Environ(), childVariable+"="+string(options))
 	stdin, err1 := c.cmd.StdinPipe()
 	stdout, err2 := c.cmd.StdoutPipe()
@@ -229,3 +235,13 @@ func (c *cluster) leader() int {
 }
 
 var _ kv.Store = (*store)(nil)
+
+// inChild runs the calling test in a process of its own, with a variable.
+func inChild(t *testing.T, variable string) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), variable)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

@@ -140,7 +140,7 @@ func alone(
 	if err := o.check(at); err != nil {
 		return err
 	}
-	m := &Member{o: o, self: o.Voters[at]}
+	m := &Member{o: o, self: o.Voters[at], broken: make(chan error, 1)}
 	m.ctx, m.stop = context.WithCancel(ctx)
 	defer m.stop()
 	server, err := m.start(way{
@@ -152,6 +152,8 @@ func alone(
 	defer func() { m.stop(); m.shutDown(server) }()
 	select {
 	case <-server.Server.ReadyNotify():
+	case err := <-m.broken:
+		return err
 	case err := <-server.Err():
 		return err
 	case <-ctx.Done():

@@ -100,9 +100,9 @@ func (m *Member) Apart() []string {
 
 // watchOthers runs on its own goroutine from when the member has a majority until it stops. It asks the others at the
 // addresses at which etcd looks for them.
-func (m *Member) watchOthers(server *embed.Etcd) {
+func (m *Member) watchOthers(ctx context.Context, server *embed.Etcd) {
 	missed := make(map[string]int) // questions in a row, by member
-	for pause(m.ctx, apartEvery) {
+	for pause(ctx, apartEvery) {
 		select {
 		case <-server.Server.StopNotify():
 			return
@@ -153,19 +153,19 @@ func (m *Member) answersAt(name string, peerURLs []string) bool {
 // raises an alarm, with which the cluster takes no changes, and leaves the rest to an operator. Most of what fills a
 // database is old revisions, and room that is not given back, so the member frees both and takes its alarm back, if
 // that leaves enough.
-func (m *Member) keepRoom(server *embed.Etcd) {
+func (m *Member) keepRoom(ctx context.Context, server *embed.Etcd) {
 	s := server.Server
 	full := func(a *etcdserverpb.AlarmMember) bool {
 		return a.Alarm == etcdserverpb.AlarmType_NOSPACE && a.MemberID == uint64(s.MemberID())
 	}
-	for wait := apartEvery; pause(m.ctx, wait); {
+	for wait := apartEvery; pause(ctx, wait); {
 		select {
 		case <-s.StopNotify():
 			return
 		default:
 		}
 		if wait = apartEvery; slices.ContainsFunc(s.Alarms(), full) {
-			if err := m.makeRoom(server); err != nil {
+			if err := m.makeRoom(ctx, server); err != nil {
 				wait = roomPause
 				m.o.Log.Error("the embedded etcd is full, and no room can be made", "error", err, "again in", wait)
 			}
@@ -173,8 +173,8 @@ func (m *Member) keepRoom(server *embed.Etcd) {
 	}
 }
 
-func (m *Member) makeRoom(server *embed.Etcd) error {
-	ctx, cancel := context.WithTimeout(m.ctx, roomTimeout)
+func (m *Member) makeRoom(ctx context.Context, server *embed.Etcd) error {
+	ctx, cancel := context.WithTimeout(ctx, roomTimeout)
 	defer cancel()
 	c := v3client.New(server.Server)
 	defer c.Close()

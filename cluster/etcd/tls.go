@@ -22,14 +22,14 @@ import (
 // Cert in both roles.
 //
 // They can be replaced while nodes run: ReloadTLS and Member.ReloadTLS take what is in them for new connections. But
-// etcd reads the authority of those who dial a member only at the start.
+// etcd reads the authority of those whom a member dials only at the start.
 type TLSFiles struct {
 	CA   string
 	Cert string
 	Key  string
 	// MinVersion is that of crypto/tls; 0: TLS 1.3.
 	MinVersion uint16
-	// AnyAddress lets a member take a certificate of CA from any address. Otherwise the certificate must be for the
+	// AnyAddress lets a member take a certificate of CA from any address. Otherwise the certificate must be for the IP
 	// address that the client has.
 	AnyAddress bool
 }
@@ -120,17 +120,35 @@ func (c *currentTLS) client() *http.Client {
 	return &http.Client{Timeout: probeTimeout, Transport: t}
 }
 
-// server returns the server's configuration, which demands a certificate of the same authority from every client; nil
-// without TLS.
-func (c *currentTLS) server() *tls.Config {
+// server returns the configuration of a member's ports, which demands a certificate of the same authority from every
+// client; nil without TLS. admit says whether a certificate of the authority may enter; nil: each may. Sessions are not
+// resumed: a resumed one would go on trusting an authority that was removed.
+func (c *currentTLS) server(admit func(*x509.Certificate) error) *tls.Config {
 	if c.now.Load() == nil {
 		return nil
 	}
-	return &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+	return &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		config := c.now.Load().config.Clone()
 		config.ClientCAs, config.ClientAuth = config.RootCAs, tls.RequireAndVerifyClientCert
+		config.SessionTicketsDisabled = true
+		// Who speaks both gets HTTP/1.1: behind the front, HTTP/2 is for gRPC only, whose clients offer nothing else.
+		config.NextProtos = []string{"http/1.1", "h2"}
 		config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return config.GetClientCertificate(nil)
+		}
+		from := hello.Conn.RemoteAddr()
+		config.VerifyConnection = func(state tls.ConnectionState) error {
+			cert := state.PeerCertificates[0]
+			if !c.files.AnyAddress {
+				host, _, _ := net.SplitHostPort(from.String())
+				if err := cert.VerifyHostname(host); err != nil {
+					return err
+				}
+			}
+			if admit == nil {
+				return nil
+			}
+			return admit(cert)
 		}
 		return config, nil
 	}}

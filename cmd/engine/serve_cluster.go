@@ -351,7 +351,7 @@ func (p *clusterPart) dial(ctx context.Context, n *node, endpoints []string, log
 func (p *clusterPart) state() health.Store {
 	s := health.Store{Full: etcd.Full(p.kv)}
 	if p.member != nil {
-		s.Apart = p.member.Apart()
+		s.Apart, s.Fault = p.member.Apart(), p.member.Fault()
 	}
 	return s
 }

@@ -48,6 +48,10 @@ var statesOfFacts = map[string]stateOfFacts{
 	"members apart": {
 		store: health.Store{Apart: []string{"n1 (10.0.0.1:4255)"}}, stats: engine.StorageStats{StoreMembersApart: 1},
 	},
+	"member failed": {
+		store: health.Store{Fault: "etcd: the embedded member of this node has stopped"},
+		stats: engine.StorageStats{StoreMemberFailed: 1},
+	},
 	"not connected": {apart: time.Minute, stats: engine.StorageStats{NodesUnconnected: 1}},
 	"auth servers silent": {
 		facts: health.Facts{AuthSilence: "the auth servers have not answered for 1m0s"},

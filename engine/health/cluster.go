@@ -55,6 +55,7 @@ type View struct {
 type Store struct {
 	Full  string   // why it takes no changes, and what to do; "": it takes them
 	Apart []string // members, as NODE (HOST:PORT), that the member on this node cannot reach, sorted
+	Fault string   // why the member on this node does not do its part, and what to do; "": it does, or there is none
 }
 
 // Trusting returns the View of a node that believes the rows of the store, and knows nothing else.

@@ -236,6 +236,9 @@ func (c *Cluster) troubles() (all []string) {
 	if len(c.Unknown) > 0 {
 		all = append(all, fmt.Sprintf("%s unknown since %s", nodes(c.Unknown), Age(c.UnknownFor)))
 	}
+	if c.Store.Fault != "" {
+		all = append(all, "the metadata store has a member less: "+c.Store.Fault)
+	}
 	if apart := c.apart(); len(apart) > 0 {
 		all = append(all, "the etcd member on this node cannot reach "+strings.Join(apart, ", ")+
 			": if another one fails, the metadata store may have no majority; look at the network and at cluster-peers")

@@ -291,6 +291,7 @@ func collectCluster(w writer, m *engine.ClusterMeter, c *engine.Counters) {
 	w.set(storeUp, oneIf(m.Leased))
 	w.set(storeFull, oneIf(m.Store.Full != ""))
 	w.set(storeApart, float64(len(m.Store.Apart)))
+	w.set(storeFault, oneIf(m.Store.Fault != ""))
 	w.set(leaseLeft, m.LeaseLeft.Seconds())
 	w.set(controller, oneIf(m.Controller))
 	w.set(partitions, float64(m.InSync), "in_sync")

@@ -248,6 +248,8 @@ var (
 		"1 while the metadata store is full and takes no changes: nothing can be elected, moved or created.")
 	storeApart = define(ofCluster, gauge, "store_members_apart",
 		"Members of the embedded metadata store that the one on this node cannot reach; nodes that do not run count.")
+	storeFault = define(ofCluster, gauge, "store_member_failed",
+		"1 while the member of the embedded metadata store on this node has stopped or is not reached: the node goes on.")
 	leaseLeft = define(ofCluster, gauge, "lease_remaining_seconds",
 		"Time until this node's lease ends unless the metadata store extends it.")
 	controller = define(ofCluster, gauge, "controller",
