@@ -11,12 +11,14 @@ import (
 	"penstock/engine/meta"
 )
 
-// Members of the metadata store that the one on a node cannot reach are a fault of that node, which every node that is
-// asked for the state of the cluster shows.
+// Members of the metadata store that the one on a node cannot reach, or that one itself if it has stopped, are a fault
+// of that node, which every node that is asked for the state of the cluster shows.
 func TestFaultsOfMembersApart(t *testing.T) {
 	tc := newTestCluster(t, 2, func(o *engine.Options) {
 		if o.NodeID == "n1" {
-			o.Cluster.StoreState = func() health.Store { return health.Store{Apart: []string{"n2 (10.0.0.2:4255)"}} }
+			o.Cluster.StoreState = func() health.Store {
+				return health.Store{Apart: []string{"n2 (10.0.0.2:4255)"}, Fault: "it has stopped"}
+			}
 		}
 	})
 	n1 := engine.NumberOf(tc.nodes[0].e)
@@ -27,9 +29,11 @@ func TestFaultsOfMembersApart(t *testing.T) {
 			of, err = asked.e.FaultsOf(t.Context(), n1)
 			return err == nil
 		})
-		i := slices.IndexFunc(of, func(f engine.Fault) bool { return f.Name == "store_members_apart" })
-		if i < 0 || of[i].Count != 1 {
-			t.Errorf("%s says of %s: %+v", asked.name, tc.nodes[0].name, of)
+		for _, name := range []string{"store_members_apart", "store_member_failed"} {
+			i := slices.IndexFunc(of, func(f engine.Fault) bool { return f.Name == name })
+			if i < 0 || of[i].Count != 1 {
+				t.Errorf("%s says of %s: %+v", asked.name, tc.nodes[0].name, of)
+			}
 		}
 	}
 }

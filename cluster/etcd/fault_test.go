@@ -64,6 +64,22 @@ func TestMemberWhoseDiskFails(t *testing.T) {
 	}
 }
 
+// A lack is waited for until it is over, an error of the disk until the member ends.
+func TestFailedDiskIsWaitedForInVain(t *testing.T) {
+	t.Parallel()
+	for fault, again := range map[error]bool{syscall.EIO: false, syscall.EMFILE: true} {
+		m := &Member{o: MemberOptions{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}}
+		limit := 2 * startRetryPause
+		if again {
+			limit = enough
+		}
+		m.ctx = within(t, limit)
+		if got := m.waitOut(fmt.Errorf("x: %w", fault), true); got != again {
+			t.Errorf("after %v it starts again: %v", fault, got)
+		}
+	}
+}
+
 // Without a descriptor nobody can say whether there is a log: then it is not taken for a new member, whose files would
 // be removed, and no damage is found.
 func TestShortageIsNoLostLog(t *testing.T) {

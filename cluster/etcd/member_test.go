@@ -59,15 +59,15 @@ func TestQuorumLost(t *testing.T) {
 
 	var all sync.WaitGroup
 	for name, call := range map[string]func() error{
-		"List":      func() error { _, _, err := s.List(t.Context(), "a"); return err },
-		"Txn":       func() error { _, _, err := s.Txn(t.Context(), nil, []kv.Op{{Key: "lost"}}); return err },
+		"List": func() error { _, _, err := s.List(t.Context(), "a"); return err },
+		"Txn":  func() error { _, _, err := s.Txn(t.Context(), nil, []kv.Op{{Key: "lost"}}); return err },
 		"KeepAlive": func() (err error) {
 			for end := time.Now().Add(limit); err == nil && time.Now().Before(end); { // the leader leads for a moment
 				_, err = s.KeepAlive(t.Context(), lease)
 			}
 			return err
 		},
-		"Grant":     func() error { _, err := s.Grant(t.Context(), time.Second); return err },
+		"Grant": func() error { _, err := s.Grant(t.Context(), time.Second); return err },
 	} {
 		all.Go(func() {
 			began := time.Now()
