@@ -319,7 +319,7 @@ func (m *Member) showEmpty() (hide func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("etcd: the embedded member cannot listen: %w", err)
 	}
-	l = newGate(l, m.tls.server(nil), m.o.Log)
+	l = newGate(l, m.tls.server(m.o.Admit), m.o.Log)
 	server := &http.Server{
 		ReadTimeout: probeTimeout, WriteTimeout: probeTimeout,
 		// The other voters give up a probe once another answer has come.

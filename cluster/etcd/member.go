@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -51,6 +52,9 @@ type MemberOptions struct {
 	EntersPrefix string
 	// Anew is the command that sets the member's files aside, for a sentence about files that are damaged.
 	Anew string
+	// Admit says why a certificate of the authority must not reach the member's ports; nil: each may. It is called in
+	// handshakes, on any goroutine.
+	Admit func(*x509.Certificate) error `json:"-"`
 	// Fatal ends the process after etcd has found its files damaged, instead of a panic or an exit without a word. The
 	// error is ErrDirectory, unless etcd could not be ended after a shortage and leads. It does not return. nil: as etcd
 	// does. A shortage (of descriptors, of space) or a disk that fails ends only etcd: see Fault.

@@ -318,7 +318,7 @@ func (m *Member) listen() (all []net.Listener, err error) {
 
 // open lets members and clients reach etcd.
 func (m *Member) open(all []net.Listener) {
-	config := m.tls.server(nil)
+	config := m.tls.server(m.o.Admit)
 	m.fronts = []*front{
 		peerFront: newFront(newGate(all[peerFront], config, m.o.Log), m.sockets.path(peerSocket),
 			rafthttp.ConnWriteTimeout),

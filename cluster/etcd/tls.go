@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"google.golang.org/grpc/credentials"
@@ -29,7 +30,7 @@ type TLSFiles struct {
 	Key  string
 	// MinVersion is that of crypto/tls; 0: TLS 1.3.
 	MinVersion uint16
-	// AnyAddress lets a member take a certificate of CA from any address. Otherwise the certificate must be for the IP
+	// AnyAddress lets a member take a certificate of CA from any address. Otherwise the certificate must be for the
 	// address that the client has.
 	AnyAddress bool
 }
@@ -136,14 +137,11 @@ func (c *currentTLS) server(admit func(*x509.Certificate) error) *tls.Config {
 		config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return config.GetClientCertificate(nil)
 		}
-		from := hello.Conn.RemoteAddr()
 		config.VerifyConnection = func(state tls.ConnectionState) error {
 			cert := state.PeerCertificates[0]
-			if !c.files.AnyAddress {
-				host, _, _ := net.SplitHostPort(from.String())
-				if err := cert.VerifyHostname(host); err != nil {
-					return err
-				}
+			if !c.files.AnyAddress && !isFor(hello.Context(), cert, hello.Conn.RemoteAddr()) {
+				return fmt.Errorf("the certificate of %q is for %v %v, and not for the address from which it is shown",
+					cert.Subject.CommonName, cert.DNSNames, cert.IPAddresses)
 			}
 			if admit == nil {
 				return nil
@@ -152,6 +150,28 @@ func (c *currentTLS) server(admit func(*x509.Certificate) error) *tls.Config {
 		}
 		return config, nil
 	}}
+}
+
+// isFor says whether a certificate is for an address, as etcd does: for no host at all, for the IP address, or for a
+// name that has the address, or that the address has.
+func isFor(ctx context.Context, cert *x509.Certificate, from net.Addr) bool {
+	host, _, _ := net.SplitHostPort(from.String())
+	if len(cert.IPAddresses) == 0 && len(cert.DNSNames) == 0 || cert.VerifyHostname(host) == nil {
+		return true
+	}
+	if len(cert.DNSNames) == 0 {
+		return false
+	}
+	names, _ := net.DefaultResolver.LookupAddr(ctx, host)
+	if slices.ContainsFunc(names, func(name string) bool {
+		return cert.VerifyHostname(strings.TrimSuffix(name, ".")) == nil
+	}) {
+		return true
+	}
+	return slices.ContainsFunc(cert.DNSNames, func(name string) bool {
+		all, err := net.DefaultResolver.LookupHost(ctx, name)
+		return err == nil && slices.Contains(all, host)
+	})
 }
 
 // credentials returns what gRPC needs, or nil without TLS.

@@ -45,6 +45,7 @@ type clusterSettings struct {
 	etcdPasswordFile string
 
 	etcdTLS       etcd.TLSFiles
+	tlsNodes      string
 	trust         trust.Options
 	insecure      bool
 	maxHandshakes int
@@ -83,6 +84,9 @@ func clusterRows(c *clusterSettings) []*setting {
 			string(trust.NamesRequired), string(trust.NamesIgnored)),
 			"whether a certificate speaks only for the nodes that it names as its subject (CN) or as DNS names. auto: if it "+
 				"names nodes of the cluster; required: always; ignored: never, each speaks for every node"),
+		row("cluster-tls-nodes", "", text(&c.tlsNodes),
+			"NAME,... of further nodes, with * and ?, whose certificates reach the embedded etcd on this node before they have "+
+				"joined; only with cluster-tls-names = required, where others must be in cluster-peers or in the cluster"),
 		row("cluster-insecure", "false", boolean(&c.insecure),
 			"start without secret and certificates although other machines can reach the cluster's ports: whoever reaches "+
 				"them can read and change everything"),
@@ -303,6 +307,7 @@ func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) 
 		Prefix: cluster.NodeRows(keyPrefix(c.name)), Older: c.past(n, log), Fatal: endProcess, Anew: c.anew(n),
 		EntersPrefix: keyPrefix(c.name) + "restored",
 		Enters:       func(restored []kv.Entry) error { return c.checkMark(n, restored) },
+		Admit:        p.admits(c, peers),
 	}
 	o.ListenPeer, o.ListenClient = c.etcdListens(voters[self])
 	if err := c.seed(ctx, n, &o, log); err != nil {

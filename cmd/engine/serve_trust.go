@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -33,11 +35,17 @@ func (c *clusterSettings) checkTrust(n *node) (err error) {
 	return nil
 }
 
-// checkAddresses judges the addresses of the cluster's nodes before anything is opened.
+// checkAddresses judges the addresses and the names of the cluster's nodes before anything is opened.
 func (c *clusterSettings) checkAddresses() error {
 	if c.peers != "" {
 		if _, err := etcd.ParsePeers(c.peers); err != nil {
 			return err
+		}
+	}
+	for pattern := range strings.SplitSeq(c.tlsNodes, ",") {
+		if _, err := path.Match(pattern, ""); err != nil || strings.TrimSpace(pattern) != pattern {
+			return fmt.Errorf("cluster-tls-nodes: %q is no name of a node, with * and ? for what differs: write for example "+
+				"n4,n5 or n*", pattern)
 		}
 	}
 	if c.etcdEndpoints == "" {
@@ -107,6 +115,36 @@ func (c *clusterSettings) secureEtcd(n *node, voters []etcd.Voter, t *trust.Trus
 	}
 	c.etcdTLS, err = t.Etcd(filepath.Join(c.etcdDir(n), "tls"), hosts)
 	return err
+}
+
+// admits returns etcd.MemberOptions.Admit; nil if the certificates for etcd are not those of nodes.
+func (p *clusterPart) admits(c *clusterSettings, peers []etcd.Voter) func(*x509.Certificate) error {
+	if c.trust.CA == "" || c.etcdTLS.CA != c.trust.CA {
+		return nil
+	}
+	named := strings.Split(c.tlsNodes, ",")
+	return func(cert *x509.Certificate) error {
+		p.mu.Lock()
+		store := p.store
+		p.mu.Unlock()
+		known := make(map[string]bool)
+		for _, v := range peers {
+			known[v.Name] = true
+		}
+		if store != nil {
+			if snap := store.Snapshot(); snap != nil {
+				for _, node := range snap.Nodes {
+					known[node.Name] = true
+				}
+			}
+		}
+		return p.trust.MayEnter(cert, func(name string) bool {
+			return known[name] || slices.ContainsFunc(named, func(pattern string) bool {
+				ok, _ := path.Match(pattern, name) // checkAddresses has judged it
+				return ok
+			})
+		})
+	}
 }
 
 func (c *clusterSettings) etcdDir(n *node) string {
