@@ -1,6 +1,8 @@
 package etcd
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -10,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 )
@@ -131,19 +134,58 @@ func TestPortThatDoesNotAccept(t *testing.T) {
 	}
 }
 
-// The names of etcd's sockets are short, wherever the data directory is, and only its user reaches them.
+// The names of etcd's sockets are short, wherever the data directory is, and nothing is left of them in it.
 func TestSocketsOfADeepDirectory(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)
 	c.dir = filepath.Join(c.dir, strings.Repeat("a-long-name/", 20))
-	if err := os.MkdirAll(c.dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Join(c.options(0).Dir, socketsDir, "left"), 0o755)) // by a start that was killed
 	c.start(0)
 	c.ready(0)
 	put(t, c.dial(Options{}, 0), "a", "1")
-	info, err := os.Stat(filepath.Join(c.options(0).Dir, socketsDir))
-	if err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("%v %v", info.Mode(), err)
+	if _, err := os.Stat(filepath.Join(c.options(0).Dir, socketsDir)); !os.IsNotExist(err) {
+		t.Errorf("the sockets have names: %v", err)
 	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// etcd waits at its end for a lock that nobody releases. Its end has a bound, and as it leads, the process has to end:
+// nobody else would decide.
+func TestEtcdThatDoesNotEnd(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	o := c.options(0)
+	said := make(chan error, 1)
+	o.Fatal = func(err error) { said <- err }
+	o.setDefaults()
+	must(t, os.MkdirAll(o.Dir, 0o700))
+	m := &Member{o: o, self: o.Voters[0], broken: make(chan error, 1)}
+	m.ctx, m.stop = context.WithCancel(t.Context())
+	defer m.stop()
+	server, err := m.start(way{cluster: m.initialCluster(nil), state: embed.ClusterStateFlagNew})
+	must(t, err)
+	<-server.Server.ReadyNotify()
+	tx := server.Server.Backend().BatchTx()
+	tx.Lock()
+	began := time.Now()
+	ended := m.shutDown(server)
+	took := time.Since(began)
+	m.giveUp(server, m.o.stops("it holds a lock", syscall.EMFILE, startsAgain))
+	tx.Unlock()
+	if ended || took > 2*o.Election+closeLimit+5*time.Second {
+		t.Errorf("it has ended: %v, after %v", ended, took)
+	}
+	if err := <-said; !errors.Is(err, errStops) || !strings.Contains(err.Error(), "It leads") {
+		t.Errorf("it says %v", err)
+	}
+	if !strings.Contains(m.Fault(), "could not be ended") {
+		t.Errorf("it shows %q", m.Fault())
+	}
+	<-server.Server.StopNotify()
 }

@@ -3,16 +3,14 @@ package etcd
 import (
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 )
 
 // etcd takes every connection that comes, lets it be silent for ever, and gives its port for members up for good at the
-// first one for which there is no descriptor. So it listens on sockets in its directory, which only the node's user
-// reaches, and a front of ours stands at each port: it lets in who has proved something (gate), and carries the bytes.
-// TLS ends in the front, since only who computes the handshake sees that it is over. See decisions.md.
+// first one for which there is no descriptor. So it listens on sockets that only this process reaches (sockets), and a
+// front of ours stands at each port: it lets in who has proved something (gate), and carries the bytes. TLS ends in the
+// front, since only who computes the handshake sees that it is over. See decisions.md.
 
 // front is one port of the member. Member.fronts holds it while etcd runs.
 type front struct {
@@ -115,41 +113,3 @@ func transfer(to, from net.Conn, limit time.Duration) {
 		}
 	}
 }
-
-const (
-	socketsDir   = "sockets" // within the member's directory
-	peerSocket   = "peer"
-	clientSocket = "client"
-)
-
-// sockets is the directory in which etcd listens.
-type sockets struct {
-	dir *os.File
-}
-
-func openSockets(dir string) (*sockets, error) {
-	name := filepath.Join(dir, socketsDir)
-	err := os.MkdirAll(name, 0o700)
-	if err == nil {
-		err = os.Chmod(name, 0o700)
-	}
-	var f *os.File
-	if err == nil {
-		f, err = os.Open(name)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("etcd: the embedded member's directory for sockets cannot be used: %w", err)
-	}
-	return &sockets{f}, nil
-}
-
-// path returns a name of a socket that is short: the kernel takes 107 bytes, and the directory may have a longer name.
-func (s *sockets) path(socket string) string {
-	short := fmt.Sprintf("/proc/self/fd/%d", s.dir.Fd())
-	if _, err := os.Stat(short); err != nil {
-		short = s.dir.Name()
-	}
-	return filepath.Join(short, socket)
-}
-
-func (s *sockets) close() { _ = s.dir.Close() }

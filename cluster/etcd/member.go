@@ -142,7 +142,7 @@ func Start(o MemberOptions) (*Member, error) {
 		return nil, err
 	}
 	m.ctx, m.stop = context.WithCancel(context.Background())
-	if err := m.config(way{cluster: m.initialCluster(nil), state: embed.ClusterStateFlagNew}, peerSocket, clientSocket).Validate(); err != nil {
+	if err := m.config(way{cluster: m.initialCluster(nil), state: embed.ClusterStateFlagNew}, socketNames[peerFront], socketNames[clientFront]).Validate(); err != nil {
 		m.stop()
 		m.shown.close()
 		return nil, fmt.Errorf("etcd: the embedded member cannot run with these settings: %w", err)

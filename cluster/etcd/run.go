@@ -13,6 +13,8 @@ import (
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/rafthttp"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"golang.org/x/sys/unix"
 )
 
 // outcome says how a run of etcd ended.
@@ -181,7 +183,7 @@ func (m *Member) waitOut(fault error, soon bool) bool {
 			return false
 		}
 		err := shortage(m.o.Dir)
-		if err == nil {
+		if err == nil && roomFor(m.o.Dir, 2*wal.SegmentSizeBytes) { // it would stop again at the next file of its log
 			return true
 		}
 		m.o.Log.Debug("the embedded etcd member does not start again yet", "error", err)
@@ -191,7 +193,8 @@ func (m *Member) waitOut(fault error, soon bool) bool {
 // giveUp leaves an etcd alone that could not be ended after a fatal line: some of its goroutines wait for one that is gone.
 // It goes on voting, which harms nobody. But if it leads, nothing is applied anywhere, so then the process has to end.
 func (m *Member) giveUp(server *embed.Etcd, fault error) {
-	fault = fmt.Errorf("%w; it could not be ended, so restart this node when that is cured", fault)
+	fault = fmt.Errorf("%w. But it could not be ended, so it does not before this node is restarted: do that when it is "+
+		"cured", fault)
 	m.setFault(fault)
 	for leads := 0; pause(m.ctx, time.Second); {
 		if leads++; server.Server.Leader() != server.Server.MemberID() {
@@ -269,7 +272,7 @@ func (m *Member) start(w way) (server *embed.Etcd, err error) {
 	if m.sockets, err = openSockets(m.o.Dir); err != nil {
 		return nil, err
 	}
-	c := m.config(w, m.sockets.path(peerSocket), m.sockets.path(clientSocket))
+	c := m.config(w, m.sockets.path(peerFront), m.sockets.path(clientFront))
 	label := pprof.Labels("embedded etcd", m.o.Dir+"; the messages are unharmed: start the node again, it says what to do")
 	err = errAbandoned
 	started := make(chan struct{})
@@ -280,9 +283,17 @@ func (m *Member) start(w way) (server *embed.Etcd, err error) {
 				err = m.o.unusable(m.o.readBy(string(debug.Stack())), fmt.Sprint(p))
 			}
 		}()
-		pprof.Do(m.ctx, label, func(context.Context) { server, err = embed.StartEtcd(c) })
+		pprof.Do(m.ctx, label, func(context.Context) {
+			if server, err = embed.StartEtcd(c); err == nil {
+				err = m.sockets.hide()
+			}
+		})
 	}()
 	<-started
+	if err != nil && server != nil {
+		m.shutDown(server)
+		return nil, err
+	}
 	if err != nil {
 		m.sockets.close()
 		select {
@@ -320,9 +331,9 @@ func (m *Member) listen() (all []net.Listener, err error) {
 func (m *Member) open(all []net.Listener) {
 	config := m.tls.server(m.o.Admit)
 	m.fronts = []*front{
-		peerFront: newFront(newGate(all[peerFront], config, m.o.Log), m.sockets.path(peerSocket),
+		peerFront: newFront(newGate(all[peerFront], config, m.o.Log), m.sockets.address(peerFront),
 			rafthttp.ConnWriteTimeout),
-		clientFront: newFront(newGate(all[clientFront], config, m.o.Log), m.sockets.path(clientSocket), 0),
+		clientFront: newFront(newGate(all[clientFront], config, m.o.Log), m.sockets.address(clientFront), 0),
 	}
 }
 
@@ -349,6 +360,12 @@ func shortage(dir string) error {
 	defer os.Remove(f.Name())
 	_, err = f.Write(make([]byte, spareBytes))
 	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// roomFor says whether a directory's disk has room for more bytes.
+func roomFor(dir string, bytes int64) bool {
+	var disk unix.Statfs_t
+	return unix.Statfs(dir, &disk) != nil || int64(disk.Bavail)*disk.Bsize >= bytes
 }
 
 const (

@@ -233,3 +233,27 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 	}
 	return key
 }
+
+// A certificate is for an address by the address, by a name that has it, or if it is for no host.
+func TestCertificateIsForAnAddress(t *testing.T) {
+	t.Parallel()
+	from := func(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 1} }
+	for name, test := range map[string]struct {
+		cert x509.Certificate
+		from string
+		want bool
+	}{
+		"its address":    {x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}, "127.0.0.1", true},
+		"another one":    {x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}, "127.0.0.2", false},
+		"no host":        {x509.Certificate{}, "127.0.0.2", true},
+		"its name":       {x509.Certificate{DNSNames: []string{"localhost"}}, "127.0.0.1", true},
+		"another's name": {x509.Certificate{DNSNames: []string{"localhost"}}, "192.0.2.1", false},
+		"a name and an IP": {
+			x509.Certificate{DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(1, 1, 1, 1)}}, "127.0.0.1", true,
+		},
+	} {
+		if got := isFor(t.Context(), &test.cert, from(test.from)); got != test.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -103,7 +103,7 @@ func clusterRows(c *clusterSettings) []*setting {
 		row("etcd-client-address", "", text(&c.etcdClient),
 			"HOST:PORT the embedded etcd listens on for its clients; empty means the port of cluster-address + 2"),
 		row("etcd-data-path", "", text(&c.etcdDataPath),
-			"directory of the embedded etcd; empty means etcd in data-path. The node stops when this disk is full"),
+			"directory of the embedded etcd; empty means etcd in data-path. Its member stops while this disk is full, and the node uses the others"),
 		row("etcd-endpoints", "", text(&c.etcdEndpoints),
 			"HOST:PORT,... of an existing etcd to use instead of cluster-peers"),
 		row("etcd-user", "", text(&c.etcdUser), "user name for etcd-endpoints"),

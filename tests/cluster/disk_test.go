@@ -57,7 +57,7 @@ func volume(t *testing.T) *harness.Volume {
 }
 
 // D3: the disk of one node's data is full and then has room again. Nothing is lost, and nobody has to restart anything.
-// The node's etcd has its files on another disk: etcd ends its process when it cannot write, and the node with it.
+// The node's etcd has its files on another disk.
 func TestDiskFull(t *testing.T) {
 	needNet(t)
 	v := volume(t)
@@ -68,7 +68,7 @@ func TestDiskFull(t *testing.T) {
 	s.pass(2 * lease)
 	n := s.c.Nodes[0]
 	if !n.Running() {
-		t.Error("the node ended, and only its data path is full: etcd's files are elsewhere")
+		t.Error("the node ended, and only its data path is full")
 	}
 	if !strings.Contains(n.LogTail(1<<20), "the disk is full: publishing is refused") {
 		t.Error("the node does not say that its disk is full")
