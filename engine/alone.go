@@ -37,7 +37,7 @@ func (a alone) createTopic(_ context.Context, name string, o TopicOptions) (*Top
 	if o.Replicas > 1 {
 		return nil, fmt.Errorf("%w: a single node keeps one replica of it, not %d", ErrTopicOptions, o.Replicas)
 	}
-	t, err := a.makeTopic(name, o.Partitions)
+	t, err := a.makeTopic(name, &o)
 	e.mu.Lock()
 	switch {
 	case e.closed: // Close did not see the new topic, so its puts would never be answered
@@ -70,13 +70,14 @@ func (a alone) refuseIfPoisoned(parts []*part.Partition) {
 }
 
 // makeTopic makes a topic with its files; it does not list the topic. After an error it moves the files to the trash.
-func (a alone) makeTopic(name string, partitions int) (*Topic, error) {
+func (a alone) makeTopic(name string, o *TopicOptions) (*Topic, error) {
 	e := a.e
 	if err := e.store.Failure(); err != nil {
 		return nil, err
 	}
 	m := &dir.Topic{
-		Format: dir.TopicFormat, ID: e.host.NewUUID(), Name: name, Partitions: partitions, CreatedNs: e.now().UnixNano(),
+		Format: dir.TopicFormat, ID: e.host.NewUUID(), Name: name, Partitions: o.Partitions, CreatedNs: e.now().UnixNano(),
+		MadeBy: o.MadeBy, Settings: o.settings(),
 	}
 	t := newTopic(e, m)
 	if err := a.makeTopicFiles(t, m); err != nil {

@@ -166,7 +166,7 @@ func (s channelTopic) WriteControls(ctx context.Context, controls []core.Control
 func (s channelTopic) OpenDeadLetters(ctx context.Context, name string) (
 	publish func(context.Context, []base.Outgoing) []error, err error,
 ) {
-	to, err := s.t.e.deadLetterTopic(ctx, name)
+	to, err := s.t.e.deadLetterTopic(ctx, name, s.t.MadeBy())
 	if err != nil {
 		return nil, err
 	}

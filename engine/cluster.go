@@ -269,7 +269,7 @@ func (cn *clusterNode) imports() (all []meta.ImportedTopic) {
 	for _, t := range cn.e.topics {
 		im := meta.ImportedTopic{Topic: meta.Topic{
 			ID: t.shared.ID, Name: t.Name(), Partitions: len(t.partitions()), CreatedNs: t.created,
-			Settings: t.Settings().Stored(),
+			MadeBy: t.MadeBy(), Settings: t.Settings().Stored(),
 		}}
 		im.Topic.Settings.MinISR = 0 // a single node's value means nothing for a cluster's replicas
 		for _, pt := range t.partitions() {

@@ -92,6 +92,6 @@ func (e *Engine) isQuarantined(id uuid.UUID) bool {
 func topicMetaOf(mt *meta.Topic) *dir.Topic {
 	return &dir.Topic{
 		Format: dir.TopicFormat, ID: mt.ID, Name: mt.Name, Partitions: mt.Partitions, CreatedNs: mt.CreatedNs,
-		Settings: mt.EffectiveSettings().Stored(),
+		MadeBy: mt.MadeBy, Settings: mt.EffectiveSettings().Stored(),
 	}
 }

@@ -33,9 +33,10 @@ const (
 const TagHeader = channel.TagHeader
 
 // deadLetterTopic returns the dead-letter topic of that name. It creates the topic and its channel redriveChannel if
-// they do not exist, and waits until the channel is committed.
-func (e *Engine) deadLetterTopic(ctx context.Context, name string) (*Topic, error) {
-	t, err := e.CreateTopic(ctx, name, 0)
+// they do not exist, and waits until the channel is committed. The topic counts for the token for which that of the
+// dead letters counts (madeBy).
+func (e *Engine) deadLetterTopic(ctx context.Context, name, madeBy string) (*Topic, error) {
+	t, err := e.CreateTopicWith(ctx, name, TopicOptions{MadeBy: madeBy})
 	if err != nil {
 		return nil, err
 	}

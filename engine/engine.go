@@ -142,7 +142,8 @@ func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engin
 		MinSegmentBytes: o.MinSegmentBytes, MaxSegmentBytes: o.MaxSegmentBytes,
 		MaxOpenSegments: o.MaxOpenSegments, MaxMappedSegments: o.MaxMappedSegments, RetentionInterval: o.RetentionInterval,
 		MaxInboxBytes: o.MaxInboxBytes, MaxNodeInboxBytes: o.MaxNodeInboxBytes, MaxStateBytes: o.MaxStateBytes,
-		MaxRanges: o.MaxRanges, MaxReqTimeout: o.MaxReqTimeout,
+		TokenShare: o.TokenShare,
+		MaxRanges:  o.MaxRanges, MaxReqTimeout: o.MaxReqTimeout,
 		PublishTimeout: o.PublishTimeout, AdmitTimeout: o.AdmitTimeout, SlowCommit: o.SlowCommit,
 		UnknownKind: o.unknownKind, MarkAfter: o.markAfter, Startup: o.Startup,
 	})

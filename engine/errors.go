@@ -39,6 +39,10 @@ var (
 	ErrDeferTooLong   = base.ErrDeferTooLong
 	ErrTopicOptions   = base.ErrTopicOptions
 	ErrTooManyTopics  = base.ErrTooManyTopics
+	ErrShare          = base.ErrShare
+	ErrTopicShare     = base.ErrTopicShare
+	ErrPartitionShare = base.ErrPartitionShare
+	ErrStateShare     = base.ErrStateShare
 	ErrTooManyChans   = base.ErrTooManyChans
 	ErrOverloaded     = base.ErrOverloaded
 	ErrDeadline       = base.ErrDeadline

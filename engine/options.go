@@ -84,6 +84,12 @@ type Options struct {
 	// MaxStateBytes bounds the memory of the deferred messages and confirmed ranges of all partitions that this node
 	// has, as if it led them: about 300 bytes for each deferred message and channel. See ErrStateFull. (512 MiB)
 	MaxStateBytes int64
+	// TokenShare is how many percent of MaxTopics, MaxPartitions, MaxStateBytes and the state in a checkpoint the topics
+	// may take that were made for one token (TopicOptions.MadeBy); 100: there are no shares. (50)
+	TokenShare int
+	// DefaultQuotaBytes is the quota of the topics that Engine.Topic makes, as publishing and subscribing do: the bytes
+	// of a partition that not all channels have confirmed (TopicSettings.QuotaBytes). 0: none.
+	DefaultQuotaBytes int64
 	// MaxHeapBytes is what the process may use besides BufferBytes. Open returns a MemoryError if what was stored needs
 	// more. 0: not known.
 	MaxHeapBytes  int64
@@ -203,6 +209,7 @@ func (o *Options) setDefaults() error {
 	defInt(&o.MaxRanges, 1<<18)
 	defInt(&o.MaxDeferred, 1<<20)
 	def(&o.MaxStateBytes, 512<<20)
+	defInt(&o.TokenShare, 50)
 	defDur(&o.MaxDefer, 30*24*time.Hour)
 	defDur(&o.MsgTimeout, 60*time.Second)
 	defDur(&o.MaxMsgTimeout, 15*time.Minute)
@@ -259,6 +266,10 @@ func (o *Options) check() error {
 	case o.MaxMsgTimeout < base.MinMsgTimeout || o.MaxMsgTimeout > base.MaxMaxMsgTimeout:
 		return fmt.Errorf("%w: MaxMsgTimeout is %v; it is %v to %v", ErrOptions, o.MaxMsgTimeout, base.MinMsgTimeout,
 			base.MaxMaxMsgTimeout)
+	case o.TokenShare < 1 || o.TokenShare > 100:
+		return fmt.Errorf("%w: TokenShare is %d; it is 1 to 100 percent", ErrOptions, o.TokenShare)
+	case o.DefaultQuotaBytes < 0:
+		return fmt.Errorf("%w: DefaultQuotaBytes is %d; it is 0 or more", ErrOptions, o.DefaultQuotaBytes)
 	case o.MaxDefer > maxDefer:
 		return fmt.Errorf("%w: MaxDefer is %v; a message can wait for at most %v", ErrOptions, o.MaxDefer, maxDefer)
 	case o.DefaultPartitions < 1 || o.DefaultPartitions > MaxPartitions:

@@ -12,11 +12,17 @@ func (t *Topic) recount() {
 	if t.listed.Load() {
 		now = int64(t.Partitions())
 	}
-	t.e.listedPartitions.Add(now - t.counted.Swap(now))
+	before := t.counted.Swap(now)
+	t.e.listedPartitions.Add(now - before)
+	if sh := t.shared.Share.Load(); sh != nil {
+		sh.Partitions.Add(now - before)
+		sh.Topics.Add(min(now, 1) - min(before, 1))
+	}
 }
 
-// mayMake returns a LimitError if so many partitions more are too many. mu is held.
-func (e *Engine) mayMake(more int) error {
+// mayMake returns a LimitError if so many partitions more are too many: for the node, or for the token by that makes
+// them or has made their topic ("": for no token). mu is held.
+func (e *Engine) mayMake(by string, more int) error {
 	n := int(e.listedPartitions.Load()) + more
 	for name, cr := range e.creating {
 		if e.topics[name] == nil {
@@ -27,7 +33,7 @@ func (e *Engine) mayMake(more int) error {
 		n += max(to-t.Partitions(), 0)
 	}
 	if n <= e.opts.MaxPartitions {
-		return nil
+		return e.mayShare(by, more)
 	}
 	return &LimitError{
 		Err: ErrTooManyPartitions, What: "with these the number of partitions of all topics", Value: n,
@@ -39,22 +45,26 @@ func (e *Engine) mayMake(more int) error {
 func (e *Engine) roomToGrow(t *Topic, to int) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.mayGrow(t, to)
+	return e.mayGrow(t, to, "")
 }
 
-// mayGrow is roomToGrow with mu held. More than MaxPartitions are refused by who makes them.
-func (e *Engine) mayGrow(t *Topic, to int) error {
+// mayGrow is roomToGrow with mu held, for the token by of ConfigureAs. More than MaxPartitions are refused by who makes
+// them.
+func (e *Engine) mayGrow(t *Topic, to int, by string) error {
 	if more := to - max(t.Partitions(), e.growing[t]); more > 0 && to <= MaxPartitions {
-		return e.mayMake(more)
+		if by != "" {
+			by = t.MadeBy()
+		}
+		return e.mayMake(by, more)
 	}
 	return nil
 }
 
-// grow is roomToGrow, and counts the partitions until done is called.
-func (e *Engine) grow(t *Topic, to int) (done func(), err error) {
+// grow is roomToGrow for the token by of ConfigureAs, and counts the partitions until done is called.
+func (e *Engine) grow(t *Topic, to int, by string) (done func(), err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := e.mayGrow(t, to); err != nil {
+	if err := e.mayGrow(t, to, by); err != nil {
 		return nil, err
 	}
 	if e.growing == nil {

@@ -60,6 +60,7 @@ type Topic struct {
 // before done is closed.
 type creation struct {
 	partitions int
+	madeBy     string // TopicOptions.MadeBy
 	done       chan struct{}
 	err        error
 }
@@ -73,6 +74,7 @@ func newTopic(e *Engine, m *dir.Topic) *Topic {
 	if e.cluster != nil { // a single node serves all its partitions until it closes
 		t.shared.ServingChanged = func() { e.cluster.syncChannels(t) }
 	}
+	t.shared.Share.Store(e.store.Share(m.MadeBy))
 	t.configure(m.Settings)
 	return t
 }
@@ -116,18 +118,10 @@ func (t *Topic) nextPartition() *part.Partition {
 }
 
 // Topic returns the topic of that name. If it does not exist, Topic creates it as CreateTopic does, with
-// Options.DefaultPartitions partitions, or returns ErrAutoCreateOff if Options.DisableAutoCreate is set.
+// Options.DefaultPartitions partitions and Options.DefaultQuotaBytes, or returns ErrAutoCreateOff if
+// Options.DisableAutoCreate is set.
 func (e *Engine) Topic(ctx context.Context, name string) (*Topic, error) {
-	if t, ok := e.LookupTopic(name); ok {
-		return t, nil
-	}
-	if !base.ValidTopicName(name) {
-		return nil, ErrTopicName
-	}
-	if e.opts.DisableAutoCreate {
-		return nil, ErrAutoCreateOff
-	}
-	return e.CreateTopic(ctx, name, e.opts.DefaultPartitions)
+	return e.TopicAs(ctx, "", name)
 }
 
 // TopicOptions describe a new topic.
@@ -137,6 +131,18 @@ type TopicOptions struct {
 	// create the topic, and a single node refuses anything but 1. 0: ClusterOptions.Replicas, or as many as there are
 	// live nodes if these are fewer.
 	Replicas int
+	// MadeBy is the name of the token for which the topic counts: see Options.TokenShare. Empty: for nobody.
+	MadeBy string
+
+	quotaBytes int64 // TopicSettings.QuotaBytes of the new topic
+}
+
+// settings returns the settings of a new topic; the zero value: nothing is configured.
+func (o *TopicOptions) settings() (s TopicSettings) {
+	if o.quotaBytes > 0 {
+		s.Version, s.QuotaBytes, s.QuotaMode = 1, o.quotaBytes, QuotaReject
+	}
+	return s
 }
 
 // CreateTopic is CreateTopicWith, with the default number of replicas.
@@ -162,6 +168,9 @@ func (e *Engine) CreateTopicWith(ctx context.Context, name string, o TopicOption
 	if o.Replicas < 0 || o.Replicas > MaxReplicas {
 		return nil, fmt.Errorf("%w: it has 1 to %d replicas, not %d", ErrTopicOptions, MaxReplicas, o.Replicas)
 	}
+	if err := checkMaker(o.MadeBy); err != nil {
+		return nil, err
+	}
 	for {
 		e.mu.Lock()
 		if t, ok := e.topics[name]; ok {
@@ -182,22 +191,19 @@ func (e *Engine) CreateTopicWith(ctx context.Context, name string, o TopicOption
 			}
 			continue
 		}
-		if n := e.topicCount(); n >= e.opts.MaxTopics {
-			e.mu.Unlock()
-			return nil, &LimitError{
-				Err: ErrTooManyTopics, What: "with this one the number of topics", Value: n + 1, Most: e.opts.MaxTopics,
-				Setting: "max-topics",
-			}
+		err := e.mayMakeTopic(o.MadeBy)
+		if err == nil {
+			err = e.mayMake(o.MadeBy, o.Partitions)
 		}
-		if err := e.mayMake(o.Partitions); err != nil {
+		if err != nil {
 			e.mu.Unlock()
 			return nil, err
 		}
-		cr := &creation{partitions: o.Partitions, done: make(chan struct{})}
+		cr := &creation{partitions: o.Partitions, madeBy: o.MadeBy, done: make(chan struct{})}
 		e.creating[name] = cr
 		e.mu.Unlock()
-		t, err := (*Topic)(nil), e.inodesForTopic(o.Partitions)
-		if err == nil {
+		var t *Topic
+		if err = e.inodesForTopic(o.Partitions); err == nil {
 			t, err = e.members.createTopic(ctx, name, o)
 		}
 		e.mu.Lock()

@@ -44,6 +44,10 @@ func (t *Topic) Settings() TopicSettings {
 // change may have been made, or may be found after a restart: read the settings again. Configure waits for the disk, or
 // for the metadata store at most Options.PublishTimeout.
 func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, error) {
+	return t.configureAs(ctx, "", s)
+}
+
+func (t *Topic) configureAs(ctx context.Context, token string, s TopicSettings) (TopicSettings, error) {
 	if err := s.Validate(); err != nil {
 		return t.Settings(), err
 	}
@@ -57,7 +61,7 @@ func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, 
 	if err := t.checkDelays(ctx, &s); err != nil {
 		return t.Settings(), err
 	}
-	done, err := t.e.grow(t, s.Partitions)
+	done, err := t.e.grow(t, s.Partitions, token)
 	if err != nil {
 		return t.Settings(), err
 	}
@@ -110,6 +114,7 @@ func (t *Topic) configure(s TopicSettings) {
 func (t *Topic) meta() *dir.Topic {
 	m := &dir.Topic{
 		Format: dir.TopicFormat, ID: t.shared.ID, Name: t.Name(), Partitions: len(t.partitions()), CreatedNs: t.created,
+		MadeBy: t.MadeBy(),
 	}
 	if s := t.Settings(); s.Version != 0 {
 		m.Settings = s.Stored()
@@ -141,12 +146,12 @@ func (cn *clusterNode) configureTopic(ctx context.Context, t *Topic, s TopicSett
 	return mt.EffectiveSettings(), nil
 }
 
-// learnSettings applies the topic's settings in the store's row. If this node has a copy of any partition,
+// learnSettings applies the topic's settings in the store's row, and who made it. If this node has a copy of any partition,
 // learnSettings also writes them to topic.json. Otherwise the node's own limits would hold after a restart until the
 // node has joined the cluster, and might remove messages that the topic's settings keep. Only the worker calls it.
 func (t *Topic) learnSettings(mt *meta.Topic) {
 	s := mt.EffectiveSettings().Stored()
-	if s == *t.settings.Load() {
+	if !t.learnMaker(mt.MadeBy) && s == *t.settings.Load() {
 		return
 	}
 	t.configure(s)

@@ -329,7 +329,7 @@ func TestConsumeWithATokenThatIsAskedForAgain(t *testing.T) {
 func TestConsumeFromANodeThatStops(t *testing.T) {
 	entered, release := make(chan struct{}, 1), make(chan struct{})
 	w := open(t, func(o *Options) {
-		o.Topic = func(context.Context, string) (*engine.Topic, bool, error) {
+		o.Topic = func(context.Context, string, string) (*engine.Topic, bool, error) {
 			entered <- struct{}{}
 			<-release
 			return nil, false, engine.ErrOverloaded

@@ -21,9 +21,9 @@ type Options struct {
 	Secure func(net.Listener) net.Listener
 	Auth   *auth.Authority // nil: every client may do everything
 
-	// Topic returns the topic of that name, and creates it if the node may; created says that it did. Default: what
-	// Engine.Topic does, and created is false.
-	Topic func(ctx context.Context, name string) (t *engine.Topic, created bool, err error)
+	// Topic returns the topic of that name, and creates it if the node may; created says that it did. It then counts for
+	// the token: see auth.Principal.Maker. Default: what Engine.TopicAs does, and created is false.
+	Topic func(ctx context.Context, token, name string) (t *engine.Topic, created bool, err error)
 	// Stored is told how long a batch took from its arrival until it was answered OK, of one in 16 by chance. Any
 	// goroutine of the engine may call it, which may hold locks: it must not block. nil: nobody is told.
 	Stored func(took time.Duration)
@@ -109,8 +109,8 @@ func (o *Options) setDefaults(e *engine.Engine) error {
 		o.Logger = slog.Default()
 	}
 	if o.Topic == nil {
-		o.Topic = func(ctx context.Context, name string) (*engine.Topic, bool, error) {
-			t, err := e.Topic(ctx, name)
+		o.Topic = func(ctx context.Context, token, name string) (*engine.Topic, bool, error) {
+			t, err := e.TopicAs(ctx, token, name)
 			return t, false, err
 		}
 	}

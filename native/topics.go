@@ -84,7 +84,7 @@ func (s *session) createAll(c *creation) {
 		if s.ctx.Err() != nil || !auth.May(c.who, auth.Publish, auth.Topic(name)) {
 			continue
 		}
-		_, created, err := s.srv.opts.Topic(s.ctx, name)
+		_, created, err := s.srv.opts.Topic(s.ctx, c.who.Maker(), name)
 		if err != nil {
 			c.failed[name] = statusOf(err)
 		} else if created {

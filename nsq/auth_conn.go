@@ -148,6 +148,15 @@ func (c *conn) owner() string {
 	return ""
 }
 
+// maker returns the token for which a topic counts that the client makes: see auth.Principal.Maker. It has been
+// permitted what makes the topic.
+func (c *conn) maker() (string, error) {
+	if l := c.login.Load(); l != nil {
+		return l.who.Maker(), nil
+	}
+	return "", nil
+}
+
 // mayPublish checks the permission for a PUB, MPUB or DPUB. For a run of them only the first is checked.
 func (c *conn) mayPublish(cmd *command) *fault {
 	if c.srv.auth == nil {

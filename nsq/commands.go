@@ -250,7 +250,7 @@ func (c *conn) subscribe(cmd *command) *fault {
 func (c *conn) attach(cmd *command, topic, channel string) (consumer *engine.Consumer, refused *fault, err error) {
 	set := c.set.Load()
 	err = retryDeleted(c.ctx, func() error {
-		t, created, err := c.srv.lookups.Topic(c.ctx, topic)
+		t, created, err := c.srv.lookups.Topic(c.ctx, topic, c.maker)
 		if err != nil {
 			return err
 		}

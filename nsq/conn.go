@@ -492,7 +492,7 @@ func (c *conn) target(name []byte) (*target, error) {
 func (c *conn) resolve(t *target) error {
 	c.submit()
 	c.waiting.Store(true)
-	topic, created, err := c.srv.lookups.Topic(c.ctx, t.name)
+	topic, created, err := c.srv.lookups.Topic(c.ctx, t.name, c.maker)
 	c.lastByte.Store(c.srv.now())
 	c.waiting.Store(false)
 	if err != nil {

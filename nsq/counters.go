@@ -47,6 +47,7 @@ const (
 	reasonUnknown
 	reasonDisk
 	reasonDiskFull
+	reasonShare
 	reasonQuota
 	reasonStateFull
 	reasonTooBig
@@ -56,8 +57,8 @@ const (
 )
 
 var reasonNames = [reasonCount]string{
-	"overloaded", "deadline", "no_leader", "no_quorum", "unknown", "disk", "disk_full", "quota", "state_full", "too_big",
-	"closing", "other",
+	"overloaded", "deadline", "no_leader", "no_quorum", "unknown", "disk", "disk_full", "token_share", "quota", "state_full",
+	"too_big", "closing", "other",
 }
 
 // reasons lists the errors of each reason. An error of none of them is other.
@@ -72,6 +73,7 @@ var reasons = []struct {
 	{reasonDiskFull, []error{engine.ErrNoSpace}},
 	{reasonDisk, []error{engine.ErrDisk, engine.ErrDiskHung, engine.ErrReadOnly}},
 	{reasonUnknown, []error{engine.ErrUnknown}},
+	{reasonShare, []error{engine.ErrShare}}, // before those of the node's limits
 	{reasonQuota, []error{engine.ErrQuota}},
 	{reasonStateFull, []error{engine.ErrStateFull}},
 	{reasonTooBig, []error{engine.ErrMessageTooBig, engine.ErrBatchTooBig}},

@@ -33,6 +33,15 @@ func (s *Server) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 			return nil, err
 		}
 	}
+	if o.MadeBy, err = s.makerOf(r); err != nil {
+		return nil, err
+	}
+	if q.Has("made_by") { // an administrator makes a topic for somebody else
+		if o.MadeBy != "" && o.MadeBy != q.Get("made_by") {
+			return nil, web.Fail(403, "UNAUTHORIZED")
+		}
+		o.MadeBy = q.Get("made_by")
+	}
 	_, err = s.CreateTopic(r.Context(), name, o)
 	return nil, err
 }

@@ -84,6 +84,12 @@ func (s *Server) ownerOf(r *http.Request) (string, error) {
 	return engine.ProducerOwner(who.Name()), nil
 }
 
+// makerOf returns the token for which a topic counts that the request makes: see auth.Principal.Maker.
+func (s *Server) makerOf(r *http.Request) (string, error) {
+	who, err := s.caller(r)
+	return who.Maker(), err
+}
+
 // allows says whether the principal has the permission that a route needs for a request with this query.
 func allows(who *auth.Principal, need web.Access, q url.Values) bool {
 	topic, channel := q.Get("topic"), q.Get("channel")

@@ -252,7 +252,7 @@ func splitLines(body []byte, most int) ([][]byte, error) {
 
 // topicFor finds or creates the topic of a request that publishes.
 func (s *Server) topicFor(r *http.Request, name string) (*engine.Topic, error) {
-	t, created, err := s.lookups.Topic(r.Context(), name)
+	t, created, err := s.lookups.Topic(r.Context(), name, func() (string, error) { return s.makerOf(r) })
 	if err == nil && created {
 		who, _ := s.permit(web.Publish, r, url.Values{"topic": {name}}) // it was permitted a moment ago
 		s.audit.Changed(web.EntryOf(who, r, "create", "topic="+name))

@@ -67,7 +67,10 @@ func (s *Server) serveTopicSettings(r *http.Request, q url.Values) (any, error) 
 	}
 	set, err := body.over(r.Context(), t)
 	if err == nil {
-		set, err = t.Configure(r.Context(), set)
+		var token string
+		if token, err = s.makerOf(r); err == nil {
+			set, err = t.ConfigureAs(r.Context(), token, set)
+		}
 	}
 	if err != nil {
 		return nil, channelFailure(err)

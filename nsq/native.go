@@ -27,8 +27,8 @@ func (s *Server) listenNative() error {
 		HandshakeTimeout: s.opts.HandshakeTimeout, MaxHandshakes: s.opts.MaxHandshakes,
 		MaxConnInFlightBytes: s.opts.MaxConnInFlightBytes,
 		Answers:              s.flusher,
-		Topic: func(ctx context.Context, name string) (*engine.Topic, bool, error) { // s.lookups is not there yet
-			return s.lookups.Topic(ctx, name)
+		Topic: func(ctx context.Context, token, name string) (*engine.Topic, bool, error) { // s.lookups is not there yet
+			return s.lookups.Topic(ctx, name, func() (string, error) { return token, nil })
 		},
 		Stored: s.counts.overNative.Observe,
 		Refused: func(r native.Refusal) {

@@ -198,7 +198,7 @@ func (s *Server) listenLookups() error {
 			BroadcastAddress: host, TCPPort: tcpPort, HTTPPort: s.toldHTTP(), Version: s.opts.Version,
 		},
 		Guarded:   s.opts.Auth.Enabled(),
-		Directory: s.opts.Directory, Policy: s.policy(), Gate: s.gate,
+		Directory: s.opts.Directory, Policy: s.policy(), Gate: s.gate, Maker: s.makerOf,
 		Nsqlookupds: s.opts.LookupdTCPAddresses, PingInterval: s.opts.lookupdPing,
 		InactiveProducerTimeout: s.opts.InactiveProducerTimeout,
 		MaxConnections:          s.opts.MaxConnections,

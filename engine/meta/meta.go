@@ -112,6 +112,9 @@ type Topic struct {
 	Replicas   int       `json:"replicas"`
 	MinISR     int       `json:"min_isr"`
 	CreatedNs  int64     `json:"created_ns"`
+	// MadeBy is the name of the token for which the topic counts; "": for nobody. A version that does not know it keeps
+	// the field and divides nothing among tokens.
+	MadeBy string `json:"made_by,omitzero"`
 
 	Settings TopicSettings `json:"settings,omitzero"`
 }

@@ -211,6 +211,7 @@ func (pt *Partition) Replica() *Replica { return pt.replica }
 // goroutine runs yet.
 func (pt *Partition) SetTopic(t *Topic) {
 	pt.topic = t
+	t.Share.Load().add(pt.stateBytes.Load(), pt.stateMemory.Load()) // the topic without metadata had no share
 	pt.flush.Init(pt, t.Name, pt.number)
 }
 

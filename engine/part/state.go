@@ -14,9 +14,9 @@ import (
 // and of what is known about producers. It is kept in memory, in every checkpoint of the commit log, and in a batch at
 // the beginning of every segment. The commit log makes its files large enough for a checkpoint. Three limits bound the
 // state: Options.MaxStateBytes for the node's memory, on followers as on leaders; maxStoredStateBytes for its
-// checkpoint; and the size of a batch for a partition. At a limit the engine refuses
-// requests that would add to the state (a delayed message, a requeue with a delay, a new channel, a new producer). All
-// other requests go on.
+// checkpoint; and the size of a batch for a partition. Of the first two, the topics that one token has made take a
+// share at most (share.go). At a limit the engine refuses requests that would add to the state (a delayed message, a
+// requeue with a delay, a new channel, a new producer). All other requests go on.
 
 // maxPartitionStateBytes is the limit of one partition. The rest of a batch is reserved for confirmations of messages
 // in flight, which cannot be refused.
@@ -31,8 +31,8 @@ func (pt *Partition) StateFull(count int) error {
 	return pt.exceedsState(int64(count)*core.MaxDeferredBytes, int64(count)*pt.delayMemory.Load())
 }
 
-// exceedsState returns an error if more bytes of state, and of memory for it, would exceed a limit of pt or of the
-// node.
+// exceedsState returns an error if more bytes of state, and of memory for it, would exceed a limit of pt, of the node,
+// or of the token that has made the topic.
 func (pt *Partition) exceedsState(more, memory int64) error {
 	s := pt.store
 	own, stored, inMemory := pt.stateBytes.Load()+more, s.stateBytes.Load()+more, s.stateMemory.Load()+memory
@@ -50,7 +50,7 @@ func (pt *Partition) exceedsState(more, memory int64) error {
 	case own > maxPartitionStateBytes:
 		return full("a checkpoint of the partition", own, maxPartitionStateBytes, "")
 	}
-	return nil
+	return pt.exceedsShare(more, memory)
 }
 
 // RefusesDelay returns why the partition would refuse count more messages delayed by delay now, or nil: retention by
@@ -73,10 +73,8 @@ func (pt *Partition) RefusesDelay(count int, delay time.Duration) error {
 // measureState measures the fold after a control batch, and corrects what pt and the node have of it. Only the
 // committer, recovery and the goroutine that makes a partition call it.
 func (pt *Partition) measureState() {
-	n := pt.fold.MaxBytes(pt.machine.State().End)
-	pt.store.stateBytes.Add(n - pt.stateBytes.Swap(n))
-	n = pt.fold.MemoryBytes()
-	pt.store.stateMemory.Add(n - pt.stateMemory.Swap(n))
+	bytes, memory := pt.fold.MaxBytes(pt.machine.State().End), pt.fold.MemoryBytes()
+	pt.addState(bytes-pt.stateBytes.Swap(bytes), memory-pt.stateMemory.Swap(memory))
 	pt.delayMemory.Store(pt.fold.DelayMemoryBytes())
 	pt.countGaps()
 }
@@ -96,12 +94,11 @@ func (pt *Partition) countGaps() {
 // channels. The committer calls it.
 func (pt *Partition) stateGrew(count int) {
 	if count > 0 {
-		n := int64(count) * core.DeferredBytes(pt.machine.State().End)
-		pt.stateBytes.Add(n)
-		pt.store.stateBytes.Add(n)
-		n = int64(count) * pt.fold.DelayMemoryBytes()
-		pt.stateMemory.Add(n)
-		pt.store.stateMemory.Add(n)
+		bytes := int64(count) * core.DeferredBytes(pt.machine.State().End)
+		memory := int64(count) * pt.fold.DelayMemoryBytes()
+		pt.stateBytes.Add(bytes)
+		pt.stateMemory.Add(memory)
+		pt.addState(bytes, memory)
 		if pt.gaps.Add(int64(count)) >= int64(core.MaxGaps(pt.store.opts.MaxRanges)) {
 			pt.countGaps()
 		}
@@ -125,14 +122,22 @@ func (c *committer) CheckpointBytes() int64 {
 	// epochBytes is the size of one entry of replicate's epoch table. The table's header is smaller.
 	const epochBytes = 24
 	state, memory, n := int64(0), int64(0), int64(4)
+	c.store.Shares(func(sh *Share) { sh.nextBytes, sh.nextMemory = 0, 0 })
 	for _, pt := range c.store.Partitions() {
 		bytes := pt.fold.MaxBytes(pt.machine.State().End)
 		pt.stateBytes.Store(bytes)
 		pt.stateMemory.Store(pt.fold.MemoryBytes())
 		state, memory = state+bytes, memory+pt.stateMemory.Load()
+		if sh := pt.topic.Share.Load(); sh != nil {
+			sh.nextBytes, sh.nextMemory = sh.nextBytes+bytes, sh.nextMemory+pt.stateMemory.Load()
+		}
 		n += bytes + checkpoint.FixedBytes + epochBytes*int64(1+len(pt.epochs.Entries()))
 	}
 	c.store.stateBytes.Store(state)
 	c.store.stateMemory.Store(memory)
+	c.store.Shares(func(sh *Share) {
+		sh.stateBytes.Store(sh.nextBytes)
+		sh.stateMemory.Store(sh.nextMemory)
+	})
 	return n
 }

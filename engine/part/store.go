@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -60,6 +61,7 @@ type Store struct {
 	stateBytes atomic.Int64
 	// stateMemory is the sum of Partition.stateMemory.
 	stateMemory atomic.Int64
+	shares      sync.Map        // *Share, by the token's name
 	dueLog      base.LogLimiter // limits the log lines of correctDelays
 	aheadLog    base.LogLimiter // limits the log line of noteWriter
 }
@@ -86,6 +88,7 @@ type Options struct {
 	MaxInboxBytes     int64         // most bytes of puts that wait at one partition
 	MaxNodeInboxBytes int64         // most bytes of puts that wait at all partitions
 	MaxStateBytes     int64         // most bytes of memory of the state of all channels
+	TokenShare        int           // percent of it that the topics which one token has made may take; 100: all
 	MaxReqTimeout     time.Duration // longest delay of a requeue
 	MaxRanges         int           // most confirmed ranges of a channel in a partition
 	PublishTimeout    time.Duration // how long a put may wait until it is stored

@@ -18,6 +18,7 @@ type Topic struct {
 
 	Deleted atomic.Bool
 	Limits  atomic.Pointer[flush.Limits] // set with the topic's settings
+	Share   atomic.Pointer[Share]        // of the token that has made the topic; nil: it counts for nobody
 
 	Messages, Bytes atomic.Uint64 // committed since Open
 

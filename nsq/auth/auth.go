@@ -30,7 +30,7 @@ type Options struct {
 	//	permissions = ["publish", "subscribe"]   # and "view", "admin"
 	//	topics = ["orders", "orders.*"]          # names, with * and ?
 	//	channels = ["billing*"]                  # for subscribe, view and admin; none: all. What concerns a topic as
-	//	                                         # a whole (see AllowsTopic) needs a grant for all
+	//	                                         # a whole (see WholeTopic) needs a grant for all
 	File string
 
 	// ReadableFiles accepts a File that others may read, but not change: one that is mounted so that chmod cannot work.

@@ -31,7 +31,8 @@ type Directory interface {
 	// Creating a topic or channel that exists is no error.
 	CreateTopic(ctx context.Context, topic string, o engine.TopicOptions) error
 	DeleteTopic(ctx context.Context, topic string) error
-	CreateChannel(ctx context.Context, topic, channel string) error // creates the topic if necessary
+	// CreateChannel creates the topic if necessary; o is that topic's.
+	CreateChannel(ctx context.Context, topic, channel string, o engine.TopicOptions) error
 	DeleteChannel(ctx context.Context, topic, channel string) error
 	// Tombstone hides a node from the lookups of a topic. It is called only with a Snapshot.
 	Tombstone(ctx context.Context, key meta.TombstoneKey, until time.Time) error
@@ -72,8 +73,10 @@ func (d engineDirectory) DeleteTopic(ctx context.Context, topic string) error {
 	return d.e.DeleteTopic(ctx, topic)
 }
 
-func (d engineDirectory) CreateChannel(ctx context.Context, topic, channel string) error {
-	t, err := d.create(ctx, topic, engine.TopicOptions{})
+func (d engineDirectory) CreateChannel(
+	ctx context.Context, topic, channel string, o engine.TopicOptions,
+) error {
+	t, err := d.create(ctx, topic, o)
 	if err != nil {
 		return err
 	}

@@ -37,6 +37,7 @@ type api struct {
 	dir      Directory
 	self     Producer
 	guarded  bool // see Options.Guarded
+	maker    func(*http.Request) (string, error)
 	registry *registry
 	deleted  web.Deletions
 
@@ -365,10 +366,21 @@ func (a *api) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 			return nil, err
 		}
 	}
+	if o.MadeBy, err = a.makerOf(r); err != nil {
+		return nil, err
+	}
 	if err := a.dir.CreateTopic(r.Context(), topic, o); err != nil && !errors.Is(err, meta.ErrExists) {
 		return nil, err
 	}
 	return nil, nil
+}
+
+// makerOf returns the token for which a topic counts that the request makes.
+func (a *api) makerOf(r *http.Request) (string, error) {
+	if a.maker == nil {
+		return "", nil
+	}
+	return a.maker(r)
 }
 
 // serveTopicDelete deletes the topic with its messages on every node, and all registrations of it. It is no error if
@@ -408,7 +420,11 @@ func (a *api) serveChannelCreate(r *http.Request, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nil, a.dir.CreateChannel(r.Context(), topic, channel)
+	madeBy, err := a.makerOf(r)
+	if err != nil {
+		return nil, err
+	}
+	return nil, a.dir.CreateChannel(r.Context(), topic, channel, engine.TopicOptions{MadeBy: madeBy})
 }
 
 func (a *api) serveChannelDelete(r *http.Request, q url.Values) (any, error) {

@@ -30,7 +30,9 @@ type Options struct {
 	Self      Producer   // this node, as described by its own answers while it is alone, and to stock nsqlookupds
 	Directory Directory  // nil: the engine itself
 	Policy    web.Policy // decides which clients may send requests that change something
-	Gate      *web.Gate  // decides which requests the HTTP API looks at at all
+	// Maker returns the token for which a topic counts that the request makes: see engine.TopicOptions. nil: nobody.
+	Maker func(*http.Request) (string, error)
+	Gate  *web.Gate // decides which requests the HTTP API looks at at all
 
 	Nsqlookupds             []string      // HOST:PORT of the stock nsqlookupds at which this node registers
 	PingInterval            time.Duration // between PINGs to Nsqlookupds; 0: nsqd's interval
@@ -92,7 +94,7 @@ func (s *Service) listen(o *Options) error {
 	}
 	s.httpLn = listen.Bound(ln, o.MaxConnections)
 	s.api = newAPI(dir, o.Self, o.InactiveProducerTimeout)
-	s.api.guarded = o.Guarded
+	s.api.guarded, s.api.maker = o.Guarded, o.Maker
 	s.http = web.NewServer(s.api.table().Handler(o.Policy), o.Gate, o.Logger)
 	if o.TCPAddress == listen.Off {
 		return nil

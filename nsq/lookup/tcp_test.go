@@ -297,7 +297,7 @@ func TestRegistrationAddsNoProducerToOurTopics(t *testing.T) {
 func TestLookupdChannelsOfNewTopics(t *testing.T) {
 	s := startLookupd(t, Options{})
 	s.register(t, "a.example", "orders billing", "orders audit", "orders tail#ephemeral")
-	topic, _, err := s.Topic(t.Context(), "orders")
+	topic, _, err := s.Topic(t.Context(), "orders", func() (string, error) { return "", nil })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -85,9 +85,18 @@ func (t *topicsInCreation) wait(ctx context.Context, name string) error {
 }
 
 // Topic returns the topic that a client names, and creates it if necessary, unless the engine is configured not to
-// create topics implicitly. created tells that it did not exist. Publishing and subscribing call it.
-func (s *Service) Topic(ctx context.Context, name string) (t *engine.Topic, created bool, err error) {
-	return s.findOrCreate(ctx, name, func() (*engine.Topic, error) { return s.engine.Topic(ctx, name) })
+// create topics implicitly. created tells that it did not exist. Publishing and subscribing call it. A new topic counts
+// for the token that maker returns: see engine.TopicOptions.
+func (s *Service) Topic(
+	ctx context.Context, name string, maker func() (string, error),
+) (t *engine.Topic, created bool, err error) {
+	return s.findOrCreate(ctx, name, func() (*engine.Topic, error) {
+		token, err := maker()
+		if err != nil {
+			return nil, err
+		}
+		return s.engine.TopicAs(ctx, token, name)
+	})
 }
 
 // CreateTopic returns the topic, and creates it if necessary.

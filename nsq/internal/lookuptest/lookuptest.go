@@ -124,7 +124,7 @@ func (a *Agreement) DeleteTopic(_ context.Context, topic string) error {
 	return a.ask("delete %s", topic)
 }
 
-func (a *Agreement) CreateChannel(_ context.Context, topic, channel string) error {
+func (a *Agreement) CreateChannel(_ context.Context, topic, channel string, _ engine.TopicOptions) error {
 	return a.ask("create %s/%s", topic, channel)
 }
 

@@ -114,7 +114,7 @@ func AsError(err error) *Error {
 		errors.Is(err, engine.ErrTopicOptions), errors.Is(err, engine.ErrDeferTooLong):
 		return Fail(400, err.Error())
 	case errors.Is(err, engine.ErrQuota), errors.Is(err, engine.ErrStateFull),
-		errors.Is(err, engine.ErrTooManyPartitions):
+		errors.Is(err, engine.ErrTooManyPartitions), errors.Is(err, engine.ErrShare):
 		// Not 413, which would say that this request is too large, and not 503, which would say that the server is
 		// unable: the request is fine, but the topic has used up the space it may take.
 		return Fail(http.StatusInsufficientStorage, err.Error())

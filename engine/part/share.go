@@ -1,0 +1,95 @@
+package part
+
+import (
+	"sync/atomic"
+
+	"penstock/engine/base"
+)
+
+// Share counts what the topics take that one token has made, so that no token takes what others need: see
+// Options.TokenShare. Store.Share makes it, and it stays as long as the store. Package engine counts topics and
+// partitions, and the committer the state of those partitions that this node has, as Store.stateBytes and
+// Store.stateMemory do for all tokens. Any goroutine may read it. Nothing of it is stored: topic.json says who made a
+// topic, and recovery counts again.
+type Share struct {
+	Name string // of the token
+
+	Topics, Partitions atomic.Int64 // that the node lists; Topic.recount counts them
+
+	stateBytes, stateMemory atomic.Int64
+	nextBytes, nextMemory   int64 // only CheckpointBytes uses them
+}
+
+// StateBytes returns what the state of the token's topics costs in memory.
+func (sh *Share) StateBytes() int64 { return sh.stateMemory.Load() }
+
+// Share returns the share of a token; nil: the empty name is that of nobody who has a share.
+func (s *Store) Share(name string) *Share {
+	if name == "" {
+		return nil
+	}
+	sh, ok := s.shares.Load(name)
+	if !ok {
+		sh, _ = s.shares.LoadOrStore(name, &Share{Name: name})
+	}
+	return sh.(*Share)
+}
+
+// Shares calls visit for each share.
+func (s *Store) Shares(visit func(*Share)) {
+	s.shares.Range(func(_, sh any) bool {
+		visit(sh.(*Share))
+		return true
+	})
+}
+
+// OfShare returns how much of most one token may take.
+func (o *Options) OfShare(most int64) int64 {
+	return max(1, most/100*int64(o.TokenShare)+most%100*int64(o.TokenShare)/100)
+}
+
+// SetShare makes the topic count for a token; nil: for nobody. Of its partitions' state, as much moves as they have
+// now; the next checkpoint counts anew.
+func (t *Topic) SetShare(sh *Share, parts []*Partition) {
+	old := t.Share.Swap(sh)
+	for _, pt := range parts {
+		bytes, memory := pt.stateBytes.Load(), pt.stateMemory.Load()
+		old.add(-bytes, -memory)
+		sh.add(bytes, memory)
+	}
+}
+
+func (sh *Share) add(bytes, memory int64) {
+	if sh != nil {
+		sh.stateBytes.Add(bytes)
+		sh.stateMemory.Add(memory)
+	}
+}
+
+// addState corrects the sums of the node, and of the token that has made the topic.
+func (pt *Partition) addState(bytes, memory int64) {
+	pt.store.stateBytes.Add(bytes)
+	pt.store.stateMemory.Add(memory)
+	pt.topic.Share.Load().add(bytes, memory)
+}
+
+// exceedsShare is exceedsState for the share of the token that has made the topic.
+func (pt *Partition) exceedsShare(more, memory int64) error {
+	o, sh := &pt.store.opts, pt.topic.Share.Load()
+	if sh == nil || o.TokenShare >= 100 {
+		return nil
+	}
+	full := func(where string, value, most int64) error {
+		return &base.LimitError{
+			Err: base.ErrStateShare, What: "with this request the number of bytes for them in " + where + " of the topics of " +
+				base.Token(sh.Name), Value: value, Most: most, Setting: "token-share",
+		}
+	}
+	if inMemory, most := sh.stateMemory.Load()+memory, o.OfShare(o.MaxStateBytes); inMemory > most {
+		return full("the node's memory", inMemory, most)
+	}
+	if stored, most := sh.stateBytes.Load()+more, o.OfShare(maxStoredStateBytes); stored > most {
+		return full("a checkpoint of the node", stored, most)
+	}
+	return nil
+}

@@ -1,0 +1,43 @@
+package engine
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+
+	"penstock/engine/dir"
+	"penstock/segment/aio"
+)
+
+// ForgetMaker writes a topic's topic.json as a version does that does not know who made it.
+func ForgetMaker(t testing.TB, e *Engine, name string) {
+	t.Helper()
+	topic, _ := e.LookupTopic(name)
+	m := topic.meta()
+	m.MadeBy = ""
+	if err := e.createTopicFiles(m); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// StoredMakers returns the topics of a data directory with the tokens that made them, a line each.
+func StoredMakers(t testing.TB, disk aio.Disk) string {
+	t.Helper()
+	each := func(n int, do func(i int)) {
+		for i := range n {
+			do(i)
+		}
+	}
+	all, err := dir.ListTopics(disk, slog.Default(), each, func(name string, err error) { t.Errorf("%s: %v", name, err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for i := range all {
+		lines = append(lines, fmt.Sprintln(all[i].Name, all[i].MadeBy))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
