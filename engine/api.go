@@ -64,8 +64,9 @@ type Info struct {
 // partitions that it has a copy of, and the channels' consumers that it serves.
 type TopicStats struct {
 	Name         string
-	Depth        int64 // messages that no channel can get yet, because the topic has no channel or is paused
-	BackendDepth int64 // the same as Depth
+	MadeBy       string // see Topic.MadeBy
+	Depth        int64  // messages that no channel can get yet, because the topic has no channel or is paused
+	BackendDepth int64  // the same as Depth
 	// Published counts the messages that were ever published to the partitions that this node leads, as far as they are
 	// committed. It is in their logs: neither a restart nor retention changes it.
 	Published    uint64

@@ -43,6 +43,7 @@ var (
 	ErrTopicShare     = base.ErrTopicShare
 	ErrPartitionShare = base.ErrPartitionShare
 	ErrStateShare     = base.ErrStateShare
+	ErrStoredShare    = base.ErrStoredShare
 	ErrTooManyChans   = base.ErrTooManyChans
 	ErrOverloaded     = base.ErrOverloaded
 	ErrDeadline       = base.ErrDeadline

@@ -85,7 +85,8 @@ type Options struct {
 	// has, as if it led them: about 300 bytes for each deferred message and channel. See ErrStateFull. (512 MiB)
 	MaxStateBytes int64
 	// TokenShare is how many percent of MaxTopics, MaxPartitions, MaxStateBytes and the state in a checkpoint the topics
-	// may take that were made for one token (TopicOptions.MadeBy); 100: there are no shares. (50)
+	// may take that were made for one token (TopicOptions.MadeBy), and of the disk, when nine tenths of what messages may
+	// use are used; 100: there are no shares. (50)
 	TokenShare int
 	// DefaultQuotaBytes is the quota of the topics that Engine.Topic makes, as publishing and subscribing do: the bytes
 	// of a partition that not all channels have confirmed (TopicSettings.QuotaBytes). 0: none.

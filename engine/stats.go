@@ -43,7 +43,7 @@ func (e *Engine) Stats(topic, channel string) []TopicStats {
 // stats returns the statistics of the topic, with the channel of that name ("": all).
 func (t *Topic) stats(channel string) TopicStats {
 	s := TopicStats{
-		Name: t.Name(), MessageCount: t.shared.Messages.Load(), MessageBytes: t.shared.Bytes.Load(),
+		Name: t.Name(), MadeBy: t.MadeBy(), MessageCount: t.shared.Messages.Load(), MessageBytes: t.shared.Bytes.Load(),
 		Paused: t.paused.Load(), Partitions: len(t.partitions()), Served: []int{},
 		DelaysRefused: t.delaysRefused(), ReadOnly: t.readOnly(),
 	}

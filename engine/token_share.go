@@ -22,19 +22,32 @@ type TokenUse struct {
 	Topics     int64
 	Partitions int64
 	StateBytes int64 // what their deferred messages and confirmed ranges cost in memory, of the copies on this node
+	// StoredBytes are those of the logs of the copies on this node, as they were a moment ago. When the disk is nearly
+	// full, who has more than Options.TokenShare of it stores nothing more.
+	StoredBytes int64
+	// OfLimit is the part of a limit of the node that they take, 0 to 1, without the disk: of that of which they take the
+	// most. At
+	// Options.TokenShare, requests that would add to it are refused.
+	OfLimit float64
 }
 
-// TokenUses returns what each token takes that has made a topic which this node lists, those that take the most state
-// first, then those with the most partitions.
+// TokenUses returns what each token takes that has made a topic which this node lists, those with the largest OfLimit
+// first.
 func (e *Engine) TokenUses() (all []TokenUse) {
+	o := &e.opts
 	e.store.Shares(func(sh *part.Share) {
-		if n := sh.Topics.Load(); n > 0 {
-			all = append(all, TokenUse{sh.Name, n, sh.Partitions.Load(), sh.StateBytes()})
+		u := TokenUse{
+			Token: sh.Name, Topics: sh.Topics.Load(), Partitions: sh.Partitions.Load(), StateBytes: sh.StateBytes(),
+			StoredBytes: sh.StoredBytes(),
+		}
+		if u.Topics > 0 {
+			u.OfLimit = max(float64(u.Topics)/float64(o.MaxTopics), float64(u.Partitions)/float64(o.MaxPartitions),
+				float64(u.StateBytes)/float64(o.MaxStateBytes), sh.StoredState())
+			all = append(all, u)
 		}
 	})
 	slices.SortFunc(all, func(a, b TokenUse) int {
-		return cmp.Or(cmp.Compare(b.StateBytes, a.StateBytes), cmp.Compare(b.Partitions, a.Partitions),
-			cmp.Compare(a.Token, b.Token))
+		return cmp.Or(cmp.Compare(b.OfLimit, a.OfLimit), cmp.Compare(a.Token, b.Token))
 	})
 	return all
 }

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -336,5 +337,71 @@ func TestDefaultQuota(t *testing.T) {
 	e = openOnDisk(t, disk.Kill(1))
 	if s := topicOf(t, e, "used").Settings(); s.QuotaBytes != 10_000 || s.Version != 1 {
 		t.Errorf("after a restart: %+v", s)
+	}
+}
+
+// The last tenth of the disk is for those who have no more than their share: when a token fills the disk, publishing to
+// its topics is refused before the disk is full, and others go on. When its messages are finished, it goes on, too.
+func TestTokenFillsTheDisk(t *testing.T) {
+	t.Parallel()
+	for _, percent := range []int{50, 100} {
+		t.Run(fmt.Sprint(percent), func(t *testing.T) {
+			t.Parallel()
+			disk := newDisk()
+			e := openOnDisk(t, disk, func(o *engine.Options) { o.TokenShare = percent })
+			a, b := makeFor(t, e, "a", "a", 1), makeFor(t, e, "b", "b", 1)
+			ch := channelOf(t, a, "c")
+			disk.SetCapacity(usedBytes(t, disk) + 32<<20)
+			body := strings.Repeat("x", 15<<10)
+			err := fillDisk(t, e, a, body, percent < 100)
+			if percent == 100 {
+				if !errors.Is(err, engine.ErrNoSpace) {
+					t.Errorf("without shares: %v", err)
+				}
+				return
+			}
+			over, ok := errors.AsType[*engine.LimitError](err)
+			if !ok || !errors.Is(err, engine.ErrStoredShare) || !errors.Is(err, engine.ErrQuota) ||
+				over.Value.(int64) < 18<<20 || over.Most.(int64) > 16<<20 || over.Setting != "token-share" {
+				t.Fatalf("the token was refused with %v", err)
+			}
+			for range 16 {
+				publish(t, b, body)
+			}
+			publish(t, topicOf(t, e, "nobodys"), body)
+			if _, err := a.Publish(ctxBg, []byte("x")); !errors.Is(err, engine.ErrStoredShare) {
+				t.Errorf("the token is refused no more: %v", err)
+			}
+			channelOf(t, a, "more") // control entries are stored
+			if err := a.DeleteChannel(ctxBg, "more"); err != nil {
+				t.Error(err)
+			}
+			if err := ch.Empty(ctxBg); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the token to go on", func() bool {
+				_, err := a.Publish(ctxBg, []byte("x"))
+				return err == nil
+			})
+		})
+	}
+}
+
+// fillDisk publishes to a topic of token a until that is refused, and returns why. If counted is set, it lets the node,
+// which looks at a disk that fills ten times a second, keep up.
+func fillDisk(t *testing.T, e *engine.Engine, topic *engine.Topic, body string, counted bool) error {
+	t.Helper()
+	for sent := 1; ; sent++ {
+		if _, err := topic.Publish(ctxBg, []byte(body)); err != nil {
+			return err
+		}
+		if !counted || sent%32 != 0 || sent*len(body) < 20<<20 {
+			continue
+		}
+		eventually(t, "the node to look at the disk", func() bool {
+			return slices.ContainsFunc(e.TokenUses(), func(u engine.TokenUse) bool {
+				return u.Token == "a" && u.StoredBytes >= int64(sent*len(body))
+			})
+		})
 	}
 }

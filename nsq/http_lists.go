@@ -52,6 +52,7 @@ type ListedTopic struct {
 	history.Topic
 	State    health.PartitionState `json:"state"`               // of the partition that is worst off
 	Unserved []int                 `json:"unserved_partitions"` // no node that answers serves them
+	MadeBy   string                `json:"made_by"`             // see engine.Topic.MadeBy
 }
 
 // topicRow is a node's part of a ListedTopic.
@@ -186,9 +187,13 @@ func (s *Server) serveTopics(r *http.Request, q url.Values) (any, error) {
 	snap, view := s.engine.Snapshot(), s.engine.View()
 	for _, name := range names {
 		if row := rows[name]; row != nil {
-			out.Topics = append(out.Topics, ListedTopic{
-				row.Topic, worstState(snap, &view, name), Unserved(row.Partitions, row.Served),
-			})
+			listed := ListedTopic{
+				Topic: row.Topic, State: worstState(snap, &view, name), Unserved: Unserved(row.Partitions, row.Served),
+			}
+			if t, ok := s.engine.LookupTopic(name); ok {
+				listed.MadeBy = t.MadeBy()
+			}
+			out.Topics = append(out.Topics, listed)
 		}
 	}
 	if order != history.ByName {

@@ -48,6 +48,7 @@ type topicStats struct {
 	// DelaysRefused: see engine.TopicStats.
 	DelaysRefused int     `json:"delays_refused"`
 	ReadOnly      int     `json:"read_only_partitions"` // see engine.TopicStats
+	MadeBy        string  `json:"made_by"`              // see engine.Topic.MadeBy
 	Latency       latency `json:"e2e_processing_latency"`
 }
 
@@ -196,7 +197,7 @@ func (s *Server) stats(topic, channel string, clients bool) *statsReply {
 			OverQuota: t.OverQuota, StoredBytes: t.LedBytes, Producers: t.Producers, MaxProducers: t.MaxProducers,
 			Connected:  connected[t.Name],
 			Partitions: t.Partitions, Served: t.Served, DelaysRefused: t.DelaysRefused,
-			ReadOnly: t.ReadOnly,
+			ReadOnly: t.ReadOnly, MadeBy: t.MadeBy,
 		}
 		var latencies []engine.LatencyRecorder
 		for i := range t.Channels {

@@ -48,6 +48,7 @@ type topicNumbers struct {
 	// DelaysRefused: partitions that refuse delayed messages now.
 	DelaysRefused int              `json:"delays_refused"`
 	ReadOnly      int              `json:"read_only_partitions"`     // that store nothing new
+	MadeBy        string           `json:"made_by"`                  // see engine.Topic.MadeBy
 	Failed        bool             `json:"stores_nothing,omitempty"` // a node that serves some of it stores nothing more
 	Channels      []channelNumbers `json:"channels,omitempty"`
 }
@@ -276,6 +277,7 @@ func (n *topicNumbers) add(m *topicNumbers) {
 	n.OverQuota = n.OverQuota || m.OverQuota
 	n.DelaysRefused += m.DelaysRefused
 	n.ReadOnly += m.ReadOnly
+	n.MadeBy = cmp.Or(n.MadeBy, m.MadeBy)
 	n.Failed = n.Failed || m.Failed
 	for _, c := range m.Channels {
 		i := slices.IndexFunc(n.Channels, func(had channelNumbers) bool { return had.Name == c.Name })
@@ -339,11 +341,15 @@ func channelsOf(all []topicNumbers) []channelNumbers {
 
 func printTopicNumbers(w io.Writer, all []topicNumbers) error {
 	t := table(w)
-	fmt.Fprintln(t, "TOPIC\tCHANNELS\tDEPTH\tMESSAGES\tBYTES STORED\tPRODUCERS\tSTATE")
+	maker, head := func(string) string { return "" }, ""
+	if slices.ContainsFunc(all, func(n topicNumbers) bool { return n.MadeBy != "" }) {
+		maker, head = func(name string) string { return clip.Text(name, 32) + "\t" }, "MADE BY\t"
+	}
+	fmt.Fprintln(t, "TOPIC\tCHANNELS\tDEPTH\tMESSAGES\tBYTES STORED\tPRODUCERS\t"+head+"STATE")
 	for i := range all {
 		n := &all[i]
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%s\n", n.Name, len(n.Channels), n.Depth, n.Published, n.StoredBytes,
-			n.Connected, n.ownState())
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%s%s\n", n.Name, len(n.Channels), n.Depth, n.Published, n.StoredBytes,
+			n.Connected, maker(n.MadeBy), n.ownState())
 	}
 	return t.Flush()
 }

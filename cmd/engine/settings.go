@@ -216,6 +216,10 @@ func messageSettings(o *engine.Options) []*setting {
 			"maximum memory for the node's deferred messages and confirmed ranges, about 300 bytes for each deferred "+
 				"message and channel; at the limit, deferred messages and new channels are refused; 0 means a third of "+
 				"the memory that the process may use besides its buffers"),
+		row("token-share", "50", count(&o.TokenShare, 1),
+			"percent of max-topics, max-partitions and max-state-bytes, and of a disk that is nine tenths full, that the "+
+				"topics may take which one token has made, unless the token administers the node (admin on *); 100 means that "+
+				"there are no shares"),
 		row("max-defer", "1h", duration(&o.MaxDefer, time.Millisecond),
 			"maximum delay of a deferred publish; at most 1176h, which are 49 days"),
 		row("msg-timeout", "1m", duration(&o.MsgTimeout, time.Millisecond),
@@ -228,6 +232,9 @@ func messageSettings(o *engine.Options) []*setting {
 		row("confirm-interval", "5ms", duration(&o.ConfirmInterval, time.Millisecond),
 			"maximum time a confirmation waits to be stored together with others"),
 		row("default-partitions", "1", count(&o.DefaultPartitions, 1), "number of partitions of a new topic"),
+		row("default-quota-bytes", "0", size64(&o.DefaultQuotaBytes, 0),
+			"quota-bytes of a topic that publishing or subscribing makes: the maximum size of the messages in a partition "+
+				"that some channel has not confirmed, beyond which publishing is refused; 0 means no quota"),
 		row("disable-auto-create", "false", boolean(&o.DisableAutoCreate),
 			"do not create topics and channels on first use"),
 	}

@@ -43,7 +43,7 @@ func (o *operator) topicVerb(verb, short, done string) *cobra.Command {
 }
 
 func (o *operator) topicCreateCommand() *cobra.Command {
-	partitions, replicas := 0, 0
+	partitions, replicas, madeBy := 0, 0, ""
 	cmd := o.action("create TOPIC", "Create a topic, unless it exists", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
 			q := of(args[0], "")
@@ -52,6 +52,9 @@ func (o *operator) topicCreateCommand() *cobra.Command {
 			}
 			if replicas != 0 {
 				q.Set("replicas", strconv.Itoa(replicas))
+			}
+			if madeBy != "" {
+				q.Set("made_by", madeBy)
 			}
 			if err := o.client.Post(ctx, "/topic/create", q, nil, nil); err != nil {
 				return err
@@ -66,6 +69,9 @@ func (o *operator) topicCreateCommand() *cobra.Command {
 	cmd.Flags().IntVar(&partitions, "partitions", 0, "number of partitions of the new topic; 0 means the node's default")
 	cmd.Flags().IntVar(&replicas, "replicas", 0,
 		"number of nodes of a cluster that store each partition of the new topic; 0 means the node's default")
+	cmd.Flags().StringVar(&madeBy, "made-by", "",
+		"name of the token for whose share the new topic counts (token-share), as if that token had made it; empty means "+
+			"the token of this command, or none if it administers the node")
 	return cmd
 }
 
@@ -103,7 +109,8 @@ func (o *operator) topicListCommand() *cobra.Command {
 	cmd.Long = "List topics with their depth and counters. In a cluster, the figures of all live nodes are added up.\n" +
 		"MESSAGES counts all that were ever published. BYTES STORED is what the leaders' copies hold now, on the disk or\n" +
 		"in the commit log; the other replicas hold as much again, each. PRODUCERS counts the open connections\n" +
-		"that have published to the topic; a native producer has one to each leader. If a node does not answer, or no\n" +
+		"that have published to the topic; a native producer has one to each leader. MADE BY is the token for whose share\n" +
+		"a topic counts (see token-share); the column is there if any counts for one. If a node does not answer, or no\n" +
 		"node serves some partitions, the figures of the others are shown, and the exit code is 11."
 	return cmd
 }

@@ -39,4 +39,10 @@ var (
 			"of this request was stored, everything else goes on; finish messages, or let an administrator raise the share",
 		ErrStateFull,
 	}
+	ErrStoredShare error = &shareError{
+		"engine: the disk is nearly full, and the topics that one token has made have more than its share of it: " +
+			"publishing to them is refused, consuming goes on; nothing was stored, finish messages, or let an administrator " +
+			"raise the share",
+		ErrQuota,
+	}
 )

@@ -38,6 +38,9 @@ type Node struct {
 	// SweepAside removes what cuts took from copies and need not be kept any longer, and AsideMakesRoom what is not kept
 	// on a full disk: see engine/aside. Both may be nil.
 	SweepAside, AsideMakesRoom func()
+	// Divide is told how many bytes of the disk are free and how many of them are kept (computeReserve), to divide the
+	// rest among tokens. It returns whether it wants to hear that again soon. nil: nobody wants to know.
+	Divide func(free, reserve int64) (soon bool)
 	// MayNote says whether no version can run on the directory from now on that leaves log.mark as it is: see
 	// clog.Log.NoteStarts.
 	MayNote func() bool
@@ -85,6 +88,7 @@ type Flusher struct {
 	starved      bool         // the last write found no space; only another write can tell that there is space again
 	reserveBytes int64        // bytes of the disk to keep free, from computeReserve
 	reserved     time.Time    // when computeReserve last ran
+	dividing     bool         // what Node.Divide returned last
 	nearFull     atomic.Bool  // less than four reserves are free: the committer asks for more frequent checks
 	refused      time.Time    // when logRefused last logged
 	notes        int          // number of MarkDirty calls; only the committer uses it

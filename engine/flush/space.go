@@ -13,6 +13,7 @@ const (
 	spaceEvery      = time.Millisecond // least interval at which flushing checks the free space
 	reserveEvery    = time.Second
 	reserveSoon     = 10 * time.Millisecond
+	divideSoon      = 100 * time.Millisecond
 	nearFullBatches = 16 // number of batches between two checks that the committer requests while nearFull is set
 )
 
@@ -90,7 +91,7 @@ func (f *Flusher) checkSpace() {
 	// computeReserve examines every partition. So it runs rarely while there is plenty of space, and never once per
 	// small write.
 	since := f.n.Host.Since(f.reserved)
-	if since > reserveEvery || since > reserveSoon && (full || free < 2*f.reserveBytes || inodes < 2*f.inodes) {
+	if since > reserveEvery || f.dividing && since > divideSoon || since > reserveSoon && (full || free < 2*f.reserveBytes || inodes < 2*f.inodes) {
 		f.computeReserve(free, inodes)
 	}
 	f.nearFull.Store(free < 4*f.reserveBytes)
@@ -125,6 +126,9 @@ func (f *Flusher) computeReserve(free, inodes int64) {
 		}
 	}
 	f.reserveBytes = min(need, have/2)
+	if f.n.Divide != nil {
+		f.dividing = f.n.Divide(free, f.reserveBytes)
+	}
 	f.inodes = inodesKept(waiting, inodes+files)
 	f.starved = f.starved && waiting > 0 // if no bytes wait any more, their topic was deleted: the next write tells
 	f.reserved = f.n.Host.Instant()

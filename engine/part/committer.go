@@ -208,13 +208,16 @@ func (r *run) bodyBytes() uint64 {
 // with Replica.mu held.
 func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox.List) (r run) {
 	free := min(g.Free(), segment.MaxBatchBytes, c.store.clog.MaxPayloadBytes())
-	refused, room := c.admit(pt, false), c.quotaRoom(pt)
+	refused, room, overDisk := c.admit(pt, false), c.quotaRoom(pt), pt.exceedsDisk()
 	r.bytes = segment.HeaderBytes
 	for p := l.First(); p != nil; p = l.First() {
 		if ofProducer(p) && !c.judge(pt, l) {
 			continue
 		}
 		err := c.refusal(pt, p, refused)
+		if err == nil && overDisk != nil && !p.Kind.Internal() {
+			err = overDisk
+		}
 		if err == nil {
 			err = c.overQuota(pt, room, &r, p)
 		}

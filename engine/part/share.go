@@ -18,10 +18,20 @@ type Share struct {
 
 	stateBytes, stateMemory atomic.Int64
 	nextBytes, nextMemory   int64 // only CheckpointBytes uses them
+
+	stored     atomic.Int64                    // bytes of the logs of its topics on this node
+	overDisk   atomic.Pointer[base.LimitError] // what messages to its topics are refused with; nil: they are stored
+	nextStored int64                           // only divideDisk uses it
 }
+
+// StoredBytes returns how many bytes the logs of the token's topics have on this node, as they were a moment ago.
+func (sh *Share) StoredBytes() int64 { return sh.stored.Load() }
 
 // StateBytes returns what the state of the token's topics costs in memory.
 func (sh *Share) StateBytes() int64 { return sh.stateMemory.Load() }
+
+// StoredState returns which part of the limit for a checkpoint of the node that state is.
+func (sh *Share) StoredState() float64 { return float64(sh.stateBytes.Load()) / maxStoredStateBytes }
 
 // Share returns the share of a token; nil: the empty name is that of nobody who has a share.
 func (s *Store) Share(name string) *Share {
@@ -57,6 +67,53 @@ func (t *Topic) SetShare(sh *Share, parts []*Partition) {
 		old.add(-bytes, -memory)
 		sh.add(bytes, memory)
 	}
+}
+
+// The last part of the disk, one in lastPart, is for the tokens that have stored no more than their share. Unlike the
+// other limits, that of the disk is no share of each token: nobody else may ever want the rest of the disk, and a queue
+// that may use only half of it would refuse messages for nothing. What is stored goes with time, so that little has to
+// be kept for others.
+const lastPart = 10
+
+// divideDisk is flush.Node.Divide. What is free besides the reserve, and what is stored, is what messages may have.
+func (s *Store) divideDisk(free, reserve int64) (soon bool) {
+	shared := false
+	s.Shares(func(sh *Share) { shared, sh.nextStored = true, 0 })
+	if !shared || s.opts.TokenShare >= 100 {
+		return false
+	}
+	left := max(free-reserve, 0)
+	room := left
+	for _, pt := range s.Partitions() {
+		n := pt.log.Bytes()
+		room += n
+		if sh := pt.topic.Share.Load(); sh != nil {
+			sh.nextStored += n
+		}
+	}
+	s.Shares(func(sh *Share) {
+		var over *base.LimitError
+		if most := s.opts.OfShare(room); left < room/lastPart && sh.nextStored > most {
+			over = &base.LimitError{
+				Err: base.ErrStoredShare, What: "the number of stored bytes of the topics of " + base.Token(sh.Name),
+				Value: sh.nextStored, Most: most, Setting: "token-share",
+			}
+		}
+		sh.overDisk.Store(over)
+		sh.stored.Store(sh.nextStored)
+	})
+	return left < 2*room/lastPart
+}
+
+// exceedsDisk returns why messages to the topic are refused, because the token that has made it has more than its share
+// of a disk that is nearly full; nil: they are not.
+func (pt *Partition) exceedsDisk() error {
+	if sh := pt.topic.Share.Load(); sh != nil {
+		if over := sh.overDisk.Load(); over != nil {
+			return over
+		}
+	}
+	return nil
 }
 
 func (sh *Share) add(bytes, memory int64) {

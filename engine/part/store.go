@@ -150,7 +150,7 @@ func (s *Store) Begin(bufferBytes int64) (err error) {
 		MayNote:      func() bool { return s.Feature() >= dir.MarkLevel },
 		SegmentBytes: &s.counters.SegmentBytes, SegmentSyncs: &s.counters.SegmentSyncs,
 		TrimmedBytes: &s.counters.TrimmedBytes,
-		SweepAside:   s.SweepAside, AsideMakesRoom: s.aside.MakeRoom,
+		SweepAside:   s.SweepAside, AsideMakesRoom: s.aside.MakeRoom, Divide: s.divideDisk,
 	})
 	return nil
 }

@@ -137,7 +137,18 @@ func (c *Collector) collectNode(w writer) {
 		collectCluster(w, m, c.o.Engine.Counters())
 	}
 	collectStorage(w, c.o.Engine.Storage(), len(info.CorruptionsAtRecover))
+	uses := c.o.Engine.TokenUses()
+	for _, u := range uses[:min(len(uses), maxTokens)] {
+		w.set(tokenTopics, float64(u.Topics), u.Token)
+		w.set(tokenPartitions, float64(u.Partitions), u.Token)
+		w.set(tokenState, float64(u.StateBytes), u.Token)
+		w.set(tokenStored, float64(u.StoredBytes), u.Token)
+		w.set(tokenOfLimit, u.OfLimit, u.Token)
+	}
 }
+
+// maxTokens bounds the tokens that have series.
+const maxTokens = 20
 
 func collectCertificates(w writer, all []health.Certificate, now time.Time) {
 	for i := range all {

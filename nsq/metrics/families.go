@@ -110,6 +110,18 @@ var (
 		"Partitions of all topics that this node lists, wherever their copies are.")
 	partitionLimit = define(ofStorage, gauge, "listed_partitions_limit",
 		"At this many listed_partitions new topics and more partitions are refused (max-partitions).")
+	tokenTopics = define(ofStorage, gauge, "token_topics",
+		"Topics that count for a token, of the 20 tokens that take the most.", "token")
+	tokenPartitions = define(ofStorage, gauge, "token_partitions",
+		"Partitions of these topics.", "token")
+	tokenState = define(ofStorage, gauge, "token_state_bytes",
+		"What deferred messages and confirmations out of order of these topics cost in memory.", "token")
+	tokenStored = define(ofStorage, gauge, "token_stored_bytes",
+		"Bytes that the logs of these topics have on this node. When nine tenths of the disk are used, publishing is "+
+			"refused to those of a token that has more than token-share percent of it.", "token")
+	tokenOfLimit = define(ofStorage, gauge, "token_limit_ratio",
+		"The part of max-topics, max-partitions or the room for delayed messages that these topics take, whichever is the "+
+			"largest, 0 to 1. At token-share percent, requests that would add to it are refused.", "token")
 	logDropped = define(ofStorage, counter, "log_lines_dropped_total",
 		"Lines of the log that were dropped, because the logger did not take them in time.")
 	heapLimit = define(ofStorage, gauge, "heap_limit_bytes",
