@@ -61,7 +61,7 @@ func TestFormat(t *testing.T) {
 	add("controller", controllerKey, encode(process))
 	add("down", nodeKey(downDir, 3), encode(process))
 	add("topics", topicKey(topicsDir, topic), encode(meta.Topic{
-		ID: topic, Name: "t", Partitions: 1, Replicas: 3, MinISR: 2, CreatedNs: 5,
+		ID: topic, Name: "t", Partitions: 1, Replicas: 3, MinISR: 2, CreatedNs: 5, MadeBy: "shop",
 		Settings: meta.TopicSettings{
 			Version: 4, RetentionBytes: -1, KeepAgeMs: 60_000, KeepBytes: -1,
 			QuotaCount: 1000, QuotaMode: meta.QuotaReject, MinISR: 2,

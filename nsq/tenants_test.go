@@ -1,6 +1,7 @@
 package nsq
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -205,5 +206,89 @@ func TestTenantDelaysAllItCan(t *testing.T) {
 	}
 	if answer := delayed("a"); answer != "OK" {
 		t.Errorf("after the tenant has emptied its channel: %s", answer)
+	}
+}
+
+// An administrator's topics count for nobody, unless it makes one for a tenant; a tenant makes none for another one.
+// Lists, statistics and metrics say for whom a topic counts, and what tokens take.
+func TestTopicsCountForTheirMakers(t *testing.T) {
+	n := startNode(t, engine.Options{}, Options{Auth: tenantTokens(t, "a", "b")})
+	for _, tc := range []struct {
+		token, path string
+		status      int
+	}{
+		{"root", "/topic/create?topic=r", 200},
+		{"root", "/topic/create?topic=a.given&made_by=a", 200},
+		{"a", "/topic/create?topic=a.own&partitions=2", 200},
+		{"a", "/topic/create?topic=a.named&made_by=a", 200},
+		{"a", "/topic/create?topic=a.theft&made_by=b", 403},
+		{"a", "/topic/create?topic=a.nobodys&made_by=", 403},
+		{"b", "/pub?topic=b.used", 200},
+	} {
+		if status, text := n.as(t, tc.token, tc.path, "x"); status != tc.status {
+			t.Errorf("%s of %s: %d %s", tc.path, tc.token, status, text)
+		}
+	}
+	want := map[string]string{"r": "", "a.given": "a", "a.own": "a", "a.named": "a", "b.used": "b"}
+	var page TopicPage
+	_, text := request(t, "GET", n.base+"/topics", "", "Authorization", "Bearer root")
+	if err := json.Unmarshal([]byte(text), &page); err != nil || len(page.Topics) != len(want) {
+		t.Fatalf("%v: %s", err, text)
+	}
+	for _, listed := range page.Topics {
+		if listed.MadeBy != want[listed.Name] {
+			t.Errorf("/topics says that %q made %s", listed.MadeBy, listed.Name)
+		}
+	}
+	_, text = request(t, "GET", n.base+"/stats?format=json&topic=a.own", "", "Authorization", "Bearer root")
+	if !strings.Contains(text, `"made_by":"a"`) {
+		t.Errorf("/stats: %s", text)
+	}
+	for series, value := range map[string]string{
+		`token_topics{token="a"}`: "3", `token_partitions{token="a"}`: "4", `token_topics{token="b"}`: "1",
+		`token_limit_ratio{token="a"}`: "0.00016",
+	} {
+		if got := n.metric(t, series); got != value {
+			t.Errorf("%s is %s, want %s", series, got, value)
+		}
+	}
+	n.metric(t, `token_state_bytes{token="a"}`)
+	n.metric(t, `token_stored_bytes{token="a"}`)
+}
+
+// A tenant that may administer a topic that counts for nobody cannot take all partitions with it. One of its own grows
+// within the tenant's share, and an administrator goes beyond it.
+func TestTenantTakesAllPartitions(t *testing.T) {
+	n := startNode(t, engine.Options{MaxPartitions: 20}, Options{Auth: tenantTokens(t, "a")})
+	for _, tc := range []struct {
+		token, path, body string
+		status            int
+		says              string
+	}{
+		{"root", "/topic/create?topic=a.nobodys", "", 200, ""},
+		{"a", "/topic/settings?topic=a.nobodys", `{"partitions":19}`, 400, "a.nobodys counts for no token"},
+		{"a", "/topic/settings?topic=a.nobodys", `{"quota_count":5}`, 200, ""},
+		{"a", "/topic/create?topic=a.t&partitions=11", "", 507, `of token \"a\" is 11, and at most 10 is allowed`},
+		{"a", "/topic/create?topic=a.t&partitions=9", "", 200, ""},
+		{"a", "/topic/settings?topic=a.t", `{"partitions":11}`, 507, `of token \"a\" is 11, and at most 10 is allowed`},
+		{"a", "/topic/settings?topic=a.t", `{"partitions":10}`, 200, ""},
+		{"root", "/topic/settings?topic=a.t", `{"partitions":12,"version":1}`, 200, ""},
+		{"root", "/topic/settings?topic=a.nobodys", `{"partitions":2,"version":1}`, 200, ""},
+	} {
+		if status, text := n.as(t, tc.token, tc.path, tc.body); status != tc.status || !strings.Contains(text, tc.says) {
+			t.Errorf("%s %s of %s: %d %s", tc.path, tc.body, tc.token, status, text)
+		}
+	}
+}
+
+// Publishes that are refused because of a token's share are counted as that.
+func TestRefusedForTheShareIsCounted(t *testing.T) {
+	n := startNode(t, engine.Options{MaxTopics: 2}, Options{Auth: tenantTokens(t, "a")})
+	for i := range 3 {
+		n.as(t, "a", fmt.Sprint("/pub?topic=a.", i), "x")
+	}
+	n.tenant(t, "a").answers(pub("a.more", "x"))
+	if got := n.metric(t, `publishes_refused_total{reason="token_share"}`); got != "3" {
+		t.Errorf("%s refusals are counted, want 3", got)
 	}
 }
