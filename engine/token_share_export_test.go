@@ -22,6 +22,28 @@ func ForgetMaker(t testing.TB, e *Engine, name string) {
 	}
 }
 
+// Creating lets a token be at the creation of a topic, until done is called.
+func Creating(e *Engine, token, name string, partitions int) (done func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.creating[name] = &creation{partitions: partitions, madeBy: token, done: make(chan struct{})}
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.creating, name)
+	}
+}
+
+// Growing lets a topic be at its growth to so many partitions, until done is called.
+func Growing(t testing.TB, topic *Topic, to int) (done func()) {
+	t.Helper()
+	done, err := topic.e.grow(topic, to, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return done
+}
+
 // StoredMakers returns the topics of a data directory with the tokens that made them, a line each.
 func StoredMakers(t testing.TB, disk aio.Disk) string {
 	t.Helper()

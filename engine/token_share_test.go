@@ -127,6 +127,45 @@ func TestTokenShare(t *testing.T) {
 	}
 }
 
+// What a token is making counts as what it has made.
+func TestTokenShareOfWhatIsBeingMade(t *testing.T) {
+	t.Parallel()
+	e := openOnDisk(t, newDisk(), func(o *engine.Options) { o.MaxTopics, o.MaxPartitions = 8, 20 })
+	create := func(name string, partitions int) error {
+		_, err := e.CreateTopicWith(t.Context(), name, engine.TopicOptions{Partitions: partitions, MadeBy: "a"})
+		return err
+	}
+	a, b := makeFor(t, e, "a", "a1", 1), makeFor(t, e, "b", "b1", 1)
+	for _, name := range []string{"a2", "a3"} {
+		makeFor(t, e, "a", name, 1)
+	}
+	one := engine.Creating(e, "a", "making", 1)
+	if err := create("more", 1); !errors.Is(err, engine.ErrTopicShare) {
+		t.Errorf("while a fourth topic is made: %v", err)
+	}
+	one()
+	for what, begin := range map[string]func() func(){
+		"a topic is made": func() func() { return engine.Creating(e, "a", "making", 6) },
+		"a topic grows":   func() func() { return engine.Growing(t, a, 7) },
+	} {
+		if err := e.DeleteTopic(t.Context(), "a3"); err != nil {
+			t.Fatal(err)
+		}
+		done := begin()
+		if err := create("a3", 3); !errors.Is(err, engine.ErrPartitionShare) {
+			t.Errorf("while %s: %v", what, err)
+		}
+		done()
+		other := engine.Creating(e, "b", "theirs", 8)
+		grows := engine.Growing(t, b, 2)
+		if err := create("a3", 8); err != nil {
+			t.Errorf("while another token makes something: %v", err)
+		}
+		other()
+		grows()
+	}
+}
+
 // A name that no topic can remember is refused.
 func TestTokenShareName(t *testing.T) {
 	t.Parallel()

@@ -99,10 +99,23 @@ func (s *Store) divideDisk(free, reserve int64) (soon bool) {
 				Value: sh.nextStored, Most: most, Setting: "token-share",
 			}
 		}
-		sh.overDisk.Store(over)
+		if was := sh.overDisk.Swap(over); (was == nil) != (over == nil) {
+			s.logOverDisk(sh, over)
+		}
 		sh.stored.Store(sh.nextStored)
 	})
 	return left < 2*room/lastPart
+}
+
+// logOverDisk says that messages to a token's topics are refused from now on, or (nil) that they are stored again.
+func (s *Store) logOverDisk(sh *Share, over *base.LimitError) {
+	if over == nil {
+		s.log.Info("messages are stored again in the topics that a token has made", "token", sh.Name)
+		return
+	}
+	s.log.Warn("the disk is nearly full, and the topics that one token has made have more than its share: publishing to "+
+		"them is refused, consuming goes on. It ends when their messages are finished", "token", sh.Name,
+		"stored_bytes", over.Value, "share_bytes", over.Most, "setting", over.Setting)
 }
 
 // exceedsDisk returns why messages to the topic are refused, because the token that has made it has more than its share
