@@ -146,9 +146,10 @@ func (cn *clusterNode) configureTopic(ctx context.Context, t *Topic, s TopicSett
 	return mt.EffectiveSettings(), nil
 }
 
-// learnSettings applies the topic's settings in the store's row, and who made it. If this node has a copy of any partition,
-// learnSettings also writes them to topic.json. Otherwise the node's own limits would hold after a restart until the
-// node has joined the cluster, and might remove messages that the topic's settings keep. Only the worker calls it.
+// learnSettings applies the topic's settings in the store's row, and who made it. If this node has a copy of any
+// partition, learnSettings also writes them to topic.json. Otherwise the node's own limits would hold after a restart
+// until the node has joined the cluster, and might remove messages that the topic's settings keep. Only the worker
+// calls it.
 func (t *Topic) learnSettings(mt *meta.Topic) {
 	s := mt.EffectiveSettings().Stored()
 	if !t.learnMaker(mt.MadeBy) && s == *t.settings.Load() {

@@ -57,8 +57,8 @@ const (
 )
 
 var reasonNames = [reasonCount]string{
-	"overloaded", "deadline", "no_leader", "no_quorum", "unknown", "disk", "disk_full", "token_share", "quota", "state_full",
-	"too_big", "closing", "other",
+	"overloaded", "deadline", "no_leader", "no_quorum", "unknown", "disk", "disk_full", "token_share", "quota",
+	"state_full", "too_big", "closing", "other",
 }
 
 // reasons lists the errors of each reason. An error of none of them is other.

@@ -91,7 +91,8 @@ func (f *Flusher) checkSpace() {
 	// computeReserve examines every partition. So it runs rarely while there is plenty of space, and never once per
 	// small write.
 	since := f.n.Host.Since(f.reserved)
-	if since > reserveEvery || f.dividing && since > divideSoon || since > reserveSoon && (full || free < 2*f.reserveBytes || inodes < 2*f.inodes) {
+	short := full || free < 2*f.reserveBytes || inodes < 2*f.inodes
+	if since > reserveEvery || since > divideSoon && f.dividing || since > reserveSoon && short {
 		f.computeReserve(free, inodes)
 	}
 	f.nearFull.Store(free < 4*f.reserveBytes)
