@@ -103,6 +103,10 @@ func TestCollect(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	_, err := e.CreateTopicWith(t.Context(), "own", engine.TopicOptions{MadeBy: "shop", Partitions: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
 	c := New(Options{Engine: e, Version: "1.2.3", Started: time.Now()})
 	all := gather(t, c)
 	for _, f := range families {
@@ -181,5 +185,23 @@ func TestPerObject(t *testing.T) {
 	}
 	if all := gather(t, c); valueOf(t, all, "metrics_truncated", "") != 1 || valueOf(t, all, "channel_depth", "") != 2 {
 		t.Error("/metrics does not show the sums")
+	}
+}
+
+// Of many tokens, those that take the most have series.
+func TestTokensWithSeriesAreBounded(t *testing.T) {
+	e := newNode(t)
+	for i := range maxTokens + 5 {
+		o := engine.TopicOptions{MadeBy: fmt.Sprint("token", i), Partitions: 1 + i}
+		if _, err := e.CreateTopicWith(t.Context(), fmt.Sprint("own", i), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := gather(t, New(Options{Engine: e, Version: "1.2.3", Started: time.Now()}))
+	if n := len(all[prefix+"token_partitions"].GetMetric()); n != maxTokens {
+		t.Errorf("%d tokens have series, want %d", n, maxTokens)
+	}
+	if n := valueOf(t, all, "token_partitions", "token5"); n != 6 {
+		t.Errorf("a token of those that take the most has %v partitions, want 6", n)
 	}
 }
