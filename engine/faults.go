@@ -202,8 +202,8 @@ var faults = []struct {
 	},
 	{
 		"delays_refused_topics", func(s *StorageStats) int64 { return int64(s.DelaysRefused) },
-		"topics refuse delayed messages, because as many wait as max-ranges or max-state-bytes allows; what has no " +
-			"delay goes on; engine topic list names them",
+		"topics refuse delayed messages, because as many wait as max-ranges, max-state-bytes or token-share allows; " +
+			"what has no delay goes on; engine topic list names them",
 	},
 	{
 		"state_over_limit_bytes", func(s *StorageStats) int64 { return max(0, s.stateOver()) },

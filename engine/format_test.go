@@ -21,7 +21,7 @@ func TestFormatOfFiles(t *testing.T) {
 	formats := map[string]int{dir.NodePath: dir.FormatOf(NewestLevel), dir.TopicFile: dir.TopicFormat}
 	for heading, file := range map[string]any{
 		dir.NodePath:  dir.Node{Format: dir.FormatOf(NewestLevel), Cluster: uuid.UUID{1}, Lives: []dir.Life{{}}},
-		dir.TopicFile: dir.Topic{Format: dir.TopicFormat, Settings: TopicSettings{Version: 1}},
+		dir.TopicFile: dir.Topic{Format: dir.TopicFormat, MadeBy: "shop", Settings: TopicSettings{Version: 1}},
 	} {
 		var keys []string
 		for f := range reflect.TypeOf(file).Fields() {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"penstock/engine"
+	"penstock/engine/base"
 	nativewire "penstock/native/wire"
 	"penstock/netproto"
 	"penstock/nsq/auth"
@@ -278,6 +279,13 @@ func TestTenantTakesAllPartitions(t *testing.T) {
 		if status, text := n.as(t, tc.token, tc.path, tc.body); status != tc.status || !strings.Contains(text, tc.says) {
 			t.Errorf("%s %s of %s: %d %s", tc.path, tc.body, tc.token, status, text)
 		}
+	}
+}
+
+// A topic remembers every name of a token that there is.
+func TestMakersAreRemembered(t *testing.T) {
+	if auth.MaxMaker != base.MaxTokenName {
+		t.Errorf("a token has a name of %d bytes, and a topic remembers %d", auth.MaxMaker, base.MaxTokenName)
 	}
 }
 

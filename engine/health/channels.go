@@ -125,9 +125,9 @@ func (c *Channel) StarvedWords() string {
 
 // DelaysRefusedWords says that the topic refuses delayed messages, what that means for the data, and what to do.
 func (c *Channel) DelaysRefusedWords() string {
-	return fmt.Sprintf("topic %s refuses delayed messages in %s: as many wait as max-ranges or max-state-bytes "+
-		"allows. Nothing is lost, messages without a delay are stored and delivered, and it ends as delayed messages are "+
-		"finished%s", c.Topic, plural(c.Count, "partition"), c.more())
+	return fmt.Sprintf("topic %s refuses delayed messages in %s: as many wait as max-ranges, max-state-bytes "+
+		"or token-share allows. Nothing is lost, messages without a delay are stored and delivered, and it ends as delayed "+
+		"messages are finished%s", c.Topic, plural(c.Count, "partition"), c.more())
 }
 
 // ReadOnlyWords says that the topic is read-only, what that means for the data, and what to do.

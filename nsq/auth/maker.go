@@ -4,9 +4,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
-
-	"penstock/engine/base"
 )
+
+// MaxMaker is the length in bytes of the longest name that Maker returns: topics remember no longer one.
+const MaxMaker = 128
 
 // Maker returns the name of the token for which the topics count that the principal makes: see engine.TopicOptions. It
 // is empty for who administers the node, whose topics count for nobody; so it is for nil, where clients have to prove
@@ -19,10 +20,10 @@ func (p *Principal) Maker() string {
 	if name == "" {
 		return "an identity without a name" // an auth server's answer
 	}
-	if len(name) > base.MaxTokenName { // two long names stay two
+	if len(name) > MaxMaker { // two long names stay two
 		sum := sha256.Sum256([]byte(name))
 		mark := "~" + hex.EncodeToString(sum[:8])
-		name = strings.ToValidUTF8(name[:base.MaxTokenName-len(mark)], "") + mark
+		name = strings.ToValidUTF8(name[:MaxMaker-len(mark)], "") + mark
 	}
 	return name
 }

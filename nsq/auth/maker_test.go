@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
-
-	"penstock/engine/base"
 )
 
 // Topics count for the token that makes them, and for nobody if it administers the node. A name that a topic cannot
@@ -29,12 +27,12 @@ func TestMaker(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
-	long := strings.Repeat("é", base.MaxTokenName)
+	long := strings.Repeat("é", MaxMaker)
 	one, two := may(long+"1", grant{}).Maker(), may(long+"2", grant{}).Maker()
-	if one == two || len(one) > base.MaxTokenName || !utf8.ValidString(one) || one != may(long+"1", grant{}).Maker() {
+	if one == two || len(one) > MaxMaker || !utf8.ValidString(one) || one != may(long+"1", grant{}).Maker() {
 		t.Errorf("long names become %q and %q", one, two)
 	}
-	fits := strings.Repeat("x", base.MaxTokenName)
+	fits := strings.Repeat("x", MaxMaker)
 	if got := may(fits, grant{}).Maker(); got != fits {
 		t.Errorf("the longest name becomes %q", got)
 	}

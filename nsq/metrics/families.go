@@ -307,7 +307,7 @@ var (
 	topicOverQuota = define(ofTopics, gauge, "topic_over_quota",
 		"1 while publishing is refused because of the topic's quota, and for a minute after that.", "topic")
 	topicDelays = define(ofTopics, gauge, "topic_delays_refused_partitions",
-		"Partitions that refuse delayed messages, because as many wait as max-ranges or max-state-bytes allows.",
+		"Partitions that refuse delayed messages, because as many wait as max-ranges, max-state-bytes or token-share allows.",
 		"topic")
 	topicStored = define(ofTopics, gauge, "topic_stored_bytes",
 		"Bytes of the logs of the partitions that this node leads.", "topic")
