@@ -116,7 +116,8 @@ func TestJudge(t *testing.T) {
 			[]string{
 				"; topic mail is paused: what is published waits for its channels until engine topic unpause; the same holds " +
 					"for 2 more topics; topic later refuses delayed messages in 3 partitions: as many wait as max-ranges" +
-					", max-state-bytes or token-share allows. Nothing is lost, messages without a delay are stored and delivered, and " +
+					", max-state-bytes or token-share allows. Nothing is lost, " +
+					"messages without a delay are stored and delivered, and " +
 					"it ends as delayed messages are finished; the same holds for 1 more topic; channel rests of topic " +
 					"orders is paused: its messages wait until engine channel unpause; " +
 					"channel mail of topic orders is skipping: it discards all that is published instead of delivering it, 7 " +
