@@ -21,6 +21,7 @@ type ClusterMeter struct {
 	// Connections that were accepted from other nodes and did not come about: the peer did not prove that it belongs to
 	// the cluster; its handshake was not over when MaxHandshakes newer ones began; anything else, also probes.
 	Unproven, Crowded, Incomplete uint64
+	LinesLeftOut                  uint64 // that these caused, and of which the log has only the number
 }
 
 // PeerMeter is another node, as this one sees it.
@@ -49,7 +50,7 @@ func (cn *clusterNode) meter() *ClusterMeter {
 		m.LeaseLeft = time.Duration(max(0, cn.Until()-cn.Now()))
 	}
 	s := cn.Net.Stats()
-	m.Unproven, m.Crowded = s.Unproven, s.Crowded
+	m.Unproven, m.Crowded, m.LinesLeftOut = s.Unproven, s.Crowded, s.LinesLeftOut
 	m.Incomplete = s.AcceptFailed - min(s.AcceptFailed, s.Unproven+s.Crowded)
 	snap := cn.snapshot()
 	if snap == nil {

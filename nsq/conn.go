@@ -414,10 +414,10 @@ func (c *conn) signal() {
 func (c *conn) progress() {
 	if err := c.out.failure(); err != nil {
 		if stuck(err) {
-			c.srv.opts.Logger.Info("closing an NSQ connection whose client does not read", "client", c.remote)
+			c.srv.sparing.Info("closing an NSQ connection whose client does not read", "client", c.remote)
 		}
 		if errors.Is(err, errLate) {
-			c.srv.opts.Logger.Info("closing an NSQ connection: a message of an ordered channel is half written and may be "+
+			c.srv.sparing.Info("closing an NSQ connection: a message of an ordered channel is half written and may be "+
 				"another client's by now; it is delivered again, nothing is lost", "client", c.remote)
 		}
 		c.kill()

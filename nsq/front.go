@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"penstock/engine/health"
+	"penstock/internal/sparing"
 	"penstock/nsq/internal/audit"
 	"penstock/nsq/internal/handshakes"
 	"penstock/nsq/internal/listen"
@@ -31,6 +32,7 @@ import (
 type Front struct {
 	node    string
 	startup *health.Startup
+	sparing *sparing.Log
 	audit   *audit.Log
 	certs   *certificates // nil: TLS is not offered
 	secure  bool          // it serves HTTPS
@@ -64,11 +66,12 @@ func OpenFront(o Options, node string, startup *health.Startup, wait time.Durati
 		return nil, err
 	}
 	f := &Front{
-		node: node, startup: startup, ended: make(chan error, 1), audit: audit.New(o.Logger, o.MaxAuditEntries),
+		node: node, startup: startup, ended: make(chan error, 1), sparing: sparing.New(o.Logger),
 		kept: make(map[string]net.Listener),
 	}
+	f.audit = audit.New(f.sparing, o.MaxAuditEntries)
 	var err error
-	if f.certs, err = newCertificates(&o); err != nil {
+	if f.certs, err = newCertificates(&o, f.sparing); err != nil {
 		return nil, err
 	}
 	mine := "HTTP"
@@ -131,7 +134,7 @@ func (f *Front) serve(o *Options) {
 	if f.secure {
 		f.ln = handshakes.Listener(f.bound, f.certs.outer)
 	}
-	f.server = web.NewServer(http.HandlerFunc(f.answer), o.gate(f.audit), o.Logger)
+	f.server = web.NewServer(http.HandlerFunc(f.answer), o.gate(f.audit), f.sparing)
 	go func() {
 		err := f.server.Serve(f.ln)
 		if errors.Is(err, http.ErrServerClosed) {
@@ -160,6 +163,7 @@ func (f *Front) answer(w http.ResponseWriter, r *http.Request) {
 
 // Close ends a Front that no Server has taken over. Requests that are being answered are cut off.
 func (f *Front) Close() {
+	defer f.sparing.Close()
 	for _, ln := range f.kept {
 		_ = ln.Close() // nothing was accepted
 	}

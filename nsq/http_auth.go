@@ -147,7 +147,7 @@ func (s *Server) listenHTTPS(h http.Handler) error {
 	}
 	s.httpsBound = listen.Bound(ln, s.opts.MaxConnections)
 	s.httpsLn = handshakes.Listener(s.httpsBound, s.certs.outer)
-	s.https = web.NewServer(h, s.gate, s.opts.Logger)
+	s.https = web.NewServer(h, s.gate, s.sparing)
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"penstock/internal/sparing"
 	"penstock/nsq/auth"
 	"penstock/nsq/internal/audit"
 	"penstock/nsq/internal/listen"
@@ -279,7 +280,7 @@ func (o Options) Check() error {
 	if err := o.setDefaults(); err != nil {
 		return err
 	}
-	if _, err := o.certificates(); err != nil {
+	if _, err := o.certificates(sparing.New(o.Logger)); err != nil {
 		return err
 	}
 	_, err := auth.Open(&o.Auth)

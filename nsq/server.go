@@ -17,6 +17,7 @@ import (
 	"penstock/internal/lock"
 	"penstock/internal/netio"
 	"penstock/internal/shares"
+	"penstock/internal/sparing"
 	"penstock/internal/strangers"
 	"penstock/native"
 	"penstock/nsq/auth"
@@ -64,6 +65,7 @@ type Server struct {
 	certs *certificates   // nil: TLS is not offered
 	auth  *auth.Authority // nil: every client may do everything
 
+	sparing  *sparing.Log
 	gate     *web.Gate // of all HTTP listeners
 	audit    *audit.Log
 	sessions sessions // of browsers
@@ -109,14 +111,16 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		Engine: e, Version: s.opts.Version, Started: s.started, MaxSeries: s.opts.MaxMetricSeries,
 		Server: s.meter,
 	})
-	s.audit = audit.New(s.opts.Logger, o.MaxAuditEntries)
 	if f := s.opts.Front; f != nil {
-		s.audit = f.audit // with what was refused while the node started
+		s.sparing, s.audit = f.sparing, f.audit // with what was refused while the node started
+	} else {
+		s.sparing = sparing.New(s.opts.Logger)
+		s.audit = audit.New(s.sparing, o.MaxAuditEntries)
 	}
 	s.gate = o.gate(s.audit)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	var err error
-	if s.certs, err = s.opts.certificates(); err != nil {
+	if s.certs, err = s.opts.certificates(s.sparing); err != nil {
 		return nil, err
 	}
 	if s.auth, err = auth.Open(&s.opts.Auth); err != nil {
@@ -178,7 +182,7 @@ func (s *Server) listen() error {
 			return err
 		}
 		s.httpLn = listen.Bound(ln, s.opts.MaxConnections)
-		s.http = web.NewServer(handler, s.gate, s.opts.Logger)
+		s.http = web.NewServer(handler, s.gate, s.sparing)
 	}
 	if err := s.listenNative(); err != nil {
 		return err
@@ -204,7 +208,7 @@ func (s *Server) listenLookups() error {
 		MaxConnections:          s.opts.MaxConnections,
 		MaxCommandTime:          s.opts.MaxCommandTime,
 		WriteTimeout:            s.opts.WriteTimeout,
-		Logger:                  s.opts.Logger,
+		Log:                     s.sparing,
 	})
 	return err
 }
@@ -294,7 +298,7 @@ func (s *Server) webs() []webService {
 // accept accepts connections until the listener is closed.
 func (s *Server) accept() error {
 	err := listen.Accept(s.tcp, s.ctx.Done(), s.welcome, func(err error, retryAfter time.Duration) {
-		s.opts.Logger.Warn("cannot accept a connection; clients wait", "error", err, "retry_after", retryAfter)
+		s.sparing.Warn("cannot accept a connection; clients wait", "error", err, "retry_after", retryAfter)
 	})
 	if err != nil {
 		return fmt.Errorf("nsq: accepting connections failed: %w", err)
@@ -314,7 +318,7 @@ func (s *Server) welcome(nc *net.TCPConn) {
 	s.mu.Unlock()
 	if full {
 		c.kill()
-		s.opts.Logger.Warn("refusing an NSQ connection: MaxConnections reached",
+		s.sparing.Warn("refusing an NSQ connection: MaxConnections reached",
 			"client", c.remote, "limit", s.opts.MaxConnections)
 		return
 	}
@@ -402,6 +406,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(context.Background(), diskPatience)
 		defer cancel()
 		s.audit.Close(ctx)
+		s.sparing.Close()
 	})
 	return ctx.Err()
 }

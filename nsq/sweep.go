@@ -101,7 +101,7 @@ func (c *conn) attend(now int64) {
 	}
 	switch c.pulse(now).judge() {
 	case verdictSlow:
-		c.srv.opts.Logger.Info(
+		c.srv.sparing.Info(
 			"closing an NSQ connection: a command was begun and not completed in time", "client", c.remote)
 		c.kill()
 	case verdictStranger:
@@ -115,7 +115,7 @@ func (c *conn) attend(now int64) {
 			c.lastByte.Store(now)
 			return
 		}
-		c.srv.opts.Logger.Info("closing an NSQ connection: its client answers no heartbeats", "client", c.remote)
+		c.srv.sparing.Info("closing an NSQ connection: its client answers no heartbeats", "client", c.remote)
 		c.kill()
 	case verdictBeat:
 		c.nextBeat.Store(max(c.nextBeat.Load(), now-c.beatEvery.Load()) + c.beatEvery.Load())

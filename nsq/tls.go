@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"penstock/internal/sparing"
 	"penstock/nsq/internal/handshakes"
 )
 
@@ -96,19 +97,19 @@ type loadedTLS struct {
 }
 
 // certificates returns those that the Front has read, or reads them.
-func (o *Options) certificates() (*certificates, error) {
+func (o *Options) certificates(log *sparing.Log) (*certificates, error) {
 	if o.Front != nil {
 		return o.Front.certs, nil
 	}
-	return newCertificates(o)
+	return newCertificates(o, log)
 }
 
 // newCertificates reads the files. It returns nil if TLS is not offered.
-func newCertificates(o *Options) (*certificates, error) {
+func newCertificates(o *Options, log *sparing.Log) (*certificates, error) {
 	if !o.TLS.offered() {
 		return nil, nil
 	}
-	c := &certificates{files: o.TLS, gate: handshakes.New(o.MaxHandshakes, o.Logger)}
+	c := &certificates{files: o.TLS, gate: handshakes.New(o.MaxHandshakes, log)}
 	c.outer, c.nativeOuter = c.outerOf(c.files.NSQMinVersion), c.outerOf(c.files.MinVersion)
 	return c, c.reload()
 }

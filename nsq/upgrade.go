@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"time"
 
 	"github.com/klauspost/compress/flate"
@@ -77,12 +76,9 @@ func (c *conn) upgrade(set *settings, size int) *fault {
 	if set.tls {
 		tc, err := c.handshake(w)
 		if err != nil {
-			level := slog.LevelInfo
-			if errors.Is(err, handshakes.ErrBusy) {
-				level = slog.LevelDebug // there are many, and the gate has a line for all of them
+			if !errors.Is(err, handshakes.ErrBusy) { // of which the gate tells
+				c.srv.sparing.Info("closing an NSQ connection: its TLS handshake failed", "client", c.remote, "error", err)
 			}
-			c.srv.opts.Logger.Log(c.ctx, level, "closing an NSQ connection: its TLS handshake failed", "client", c.remote,
-				"error", err)
 			c.out.close()
 			c.out.release(nil)
 			return &fault{}

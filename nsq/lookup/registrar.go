@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/internal/sparing"
 )
 
 // registrar registers this node at stock nsqlookupds, as an nsqd does, so that consumers that know only these find it.
@@ -23,10 +24,11 @@ import (
 // Registration compares states rather than following events. So a lost connection, a leadership that moved, and a topic
 // that was deleted and created again are all one case: next.commands(known).
 type registrar struct {
-	engine *engine.Engine
-	log    *slog.Logger
-	ping   time.Duration
-	self   identity
+	engine  *engine.Engine
+	log     *slog.Logger
+	sparing *sparing.Log // of what clients can cause
+	ping    time.Duration
+	self    identity
 
 	ctx    context.Context // ended by stop
 	cancel context.CancelFunc
@@ -52,7 +54,7 @@ type identity struct {
 
 func newRegistrar(e *engine.Engine, o *Options) *registrar {
 	r := &registrar{
-		engine: e, log: o.Logger, ping: pingInterval, look: make(chan struct{}, 1),
+		engine: e, log: o.Log.Logger(), sparing: o.Log, ping: pingInterval, look: make(chan struct{}, 1),
 		addresses: slices.Clone(o.Nsqlookupds), lookupds: map[string]*nsqlookupd{},
 		self: identity{
 			o.Self.BroadcastAddress, o.Self.Hostname, o.Self.HTTPPort, o.Self.TCPPort, o.Self.Version,

@@ -5,12 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"time"
 
 	"penstock/engine"
+	"penstock/internal/sparing"
 	"penstock/nsq/internal/listen"
 	"penstock/nsq/internal/web"
 )
@@ -42,7 +42,7 @@ type Options struct {
 	MaxCommandTime time.Duration // from the first byte of a command on the TCP port to its last
 	WriteTimeout   time.Duration // for an nsqd to take an answer
 
-	Logger *slog.Logger
+	Log *sparing.Log
 }
 
 // Service answers lookups, accepts registrations of stock nsqds, and registers this node at stock nsqlookupds. It does
@@ -55,7 +55,7 @@ type Options struct {
 // node registers again at stock nsqlookupds.
 type Service struct {
 	engine *engine.Engine
-	log    *slog.Logger
+	log    *sparing.Log
 
 	api        *api         // nil: lookups are not served; httpLn, http and tcp are then nil, too
 	httpLn     net.Listener // the listener of http
@@ -72,7 +72,7 @@ func Listen(e *engine.Engine, o *Options) (*Service, error) {
 		own := *o
 		own.Open, o = listen.TCP, &own
 	}
-	s := &Service{engine: e, log: o.Logger}
+	s := &Service{engine: e, log: o.Log}
 	if err := s.listen(o); err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func (s *Service) listen(o *Options) error {
 	s.httpLn = listen.Bound(ln, o.MaxConnections)
 	s.api = newAPI(dir, o.Self, o.InactiveProducerTimeout)
 	s.api.guarded, s.api.maker = o.Guarded, o.Maker
-	s.http = web.NewServer(s.api.table().Handler(o.Policy), o.Gate, o.Logger)
+	s.http = web.NewServer(s.api.table().Handler(o.Policy), o.Gate, o.Log)
 	if o.TCPAddress == listen.Off {
 		return nil
 	}
@@ -127,7 +127,7 @@ func (s *Service) listenTCP(o *Options) error {
 		return errors.Join(err, ln.Close())
 	}
 	s.tcp = &tcpServer{
-		registry: s.api.registry, self: self, log: o.Logger,
+		registry: s.api.registry, self: self, log: o.Log,
 		ln: ln.(*net.TCPListener), conns: map[*net.TCPConn]struct{}{},
 		commandTime: o.MaxCommandTime, idleTime: 2 * o.InactiveProducerTimeout, writeTime: o.WriteTimeout,
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/internal/sparing"
 	"penstock/nsq/internal/listen"
 	"penstock/nsq/internal/web"
 )
@@ -45,7 +46,7 @@ func start(t testing.TB, eo engine.Options, o Options) *service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Address, o.Logger = "127.0.0.1:0", quiet
+	o.Address, o.Log = "127.0.0.1:0", sparing.New(quiet)
 	if o.TCPAddress == "" {
 		o.TCPAddress = listen.Off
 	}

@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"sync"
 	"time"
 
+	"penstock/internal/sparing"
 	"penstock/nsq/internal/listen"
 )
 
@@ -34,7 +34,7 @@ const (
 type tcpServer struct {
 	registry *registry
 	self     []byte // the answer to IDENTIFY
-	log      *slog.Logger
+	log      *sparing.Log
 
 	commandTime time.Duration // from a command's first byte to its last, and from connecting to IDENTIFY
 	idleTime    time.Duration // a silent nsqd is disconnected after this; after half of it, answers leave it out
@@ -143,7 +143,7 @@ func (l *tcpServer) serveConn(nc *net.TCPConn) {
 		s.end()
 		l.log.Info("an nsqd is not registered any more", "nsqd", p.endpoint(), "client", remote, "error", why)
 	} else {
-		l.log.Debug("a connection to the registration port ended", "client", remote, "error", why)
+		l.log.Logger().Debug("a connection to the registration port ended", "client", remote, "error", why)
 	}
 	if last {
 		l.linger(nc, br, pipe)

@@ -206,7 +206,7 @@ func (r *registrar) channels(ctx context.Context, topic string) []string {
 		failed = errors.Join(failed, a.err)
 	}
 	if failed != nil {
-		r.log.Warn("a new topic may begin without channels that an nsqlookupd knows: it could not be asked",
+		r.sparing.Warn("a new topic may begin without channels that an nsqlookupd knows: it could not be asked",
 			"topic", topic, "error", failed)
 	}
 	return names

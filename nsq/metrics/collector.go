@@ -226,6 +226,8 @@ type ServerMeter struct {
 	HTTPPanics uint64 // requests over HTTP that a fault of this program has ended
 	// AuditNotWritten counts the entries of the audit that the disk did not take.
 	AuditNotWritten uint64
+	// LogLinesLeftOut counts the lines that strangers caused and of which the log has only the number.
+	LogLinesLeftOut uint64
 
 	Strangers        int               // connections of NSQ clients that have to send AUTH and have not
 	StrangersRefused map[string]uint64 // by reason
@@ -268,6 +270,7 @@ func collectServer(w writer, m ServerMeter) {
 	w.set(authSilent, m.AuthSilentSeconds)
 	w.set(authHeld, float64(m.AuthHeld))
 	w.set(httpPanics, float64(m.HTTPPanics))
+	w.set(logLeftOut, float64(m.LogLinesLeftOut), "clients")
 	w.set(auditNotWritten, float64(m.AuditNotWritten))
 	w.set(descriptorsRefused, float64(descriptors.Refused()))
 	w.set(strangers, float64(m.Strangers))
@@ -317,6 +320,7 @@ func collectCluster(w writer, m *engine.ClusterMeter, c *engine.Counters) {
 	w.set(nodeConnsRefused, float64(m.Unproven), "unproven")
 	w.set(nodeConnsRefused, float64(m.Crowded), "crowded")
 	w.set(nodeConnsRefused, float64(m.Incomplete), "incomplete")
+	w.set(logLeftOut, float64(m.LinesLeftOut), "nodes")
 	w.set(framesRefused, float64(c.FramesWithoutCopy.Load()), "no_copy")
 	for _, p := range m.Peers {
 		w.set(lagSeconds, p.Lag.Seconds(), p.Name)

@@ -234,8 +234,12 @@ var (
 		"Answers to HTTP requests, by the pattern of the route and the status.", "route", "code")
 	httpPanics = define(ofClients, counter, "http_panics_total",
 		"HTTP requests that a fault of this program has ended; the log has the stack.")
+	logLeftOut = define(ofClients, counter, "log_lines_left_out_total",
+		"Lines that clients, or connections to the port for nodes, caused, and of which the log has only the number, once a "+
+			"minute.", "by")
 	auditNotWritten = define(ofClients, counter, "audit_not_written_total",
-		"Entries of the audit that the disk did not take: they are in memory and in the log, and a restart forgets them.")
+		"Entries of the audit that the disk did not take: they are in memory, changes also in the log, and a restart "+
+			"forgets them.")
 	nativeRequests = define(ofClients, counter, "native_requests_total",
 		"Answers to requests of native clients, by their type and status; other: a type of a later version.",
 		"request", "status")

@@ -3,6 +3,7 @@ package peer
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"time"
 
@@ -35,7 +36,7 @@ func (n *Net) accept() {
 			}
 			return
 		case err != nil:
-			n.o.Logger.Error("no connection from another node could be accepted; trying again", "error", err)
+			n.sparing.Line(slog.LevelError, "", "no connection from another node could be accepted; trying again", "error", err)
 			select {
 			case <-time.After(MinBackoff):
 			case <-n.ctx.Done():
@@ -94,32 +95,23 @@ func (n *Net) shake(nc net.Conn, s *session) (*netproto.Conn, error) {
 	return c, err
 }
 
-// refused counts and logs a connection that did not come about. At most one is logged per refusalLogPause: strangers
-// must not be able to fill the disk.
+// refused counts and logs a connection that did not come about.
 func (n *Net) refused(nc net.Conn, err error) {
+	which := ""
 	if errors.Is(err, netproto.ErrUnproven) || errors.Is(err, errTLS) {
 		n.unproven.Add(1)
+		which = "unproven" // nodes of other secrets must not hide behind silent connections
 	} else if errors.Is(err, netproto.ErrPeerGone) || errors.Is(err, context.Canceled) {
 		return // only a probe, see session.probe
 	}
-	last, now := n.refusalLogged.Load(), time.Now().UnixNano()
-	if now-last < int64(refusalLogPause) && now >= last || !n.refusalLogged.CompareAndSwap(last, now) {
-		n.unlogged.Add(1)
-		return
-	}
-	n.o.Logger.Warn("a connection from another node was refused", "address", nc.RemoteAddr().String(), "error", err,
-		"not_logged_before", n.unlogged.Swap(0))
+	from := nc.RemoteAddr().String()
+	n.sparing.Line(slog.LevelWarn, which, "a connection from another node was refused", "address", from, "error", err)
 }
 
-// logTwin says that another process wants this node's name, once per twinLogPause: a supervisor may start it again and
-// again.
+// logTwin says that another process wants this node's name: a supervisor may start it again and again.
 func (n *Net) logTwin(c *netproto.Conn) {
-	last, now := n.twinLogged.Load(), time.Now().UnixNano()
-	if last != 0 && now-last < int64(twinLogPause) && now >= last || !n.twinLogged.CompareAndSwap(last, now) {
-		return
-	}
 	p := c.Peer()
-	n.o.Logger.Warn("another process tried to start under this node's name, and was told that this one is here: give one "+
+	n.sparing.Warn("another process tried to start under this node's name, and was told that this one is here: give one "+
 		"of them another node-id and a directory of its own", "name", p.NodeID, "address", c.RemoteAddr().String(),
 		"boot", uuid.UUID(p.Boot))
 }

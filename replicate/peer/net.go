@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/lock"
+	"penstock/internal/sparing"
 	"penstock/netproto"
 	"penstock/replicate"
 )
@@ -32,9 +33,7 @@ type Net struct {
 
 	accepted, acceptFailed, probes atomic.Uint64
 	unproven, crowded              atomic.Uint64
-	unlogged                       atomic.Uint64 // refusals since the last line about one
-	refusalLogged                  atomic.Int64  // when that was, in Unix ns
-	twinLogged                     atomic.Int64  // when another process of this node's name was logged last, in Unix ns
+	sparing                        *sparing.Log // of what strangers cause
 }
 
 // table is immutable once it is published.
@@ -50,6 +49,7 @@ func Listen(o Options) (*Net, error) {
 	if err := validName(n.o.Self.Name); err != nil {
 		return nil, err
 	}
+	n.sparing = sparing.New(n.o.Logger)
 	n.ctx, n.close = context.WithCancel(context.Background())
 	n.table.Store(&table{})
 	n.all.Go(n.accept)
@@ -219,6 +219,7 @@ func (n *Net) Close() {
 	_ = n.o.Listener.Close() // before the connections: a node that probes this one is to find it gone
 	n.close()
 	n.all.Wait()
+	n.sparing.Close()
 }
 
 // Stats has counters since Listen, and the current state.
@@ -227,6 +228,7 @@ type Stats struct {
 	AcceptFailed uint64 // accepted ones without a session: refused, too slow, or only a probe
 	Unproven     uint64 // of those, the ones that did not prove that they belong to the cluster
 	Crowded      uint64 // of those, the ones that were closed for newer ones; see Options.MaxHandshakeCount
+	LinesLeftOut uint64 // lines that strangers caused and of which the log has only the number
 	Probes       uint64 // dials to find out whether a process is gone
 	Nodes        []NodeStats
 }
@@ -247,7 +249,7 @@ type NodeStats struct {
 func (n *Net) Stats() Stats {
 	s := Stats{
 		Accepted: n.accepted.Load(), AcceptFailed: n.acceptFailed.Load(), Probes: n.probes.Load(),
-		Unproven: n.unproven.Load(), Crowded: n.crowded.Load(),
+		Unproven: n.unproven.Load(), Crowded: n.crowded.Load(), LinesLeftOut: n.sparing.LeftOut(),
 	}
 	for _, l := range n.table.Load().links {
 		s.Nodes = append(s.Nodes, l.stats())

@@ -22,11 +22,6 @@ const (
 	// DefaultMaxHandshakeCount is the default of Options.MaxHandshakeCount.
 	DefaultMaxHandshakeCount = 64
 
-	// refusalLogPause is the least time between two lines of the log about refused connections.
-	refusalLogPause = time.Second
-	// twinLogPause is the least time between two lines about another process of this node's own name.
-	twinLogPause = 10 * time.Second
-
 	// DefaultSilenceTimeout is how long a connection may stay silent, although it is pinged, before it is ended.
 	DefaultSilenceTimeout = 3 * time.Second
 

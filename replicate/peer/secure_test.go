@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -74,10 +75,32 @@ func TestSecretIsRequired(t *testing.T) {
 			if a.Connected(2) || b.Connected(1) {
 				t.Error("connected")
 			}
-			if n := b.logs.count("was refused"); n > 2+int(b.Stats().AcceptFailed)/2 {
-				t.Errorf("%d lines about %d refusals", n, b.Stats().AcceptFailed)
-			}
 		})
+	}
+}
+
+// F3. Strangers at the port for nodes cause one line of each kind, and the rest is counted.
+func TestStrangersCauseFewLines(t *testing.T) {
+	const attacks = 60
+	began := time.Now()
+	b := start(t, 2, "", withSecrets(holding(netproto.Secret{1})))
+	for range attacks {
+		if _, err := Ask(t.Context(), asking(withSecrets(holding(netproto.Secret{2}))), b.node.Address); err == nil {
+			t.Fatal("who has another secret is answered")
+		}
+		nc, err := net.Dial("tcp", b.node.Address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = nc.Write(bytes.Repeat([]byte("x"), 4096))
+		_ = nc.SetReadDeadline(time.Now().Add(patience))
+		_, _ = io.Copy(io.Discard, nc)
+		_ = nc.Close()
+	}
+	until(t, "all are refused", func() bool { return b.Stats().AcceptFailed == 2*attacks })
+	until(t, "the others are counted", func() bool { return b.Stats().LinesLeftOut >= 2*attacks-4 })
+	if n, most := b.logs.count("was refused"), 4+2*int(time.Since(began)/time.Minute); n == 0 || n > most {
+		t.Errorf("%d lines", n)
 	}
 }
 

@@ -1,8 +1,9 @@
 // Package audit records who changed what, and who was refused.
 //
 // Every change that a client asks for through HTTP, through the NSQ protocol or under /cluster/ is one line in the log
-// and one Entry in memory, whether it was done or not; so is every failed authentication and every refused permission.
-// Publishing and consuming are no changes. An entry never has a secret.
+// and one Entry in memory, whether it was done or not. Every failed authentication and every refused permission is an
+// Entry, too; the log has the first line of each kind at once, and then how many there were in a minute (package
+// sparing). Publishing and consuming are no changes. An entry never has a secret.
 //
 // The newest entries are in memory, and in the folder audit of the data directory (Log.Keep), where the next start
 // finds them. Who proved nothing and was refused is in a share of its own, in memory and on disk, so that strangers
@@ -14,10 +15,12 @@ import (
 	"encoding/json"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"penstock/internal/clip"
+	"penstock/internal/sparing"
 	"penstock/nsq/internal/lines"
 )
 
@@ -29,12 +32,13 @@ const (
 	DefaultBytes = 16 << 20
 
 	// MaxRefusalsPerSecond bounds the refusals that are recorded within a second, those of strangers apart from others,
-	// so that somebody who guesses secrets can neither fill the log nor push the changes out of it. The next one that is
-	// recorded says how many were not.
+	// so that somebody who guesses secrets cannot push the others out at once. The next one that is recorded says how
+	// many were not.
 	MaxRefusalsPerSecond = 10
 
-	// maxTextBytes bounds each text of an entry.
-	maxTextBytes = 1 << 10
+	// maxTextBytes bounds each text of an entry, and maxStrangerBytes each text of a stranger's.
+	maxTextBytes     = 1 << 10
+	maxStrangerBytes = sparing.MaxTextBytes
 
 	// anyone is who sent a request that proved nothing.
 	anyone = "anyone"
@@ -64,9 +68,10 @@ const (
 	Refused Kind = "refused" // the client did not prove who it is, or may not do this
 )
 
-// Log keeps the newest entries and writes each to the node's log. Any goroutine may call its methods.
+// Log keeps the newest entries and tells the node's log of them. Any goroutine may call its methods.
 type Log struct {
 	log     *slog.Logger
+	sparing *sparing.Log // of refusals
 	now     func() time.Time
 	started time.Time
 
@@ -89,11 +94,11 @@ type share struct {
 }
 
 // New returns a Log that keeps count entries in memory; 0: DefaultCount.
-func New(log *slog.Logger, count int) *Log {
+func New(log *sparing.Log, count int) *Log {
 	if count == 0 {
 		count = DefaultCount
 	}
-	l := &Log{log: log, now: time.Now}
+	l := &Log{log: log.Logger(), sparing: log, now: time.Now}
 	l.started = l.now()
 	l.people = share{name: "changes", size: count, since: l.started}
 	l.strangers = share{name: "strangers", size: max(1, count/4), since: l.started}
@@ -206,33 +211,38 @@ func (l *Log) record(e Entry) {
 	if e.Who == "" {
 		e.Who = anyone
 	}
+	most := maxTextBytes
+	if e.byStranger() {
+		most = maxStrangerBytes
+	}
 	for _, text := range []*string{&e.Who, &e.What, &e.Names, &e.Body, &e.Result} {
-		*text = clip.Text(*text, maxTextBytes)
+		*text = clip.Text(*text, most)
 	}
-	if !l.keep(&e) {
-		return
-	}
+	l.keep(&e)
 	attrs := []any{"who", e.Who, "from", e.From, "what", e.What, "names", e.Names, "result", e.Result}
 	if e.Body != "" {
 		attrs = append(attrs, "body", e.Body)
 	}
-	switch {
-	case e.Kind == Done:
+	switch e.Kind {
+	case Done:
 		l.log.Info("audit: a change was made", attrs...)
-	case e.Kind == Failed:
+	case Failed:
 		l.log.Warn("audit: a change was not made", attrs...)
-	case e.Suppressed > 0:
-		l.log.Warn("audit: refusing a client", append(attrs, "suppressed", e.Suppressed)...)
-	default:
-		l.log.Warn("audit: refusing a client", attrs...)
+	case Refused:
+		// Who guesses tokens must not hide behind who shows none.
+		which, _, _ := strings.Cut(e.Result, " ")
+		if !e.byStranger() {
+			which += " known"
+		}
+		l.sparing.Line(slog.LevelWarn, which, "audit: refusing a client", attrs...)
 	}
 }
 
 // byStranger says in which share an entry is.
 func (e *Entry) byStranger() bool { return e.Kind == Refused && e.Who == anyone }
 
-// keep puts the entry into its share. It returns false if the entry is one refusal too many.
-func (l *Log) keep(e *Entry) bool {
+// keep puts the entry into its share, unless it is one refusal too many.
+func (l *Log) keep(e *Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := &l.people
@@ -245,7 +255,7 @@ func (l *Log) keep(e *Entry) bool {
 		}
 		if s.refusals >= MaxRefusalsPerSecond {
 			s.suppressed++
-			return false
+			return
 		}
 		s.refusals++
 		e.Suppressed, s.suppressed = s.suppressed, 0
@@ -254,7 +264,6 @@ func (l *Log) keep(e *Entry) bool {
 	if s.file != nil {
 		s.file.Append(encode(e))
 	}
-	return true
 }
 
 func (s *share) put(e *Entry) {

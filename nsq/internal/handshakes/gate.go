@@ -12,13 +12,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"penstock/internal/sparing"
 )
 
 const (
@@ -26,8 +27,6 @@ const (
 	Patience = time.Second
 	// maxRest bounds the rest of a slot: a process that was stopped for a minute has not worked for a minute.
 	maxRest = 100 * time.Millisecond
-	// tellEvery is the pause between two lines about refused handshakes.
-	tellEvery = time.Minute
 )
 
 // ErrBusy is why a handshake was refused. The client gets the alert internal_error in clear; package netproto sends
@@ -41,15 +40,13 @@ var ErrBusy = errors.New("more TLS clients come than this node can compute hands
 type Gate struct {
 	most     int // handshakes that wait at a time; for one beyond it the one that has waited longest is refused
 	patience time.Duration
-	log      *slog.Logger
+	log      *sparing.Log
 
 	computed, refused atomic.Uint64
 
 	mu      sync.Mutex
-	free    int       // slots that are neither held nor resting
-	waiting []*turn   // in the order of their coming
-	told    time.Time // when the log was last told of refused handshakes
-	untold  uint64    // that were refused since
+	free    int     // slots that are neither held nor resting
+	waiting []*turn // in the order of their coming
 }
 
 // Counts are what /metrics shows of a Gate.
@@ -59,7 +56,7 @@ type Counts struct {
 }
 
 // New returns a Gate at which at most so many handshakes wait.
-func New(most int, log *slog.Logger) *Gate {
+func New(most int, log *sparing.Log) *Gate {
 	return &Gate{most: most, patience: Patience, log: log, free: runtime.GOMAXPROCS(0)}
 }
 
@@ -162,22 +159,11 @@ func (g *Gate) serve() {
 	t.answer <- true
 }
 
-// Refused counts a handshake that was refused, also one that never came here, and tells the log now and then.
+// Refused counts a handshake that was refused, also one that never came here, and tells the log.
 func (g *Gate) Refused() {
-	g.refused.Add(1)
-	g.mu.Lock()
-	g.untold++
-	n, now := g.untold, time.Now()
-	tell := now.Sub(g.told) >= tellEvery
-	if tell {
-		g.told, g.untold = now, 0
-	}
-	g.mu.Unlock()
-	if tell {
-		g.log.Warn("TLS clients come faster than this node can compute their handshakes: those that have waited for "+
-			g.patience.String()+" are refused, and may try again; if this goes on, give the node more processors, or a "+
-			"certificate with an ECDSA or Ed25519 key, which costs a hundredth of RSA-4096", "refused", n)
-	}
+	g.log.Warn("TLS clients come faster than this node can compute their handshakes: those that have waited for "+
+		g.patience.String()+" are refused, and may try again; if this goes on, give the node more processors, or a "+
+		"certificate with an ECDSA or Ed25519 key, which costs a hundredth of RSA-4096", "refused", g.refused.Add(1))
 }
 
 // Config returns a configuration for Server, whose handshakes use what now returns, a copy for each, once they have

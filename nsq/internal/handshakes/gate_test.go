@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/sparing"
+
 	"penstock/netproto"
 )
 
@@ -52,7 +54,7 @@ func newWorld(t *testing.T, most int, change ...func(*world)) *world {
 		t.Fatal(err)
 	}
 	w := &world{
-		t: t, gate: New(most, slog.New(slog.DiscardHandler)),
+		t: t, gate: New(most, sparing.New(slog.New(slog.DiscardHandler))),
 		key: &heldKey{Signer: key, begun: make(chan struct{}), let: make(chan struct{})},
 	}
 	w.gate.free, w.gate.patience = 1, patience

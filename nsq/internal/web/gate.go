@@ -2,13 +2,13 @@ package web
 
 import (
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"strings"
 
+	"penstock/internal/sparing"
 	"penstock/nsq/internal/audit"
 )
 
@@ -160,7 +160,7 @@ func (g *Gate) Check(r *http.Request) *Error {
 }
 
 // handler returns h behind the gate.
-func (g *Gate) handler(h http.Handler, log *slog.Logger) http.Handler {
+func (g *Gate) handler(h http.Handler, log *sparing.Log) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := g.Check(r); err != nil {
 			refused(g.log, "", r, nil, err)

@@ -7,13 +7,15 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"penstock/internal/sparing"
 )
 
 // A panic of a handler is an error with its stack in the log, once for many of them, and is counted. What aborts a
 // request on purpose is neither.
 func TestPanicIsLogged(t *testing.T) {
 	var out bytes.Buffer
-	log := slog.New(slog.NewTextHandler(&out, nil)) // at the default level
+	log := sparing.New(slog.New(slog.NewTextHandler(&out, nil))) // at the default level
 	gate := NewGate(nil, nil, nil)
 	s := httptest.NewUnstartedServer(nil)
 	s.Config = NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

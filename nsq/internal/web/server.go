@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"penstock/internal/sparing"
 	"penstock/internal/strangers"
 )
 
@@ -45,7 +46,7 @@ func (l Limits) withDefaults() Limits {
 
 // NewServer returns a server for requests that pass the gate, with the gate's limits. All HTTP listeners of a node have
 // a server that NewServer made. Messages from net/http are logged at the debug level, panics of handlers as errors.
-func NewServer(h http.Handler, gate *Gate, log *slog.Logger) *http.Server {
+func NewServer(h http.Handler, gate *Gate, log *sparing.Log) *http.Server {
 	l := gate.Limits.withDefaults()
 	lobby := &lobby{room: strangers.New(l.MaxIdle), at: map[net.Conn]*waiting{}}
 	return &http.Server{
@@ -58,7 +59,7 @@ func NewServer(h http.Handler, gate *Gate, log *slog.Logger) *http.Server {
 		ConnContext: func(ctx context.Context, nc net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, nc)
 		},
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ErrorLog: slog.NewLogLogger(log.Logger().Handler(), slog.LevelDebug),
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/sparing"
+
 	"penstock/internal/strangers"
 )
 
@@ -27,7 +29,7 @@ func serveWith(t *testing.T, l Limits) (address string) {
 			return
 		}
 		writeReply(w, "OK")
-	}), gate, slog.New(slog.DiscardHandler))
+	}), gate, sparing.New(slog.New(slog.DiscardHandler)))
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
