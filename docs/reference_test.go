@@ -121,6 +121,7 @@ A permission is asked for only if the node has an 'auth-file' or 'auth-http-addr
 | permission | who has it |
 |---|---|
 | open | everybody |
+| known | who has any permission at all; everybody, if the setting 'open-pages' is true |
 | publish, view, admin | who has it on the topic and channel that the request names; admin includes view |
 | view-topic, admin-topic | who has it on the topic with all its channels: a grant for some channels is not enough |
 | admin, of /health | who has any permission at all |

@@ -66,6 +66,7 @@ func TestAudit(t *testing.T) {
 		"refused|bob|POST /topic/delete|topic=t|UNAUTHORIZED",
 		"failed|ann|POST /topic/pause|topic=none|TOPIC_NOT_FOUND",
 		"refused|anyone|GET /config/log_level||AUTH_FAILED",
+		"refused|anyone|GET /stats||AUTH_FIRST",
 		"done|ann|create by /mpub|topic=fresh|OK",
 		"done|ann|POST /channel/create|topic=t channel=c from=oldest|OK",
 		"done|ann|POST /channel/fork|topic=t channel=c new=d at=newest|OK",

@@ -22,8 +22,8 @@ func (s *Server) table() web.Table {
 	} {
 		maps.Copy(all, routes)
 	}
-	all["/metrics"] = web.Raw("GET,HEAD", s.metrics.Handler().ServeHTTP, web.Open)
-	all["/metrics/per-object"] = web.Raw("GET,HEAD", s.metrics.PerObject().ServeHTTP, web.Open)
+	all["/metrics"] = web.Raw("GET,HEAD", s.metrics.Handler().ServeHTTP, web.Known)
+	all["/metrics/per-object"] = web.Raw("GET,HEAD", s.metrics.PerObject().ServeHTTP, web.Known)
 	if h := s.opts.ClusterHandler; h != nil {
 		all["/cluster/"] = web.Raw(web.AnyMethod, h.ServeHTTP, web.Node).ToLook(web.ViewNode)
 		all["/cluster/topics"] = web.Raw(web.AnyMethod, h.ServeHTTP, web.Node).ToLook(web.ViewAny)
@@ -74,7 +74,7 @@ func (s *Server) routes() map[string]web.Route {
 		readyPath:          web.Raw("GET,HEAD", s.probe, web.Open),
 		startupPath:        web.Raw("GET,HEAD", s.probe, web.Open),
 		healthPath:         web.Raw("GET,HEAD", s.serveHealth, web.Admin), // it names nodes
-		"/info":            web.On("GET", s.serveInfo, web.Open),
+		"/info":            web.On("GET", s.serveInfo, web.Known),
 		"/pub":             web.On("POST", s.servePub, web.Publish),
 		"/mpub":            web.On("POST", s.serveMpub, web.Publish),
 		"/pub_ext":         web.On("POST", s.servePubExt, web.Publish),
@@ -106,7 +106,7 @@ func (s *Server) routes() map[string]web.Route {
 			setBlockRate(rate)
 			return nil, nil
 		}, web.Node),
-		"/stats": web.On("GET", s.serveStats, web.Open),
+		"/stats": web.On("GET", s.serveStats, web.Known),
 	}
 }
 

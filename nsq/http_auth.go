@@ -31,10 +31,15 @@ func (s *Server) policy() web.Policy { return web.Policy{Permit: s.permit, Audit
 // permit decides whether a request may be served; see web.Permit. If the query lacks a topic that the route needs, any
 // client with at least one grant passes; the endpoint then reports the missing argument.
 func (s *Server) permit(need web.Access, r *http.Request, q url.Values) (string, error) {
-	if s.auth == nil || need == web.Open {
+	if s.auth == nil || need == web.Open || need == web.Known && s.opts.OpenPages {
 		return "", nil
 	}
-	who, err := s.principal(r, s.tokenOf(r))
+	token := s.tokenOf(r)
+	if need == web.Known && token == "" {
+		return "", web.FailWith(401, "AUTH_FIRST", "this page tells of topics, addresses and tokens, so it needs a token "+
+			"(Authorization: Bearer TOKEN) of any right; the setting open-pages shows it to everybody")
+	}
+	who, err := s.principal(r, token)
 	if err != nil {
 		return "", err
 	}
@@ -94,6 +99,8 @@ func (s *Server) makerOf(r *http.Request) (string, error) {
 func allows(who *auth.Principal, need web.Access, q url.Values) bool {
 	topic, channel := q.Get("topic"), q.Get("channel")
 	switch {
+	case need == web.Known:
+		return who.GrantCount() > 0
 	case need == web.Node:
 		return auth.May(who, auth.Admin, auth.Node())
 	case need == web.ViewNode, (need == web.ViewAny || need == web.ViewSome) && !q.Has("topic"):

@@ -49,8 +49,8 @@ func TestHTTPAuth(t *testing.T) {
 		shop, owner, root, withoutToken int
 	}{
 		{"GET", nsqd + "/ping", 200, 200, 200, 200},
-		{"GET", nsqd + "/info", 200, 200, 200, 200},
-		{"GET", nsqd + "/stats?format=json", 200, 200, 200, 200},
+		{"GET", nsqd + "/info", 200, 200, 200, 401},
+		{"GET", nsqd + "/stats?format=json", 200, 200, 200, 401},
 		{"GET", nsqd + "/none", 404, 404, 404, 404},
 		{"GET", nsqd + "/pub?topic=orders", 405, 405, 405, 405},
 		{"POST", nsqd + "/pub?topic=orders", 200, 403, 200, 401},
@@ -77,7 +77,7 @@ func TestHTTPAuth(t *testing.T) {
 		{"POST", nsqd + "/cluster/drain", 403, 403, 200, 401},
 		{"GET", lookup + "/ping", 200, 200, 200, 200},
 		{"GET", lookup + "/lookup?topic=orders", 200, 200, 200, 200},
-		{"GET", lookup + "/nodes", 200, 200, 200, 200},
+		{"GET", lookup + "/nodes", 200, 200, 200, 401},
 		{"POST", lookup + "/topic/create?topic=mine", 403, 200, 200, 401},
 		{"POST", lookup + "/channel/create?topic=mine&channel=c", 403, 200, 200, 401},
 		{"POST", lookup + "/channel/delete?topic=mine&channel=none", 403, 404, 404, 401},

@@ -336,7 +336,7 @@ func TestHTTPConfig(t *testing.T) {
 func TestInfoForStrangers(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "tokens.toml")
 	authtest.Write(t, name, authtest.Token("shop", "shop", `permissions = ["publish"]`+"\n"+`topics = ["orders"]`))
-	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{File: name}})
+	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{File: name}, OpenPages: true})
 	for token, want := range map[string]bool{"": false, "wrong": false, "shop": true} {
 		r, err := http.NewRequestWithContext(t.Context(), "GET", n.base+"/info", nil)
 		if err != nil {

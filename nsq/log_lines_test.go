@@ -46,7 +46,7 @@ const (
 	maxLoggedLine = 1500
 )
 
-// F3. A stranger causes a line of each kind at once, and then one with a count each minute, whatever it does and however
+// A stranger causes a line of each kind at once, and then one with a count each minute, whatever it does and however
 // long what it sends is.
 func TestStrangersCauseFewLines(t *testing.T) {
 	t.Parallel()
@@ -159,7 +159,7 @@ func kindOf(line string) string {
 	return msg[:max(end+1, 1)] + " " + result
 }
 
-// F3. Connections that are too many are one line.
+// Connections that are too many are one line.
 func TestTooManyConnectionsAreFewLines(t *testing.T) {
 	t.Parallel()
 	log := &logged{}

@@ -106,7 +106,7 @@ func TestNativeClientsOfANode(t *testing.T) {
 	if m.Connections["native"] != 1 || m.AuthFailures != 1 || m.Native.SentBytes == 0 || m.Native.ReceivedBytes == 0 {
 		t.Errorf("%+v", m)
 	}
-	_, page := n.do(t, "GET", "/metrics", "")
+	_, page := request(t, "GET", n.base+"/metrics", "", "Authorization", "Bearer shop-token")
 	if !strings.Contains(page, `penstock_native_requests_total{request="metadata",status="Unproven"} 1`) {
 		t.Errorf("/metrics has no count of the refusal:\n%s", page)
 	}

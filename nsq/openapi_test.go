@@ -16,8 +16,8 @@ import (
 
 // accessNames are the values of x-permission in docs/openapi.yaml.
 var accessNames = map[web.Access]string{
-	web.Open: "open", web.Publish: "publish", web.View: "view", web.ViewTopic: "view-topic", web.ViewAny: "view-any",
-	web.ViewSome: "view-some", web.ViewNode: "view-node",
+	web.Open: "open", web.Known: "known", web.Publish: "publish", web.View: "view", web.ViewTopic: "view-topic",
+	web.ViewAny: "view-any", web.ViewSome: "view-some", web.ViewNode: "view-node",
 	web.Admin: "admin", web.AdminTopic: "admin-topic", web.Node: "node",
 }
 

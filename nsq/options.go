@@ -51,6 +51,10 @@ type Options struct {
 	// pages that use DNS rebinding. "*" allows all names.
 	AllowedHosts []string
 
+	// OpenPages: where clients must prove who they are, /stats, /metrics, /info and the lists of lookups are for everybody
+	// all the same, as nsqadmin needs it, which shows no token.
+	OpenPages bool
+
 	// HTTPIdleTime is how long an HTTP connection stays open on which nothing is asked; default 11 min. For one beyond a
 	// quarter of MaxConnections, at most 4096, the one that is idle longest is closed.
 	HTTPIdleTime time.Duration

@@ -40,7 +40,7 @@ func (c *client) login() {
 // metric returns the value of a series of /metrics, as text.
 func (n *node) metric(t *testing.T, series string) string {
 	t.Helper()
-	_, body := n.do(t, "GET", "/metrics", "")
+	_, body := ask(t, "GET", n.base+"/metrics", "s3cret") // the token of startClosed
 	for line := range strings.SplitSeq(body, "\n") {
 		if value, ok := strings.CutPrefix(line, "penstock_"+series+" "); ok {
 			return value
@@ -370,7 +370,7 @@ func TestLargeCommandsOfATenant(t *testing.T) {
 // for them, and a trace waits for none.
 func TestStatsInTurn(t *testing.T) {
 	t.Parallel()
-	n := startClosed(t, Options{})
+	n := startClosed(t, Options{OpenPages: true})
 	request(t, "POST", n.base+"/topic/create?topic=t", "", "Authorization", "Bearer s3cret")
 	held := n.turns.strangers.Hold()
 	waits := make(chan int, 3)

@@ -180,9 +180,15 @@ func (p *process) end(sig os.Signal) int {
 	}
 }
 
-func (p *process) get(path string) (int, string) {
+// get asks for a page, with a token if one is named.
+func (p *process) get(path string, token ...string) (int, string) {
 	p.t.Helper()
-	resp, err := http.Get("http://" + p.http + path)
+	r, err := http.NewRequest(http.MethodGet, "http://"+p.http+path, nil)
+	must(p.t, err)
+	for _, secret := range token {
+		r.Header.Set("Authorization", "Bearer "+secret)
+	}
+	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -300,11 +300,14 @@ func securitySettings(o *nsq.Options, on *offers) []*setting {
 			"host name without a port by which browsers may address this node, and whose pages may change something, besides "+
 				"IP addresses, localhost, this machine's host name and broadcast-address; separate several with commas or "+
 				"repeat the flag; * allows all"),
+		row("open-pages", "false", boolean(&o.OpenPages),
+			"where there are tokens, show /stats, /metrics, /info and the lists of lookups to clients without one, too, as "+
+				"nsqadmin, nsq_stat and a Prometheus without credentials need it"),
 		row("http-idle-time", "11m", duration(&o.HTTPIdleTime, time.Second),
 			"close an HTTP connection on which nothing was asked for this long; longer than the balancer's in front of it"),
 		row("max-audit-entries", "1000", count(&o.MaxAuditEntries, 1),
 			"number of changes and refusals to keep in memory for GET /audit, and a quarter as many refusals of clients that "+
-				"proved nothing; the log has them all"),
+				"proved nothing; the log has all changes"),
 		row("max-audit-bytes", "16MiB", size64(&o.MaxAuditBytes, 64<<10),
 			"how much of the audit to keep in the folder audit of data-path, where a restart finds it; half of it is for "+
 				"refusals of clients that proved nothing"),

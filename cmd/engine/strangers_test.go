@@ -108,7 +108,7 @@ func waitUntil(t *testing.T, what string, ok func() bool) {
 // metric returns the value of a series in the node's metrics.
 func (p *process) metric(series string) float64 {
 	p.t.Helper()
-	_, body := p.get("/metrics")
+	_, body := p.get("/metrics", "s3cret-token") // the token of closedNode
 	for line := range strings.SplitSeq(body, "\n") {
 		if text, ok := strings.CutPrefix(line, "penstock_"+series+" "); ok {
 			v, err := strconv.ParseFloat(text, 64)

@@ -54,13 +54,13 @@ func newAPI(dir Directory, self Producer, inactive time.Duration) *api {
 func (a *api) table() web.Table {
 	all := web.Table{
 		"/ping":                     web.Raw("GET", servePing, web.Open),
-		"/info":                     web.On("GET", a.serveInfo, web.Open),
-		"/debug":                    web.On("GET", a.serveDebug, web.Open),
+		"/info":                     web.On("GET", a.serveInfo, web.Known),
+		"/debug":                    web.On("GET", a.serveDebug, web.Known),
 		"/lookup":                   web.On("GET", a.serveLookup, web.Open),
 		"/listlookup":               web.On("GET", a.serveListLookup, web.Open),
-		"/topics":                   web.On("GET", a.serveTopics, web.Open),
+		"/topics":                   web.On("GET", a.serveTopics, web.Known),
 		"/channels":                 web.On("GET", a.serveChannels, web.Open),
-		"/nodes":                    web.On("GET", a.serveNodes, web.Open),
+		"/nodes":                    web.On("GET", a.serveNodes, web.Known),
 		"/topic/create":             web.On("POST", a.serveTopicCreate, web.AdminTopic),
 		"/topic/delete":             web.On("POST", a.serveTopicDelete, web.AdminTopic),
 		"/channel/create":           web.On("POST", a.serveChannelCreate, web.Admin),

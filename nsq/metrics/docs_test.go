@@ -43,6 +43,12 @@ enough, those of topics do the same. This lasts until the node is restarted, and
 meanwhile. '/metrics/per-object?topic=orders*' still shows single topics. No label has the id of a client or of a
 message.
 
+Where clients need tokens, Prometheus needs one, too, of any right, unless 'open-pages' is true. In the file of tokens:
+'permissions = ["view"]' on a topic that nobody uses. In Prometheus's configuration, for the job:
+
+    authorization:
+      credentials_file: /etc/prometheus/penstock.token
+
 'deploy/prometheus' has a configuration and alert rules, and 'deploy/grafana' boards, for these metrics.
 
 This page is written by 'go test ./nsq/metrics -run TestDocumentation -update'.

@@ -79,7 +79,7 @@ func TestSecretIsRequired(t *testing.T) {
 	}
 }
 
-// F3. Strangers at the port for nodes cause one line of each kind, and the rest is counted.
+// Strangers at the port for nodes cause one line of each kind, and the rest is counted.
 func TestStrangersCauseFewLines(t *testing.T) {
 	const attacks = 60
 	began := time.Now()

@@ -11,9 +11,10 @@ import (
 // Access is the permission that a route requires when clients must prove who they are.
 type Access uint8
 
-// The levels of access. Routes that NSQ's tools read without a secret (/ping, /info, /stats, lookups) are Open.
+// The levels of access. Routes that are needed before a secret can be shown (probes, lookups, the login) are Open.
 const (
 	Open       Access = iota
+	Known             // any permission at all; a setting opens these routes to everybody
 	Publish           // on the topic
 	View              // on the channel that is named; on the topic as a whole if none is
 	ViewTopic         // on the topic as a whole

@@ -49,7 +49,7 @@ func writeReply(w http.ResponseWriter, v any) {
 	_, _ = w.Write(body)
 }
 
-// DetailHeader has the sentence of an error that Beyond made. The body is nsqd's to the letter, because programs
+// DetailHeader has the sentence of an error that has one. The body is nsqd's to the letter, because programs
 // compare it.
 const DetailHeader = "Penstock-Detail"
 
@@ -80,6 +80,9 @@ type Error struct {
 
 // Fail makes an Error.
 func Fail(status int, code string) *Error { return &Error{Status: status, code: code} }
+
+// FailWith makes an Error with a sentence for people.
+func FailWith(status int, code, detail string) *Error { return &Error{status, code, detail} }
 
 // Beyond makes an Error about a value that a setting of the node does not allow. The code is nsqd's, which programs
 // compare; the detail is for people.
