@@ -100,6 +100,7 @@ type conn struct {
 	// The sweep reads these. Times are in ns since the server's start; 0: not applicable now.
 	lastByte     atomic.Int64 // when bytes of the client last arrived
 	commandSince atomic.Int64 // when the command began that is still incomplete
+	arrived      atomic.Int64 // bytes of it, if room is reserved for it; else 0
 	beatEvery    atomic.Int64 // heartbeat interval
 	nextBeat     atomic.Int64
 	authBy       atomic.Int64 // when AUTH must have succeeded
@@ -189,11 +190,9 @@ func (c *conn) readLoop() error {
 		if c.stopping.Load() {
 			return nil
 		}
-		if c.parser.need > largeInputBytes {
-			if f := c.reserve(c.parser.need); f != nil {
-				c.refuse(f)
-				return nil
-			}
+		if f := c.largeInput(c.parser.need, len(c.in.unread())); f != nil {
+			c.refuse(f)
+			return nil
 		}
 		if c.stream == nil && c.pace.read(c.lastByte.Load(), c.settles && c.busy()) {
 			f, err := c.moderate()

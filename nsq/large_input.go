@@ -8,13 +8,33 @@ import (
 	"penstock/internal/strangers"
 )
 
-// largeInputBytes is the size beyond which a command that has not arrived yet needs a part of
-// Options.MaxLargeInputBytes.
-const largeInputBytes = 64 << 10
+const (
+	// largeInputBytes is how much of a command may arrive before the rest of it needs a part of
+	// Options.MaxLargeInputBytes.
+	largeInputBytes = 64 << 10
 
-// reserve waits until the node has room for a command of need bytes, of which the first have arrived, and the client's
-// share has. Until then the client's further bytes stay in its socket. Only one command of a connection is being
-// received at a time, so nobody who waits has a reservation; and each ends after MaxCommandTime at the latest.
+	// minLargeInputRate is how many bytes a second of such a command must arrive, after Options.largeInputGrace: who
+	// holds room must use it.
+	minLargeInputRate = 16 << 10
+)
+
+// largeInput looks at an incomplete command of need bytes, of which unread have arrived. It reserves room for the whole
+// of it, in one step, when largeInputBytes are there: what its head announces costs nothing before. The room is not
+// taken bit by bit as the bytes arrive, because clients that each hold a part would wait for each other; so nobody who
+// waits holds anything, and each ends by the rules of pulse.judge.
+func (c *conn) largeInput(need, unread int) *fault {
+	if need <= largeInputBytes || unread < largeInputBytes {
+		return nil
+	}
+	if f := c.reserve(need); f != nil {
+		return f
+	}
+	c.arrived.Store(int64(unread))
+	return nil
+}
+
+// reserve waits until the node has room for a command of need bytes, and the client's share has. Until then the
+// client's further bytes stay in its socket.
 func (c *conn) reserve(need int) *fault {
 	n := int64(blockBytes(need))
 	if n <= c.reserved {
@@ -70,6 +90,7 @@ func (c *conn) payer() string {
 // unreserve gives the reservation back. The command that it was for has arrived, or never will.
 func (c *conn) unreserve() {
 	if n := c.reserved; n > 0 {
+		c.arrived.Store(0)
 		c.reserved = 0
 		c.srv.received.Give(c.reservedBy, n)
 	}

@@ -139,6 +139,8 @@ type Options struct {
 	HandshakeTimeout  time.Duration // for a whole TLS handshake on an NSQ connection; default 5 s
 	MaxHandshakes     int           // at once; further ones wait within their HandshakeTimeout; default 1024
 
+	largeInputGrace time.Duration // tests only: how long a large command may come at any rate; 10 s
+
 	lookupdPing time.Duration // tests only: lookup.Options.PingInterval
 
 	// Directory is the source for lookups; nil: the engine.
@@ -224,6 +226,7 @@ func (o *Options) setDefaults() error {
 	orDefault(&o.MaxStrangerBytes, 4<<10)
 	orDefault(&o.StrangerTime, 10*time.Second)
 	orDefault(&o.MaxLargeInputBytes, max(256<<20, o.largestCommand()))
+	orDefault(&o.largeInputGrace, 10*time.Second)
 	orDefault(&o.WriteTimeout, 30*time.Second)
 	orDefault(&o.HTTPIdleTime, web.DefaultIdleTime)
 	orDefault(&o.moderationPace, moderationPace)

@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"runtime"
 	"strings"
 	"testing"
@@ -17,6 +19,7 @@ import (
 	"penstock/engine"
 	"penstock/nsq/auth"
 	"penstock/nsq/auth/authtest"
+	"penstock/nsq/internal/web"
 )
 
 // startClosed starts a node that requires AUTH and knows the secret "s3cret" for everything.
@@ -329,10 +332,10 @@ func TestLargeCommandsWaitForRoom(t *testing.T) {
 	if err := n.received.TryTake("another", 8<<20); err != nil {
 		t.Fatal(err)
 	}
-	second.send("PUB t\n" + u32(len(body)))
+	second.send("PUB t\n" + u32(len(body)) + body[:largeInputBytes])
 	second.fatal("E_BAD_BODY body of 1047586 bytes has found no room for 2s, because too many large ones are being " +
 		"received on this node, of 8388608 bytes at most (max-large-input-bytes); nothing of it was stored, try again later")
-	n.dial(t).send("PUB t\n" + u32(len(body)))
+	n.dial(t).send("PUB t\n" + u32(len(body)) + body[:largeInputBytes])
 	eventually(t, "another one to wait", func() bool { return n.counts.inputWaits.Load() == 4 })
 	n.received.Give("another", 8<<20)
 	// The node of this test is shut down while it waits, or has begun to read.
@@ -343,7 +346,7 @@ func TestLargeCommandsOfATenant(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, engine.Options{}, Options{})
 	for range 60 {
-		n.dial(t).send("MPUB t\n" + u32(5<<20) + u32(1) + u32(1<<20) + strings.Repeat("x", 1000))
+		n.dial(t).send(begunMpub(largeInputBytes))
 	}
 	eventually(t, "its share is taken", func() bool {
 		return n.received.Used() > 60<<20 && n.counts.inputWaits.Load() > 40
@@ -366,13 +369,26 @@ func TestLargeCommandsOfATenant(t *testing.T) {
 	}
 }
 
+// takeTurn takes the turn of strangers until release is called.
+func (n *node) takeTurn(t *testing.T) (release func()) {
+	begun, free := make(chan struct{}), make(chan struct{})
+	routes := web.Table{"/held": web.On("GET", func(*http.Request, url.Values) (any, error) {
+		close(begun)
+		<-free
+		return nil, nil
+	}, web.Open).InTurn(func(*http.Request) *web.Turns { return n.turns.strangers })}
+	go routes.Handler(n.policy()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/held", nil))
+	<-begun
+	return func() { close(free) }
+}
+
 // Answers that cost much are made one after the other for all that have shown no token. Who has shown one does not wait
 // for them, and a trace waits for none.
 func TestStatsInTurn(t *testing.T) {
 	t.Parallel()
 	n := startClosed(t, Options{OpenPages: true})
 	request(t, "POST", n.base+"/topic/create?topic=t", "", "Authorization", "Bearer s3cret")
-	held := n.turns.strangers.Hold()
+	held := n.takeTurn(t)
 	waits := make(chan int, 3)
 	for _, path := range []string{"/stats", "/metrics", "/metrics/per-object?topic=*"} {
 		go func() {
@@ -407,7 +423,7 @@ func TestShutdownEndsWaitForRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := n.dial(t)
-	c.send(pub("t", "stored") + "PUB t\n" + u32(1<<20))
+	c.send(pub("t", "stored") + "PUB t\n" + u32(1<<20) + strings.Repeat("x", largeInputBytes))
 	c.ok()
 	eventually(t, "the connection to wait", func() bool { return n.counts.inputWaits.Load() == 1 })
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -19,7 +19,7 @@ const (
 	verdictNone     verdict = iota
 	verdictBeat             // send a heartbeat
 	verdictQuiet            // close: the client was silent for two heartbeat intervals
-	verdictSlow             // close: a command was begun and not completed in time
+	verdictSlow             // close: a command was begun and not completed in time, or comes too slowly for its room
 	verdictStranger         // close: there was no AUTH in time
 )
 
@@ -28,13 +28,17 @@ const (
 type pulse struct {
 	now, lastByte, commandSince, nextBeat int64
 	beatEvery, maxCommand, authBy         int64
-	waiting                               bool // the reader waits for the server, not for the client
+	arrived, grace                        int64 // see conn.arrived and Options.largeInputGrace
+	waiting                               bool  // the reader waits for the server, not for the client
 }
 
 // judge decides what to do. It sends a heartbeat at most half a sweep early or late.
 func (p pulse) judge() verdict {
 	switch {
 	case !p.waiting && p.commandSince != 0 && p.now-p.commandSince > p.maxCommand:
+		return verdictSlow
+	case !p.waiting && p.arrived != 0 && p.commandSince != 0 &&
+		p.now-p.commandSince > p.grace+p.arrived*int64(time.Second)/minLargeInputRate:
 		return verdictSlow
 	case !p.waiting && p.authBy != 0 && p.now > p.authBy:
 		return verdictStranger
@@ -58,6 +62,8 @@ func (c *conn) pulse(now int64) pulse {
 		beatEvery:    c.beatEvery.Load(),
 		authBy:       c.authBy.Load(),
 		maxCommand:   int64(c.srv.opts.MaxCommandTime),
+		arrived:      c.arrived.Load(),
+		grace:        int64(c.srv.opts.largeInputGrace),
 	}
 }
 

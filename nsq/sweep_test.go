@@ -24,9 +24,21 @@ func TestJudge(t *testing.T) {
 		"command in time":            {with(func(p *pulse) { p.commandSince = p.now - 5*s }), verdictNone},
 		"command too slow":           {with(func(p *pulse) { p.commandSince = p.now - 5*s - 1 }), verdictSlow},
 		"too slow, no heartbeats":    {with(func(p *pulse) { p.commandSince, p.beatEvery = 1, 0 }), verdictSlow},
-		"AUTH in time":               {with(func(p *pulse) { p.authBy = p.now }), verdictNone},
-		"no AUTH":                    {with(func(p *pulse) { p.authBy, p.beatEvery = p.now-1, 0 }), verdictStranger},
-		"no AUTH yet, but we ask":    {with(func(p *pulse) { p.authBy, p.waiting = p.now-1, true }), verdictNone},
+		"large, at the least rate": {with(func(p *pulse) {
+			p.commandSince, p.arrived, p.grace = p.now-4*s, 2*minLargeInputRate, 2*s
+		}), verdictNone},
+		"large, below the least rate": {with(func(p *pulse) {
+			p.commandSince, p.arrived, p.grace = p.now-4*s-1, 2*minLargeInputRate, 2*s
+		}), verdictSlow},
+		"large, and waits for room": {with(func(p *pulse) {
+			p.commandSince, p.arrived, p.waiting = 1, 1, true
+		}), verdictNone},
+		"large, beyond the command's time": {with(func(p *pulse) {
+			p.commandSince, p.arrived, p.grace = p.now-5*s-1, 1<<30, 2*s
+		}), verdictSlow},
+		"AUTH in time":            {with(func(p *pulse) { p.authBy = p.now }), verdictNone},
+		"no AUTH":                 {with(func(p *pulse) { p.authBy, p.beatEvery = p.now-1, 0 }), verdictStranger},
+		"no AUTH yet, but we ask": {with(func(p *pulse) { p.authBy, p.waiting = p.now-1, true }), verdictNone},
 	} {
 		if got := x.p.judge(); got != x.want {
 			t.Errorf("%s: %d, want %d", name, got, x.want)

@@ -269,7 +269,7 @@ func clientSettings(o *nsq.Options, on *offers) []*setting {
 		row("max-command-time", "1m", duration(&o.MaxCommandTime, time.Millisecond),
 			"disconnect a client that takes longer than this to send a complete command"),
 		row("max-large-input-bytes", "256MiB", size64(&o.MaxLargeInputBytes, 1<<20),
-			"maximum memory for NSQ commands above 64 KiB and HTTP bodies above 16 KiB that are being received, on all "+
+			"maximum memory for NSQ commands of which 64 KiB, and HTTP bodies of which 16 KiB have arrived, on all "+
 				"connections together; a token, or the address of clients without one, has a quarter at most; further commands "+
 				"wait, and further bodies are refused"),
 		row("write-timeout", "30s", duration(&o.WriteTimeout, time.Millisecond),

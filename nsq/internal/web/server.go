@@ -24,7 +24,7 @@ const (
 	MaxHeaderBytes = 64 << 10
 
 	// minBodyRate is how many bytes a second of a body must arrive once Limits.BodyTime has passed.
-	minBodyRate = 1 << 10
+	minBodyRate = 16 << 10
 )
 
 // Limits are those that differ between nodes, or tests. 0 stands for the default.

@@ -128,7 +128,7 @@ func TestSlowBodies(t *testing.T) {
 func TestBodyDeadline(t *testing.T) {
 	l := Limits{}.withDefaults()
 	for arrived, want := range map[int64]time.Duration{
-		0: time.Minute, 60 << 10: time.Minute, 120 << 10: 2 * time.Minute, 100 << 20: 102400 * time.Second,
+		0: time.Minute, 960 << 10: time.Minute, 1920 << 10: 2 * time.Minute, 100 << 20: 6400 * time.Second,
 	} {
 		if got := l.bodyDeadline(arrived); got != want {
 			t.Errorf("after %d bytes: %v, want %v", arrived, got, want)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"penstock/internal/shares"
@@ -21,7 +22,18 @@ type Turns struct {
 	patience time.Duration
 	places   chan struct{} // one value for each answer that is being made, or place that rests
 	unsent   *shares.Budget
+	late     atomic.Uint64 // requests that got no turn in time
+	unread   atomic.Uint64 // answers that were made and not sent, because too many are not read
 }
+
+// TurnCounts are what /metrics shows of Turns.
+type TurnCounts struct {
+	UnreadBytes  int64 // of answers that clients have not read yet
+	Late, Unread uint64
+}
+
+// Counts returns what is unread now, and how many requests were refused so far.
+func (t *Turns) Counts() TurnCounts { return TurnCounts{t.unsent.Used(), t.late.Load(), t.unread.Load()} }
 
 const (
 	turnPatience = 5 * time.Second
@@ -35,7 +47,9 @@ const (
 
 // NewTurns returns Turns with so many places.
 func NewTurns(places int) *Turns {
-	return &Turns{turnPatience, make(chan struct{}, places), shares.New(maxUnsentBytes, maxUnsentAnswer)}
+	return &Turns{
+		patience: turnPatience, places: make(chan struct{}, places), unsent: shares.New(maxUnsentBytes, maxUnsentAnswer),
+	}
 }
 
 // InTurn returns the route with answers in turns. of says whose turns those of a request are.
@@ -63,6 +77,7 @@ func (t *Turns) serve(w http.ResponseWriter, r *http.Request, answer func(http.R
 	case <-r.Context().Done():
 		return
 	case <-timer.C:
+		t.late.Add(1)
 		WriteError(w, &Error{Status: 503, code: "TOO_MANY_ANSWERS", detail: "other requests for answers of this kind, " +
 			"which cost much, have taken all turns for " + t.patience.String() +
 			": ask again later, less often, or with a token"})
@@ -72,6 +87,7 @@ func (t *Turns) serve(w http.ResponseWriter, r *http.Request, answer func(http.R
 	t.make(made, answer)
 	who, n := AddressOf(r), int64(min(made.body.Len(), maxUnsentAnswer))
 	if err := t.unsent.TryTake(who, n); err != nil {
+		t.unread.Add(1)
 		WriteError(w, &Error{Status: 503, code: "TOO_MANY_ANSWERS", detail: "other answers have not been read by the " +
 			"clients that asked for them: read them, or ask again later"})
 		return
@@ -79,12 +95,6 @@ func (t *Turns) serve(w http.ResponseWriter, r *http.Request, answer func(http.R
 	defer t.unsent.Give(who, n)
 	w.WriteHeader(cmp.Or(made.code, 200))
 	_, _ = w.Write(made.body.Bytes())
-}
-
-// Hold takes a place, and returns what gives it back: for tests of who waits.
-func (t *Turns) Hold() (release func()) {
-	t.places <- struct{}{}
-	return func() { <-t.places }
 }
 
 // make has the answer made, and lets the place rest afterwards.

@@ -94,4 +94,7 @@ func TestTurnsRefuse(t *testing.T) {
 	if w := ask(func(w http.ResponseWriter) { w.WriteHeader(404) }); w.Code != 404 {
 		t.Errorf("%d", w.Code)
 	}
+	if got, want := turns.Counts(), (TurnCounts{2 * maxUnsentAnswer, 1, 2}); got != want {
+		t.Errorf("counted are %+v, want %+v", got, want)
+	}
 }
