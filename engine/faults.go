@@ -211,6 +211,16 @@ var faults = []struct {
 			"that allow more; give it the same limit as the others and the memory for it, or lower theirs",
 	},
 	{
+		"partitions_near_limit", func(s *StorageStats) int64 { return near(s.ListedPartitions, s.PartitionLimit) },
+		"partitions of all topics are nine tenths or more of max-partitions: beyond it new topics and partitions are " +
+			"refused; delete topics that nobody uses, or raise it on all nodes",
+	},
+	{
+		"topics_near_limit", func(s *StorageStats) int64 { return near(s.ListedTopics, s.TopicLimit) },
+		"topics are nine tenths or more of max-topics: beyond it new ones are refused; delete those that nobody uses, or " +
+			"raise it on all nodes",
+	},
+	{
 		"log_lines_dropped", func(s *StorageStats) int64 { return int64(s.LogLinesDropped) },
 		"lines of the log were dropped, because the program's logger did not take them in time",
 	},
@@ -297,6 +307,14 @@ var faults = []struct {
 func flag(b bool) int64 {
 	if b {
 		return 1
+	}
+	return 0
+}
+
+// near returns count if most of what limit allows is taken.
+func near(count, limit int64) int64 {
+	if health.NearLimit(int(count), int(limit)) {
+		return count
 	}
 	return 0
 }

@@ -12,6 +12,7 @@ var notFaults = map[string]bool{
 	"StallsBuffer": true, "StallsFile": true, "StallsFull": true,
 	"CommitLiveBytes": true, "CommitRoomBytes": true, "CommitFileBytes": true, "StateBytes": true,
 	"StateLimitBytes": true, "HeapLimitBytes": true, "ListedPartitions": true, "PartitionLimit": true,
+	"ListedTopics": true, "TopicLimit": true,
 	"FreeBuffers": true, "Buffers": true, "WaitingBytes": true, "Overloaded": true,
 	"SegmentBytes": true, "SegmentSyncs": true, "OpenSegments": true, "TrashEntries": true,
 	"MappedSegments": true, "TrimmedBytes": true,

@@ -30,6 +30,8 @@ func (e *Engine) HealthFacts() *health.Facts {
 	if ask := e.authSilence.Load(); ask != nil {
 		_, f.AuthSilence = (*ask)()
 	}
+	f.Partitions, f.PartitionLimit = int(e.listedPartitions.Load()), e.opts.MaxPartitions
+	f.TopicLimit = e.opts.MaxTopics
 	f.StateBytes, f.StateLimit = e.store.Memory().State, e.opts.MaxStateBytes
 	f.Transience, f.FewDescriptors = e.transience, descriptors.RefusedWithin(10*time.Minute)
 	f.Certificates, f.Wall = e.Certificates(), e.host.Wall()
@@ -126,10 +128,12 @@ func (t *Topic) readOnly() (count int) {
 	return count
 }
 
-// channelTroubles fills in the first channel of each kind that does not go on as it should, and the first topic that is
+// channelTroubles fills in how many topics there are, and the first channel of each kind that does not go on as it should, and the first topic that is
 // paused, that is over its quota, that refuses delays and that is read-only.
 func (e *Engine) channelTroubles(f *health.Facts) {
-	for _, t := range e.Topics() {
+	all := e.Topics()
+	f.Topics = len(all)
+	for _, t := range all {
 		if t.paused.Load() && t.leadsSome() {
 			f.PausedTopic = f.PausedTopic.And(health.Channel{Topic: t.Name()})
 		}

@@ -102,6 +102,9 @@ type StorageStats struct {
 	// requests that would make more get ErrTooManyPartitions.
 	ListedPartitions int64 `json:"listed_partitions"`
 	PartitionLimit   int64 `json:"partition_limit"`
+	// ListedTopics: those that this node lists. At TopicLimit, which is Options.MaxTopics, new ones are refused.
+	ListedTopics int64 `json:"listed_topics"`
+	TopicLimit   int64 `json:"topic_limit"`
 	// LogLinesDropped: lines that Options.Logger did not get, because it was too slow.
 	LogLinesDropped uint64 `json:"log_lines_dropped"`
 	// HeapLimitBytes is Options.MaxHeapBytes.
@@ -218,6 +221,7 @@ func (e *Engine) Storage() StorageStats {
 	out.AsideCuts, out.AsideMessages, out.AsideBytes = kept.Cuts, kept.Messages, kept.Bytes
 	var f health.Facts
 	e.channelTroubles(&f)
+	out.ListedTopics, out.TopicLimit = int64(f.Topics), int64(e.opts.MaxTopics)
 	out.AsideChannels, out.FullChannels = f.AsideLetters.Channels(), f.FullChannel.Channels()
 	out.DroppingChannels, out.SkippingChannels = f.DroppingChannel.Channels(), f.SkippingChannel.Channels()
 	e.describeSkipping(&out)

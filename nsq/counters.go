@@ -11,6 +11,7 @@ import (
 
 	"penstock/engine"
 	"penstock/nsq/internal/listen"
+	"penstock/nsq/internal/web"
 	"penstock/nsq/metrics"
 )
 
@@ -150,6 +151,12 @@ func (s *Server) meter() metrics.ServerMeter {
 		},
 		LargeInputBytes: s.received.Used(), LargeInputWaits: s.counts.inputWaits.Load(),
 		ModeratedReads: s.counts.moderated.Load(), PolledPublishers: s.poll.size.Load(),
+	}
+	for _, t := range []*web.Turns{s.turns.strangers, s.turns.known, s.turns.traces} {
+		c := t.Counts()
+		m.UnreadAnswerBytes += c.UnreadBytes
+		m.AnswersLate += c.Late
+		m.AnswersUnread += c.Unread
 	}
 	m.CredentialsStale = s.counts.staleCredentials.Load()
 	silent, held := s.auth.Silence(time.Now())

@@ -79,6 +79,13 @@ var statesOfFacts = map[string]stateOfFacts{
 		facts: health.Facts{StateBytes: 2 << 20, StateLimit: 1 << 20},
 		stats: engine.StorageStats{StateBytes: 2 << 20, StateLimitBytes: 1 << 20},
 	},
+	"partitions run out": {
+		facts: health.Facts{Partitions: 95, PartitionLimit: 100},
+		stats: engine.StorageStats{ListedPartitions: 95, PartitionLimit: 100},
+	},
+	"topics run out": {
+		facts: health.Facts{Topics: 95, TopicLimit: 100}, stats: engine.StorageStats{ListedTopics: 95, TopicLimit: 100},
+	},
 	"clock differs": {
 		facts: health.Facts{Clock: &health.Clock{Ahead: 5 * time.Second, From: []string{"n1", "n3"}, Wrong: true}},
 		stats: engine.StorageStats{ClockDiffersMs: 5000},

@@ -44,6 +44,10 @@ type Facts struct {
 	// other nodes lead is stored here beyond the limit, too: a note.
 	StateBytes, StateLimit int64
 
+	// Topics and Partitions are those that this node lists, of which TopicLimit and PartitionLimit are allowed; 0: nobody
+	// has said. That few are left is a note.
+	Topics, TopicLimit, Partitions, PartitionLimit int
+
 	// Transience says why the data directory does not last, as aio.Info has it; "": it does. A note.
 	Transience string
 
@@ -302,7 +306,7 @@ func notes(f *Facts) string {
 	if f.Cluster != nil {
 		note = f.Cluster.Redundancy.words()
 	}
-	return note + authNote(f) + certificatesNote(f) + transienceNote(f) + descriptorsNote(f) + stateNote(f) +
+	return note + authNote(f) + certificatesNote(f) + transienceNote(f) + descriptorsNote(f) + stateNote(f) + limitsNote(f) +
 		groundNote(f) + asideNote(f) + channelNotes(f)
 }
 
@@ -351,6 +355,26 @@ func stateNote(f *Facts) string {
 	return fmt.Sprintf("; delayed messages and confirmations take %d MiB of memory, and max-state-bytes of this node is "+
 		"%d MiB: it follows leaders that allow more, and refuses nothing of theirs; give it the same limit as the others "+
 		"and the memory for it, or lower theirs", f.StateBytes>>20, f.StateLimit>>20)
+}
+
+// NearLimit says whether nine tenths or more are taken of what a limit allows; a limit of 0 is none.
+func NearLimit(count, limit int) bool { return limit > 0 && count >= limit-limit/10 }
+
+// limitsNote says that few topics or partitions more may be made.
+func limitsNote(f *Facts) (note string) {
+	for _, x := range []struct {
+		what, setting, refused string
+		count, limit           int
+	}{
+		{"topics", "max-topics", "further topics are", f.Topics, f.TopicLimit},
+		{"partitions", "max-partitions", "topics and partitions beyond them are", f.Partitions, f.PartitionLimit},
+	} {
+		if NearLimit(x.count, x.limit) {
+			note += fmt.Sprintf("; there are %d %s, and %s of this node is %d: %s refused, what is there goes on; delete what "+
+				"nobody uses, or raise the limit on all nodes, which takes memory", x.count, x.what, x.setting, x.limit, x.refused)
+		}
+	}
+	return note
 }
 
 // authNote says that no auth server answers.

@@ -213,6 +213,22 @@ func TestJudge(t *testing.T) {
 		"no topics": {
 			Facts{Cluster: served(func(c *Cluster) { c.Partitions = Partitions{} })}, true, true, true, true, nil, "", nil,
 		},
+		"partitions below nine tenths": {
+			Facts{Topics: 8, TopicLimit: 10, Partitions: 899, PartitionLimit: 1000}, true, true, true, true, nil, "", nil,
+		},
+		"partitions that run out": {
+			Facts{Topics: 8, TopicLimit: 10, Partitions: 900, PartitionLimit: 1000},
+			true, true, true, true, nil, "",
+			[]string{
+				"healthy: the node serves; there are 900 partitions, and max-partitions of this node is 1000: topics and " +
+					"partitions beyond them are refused, what is there goes on; delete what nobody uses, or raise",
+			},
+		},
+		"topics that run out": {
+			Facts{Topics: 10, TopicLimit: 10, Partitions: 10, PartitionLimit: 1000},
+			true, true, true, true, nil, "",
+			[]string{"healthy: the node serves; there are 10 topics, and max-topics of this node is 10: further topics are"},
+		},
 		"few descriptors": {
 			Facts{FewDescriptors: true},
 			true, true, true, true, nil, "",

@@ -178,6 +178,8 @@ func collectStorage(w writer, s engine.StorageStats, foundAtStart int) {
 	w.set(stateLimit, float64(s.StateLimitBytes))
 	w.set(listedPartitions, float64(s.ListedPartitions))
 	w.set(partitionLimit, float64(s.PartitionLimit))
+	w.set(listedTopics, float64(s.ListedTopics))
+	w.set(topicLimit, float64(s.TopicLimit))
 	w.set(logDropped, float64(s.LogLinesDropped))
 	w.set(heapLimit, float64(s.HeapLimitBytes))
 	w.set(buffersFree, float64(s.FreeBuffers))
@@ -226,6 +228,10 @@ type ServerMeter struct {
 	HTTPPanics uint64 // requests over HTTP that a fault of this program has ended
 	// AuditNotWritten counts the entries of the audit that the disk did not take.
 	AuditNotWritten uint64
+	// UnreadAnswerBytes are the statistics, metrics and traces that clients have not read yet; AnswersLate and
+	// AnswersUnread count those that were refused, because there was no turn, or too much is unread.
+	UnreadAnswerBytes          int64
+	AnswersLate, AnswersUnread uint64
 	// LogLinesLeftOut counts the lines that strangers caused and of which the log has only the number.
 	LogLinesLeftOut uint64
 
@@ -271,6 +277,9 @@ func collectServer(w writer, m ServerMeter) {
 	w.set(authHeld, float64(m.AuthHeld))
 	w.set(httpPanics, float64(m.HTTPPanics))
 	w.set(logLeftOut, float64(m.LogLinesLeftOut), "clients")
+	w.set(unreadAnswers, float64(m.UnreadAnswerBytes))
+	w.set(answersRefused, float64(m.AnswersLate), "late")
+	w.set(answersRefused, float64(m.AnswersUnread), "unread")
 	w.set(auditNotWritten, float64(m.AuditNotWritten))
 	w.set(descriptorsRefused, float64(descriptors.Refused()))
 	w.set(strangers, float64(m.Strangers))

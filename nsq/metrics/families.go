@@ -122,6 +122,10 @@ var (
 	tokenOfLimit = define(ofStorage, gauge, "token_limit_ratio",
 		"The part of max-topics, max-partitions or the room for delayed messages that these topics take, whichever is the "+
 			"largest, 0 to 1. At token-share percent, requests that would add to it are refused.", "token")
+	listedTopics = define(ofStorage, gauge, "listed_topics",
+		"Topics that this node lists, wherever their copies are.")
+	topicLimit = define(ofStorage, gauge, "listed_topics_limit",
+		"At this many listed_topics new ones are refused (max-topics).")
 	logDropped = define(ofStorage, counter, "log_lines_dropped_total",
 		"Lines of the log that were dropped, because the logger did not take them in time.")
 	heapLimit = define(ofStorage, gauge, "heap_limit_bytes",
@@ -237,6 +241,12 @@ var (
 	logLeftOut = define(ofClients, counter, "log_lines_left_out_total",
 		"Lines that clients, or connections to the port for nodes, caused, and of which the log has only the number, once a "+
 			"minute.", "by")
+	unreadAnswers = define(ofClients, gauge, "unread_answer_bytes",
+		"Statistics, metrics and traces that are made and that clients have not read yet; the limit is 128 MiB for clients "+
+			"without a token, for those with one, and for traces.")
+	answersRefused = define(ofClients, counter, "costly_answers_refused_total",
+		"Requests for statistics, metrics and traces that were answered 503: late (others had all turns), unread (clients "+
+			"have not read what was made for them).", "reason")
 	auditNotWritten = define(ofClients, counter, "audit_not_written_total",
 		"Entries of the audit that the disk did not take: they are in memory, changes also in the log, and a restart "+
 			"forgets them.")

@@ -33,7 +33,9 @@ type TurnCounts struct {
 }
 
 // Counts returns what is unread now, and how many requests were refused so far.
-func (t *Turns) Counts() TurnCounts { return TurnCounts{t.unsent.Used(), t.late.Load(), t.unread.Load()} }
+func (t *Turns) Counts() TurnCounts {
+	return TurnCounts{t.unsent.Used(), t.late.Load(), t.unread.Load()}
+}
 
 const (
 	turnPatience = 5 * time.Second
