@@ -128,8 +128,8 @@ func (t *Topic) readOnly() (count int) {
 	return count
 }
 
-// channelTroubles fills in how many topics there are, and the first channel of each kind that does not go on as it should, and the first topic that is
-// paused, that is over its quota, that refuses delays and that is read-only.
+// channelTroubles fills in how many topics there are, the first channel of each kind that does not go on as it should,
+// and the first topic that is paused, that is over its quota, that refuses delays and that is read-only.
 func (e *Engine) channelTroubles(f *health.Facts) {
 	all := e.Topics()
 	f.Topics = len(all)

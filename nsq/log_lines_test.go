@@ -82,7 +82,8 @@ func TestStrangersCauseFewLines(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer nc.Close()
-			body := `{"broadcast_address":"` + long[:250] + `","hostname":"h","http_port":1,"tcp_port":2,"version":"` + long[:250] + `"}`
+			body := fmt.Sprintf(`{"broadcast_address":%q,"hostname":"h","http_port":1,"tcp_port":2,"version":%q}`,
+				long[:250], long[:250])
 			fmt.Fprintf(nc, "  V1IDENTIFY\n%s%s", u32(len(body)), body)
 			_ = nc.SetReadDeadline(time.Now().Add(patience))
 			if _, err := nc.Read(make([]byte, 1)); err != nil {

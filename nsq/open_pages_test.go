@@ -91,7 +91,8 @@ func TestPagesWithACookie(t *testing.T) {
 		if i > 0 {
 			break
 		}
-		if reply, err = browser.Post(n.base+"/session", "application/json", strings.NewReader(`{"token":"s3cret"}`)); err != nil {
+		token := strings.NewReader(`{"token":"s3cret"}`)
+		if reply, err = browser.Post(n.base+"/session", "application/json", token); err != nil {
 			t.Fatal(err)
 		}
 		reply.Body.Close()

@@ -306,8 +306,8 @@ func notes(f *Facts) string {
 	if f.Cluster != nil {
 		note = f.Cluster.Redundancy.words()
 	}
-	return note + authNote(f) + certificatesNote(f) + transienceNote(f) + descriptorsNote(f) + stateNote(f) + limitsNote(f) +
-		groundNote(f) + asideNote(f) + channelNotes(f)
+	return note + authNote(f) + certificatesNote(f) + transienceNote(f) + descriptorsNote(f) + stateNote(f) +
+		limitsNote(f) + groundNote(f) + asideNote(f) + channelNotes(f)
 }
 
 // leastClockError is the smallest difference between the wall clock and the engine's that is worth a note. Time
