@@ -149,7 +149,7 @@ func (l *Log) write(ln line) {
 	l.log.Log(context.Background(), ln.level, ln.text, args...)
 }
 
-// Close writes what is left to tell. Lines that come later are written or counted, and the counted ones are not told of.
+// Close writes what is left to tell. Lines that come later are written or counted, without a count in the log.
 func (l *Log) Close() {
 	l.mu.Lock()
 	l.ended = true
