@@ -55,7 +55,7 @@ func TestStrangersCauseFewLines(t *testing.T) {
 	o := ca.options(t)
 	o.Logger = slog.New(slog.NewTextHandler(log, nil))
 	o.NativeAddress, o.LookupTCPAddress = "127.0.0.1:0", "127.0.0.1:0"
-	o.MaxStrangers, o.MaxCommandTime = 4*attacks, 400*time.Millisecond
+	o.MaxStrangers, o.MaxCommandTime = 4*attacks, 3*time.Second
 	n := startClosed(t, o)
 	long := strings.Repeat("x", 6000)
 	ask := func(method, url string, headers ...string) {
