@@ -491,3 +491,35 @@ func TestRecordIterResumes(t *testing.T) {
 		}
 	}
 }
+
+// A batch that nodes would refuse for its ratio is not compressed, and says what it becomes where it is.
+func TestSealKeepsToTheRatio(t *testing.T) {
+	for _, codec := range []Codec{CodecS2, CodecZstd} {
+		for _, c := range []struct {
+			body []byte
+			want Codec
+		}{
+			{make([]byte, 1<<20), CodecNone},
+			{make([]byte, FreeInflationBytes/2), codec},
+			{bytes.Repeat([]byte("a line of a log, as they are\n"), 100), codec},
+		} {
+			var b Builder
+			b.Reset(codec)
+			if err := b.Add(&Record{Body: c.body}); err != nil {
+				t.Fatal(err)
+			}
+			sealed, err := b.Seal(1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var h Header
+			if err := h.Decode(sealed); err != nil || h.Codec != c.want {
+				t.Errorf("%v: a body of %d bytes is sealed with codec %v, want %v (%v)", codec, len(c.body), h.Codec, c.want, err)
+			}
+			n, stated, err := InflatedBytes(&h, sealed[HeaderBytes:])
+			if want := b.Size() - HeaderBytes; n != want || !stated || err != nil {
+				t.Errorf("%v: it becomes %d bytes (%v, %v), want %d", codec, n, stated, err, want)
+			}
+		}
+	}
+}

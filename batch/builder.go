@@ -2,10 +2,6 @@ package batch
 
 import (
 	"fmt"
-	"sync"
-
-	"github.com/klauspost/compress/s2"
-	"github.com/klauspost/compress/zstd"
 )
 
 // Builder seals batches in Go memory: for producers outside the server (the native client, the embedding API) and for
@@ -68,7 +64,8 @@ func (b *Builder) Size() int { return max(len(b.records), HeaderBytes) }
 
 // Seal completes the batch. created is the batch's time in ns since 1970, to which the records' time deltas refer. The
 // leader's part is zero, for Stamp to fill. The returned bytes belong to the builder and are valid until Reset or Add.
-// A batch that compression does not make smaller is stored uncompressed.
+// A batch that compression does not make smaller is stored uncompressed, and so is one that it makes so much smaller that
+// nodes refuse it (MayInflate).
 func (b *Builder) Seal(created int64) ([]byte, error) {
 	if b.count == 0 {
 		return nil, fmt.Errorf("batch: a batch without messages cannot be sealed")
@@ -79,7 +76,8 @@ func (b *Builder) Seal(created int64) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if b.out = body; len(body) < len(b.records) {
+		b.out = body
+		if len(body) < len(b.records) && MayInflate(len(body)-HeaderBytes, len(b.records)-HeaderBytes, MaxInflationRatio) {
 			batch, codec = body, b.codec
 		}
 	}
@@ -90,71 +88,4 @@ func (b *Builder) Seal(created int64) ([]byte, error) {
 	}
 	h.Encode(batch)
 	return batch, nil
-}
-
-// The zstd coders are shared: EncodeAll and DecodeAll are safe for concurrent use and keep their own pools of state.
-// The decoder's memory limit bounds what a hostile body can inflate to.
-var (
-	zstdEncoder = sync.OnceValues(func() (*zstd.Encoder, error) {
-		return zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false))
-	})
-	zstdDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
-		return zstd.NewReader(nil, zstd.WithDecoderMaxMemory(MaxBatchBytes), zstd.WithDecoderConcurrency(0))
-	})
-)
-
-// compressBody appends room for a header and then the compressed body to dst.
-func compressBody(c Codec, dst, body []byte) ([]byte, error) {
-	var room [HeaderBytes]byte
-	dst = append(dst, room[:]...)
-	switch c {
-	case CodecS2:
-		need := HeaderBytes + s2.MaxEncodedLen(len(body))
-		if cap(dst) < need {
-			dst = make([]byte, HeaderBytes, need)
-		}
-		n := len(s2.Encode(dst[HeaderBytes:need], body))
-		return dst[:HeaderBytes+n], nil
-	case CodecZstd:
-		enc, err := zstdEncoder()
-		if err != nil {
-			return nil, fmt.Errorf("batch: zstd: %w", err)
-		}
-		return enc.EncodeAll(body, dst), nil
-	}
-	return nil, fmt.Errorf("batch: codec %d is unknown; the batch was not sealed", c)
-}
-
-// DecompressBody returns the records of a verified body: the body itself if it is stored uncompressed, else bytes
-// decompressed into scratch. If scratch is too small, a larger buffer is allocated; pass the result again to reuse it.
-// MaxBatchBytes bounds the result, whatever size the body claims. Errors are ErrInvalid.
-func DecompressBody(h *Header, body, scratch []byte) ([]byte, error) {
-	switch h.Codec {
-	case CodecNone:
-		return body, nil
-	case CodecS2:
-		n, err := s2.DecodedLen(body)
-		if err != nil || n > MaxBatchBytes {
-			return nil, fmt.Errorf("%w: s2 body claims %d bytes (%v)", ErrInvalid, n, err)
-		}
-		out, err := s2.Decode(scratch[:cap(scratch)], body)
-		if err != nil {
-			return nil, fmt.Errorf("%w: s2: %w", ErrInvalid, err)
-		}
-		return out, nil
-	case CodecZstd:
-		dec, err := zstdDecoder()
-		if err != nil {
-			return nil, fmt.Errorf("batch: zstd: %w", err)
-		}
-		out, err := dec.DecodeAll(body, scratch[:0])
-		if err != nil {
-			return nil, fmt.Errorf("%w: zstd: %w", ErrInvalid, err)
-		}
-		if len(out) > MaxBatchBytes {
-			return nil, fmt.Errorf("%w: zstd body of more than %d bytes", ErrInvalid, MaxBatchBytes)
-		}
-		return out, nil
-	}
-	return nil, fmt.Errorf("%w: codec %d", ErrInvalid, h.Codec)
 }

@@ -136,6 +136,7 @@ func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engin
 		ground: groundWatch{folders: map[string]aio.FileID{}},
 	}
 	e.limits = inbox.NewLimits(o.MaxMessageBytes, o.MaxBatchBytes, o.MaxHeaderBytes, o.MaxDefer)
+	e.limits.Inflate(o.MaxInflationRatio, o.MaxInflatedBytes, o.AdmitTimeout)
 	e.store = part.New(part.Options{
 		Host: h, Log: e.log, Clock: e.clock, Disk: disk, Counters: &e.counters, Pulse: &e.pulse, Stop: e.stop,
 		CommitFileBytes: o.CommitFileBytes, CommitLiveBytes: o.CommitLiveBytes, GroupsInFlight: o.GroupsInFlight,

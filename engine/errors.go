@@ -65,6 +65,7 @@ var (
 	ErrNotServed      = base.ErrNotServed
 	ErrHeaders        = base.ErrHeaders
 	ErrHeaderBytes    = base.ErrHeaderBytes
+	ErrInflation      = base.ErrInflation
 	ErrBatchKeys      = base.ErrBatchKeys
 	ErrVersion        = base.ErrVersion
 	ErrStateFull      = base.ErrStateFull

@@ -47,6 +47,7 @@ func onlyBelow(t *testing.T, all map[string][]string, pkg string, below, foreign
 				own == "internal/jsonbody" || // encoding/json's errors, in words
 				own == "internal/clip" || // texts, shortened between characters
 				own == "internal/sparing" || // a log with few lines about strangers
+				own == "internal/shares" || // who has how much of a budget
 				own == "internal/strangers" || // a list of connections that have proved nothing
 				own == "nsq/internal/lines" && strings.HasPrefix(pkg, "nsq") || // files of lines
 				own == "batch" && slices.Contains(below, "segment") // the codec of what it stores

@@ -64,7 +64,7 @@ func TestNilIsRefusedOrNone(t *testing.T) {
 			return topic.ProduceSealed(0, sealed(t, p, "p", 0, 1), false, nil)
 		}},
 		"Topic.ProduceSealedAs 5": {refused, func() error {
-			return topic.ProduceSealedAs("", 0, sealed(t, p, "p", 0, 1), false, nil)
+			return topic.ProduceSealedAs(engine.Sender{}, 0, sealed(t, p, "p", 0, 1), false, nil)
 		}},
 		"Topic.PublishAsync 2": {refused, func() error {
 			return topic.PublishAsync(engine.Outgoing{Body: []byte("m")}, nil)

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"penstock/batch"
 	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/dir"
@@ -70,9 +71,14 @@ type Options struct {
 
 	// Limits.
 
-	MaxMessageBytes   int   // body of one message; at most MaxBatchBytes (1 MiB)
-	MaxBatchBytes     int   // bodies and record headers of one Put; at most 15 MiB (6 MiB)
-	MaxHeaderBytes    int   // names and values of one message's headers (32 KiB, or MaxBatchBytes if that is less)
+	MaxMessageBytes int // body of one message; at most MaxBatchBytes (1 MiB)
+	MaxBatchBytes   int // bodies and record headers of one Put; at most 15 MiB (6 MiB)
+	MaxHeaderBytes  int // names and values of one message's headers (32 KiB, or MaxBatchBytes if that is less)
+	// MaxInflationRatio is by how much a compressed batch may grow when it is decompressed, beyond its first 64 KiB (256).
+	MaxInflationRatio int
+	// MaxInflatedBytes bounds what compressed batches above 64 KiB grow to while they are verified; a client may have a
+	// quarter. A batch waits for AdmitTimeout at most. (64 MiB)
+	MaxInflatedBytes  int64
 	MaxInboxBytes     int64 // puts that wait in one partition's inbox (32 MiB)
 	MaxNodeInboxBytes int64 // puts that wait in all inboxes; as much again may be on its way to other nodes (128 MiB)
 	MaxTopics         int   // topics that this node has (20000)
@@ -202,6 +208,8 @@ func (o *Options) setDefaults() error {
 	defInt(&o.MaxMessageBytes, 1<<20)
 	defInt(&o.MaxBatchBytes, 6<<20)
 	defInt(&o.MaxHeaderBytes, min(32<<10, o.MaxBatchBytes))
+	defInt(&o.MaxInflationRatio, batch.MaxInflationRatio)
+	def(&o.MaxInflatedBytes, inbox.DefaultMaxInflatedBytes)
 	def(&o.MaxInboxBytes, 32<<20)
 	def(&o.MaxNodeInboxBytes, 128<<20)
 	defInt(&o.MaxTopics, 20000)

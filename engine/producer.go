@@ -106,12 +106,18 @@ type Produced struct {
 
 var sealedPuts = sync.Pool{New: func() any { return new(sealedPut) }}
 
-// ProduceSealedAs is ProduceSealed for a client with this owner: a batch of a producer of another owner is refused with
+// Sender is who sends a batch for ProduceSealedAs. The zero value is the program itself.
+type Sender struct {
+	Owner string // of the producers that it may use: see ProducerOwner; "": it has to prove nothing
+	Payer string // its token or address, whose share of the node's memory the batch takes while it is verified
+}
+
+// ProduceSealedAs is ProduceSealed for a client: a batch of a producer of another owner is refused with
 // ErrProducerOwner.
 func (t *Topic) ProduceSealedAs(
-	owner string, partition int, batch []byte, alone bool, done func(Produced),
+	who Sender, partition int, batch []byte, alone bool, done func(Produced),
 ) error {
-	return t.produceSealed(owner, partition, batch, alone, done)
+	return t.produceSealed(who, partition, batch, alone, done)
 }
 
 // ProduceSealed stores a batch as PublishSealed does, in a partition that this node leads; elsewhere it returns
@@ -129,11 +135,11 @@ func (t *Topic) ProduceSealedAs(
 func (t *Topic) ProduceSealed(
 	partition int, batch []byte, alone bool, done func(Produced),
 ) error {
-	return t.produceSealed("", partition, batch, alone, done)
+	return t.produceSealed(Sender{}, partition, batch, alone, done)
 }
 
 func (t *Topic) produceSealed(
-	owner string, partition int, batch []byte, alone bool, done func(Produced),
+	who Sender, partition int, batch []byte, alone bool, done func(Produced),
 ) error {
 	if done == nil {
 		return errNil("the function that ProduceSealed calls")
@@ -146,7 +152,7 @@ func (t *Topic) produceSealed(
 	if p.Done == nil {
 		p.Done = p.onDone
 	}
-	p.own.Sealed, p.own.Owner, p.done = batch, owner, done
+	p.own.Sealed, p.own.Owner, p.own.Payer, p.done = batch, who.Owner, who.Payer, done
 	p.Kind, p.Special, p.Forwarded = inbox.Sealed, &p.own, true
 	p.Alone = alone
 	err := t.submit(context.Background(), &p.Put, parts[partition])

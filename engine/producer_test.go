@@ -460,7 +460,7 @@ func TestProducerOwnerSurvives(t *testing.T) {
 	}
 	produce := func(owner string, sequence uint32) error {
 		done := make(chan error, 1)
-		if err := topic.ProduceSealedAs(owner, 0, sealed(t, p, "p", sequence, 1), false,
+		if err := topic.ProduceSealedAs(engine.Sender{Owner: owner}, 0, sealed(t, p, "p", sequence, 1), false,
 			func(a engine.Produced) { done <- a.Err }); err != nil {
 			return err
 		}

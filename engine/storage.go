@@ -112,8 +112,13 @@ type StorageStats struct {
 	FreeBuffers    int   `json:"buffers_free"` // of Buffers
 	Buffers        int   `json:"buffers"`      // of 1 MiB each
 	// WaitingBytes: bytes of puts that wait in the inboxes, accurate to 16 KiB per partition.
-	WaitingBytes   int64  `json:"inbox_bytes"`
-	Overloaded     uint64 `json:"puts_refused_overloaded"` // see ErrOverloaded
+	WaitingBytes int64  `json:"inbox_bytes"`
+	Overloaded   uint64 `json:"puts_refused_overloaded"` // see ErrOverloaded
+	// InflatingBytes: to which the compressed batches grow that are being verified; Options.MaxInflatedBytes at most.
+	// InflationRefused: compressed batches refused because of Options.MaxInflationRatio or MaxInflatedBytes.
+	InflatingBytes   int64  `json:"inflating_bytes"`
+	InflationRefused uint64 `json:"puts_refused_inflation"`
+
 	SegmentBytes   uint64 `json:"segment_bytes"`           // written to segments
 	SegmentSyncs   uint64 `json:"segment_syncs"`           // fdatasync calls on segment files
 	TrashEntries   int    `json:"trash_entries"`           // deleted files and folders that are still to be removed
@@ -193,7 +198,8 @@ func (e *Engine) Storage() StorageStats {
 		StateBytes: m.State, StateLimitBytes: e.opts.MaxStateBytes, HeapLimitBytes: e.opts.MaxHeapBytes,
 		ListedPartitions: e.listedPartitions.Load(), PartitionLimit: int64(e.opts.MaxPartitions),
 		FreeBuffers: m.Free, Buffers: m.Buffers, WaitingBytes: m.Waiting,
-		Overloaded:   c.Overloaded.Load(),
+		Overloaded:     c.Overloaded.Load(),
+		InflatingBytes: e.limits.Inflation.Bytes(), InflationRefused: e.limits.Inflation.Refused(),
 		SegmentBytes: c.SegmentBytes.Load(), SegmentSyncs: c.SegmentSyncs.Load(), TrimmedBytes: c.TrimmedBytes.Load(),
 		TrashEntries: e.store.Flusher().TrashEntries(),
 		OpenSegments: e.store.Flusher().OpenSegments(), MappedSegments: e.store.MappedSegments(),

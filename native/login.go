@@ -15,10 +15,11 @@ type login struct {
 	who    *auth.Principal
 	secret string // needed to ask again; never logged
 	owner  string // of the producers that it opens: see engine.ProducerOwner
+	payer  string // see sender
 }
 
 func newLogin(who *auth.Principal, secret string) *login {
-	return &login{who, secret, engine.ProducerOwner(who.Name())}
+	return &login{who, secret, engine.ProducerOwner(who.Name()), "token " + who.Name()}
 }
 
 // owner is that of the producers of this client; "": it has to prove nothing.
@@ -27,6 +28,14 @@ func (s *session) owner() string {
 		return l.owner
 	}
 	return ""
+}
+
+// sender is who pays for the batches and subscriptions of this client: its token, or its address if it has shown none.
+func (s *session) sender() engine.Sender {
+	if l := s.login.Load(); l != nil {
+		return engine.Sender{Owner: l.owner, Payer: l.payer}
+	}
+	return engine.Sender{Payer: s.address}
 }
 
 // authenticate serves an Auth. A client may send another one, with a new token; one that fails ends the connection.

@@ -44,7 +44,9 @@ type session struct {
 	srv    *Server
 	conn   *netproto.Conn // set by Opened, before anything else happens
 	remote string
-	tls    *tls.ConnectionState // nil: not encrypted
+	// address is the part of remote that is one principal, if the client has shown no token.
+	address string
+	tls     *tls.ConnectionState // nil: not encrypted
 
 	ctx    context.Context // ends with the connection
 	cancel context.CancelFunc
@@ -97,7 +99,7 @@ type session struct {
 
 func newSession(srv *Server, nc net.Conn) *session {
 	s := &session{
-		srv: srv, remote: nc.RemoteAddr().String(), wake: make(chan struct{}, 1),
+		srv: srv, remote: nc.RemoteAddr().String(), address: strangers.Of(nc.RemoteAddr()).String(), wake: make(chan struct{}, 1),
 		began: time.Now(), known: map[uuid.UUID]*engine.Topic{}, produces: map[string]bool{},
 		readings: newOpened[reading]("readers", srv.opts.MaxConnReaders, &srv.readers, srv.opts.MaxReaders),
 		subscriptions: newOpened[subscription](

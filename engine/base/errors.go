@@ -23,7 +23,10 @@ var (
 	ErrEmptyMessage  = errors.New("engine: a message must have at least one byte; nothing was stored")
 	ErrMessageTooBig = errors.New("engine: the message is larger than MaxMessageBytes; nothing was stored")
 	ErrBatchTooBig   = errors.New("engine: the batch is larger than MaxBatchBytes; nothing was stored")
-	ErrDeferTooLong  = errors.New("engine: the delay is negative or longer than MaxDefer; nothing was stored")
+	// ErrInflation is ErrBatchTooBig because of MaxInflationRatio.
+	ErrInflation error = &kindError{"engine: the compressed batch becomes much larger when it is decompressed than its " +
+		"size allows; nothing was stored, send it less compressed", ErrBatchTooBig}
+	ErrDeferTooLong = errors.New("engine: the delay is negative or longer than MaxDefer; nothing was stored")
 	// ErrDeferRetention is ErrDeferTooLong because the topic's retention by age would remove the message before.
 	ErrDeferRetention = fmt.Errorf("%w", ErrDeferTooLong)
 	ErrTopicOptions   = errors.New("engine: the topic cannot be made as asked for; nothing was made")
@@ -141,3 +144,12 @@ func (groundError) Error() string {
 }
 
 func (groundError) Unwrap() error { return ErrDisk }
+
+// kindError is an error with a text of its own that is a kind of another error.
+type kindError struct {
+	text string
+	of   error
+}
+
+func (e *kindError) Error() string { return e.text }
+func (e *kindError) Unwrap() error { return e.of }

@@ -71,8 +71,7 @@ type channelReader struct {
 	partsAll      uint32 // how many partitions the topic had when the machine was told of them
 	iter          segment.BatchIter
 	records       segment.RecordIter
-	scratch       []byte                  // a decompressed body
-	scratchOf     batchKey                // the batch whose body scratch holds
+	inflated      inflated                // the batch that was decompressed last
 	deferred      [1]core.DeferredMessage // scratch of deferAgain
 	fetched       fetched                 // the batch that fetch read last; released when takeTurns ends
 }
@@ -384,4 +383,5 @@ func (c *Channel) dropAhead() {
 	for i := range c.cursors {
 		c.cursors[i].ahead.drop(c.node)
 	}
+	c.inflated.drop(c.node)
 }

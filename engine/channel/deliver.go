@@ -91,7 +91,10 @@ func (c *Channel) noteFull(hungry bool) {
 // takeTurns offers the messages that the machine names, until it names none. It returns what remains of left, the
 // number of messages that may still be offered. mu is held.
 func (c *Channel) takeTurns(left int) int {
-	defer c.fetched.close()
+	defer func() {
+		c.fetched.close()
+		c.inflated.close(c.node)
+	}()
 	for stay := false; left > 0; stay = true {
 		c.ev = core.Event{Kind: core.EvNext, Flag: stay}
 		next := c.step()
@@ -189,6 +192,7 @@ func (c *Channel) read(cur *cursor, left int) int {
 	for left > 0 && c.m.Hungry() {
 		next := c.m.ReadFrom(cur.number)
 		if next >= cur.end {
+			c.inflated.drop(c.node)
 			break
 		}
 		if !cur.found && !c.find(cur, next) {
@@ -206,6 +210,7 @@ func (c *Channel) read(cur *cursor, left int) int {
 		var more bool
 		left, more = c.offerRun(cur, left)
 		cur.ahead.close(c.node)
+		c.inflated.close(c.node)
 		if !more {
 			break
 		}
@@ -425,23 +430,6 @@ func (c *Channel) deferAgain(cur *cursor, id segment.MsgID, dueMs int64) segment
 	c.ev = core.Event{Kind: core.EvDeferredPublished, Part: cur.number, Deferred: c.deferred[:]}
 	c.step()
 	return c.m.ReadFrom(cur.number)
-}
-
-// plain returns the decompressed body of the batch at offset at. It is valid until the next call. mu is held.
-func (c *Channel) plain(cur *cursor, at segment.Offset, h *segment.Header, body []byte) ([]byte, error) {
-	if h.Codec == segment.CodecNone {
-		return body, nil
-	}
-	of := batchKey{cur.number, at, h.CRC}
-	if h.CRC != 0 && c.scratchOf == of {
-		return c.scratch, nil
-	}
-	c.scratchOf = batchKey{}
-	out, err := batch.DecompressBody(h, body, c.scratch)
-	if err == nil {
-		c.scratch, c.scratchOf = out, of
-	}
-	return out, err
 }
 
 // deliverOne gives the message that the machine just assigned to its client's sink. mu is held.

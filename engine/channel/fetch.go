@@ -144,6 +144,7 @@ func (c *Channel) fetchFrom(cur *cursor, id base.ID) (err error) {
 // openFetched pins the batch at offset at. mu is held.
 func (c *Channel) openFetched(cur *cursor, at segment.Offset) error {
 	f := &c.fetched
+	c.inflated.close(c.node)
 	if err := cur.part.Log().View(&f.view, at, 1); err != nil {
 		return err
 	}

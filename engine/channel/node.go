@@ -50,7 +50,8 @@ type Limits struct {
 type Node struct {
 	Config
 
-	aheadBytes atomic.Int64 // kept by all channels, see ahead; at most MaxAheadBytes
+	aheadBytes    atomic.Int64 // kept by all channels, see ahead; at most MaxAheadBytes
+	inflatedBytes atomic.Int64 // kept by all channels, see inflated; at most MaxInflatedBytes
 
 	mu   lock.Mutex[lock.Confirmer]
 	list []*Channel

@@ -244,7 +244,7 @@ func (p *peeker) readRange(pt Partition, r core.IDRange) error {
 // readBatch copies the messages of one batch that are in r. done says that no later batch is needed.
 func (p *peeker) readBatch(pt Partition, h *segment.Header, body []byte, r core.IDRange) (done bool, err error) {
 	if h.Codec != segment.CodecNone {
-		if body, err = batch.DecompressBody(h, body, p.scratch); err != nil {
+		if body, err = base.InflateStored(h, body, p.scratch); err != nil {
 			return false, err
 		}
 		p.scratch = body

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -157,7 +158,8 @@ func (p *forwardedPut) decode(b []byte) (pt Partition, run uint32, err error) {
 	p.Trusted = true
 	switch h.Kind {
 	case wire.PutSealed:
-		p.own = inbox.Special{Sealed: b}
+		p.own = inbox.Special{Sealed: b, Payer: fmt.Sprint("node ", p.from)}
+		p.NoWait = true // the connection's reader does not wait; the other node has waited
 		p.Kind, p.Special = inbox.Sealed, &p.own
 		return pt, h.Run, nil
 	case wire.PutNumbered, wire.PutTaken:

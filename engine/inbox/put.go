@@ -115,6 +115,7 @@ type Special struct {
 	// Sealed
 	Sealed []byte         // the batch; borrowed like Put.Messages
 	Owner  string         // who sends it: see OwnedName of package engine
+	Payer  string         // the token or address that pays for what it costs: see Inflation
 	Header segment.Header // decoded from Sealed; see also Numbered
 	Bodies int            // total size of the message bodies
 

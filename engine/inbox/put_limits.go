@@ -2,13 +2,14 @@ package inbox
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"penstock/batch"
 	"penstock/engine/base"
+	"penstock/internal/shares"
 	"penstock/segment"
 )
 
@@ -18,12 +19,31 @@ type Limits struct {
 	maxBatchBytes   int
 	maxHeaderBytes  int
 	maxDefer        time.Duration
+
+	Inflation *Inflation
 }
 
 // NewLimits returns the limits, given the Options of the same names.
 func NewLimits(maxMessageBytes, maxBatchBytes, maxHeaderBytes int, maxDefer time.Duration) Limits {
-	return Limits{maxMessageBytes, maxBatchBytes, maxHeaderBytes, maxDefer}
+	l := Limits{
+		maxMessageBytes: maxMessageBytes, maxBatchBytes: maxBatchBytes, maxHeaderBytes: maxHeaderBytes, maxDefer: maxDefer,
+	}
+	l.Inflate(0, 0, 0)
+	return l
 }
+
+// Inflate sets the limits of compressed batches from the Options MaxInflationRatio, MaxInflatedBytes and AdmitTimeout.
+// 0 is a default. It is called before any put is measured.
+func (l *Limits) Inflate(ratio int, maxBytes int64, patience time.Duration) {
+	maxBytes = cmp.Or(maxBytes, DefaultMaxInflatedBytes)
+	l.Inflation = &Inflation{
+		ratio: cmp.Or(ratio, batch.MaxInflationRatio), most: maxBytes, patience: patience,
+		budget: shares.New(maxBytes, int64(l.maxBatchBytes)),
+	}
+}
+
+// DefaultMaxInflatedBytes is the default of Options.MaxInflatedBytes.
+const DefaultMaxInflatedBytes = 64 << 20
 
 // Measure checks a put against the limits and computes p.Bytes.
 func (l *Limits) Measure(p *Put) error {
@@ -143,9 +163,6 @@ func (l *Limits) CheckHeaders(headers []base.Header, trusted bool) error {
 	return nil
 }
 
-// scratches are memory for the records of compressed batches while they are verified, of MaxBatchBytes each at most.
-var scratches = sync.Pool{New: func() any { return new([]byte) }}
-
 // measureSealed verifies a whole batch that a producer has sealed, and sets the sizes of p. Whatever enters the log
 // must be readable by every replica and every consumer for as long as the log keeps it.
 func (l *Limits) measureSealed(p *Put) error {
@@ -155,7 +172,7 @@ func (l *Limits) measureSealed(p *Put) error {
 	}
 	h := &p.Special.Header
 	if err := h.Decode(sealed); err != nil {
-		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: %w", err)
+		return refusedBatch(err)
 	}
 	if h.Control() || h.Flags&segment.FlagDefer != 0 || h.Size() != len(sealed) {
 		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: flags %#x and %d bytes are not a "+
@@ -163,17 +180,16 @@ func (l *Limits) measureSealed(p *Put) error {
 	}
 	body := sealed[segment.HeaderBytes:]
 	if err := batch.VerifyBody(h, body); err != nil {
-		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: %w", err)
-	}
-	scratch := scratches.Get().(*[]byte)
-	defer scratches.Put(scratch)
-	records, err := batch.DecompressBody(h, body, *scratch)
-	if err != nil {
-		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: %w", err)
+		return refusedBatch(err)
 	}
 	if h.Codec != batch.CodecNone {
-		*scratch = records
+		return l.measureInflated(p, h, body)
 	}
+	return l.measureRecords(p, h, body)
+}
+
+// measureRecords checks the records of a sealed batch, and sets the sizes of p.
+func (l *Limits) measureRecords(p *Put, h *segment.Header, records []byte) error {
 	bodies, headers := 0, false
 	var it segment.RecordIter
 	it.Reset(h, records)
@@ -197,12 +213,12 @@ func (l *Limits) measureSealed(p *Put) error {
 		bodies += len(r.Body)
 	}
 	if err := it.Err(); err != nil {
-		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: %w", err)
+		return refusedBatch(err)
 	}
 	if has := h.Flags&segment.FlagHeaders != 0; has != headers {
 		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: its header says that records have "+
 			"headers: %v; they have: %v", has, headers)
 	}
-	p.Bytes, p.Special.Bodies = len(sealed), bodies
+	p.Bytes, p.Special.Bodies = len(p.Special.Sealed), bodies
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 
-	"penstock/batch"
 	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/inbox"
@@ -170,7 +169,7 @@ func recordIn(run []byte, id segment.MsgID) (m core.CarriedMessage, err error) {
 		return m, err
 	}
 	if h.Codec != segment.CodecNone {
-		if body, err = batch.DecompressBody(h, body, nil); err != nil {
+		if body, err = base.InflateStored(h, body, nil); err != nil {
 			return m, err
 		}
 	}

@@ -174,6 +174,8 @@ func collectCommit(w writer, s clog.Stats) {
 func collectStorage(w writer, s engine.StorageStats, foundAtStart int) {
 	w.set(commitRoom, float64(s.CommitRoomBytes))
 	w.set(inboxBytes, float64(s.WaitingBytes))
+	w.set(inflatingBytes, float64(s.InflatingBytes))
+	w.set(inflationRefused, float64(s.InflationRefused))
 	w.set(stateBytes, float64(s.StateBytes))
 	w.set(stateLimit, float64(s.StateLimitBytes))
 	w.set(listedPartitions, float64(s.ListedPartitions))

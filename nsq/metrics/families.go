@@ -99,6 +99,10 @@ var (
 		"Bytes of the commit log that a restart would replay.")
 	commitRoom = define(ofStorage, gauge, "commit_room_bytes",
 		"Bytes that fit into the commit log before it has to wait for the segments.")
+	inflatingBytes = define(ofStorage, gauge, "inflating_bytes",
+		"Bytes to which compressed batches above 64 KiB grow that are being verified.")
+	inflationRefused = define(ofStorage, counter, "inflation_refused_total",
+		"Compressed batches of native clients that were refused because of max-inflation-ratio or max-inflated-bytes.")
 	inboxBytes = define(ofStorage, gauge, "inbox_bytes",
 		"Bytes of publishes that wait to be stored.")
 	stateBytes = define(ofStorage, gauge, "state_bytes",
