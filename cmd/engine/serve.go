@@ -237,6 +237,7 @@ func (c *config) nsqOptions(logger *slog.Logger, level *slog.LevelVar) nsq.Optio
 	o.Auth.HTTPAddresses = c.node.offers.authServers
 	// A limit that both packages enforce has only one setting.
 	o.MaxMessageBytes = c.node.engine.MaxMessageBytes
+	o.MaxInflationRatio = c.node.engine.MaxInflationRatio
 	o.MsgTimeout = c.node.engine.MsgTimeout
 	o.MaxMsgTimeout = c.node.engine.MaxMsgTimeout
 	o.MaxReqTimeout = c.node.engine.MaxReqTimeout

@@ -199,6 +199,13 @@ func messageSettings(o *engine.Options) []*setting {
 		row("max-message-bytes", "1MiB", size(&o.MaxMessageBytes, 1), "maximum size of a message"),
 		row("max-batch-bytes", "6MiB", size(&o.MaxBatchBytes, 1),
 			"maximum size of a stored batch: the bodies of one MPUB and a few bytes for each"),
+		row("max-inflation-ratio", "256", count(&o.MaxInflationRatio, 1),
+			"maximum factor by which a client's compressed input may grow when it is decompressed, beyond the first 4 MiB of an "+
+				"NSQ connection and 64 KiB of a native client's batch"),
+		row("max-inflated-bytes", "64MiB", size64(&o.MaxInflatedBytes, 1<<20),
+			"maximum memory for what native clients' compressed batches above 64 KiB grow to while they are verified; a token, "+
+				"or the address of clients without one, has a quarter at most, or one batch; further batches wait for "+
+				"admit-timeout"),
 		row("max-header-bytes", "32KiB", size(&o.MaxHeaderBytes, 1),
 			"maximum total size of the names and values of a message's headers"),
 		row("max-topics", "20000", count(&o.MaxTopics, 1), "maximum number of topics"),
@@ -278,8 +285,6 @@ func clientSettings(o *nsq.Options, on *offers) []*setting {
 		row("deflate", "true", boolean(&on.deflate),
 			"allow clients to use deflate compression, which takes about 1 MiB per connection"),
 		row("max-deflate-level", "6", count(&o.MaxDeflateLevel, 1), "maximum deflate level a client gets, 1 to 9"),
-		row("max-inflation-ratio", "256", count(&o.MaxInflationRatio, 1),
-			"maximum factor by which a client's compressed input may grow when it is decompressed"),
 	}
 }
 
