@@ -89,4 +89,5 @@ var (
 	ErrProducerTenure   = base.ErrProducerTenure
 	ErrProducerName     = base.ErrProducerName
 	ErrProducerLevel    = base.ErrProducerLevel
+	ErrNoProducer       = base.ErrNoProducer
 )

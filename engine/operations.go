@@ -165,6 +165,10 @@ func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) 
 		return marshal(t.traceLocal(ctx, op))
 	case wire.OpOpenProducer:
 		return marshal(t.openProducerLocal(ctx, op))
+	case wire.OpProducers:
+		return marshal(t.producersLocal(op), nil)
+	case wire.OpRemoveProducer:
+		return marshal(t.removeProducerLocal(ctx, op))
 	case wire.OpDeleteChannel:
 		return ops.DeletionResult(t.deleteChannelLocal(ctx, op.Channel))
 	case wire.OpPauseChannel, wire.OpSkipChannel, wire.OpEmptyChannel, wire.OpResolveSeek, wire.OpSeek, wire.OpPending,

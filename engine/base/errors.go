@@ -23,6 +23,7 @@ var (
 	ErrEmptyMessage  = errors.New("engine: a message must have at least one byte; nothing was stored")
 	ErrMessageTooBig = errors.New("engine: the message is larger than MaxMessageBytes; nothing was stored")
 	ErrBatchTooBig   = errors.New("engine: the batch is larger than MaxBatchBytes; nothing was stored")
+	ErrNoProducer    = errors.New("engine: no partition knows a producer of this name; nothing was changed")
 	// ErrInflation is ErrBatchTooBig because of MaxInflationRatio.
 	ErrInflation error = &kindError{"engine: the compressed batch becomes much larger when it is decompressed than its " +
 		"size allows; nothing was stored, send it less compressed", ErrBatchTooBig}

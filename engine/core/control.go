@@ -34,7 +34,9 @@ const (
 
 	ProducerTaken ControlKind = 17 // Producer: likewise, for a tenure
 
-	lastControlKind = ProducerTaken
+	ProducerRemoved ControlKind = 18 // Producer, only its ID: it is forgotten
+
+	lastControlKind = ProducerRemoved
 )
 
 // kindLevels has the feature level (engine/level.go) from which on a kind may be written: versions with a lower level
@@ -43,7 +45,7 @@ var kindLevels = [lastControlKind + 1]uint8{
 	ChannelCreated: 1, ChannelDeleted: 1, Confirmed: 1, Deferred: 1, ChannelPaused: 1, ChannelSkipped: 1, ChannelReset: 1,
 	TopicPaused: 1, TopicEmptied: 1, EpochStart: 1, Checkpoint: 1,
 	ChannelConfigured: 1, DeadLettered: 1, DeadLetterMoved: 1, DeferredCarried: 1,
-	ProducerOpened: 3, ProducerTaken: 5,
+	ProducerOpened: 3, ProducerTaken: 5, ProducerRemoved: 5,
 }
 
 // Level returns the first feature level at which the kind may be written, or 0 if there is no such kind.
@@ -158,6 +160,8 @@ func AppendControl(dst []byte, c *Control) []byte {
 		dst = appendOpening(dst, &c.Producer)
 	case ProducerTaken:
 		dst = appendTaking(dst, &c.Producer)
+	case ProducerRemoved:
+		dst = appendRemoval(dst, &c.Producer)
 	}
 	binary.LittleEndian.PutUint32(dst[start+4:], uint32(len(dst)-payload))
 	return dst
@@ -254,6 +258,8 @@ func (c *Control) decodePayload(d *decoder) (err error) {
 		c.Producer = d.opening()
 	case ProducerTaken:
 		c.Producer = d.taking()
+	case ProducerRemoved:
+		c.Producer = d.removal()
 	}
 	return err
 }

@@ -140,6 +140,11 @@ var sampleControls4 = []sampleControl{
 	{"checkpoint-v4", Control{Kind: Checkpoint, Cursors: sampleCursors4()}},
 }
 
+// sampleControls5 have the kinds that came after version 4 of the fold.
+var sampleControls5 = []sampleControl{
+	{"producer-removed", Control{Kind: ProducerRemoved, Producer: ProducerOpening{ID: 1<<60 + 5}}},
+}
+
 var sampleControls = []sampleControl{
 	{"created", Control{Kind: ChannelCreated, Channel: "c", ID: 300}},
 	{"created-at-the-last-id", Control{Kind: ChannelCreated, Channel: "c#ephemeral", ID: segment.MaxMsgID + 1}},
@@ -176,6 +181,7 @@ func TestControlGolden(t *testing.T) {
 	testGolden(t, "testdata/control-v2.txt", sampleControls2)
 	testGolden(t, "testdata/control-v3.txt", sampleControls3)
 	testGolden(t, "testdata/control-v4.txt", sampleControls4)
+	testGolden(t, "testdata/control-v5.txt", sampleControls5)
 }
 
 func testGolden(t *testing.T, path string, samples []sampleControl) {
@@ -285,7 +291,7 @@ func TestDecodeControlsRefuses(t *testing.T) {
 		want error
 	}{
 		{"kind 0", entry(0, 0, 0, 0, "", ""), ErrBadControl},
-		{"newer kind", entry(18, 0, 0, 0, "", ""), ErrNewerControl},
+		{"newer kind", entry(19, 0, 0, 0, "", ""), ErrNewerControl},
 		{"unknown flag", entry(5, 2, 1, 0, "", "c"), ErrBadControl},
 		{"flag of a kind that has none", entry(2, 1, 1, 0, "", "c"), ErrBadControl},
 		{"reserved byte", entry(2, 0, 1, 1, "", "c"), ErrBadControl},
@@ -302,6 +308,7 @@ func TestDecodeControlsRefuses(t *testing.T) {
 		{"attempts too large", entry(4, 0, 1, 0, "\x01\x05\x01\x80\x80\x02", "c"), ErrBadControl},
 		{"newer checkpoint", entry(11, 0, 0, 0, "\x05\x00\x00\x00\x00\x00\x00", ""), ErrNewerControl},
 		{"producer without an id", entry(16, 0, 0, 0, "\x00\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00", ""), ErrBadControl},
+		{"removal of no producer", entry(18, 0, 0, 0, "\x00\x00\x00\x00\x00\x00\x00\x00", ""), ErrBadControl},
 		{"name of a producer cut", entry(16, 0, 0, 0, "\x01\x00\x00\x00\x00\x00\x00\x00\x01\x00\x02n", ""), ErrBadControl},
 		{"checkpoint of version 0", entry(11, 0, 0, 0, "\x00\x00\x00\x00\x00\x00\x00", ""), ErrBadControl},
 		{"held from without pause", entry(11, 0, 0, 0, "\x01\x00\x00\x00\x01\x00\x00", ""), ErrBadControl},

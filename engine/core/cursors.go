@@ -192,6 +192,8 @@ func (c *Cursors) ApplyAt(ct *Control, end segment.MsgID, at segment.Offset) err
 		return c.carry(ct, end, at)
 	case ProducerOpened, ProducerTaken:
 		c.producers.open(&ct.Producer)
+	case ProducerRemoved:
+		c.producers.remove(ct.Producer.ID)
 	default:
 		return fmt.Errorf("%w (entry kind %d)", ErrNewerControl, ct.Kind)
 	}

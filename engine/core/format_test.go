@@ -17,6 +17,7 @@ var kindNames = map[string]ControlKind{
 	"TopicPaused": TopicPaused, "TopicEmptied": TopicEmptied, "EpochStart": EpochStart, "Checkpoint": Checkpoint,
 	"ChannelConfigured": ChannelConfigured, "DeadLettered": DeadLettered, "DeadLetterMoved": DeadLetterMoved,
 	"DeferredCarried": DeferredCarried, "ProducerOpened": ProducerOpened, "ProducerTaken": ProducerTaken,
+	"ProducerRemoved": ProducerRemoved,
 }
 
 // FORMAT.md defines the bytes: its table must agree with the code.

@@ -23,7 +23,8 @@ import (
 // A control entry opens a producer (ProducerOpened, ProducerTaken). A named producer keeps its id and its numbers when
 // it is opened again, and gets the next epoch: from that entry on, the log takes no batch of an earlier epoch. Programs
 // hold a name for a tenure: see tenure.go. A producer without a name is new each time. Only entries forget producers,
-// at fixed places in the log, so that all replicas know the same.
+// at fixed places in the log, so that all replicas know the same. Operators remove a name by such an entry, too
+// (ProducerRemoved).
 
 const (
 	// ProducerWindow is the number of batches of a producer that are recognized when they are sent again. A client has
@@ -32,6 +33,8 @@ const (
 	// MaxProducerCount bounds the producers that one partition knows. Opening another one forgets the anonymous one
 	// that was unused for the longest time. Named ones are not forgotten for that: see HasRoomForProducer.
 	MaxProducerCount = 4096
+	// MaxOwnedProducers bounds those of them that belong to one owner (owner.go), so that nobody can take all.
+	MaxOwnedProducers = MaxProducerCount / 4
 	// ProducerAgeNs is the time, by the append times of the log, after which an unused producer is forgotten when
 	// another one is opened: 7 days.
 	ProducerAgeNs = 7 * 24 * 3600 * 1_000_000_000
@@ -54,9 +57,10 @@ var (
 	// stored before.
 	ErrUnknownProducer = errors.New("engine: the partition does not know the producer, because it was never opened " +
 		"there, or was forgotten; the batch was not stored, open the producer again")
-	// ErrTooManyProducers says that MaxProducerCount named producers exist.
-	ErrTooManyProducers = errors.New("engine: the partition knows as many named producers as it may (4096), and all of " +
-		"them were used in the last 7 days; nothing was changed")
+	// ErrTooManyProducers says that MaxProducerCount named producers exist, or MaxOwnedProducers of one owner.
+	ErrTooManyProducers = errors.New("engine: too many producers' names are in use in the partition; nothing was " +
+		"changed: use fewer names, wait until some were unused for 7 days, or remove those that no program uses any more " +
+		"(engine producer remove)")
 )
 
 // ProducerOpening is what an entry of kind ProducerOpened or ProducerTaken says.
@@ -248,8 +252,9 @@ func (p *producer) isOld(nowNs int64) bool { return p.usedNs < nowNs-ProducerAge
 
 // FillOpening completes o, which has the name, for an entry that is appended now: st is the state of the log before the
 // entry, nowNs the append time. A new producer's id is derived from all that, so that no other log and no earlier life
-// of this log has given it away.
-func (c *Cursors) FillOpening(o *ProducerOpening, st *segment.State, nowNs int64) {
+// of this log has given it away, and from secret, a random number: whoever knows the id of a producer without a name
+// may send its batches, so nobody must be able to guess it.
+func (c *Cursors) FillOpening(o *ProducerOpening, st *segment.State, nowNs int64, secret uint64) {
 	o.TimeNs = nowNs
 	p := c.producers.named(o.Name)
 	if fillTenure(o, p); p != nil {
@@ -257,7 +262,7 @@ func (c *Cursors) FillOpening(o *ProducerOpening, st *segment.State, nowNs int64
 		return
 	}
 	o.Epoch, o.Sequence = 1, 0
-	o.ID = mixed(mixed(mixed(uint64(nowNs))^uint64(st.Epoch)) ^ uint64(st.Next))
+	o.ID = mixed(mixed(mixed(uint64(nowNs))^uint64(st.Epoch))^uint64(st.Next)) ^ secret
 	for _, known := c.producers.find(o.ID); known || o.ID == 0; _, known = c.producers.find(o.ID) {
 		o.ID++
 	}

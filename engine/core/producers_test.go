@@ -69,6 +69,9 @@ func producerControls() []Control {
 		opened(1, 2, 400, "a"), opened(9, 1, 500, "b"), opened(1, 1, 600, "a"), opened(7, 1, 700, ""),
 		taken(11, 1, 750, "t", 1<<40), taken(11, 2, 760, "t", 1<<41), taken(1, 3, 770, "a", 1<<42),
 		opened(8, 1, 800+ProducerAgeNs, ""),
+		{Kind: ProducerRemoved, Producer: ProducerOpening{ID: 9}},
+		{Kind: ProducerRemoved, Producer: ProducerOpening{ID: 8}},
+		{Kind: ProducerRemoved, Producer: ProducerOpening{ID: 12345}},
 	}
 }
 
@@ -112,7 +115,7 @@ func TestJudgeBatch(t *testing.T) {
 func TestOpenAgain(t *testing.T) {
 	c := producerFold(t)
 	o := ProducerOpening{Name: "a"}
-	c.FillOpening(&o, &segment.State{Next: 5}, 400)
+	c.FillOpening(&o, &segment.State{Next: 5}, 400, 0)
 	if want := (ProducerOpening{ID: 1, Epoch: 2, TimeNs: 400, Name: "a", Sequence: 3}); o != want {
 		t.Fatalf("it gets %+v, want %+v", o, want)
 	}
@@ -145,7 +148,7 @@ func TestOpenNew(t *testing.T) {
 	c, ids := new(Cursors), map[uint64]bool{}
 	for i := range 500 {
 		o := ProducerOpening{Name: []string{"", fmt.Sprint(i)}[i%2]}
-		c.FillOpening(&o, &segment.State{Next: segment.Position(i / 4), Epoch: segment.Epoch(i % 2)}, int64(i/100))
+		c.FillOpening(&o, &segment.State{Next: segment.Position(i / 4), Epoch: segment.Epoch(i % 2)}, int64(i/100), 0)
 		if o.ID == 0 || ids[o.ID] || o.Epoch != 1 || o.Sequence != 0 {
 			t.Fatalf("%d: %+v", i, o)
 		}
@@ -154,9 +157,9 @@ func TestOpenNew(t *testing.T) {
 	}
 	// The same place in a log whose end was lost, at another time or in another epoch.
 	var a, b, d ProducerOpening
-	new(Cursors).FillOpening(&a, &segment.State{Next: 5, Epoch: 1}, 10)
-	new(Cursors).FillOpening(&b, &segment.State{Next: 5, Epoch: 1}, 11)
-	new(Cursors).FillOpening(&d, &segment.State{Next: 5, Epoch: 2}, 10)
+	new(Cursors).FillOpening(&a, &segment.State{Next: 5, Epoch: 1}, 10, 0)
+	new(Cursors).FillOpening(&b, &segment.State{Next: 5, Epoch: 1}, 11, 0)
+	new(Cursors).FillOpening(&d, &segment.State{Next: 5, Epoch: 2}, 10, 0)
 	if a.ID == b.ID || a.ID == d.ID {
 		t.Error("an id is given away twice")
 	}
@@ -359,7 +362,7 @@ func TestProducersModel(t *testing.T) {
 			switch k := rng.IntN(20); {
 			case k == 0 || len(all) == 0:
 				o := ProducerOpening{Name: fmt.Sprint(rng.IntN(4))}
-				c.FillOpening(&o, &segment.State{Next: segment.Position(step)}, now)
+				c.FillOpening(&o, &segment.State{Next: segment.Position(step)}, now, 0)
 				var p *modelProducer
 				for _, q := range all {
 					if q.id == o.ID {

@@ -19,7 +19,7 @@ func take(t *testing.T, c *Cursors, name string, tenure uint64, begins bool, now
 	if err := c.RefusesTenure(&o); err != nil {
 		return o, err
 	}
-	c.FillOpening(&o, &segment.State{Next: segment.Position(c.End())}, nowNs)
+	c.FillOpening(&o, &segment.State{Next: segment.Position(c.End())}, nowNs, 0)
 	apply(t, c, Control{Kind: ProducerTaken, Producer: o})
 	return o, nil
 }

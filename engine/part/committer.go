@@ -326,7 +326,7 @@ func (c *committer) encodeControls(pt *Partition, controls []core.Control, dst [
 				ct.ID = pt.fold.HeldFrom // the topic is paused already, and must not release what it holds back
 			}
 		case core.ProducerOpened, core.ProducerTaken:
-			pt.fold.FillOpening(&ct.Producer, &st, c.stampNs(pt))
+			pt.fold.FillOpening(&ct.Producer, &st, c.stampNs(pt), c.secret())
 		}
 		dst = core.AppendControl(dst, ct)
 	}

@@ -1,6 +1,8 @@
 package part
 
 import (
+	"encoding/binary"
+
 	"penstock/batch"
 	"penstock/engine/base"
 	"penstock/engine/core"
@@ -96,14 +98,37 @@ func (c *committer) refusesProducer(pt *Partition, controls []core.Control) erro
 	if pt.fold.IsForeignProducer(name) {
 		return core.ErrProducerOwner
 	}
+	if n := pt.fold.OwnedProducers(name, c.stampNs(pt)); n >= core.MaxOwnedProducers {
+		return &base.LimitError{
+			Err: core.ErrTooManyProducers, Value: n + 1, Most: core.MaxOwnedProducers,
+			What: "with this one the number of producers' names of this token in the partition",
+		}
+	}
 	if !pt.fold.HasRoomForProducer(name, c.stampNs(pt)) {
-		return core.ErrTooManyProducers
+		return &base.LimitError{
+			Err: core.ErrTooManyProducers, Value: pt.fold.ProducerCount() + 1, Most: core.MaxProducerCount,
+			What: "with this one the number of producers that the partition knows",
+		}
 	}
 	if pt.exceedsState(core.MaxProducerBytes, 4*core.MaxProducerBytes) != nil {
 		pt.measureState()
 		return pt.exceedsState(core.MaxProducerBytes, 4*core.MaxProducerBytes)
 	}
 	return nil
+}
+
+// secret returns a random number for FillOpening.
+func (c *committer) secret() uint64 {
+	random := c.store.host.NewUUID()
+	return binary.LittleEndian.Uint64(random[:8])
+}
+
+// KnownProducers returns the producers that the log knows by their names, and the number of the others. It takes
+// Replica.mu.
+func (pt *Partition) KnownProducers() (named []core.KnownProducer, nameless int) {
+	pt.replica.mu.Lock()
+	defer pt.replica.mu.Unlock()
+	return pt.fold.KnownProducers()
 }
 
 // ProducerCount returns the number of producers that the log knows. Any goroutine may call it.

@@ -52,6 +52,9 @@ const (
 	OpAsk          OperationKind = "ask"   // Ask: a question to the node, without a topic. Result: its answer, JSON
 	OpCopy         OperationKind = "copy"  // one partition's copy, also at a follower. Result: CopyAnswer
 	OpClock        OperationKind = "clock" // of the node, without a topic. Result: ClockAnswer
+	// Producer: only the one of this name; Count: how many at most. Result: ProducerList
+	OpProducers      OperationKind = "producers"
+	OpRemoveProducer OperationKind = "remove-producer" // Producer: its name. Result: how many were removed
 )
 
 // Operation is the payload of a ForwardOp. Executing it twice does no harm.
@@ -86,7 +89,7 @@ type Operation struct {
 // Looks says whether the operation changes nothing wherever it is executed.
 func (op *Operation) Looks() bool {
 	switch op.Kind {
-	case OpResolveSeek, OpPeek, OpPending, OpDeferred, OpSettings, OpTrace, OpFaults, OpCopy, OpClock:
+	case OpResolveSeek, OpPeek, OpPending, OpDeferred, OpSettings, OpTrace, OpFaults, OpCopy, OpClock, OpProducers:
 		return true
 	}
 	return false
@@ -176,6 +179,24 @@ type ProducerOpened struct {
 	Epoch    uint32 `json:"epoch"`
 	Sequence uint32 `json:"sequence"` // of the next message
 	Tenure   uint64 `json:"tenure,omitempty"`
+}
+
+// ProducerList is a leader's answer to OpProducers: those with a name, sorted by it.
+type ProducerList struct {
+	Producers []KnownProducer `json:"producers"`
+	Nameless  int             `json:"nameless,omitempty"` // how many have no name
+	More      bool            `json:"more,omitempty"`     // there are more than the list may have
+}
+
+// KnownProducer is what one partition knows of a producer.
+type KnownProducer struct {
+	Name      string    `json:"name"`            // as people see it, see core.KnownProducer.Shown
+	Owner     string    `json:"owner,omitempty"` // whose it is, see owner.go of engine/core
+	Partition uint32    `json:"partition"`
+	Epoch     uint32    `json:"epoch"`
+	Tenure    uint64    `json:"tenure,omitempty"`
+	Sequence  uint32    `json:"sequence"` // of its next message
+	Used      time.Time `json:"used"`     // when it was used last, by the times of the log
 }
 
 // RedriveClaim is an answer to OpRedrive, of the leader of partition 0.

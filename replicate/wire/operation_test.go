@@ -80,6 +80,12 @@ func operations() map[string]any {
 				Due: at, Client: "k", DeadLetterTopic: "t.DLQ", DeadLetterAt: at,
 			}, {}},
 		},
+		"fwd-op-producers": &ProducerList{
+			Producers: []KnownProducer{{
+				Name: "shop-7", Owner: "\x01ownerownerowner0", Partition: 3, Epoch: 2, Tenure: 1 << 40, Sequence: 7, Used: at,
+			}, {}},
+			Nameless: 5, More: true,
+		},
 		"fwd-op-clock":  &ClockAnswer{NowNs: at.UnixNano()},
 		"fwd-op-faults": []Fault{{Name: "disk_full", Count: 1, Words: "the disk is full"}},
 	}
@@ -133,7 +139,8 @@ func TestFormatOperations(t *testing.T) {
 	tables := formattest.Tables(t)
 	for heading, v := range map[string]any{
 		"Operation": Operation{}, "SeekTo": SeekTo{}, "PeekRequest": PeekRequest{}, "PeekedMessage": PeekedMessage{},
-		"PendingMessage": PendingMessage{}, "ProducerOpened": ProducerOpened{}, "Deletion": Deletion{},
+		"PendingMessage": PendingMessage{}, "ProducerOpened": ProducerOpened{}, "ProducerList": ProducerList{},
+		"KnownProducer": KnownProducer{}, "Deletion": Deletion{},
 		"RedriveClaim": RedriveClaim{},
 		"TopicState":   TopicState{}, "ChannelState": ChannelState{}, "VerifyRequest": VerifyRequest{},
 		"VerifyAnswer": VerifyAnswer{}, "CopyAnswer": CopyAnswer{},
@@ -157,6 +164,7 @@ func TestFormatOperations(t *testing.T) {
 		OpCreateChannel, OpDeleteChannel, OpPauseChannel, OpSkipChannel, OpEmptyChannel, OpPauseTopic, OpEmptyTopic,
 		OpResolveSeek, OpSeek, OpPeek, OpPending, OpDeferred, OpConfirm, OpRedrive, OpSettings, OpConfigure,
 		OpState, OpVerify, OpFaults, OpTrace, OpOpenProducer, OpAsk, OpCopy, OpClock,
+		OpProducers, OpRemoveProducer,
 	}
 	rows := tables["Kinds of operations"]
 	if len(rows) != len(kinds) {

@@ -15,7 +15,7 @@ var controlNames = map[core.ControlKind]string{
 	core.EpochStart: "epoch start", core.Checkpoint: "checkpoint", core.ChannelConfigured: "channel configured",
 	core.DeadLettered: "dead letters", core.DeadLetterMoved: "dead letters moved",
 	core.DeferredCarried: "deferred carried", core.ProducerOpened: "producer opened",
-	core.ProducerTaken: "producer taken",
+	core.ProducerTaken: "producer taken", core.ProducerRemoved: "producer removed",
 }
 
 // controlLine is one entry of a control batch; only what its kind uses is set.
@@ -81,7 +81,7 @@ func describe(c *core.Control) controlLine {
 		for _, m := range c.Carried {
 			l.Carried = append(l.Carried, carriedLine{m.ID, m.DueMs, len(m.Record)})
 		}
-	case core.ProducerOpened, core.ProducerTaken:
+	case core.ProducerOpened, core.ProducerTaken, core.ProducerRemoved:
 		l.Producer = &producerLine{c.Producer.ID, c.Producer.Epoch, c.Producer.Name, c.Producer.Tenure}
 	}
 	return l
