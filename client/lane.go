@@ -190,6 +190,9 @@ func (l *lane) answer(on *link, f *netproto.Received) bool {
 	default:
 		out := outcomeOf(f.Type, f.Payload)
 		e.leader, e.err, e.first = out.Address, errorOf(f.Status, out.Text), out.First
+		if f.Type == wire.TypeProducer && f.Status == netproto.StatusRejected && out.First == wire.TooManyProducers {
+			e.err = because(ErrTooManyProducers, &StatusError{f.Status, out.Text})
+		}
 	}
 	if err != nil {
 		e.status, e.err = netproto.StatusUnknown, err

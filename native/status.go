@@ -23,7 +23,7 @@ var statuses = []struct {
 	{netproto.StatusNotLeader, []error{engine.ErrNoLeader, engine.ErrMoved, engine.ErrDeleted, engine.ErrNoPartition}},
 	{netproto.StatusFull, []error{
 		engine.ErrOverloaded, engine.ErrDeadline, engine.ErrNoSpace, engine.ErrQuota, engine.ErrStateFull,
-		engine.ErrTooManyTopics, engine.ErrTooManyPartitions, engine.ErrFewInodes, engine.ErrTooManyProducers,
+		engine.ErrTooManyTopics, engine.ErrTooManyPartitions, engine.ErrFewInodes,
 		engine.ErrTooManyChans, engine.ErrTooManyClients,
 	}},
 	{netproto.StatusOverloaded, []error{engine.ErrNoQuorum, meta.ErrTooFewNodes, meta.ErrUnavailable}},
@@ -32,7 +32,7 @@ var statuses = []struct {
 	{netproto.StatusRejected, []error{
 		engine.ErrTopicName, engine.ErrNoTopic, engine.ErrAutoCreateOff, engine.ErrTopicOptions, engine.ErrEmptyMessage,
 		engine.ErrDeferTooLong, engine.ErrHeaders, engine.ErrStart, engine.ErrProducerName, engine.ErrProducerLevel,
-		engine.ErrProducerTenure, errBatch,
+		engine.ErrProducerTenure, engine.ErrTooManyProducers, errBatch,
 		engine.ErrChannelName, engine.ErrNoChannel, engine.ErrSeek, engine.ErrFromLevel, engine.ErrOptions,
 	}},
 	{netproto.StatusUnknown, []error{engine.ErrUnknown, engine.ErrDisk, engine.ErrDiskHung, engine.ErrClosed}},

@@ -71,8 +71,12 @@ func (s *session) failed(to netproto.Type, request uint64, topic *engine.Topic, 
 	out := wire.Outcome{Text: err.Error()}
 	status := statusOf(err)
 	var fenced *engine.FencedError
-	if errors.As(err, &fenced) && to == wire.TypeOpenProducer {
+	switch {
+	case to != wire.TypeOpenProducer:
+	case errors.As(err, &fenced):
 		out.First = fenced.Tenure
+	case errors.Is(err, engine.ErrTooManyProducers):
+		out.First = wire.TooManyProducers
 	}
 	if status == netproto.StatusNotLeader {
 		p := s.srv.place()

@@ -59,11 +59,15 @@ func (m *Auth) Decode(p []byte) error { return decode(p, m.code) }
 type Outcome struct {
 	Text string // for people; empty with StatusOK
 	// First is, in a ReadEnd because what was asked for is gone, the first id that exists; in the refusal of an
-	// OpenProducer because a later tenure is known, that one; else it is 0.
+	// OpenProducer because a later tenure is known, that one, and with StatusRejected TooManyProducers, if that is why;
+	// else it is 0.
 	First uint64
 	// Address is where to go, in a GoAway and with StatusNotLeader; empty: ask for metadata.
 	Address string
 }
+
+// TooManyProducers is the First of a refusal because no further name can be opened in the partition.
+const TooManyProducers = 1
 
 func (m *Outcome) code(c *coder) {
 	c.u64(&m.First)
