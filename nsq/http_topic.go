@@ -14,9 +14,10 @@ import (
 // topicRoutes returns our own routes about topics, which nsqd does not have; see channelRoutes.
 func (s *Server) topicRoutes() map[string]web.Route {
 	return map[string]web.Route{
-		"/topic/peek":     web.On("GET", s.serveTopicPeek, web.AdminTopic),
-		"/topic/trace":    web.On("GET", s.serveTopicTrace, web.ViewTopic), // it shows nothing of the message itself
-		"/topic/settings": web.On("GET,POST", s.serveTopicSettings, web.AdminTopic).ToLook(web.ViewTopic),
+		"/topic/peek":      web.On("GET", s.serveTopicPeek, web.AdminTopic),
+		"/topic/producers": web.On("GET", s.serveProducers, web.AdminTopic),
+		"/topic/trace":     web.On("GET", s.serveTopicTrace, web.ViewTopic), // it shows nothing of the message itself
+		"/topic/settings":  web.On("GET,POST", s.serveTopicSettings, web.AdminTopic).ToLook(web.ViewTopic),
 	}
 }
 
