@@ -187,6 +187,8 @@ func TestJSONFields(t *testing.T) {
 		o := feed(t, "a line\n", append(args, "--nodes", nodes["n1"].Native, "--tls-ca", cert, "--token-file", token)...)
 		check(strings.TrimSuffix(args[0]+" "+args[1], " imported"), o.well(t))
 	}
+	run("producer list", "imported")
+	run("producer remove", "imported", "import")
 	consumer := holdMessages(t, nodes, cert)
 	defer consumer.Stop()
 	awaitRows := func(command string) {
