@@ -93,7 +93,7 @@ func (s *session) openSubscription(request uint64, m *wire.Subscribe) (*engine.L
 	u.wanted, u.unwanted = context.WithCancel(u.ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	over, err := s.subscriptions.add(request, u)
+	over, err := s.subscriptions.add(s.pays(), request, u)
 	if over != nil || err != nil {
 		u.cancel()
 	}
@@ -111,7 +111,7 @@ func (s *session) subscription(request uint64) *subscription {
 func (s *session) forgetSubscription(u *subscription) {
 	u.cancel()
 	s.mu.Lock()
-	s.subscriptions.remove(u.request)
+	s.subscriptions.remove(s.pays(), u.request)
 	s.mu.Unlock()
 	u.mu.Lock()
 	orders := u.orders
@@ -128,7 +128,7 @@ func (u *subscription) drop(o *order) {
 		u.synced(o.request, o.bytes, errSubscriptionEnded)
 		return
 	}
-	u.s.giveBack(o.bytes, o.buf)
+	u.s.giveBack(u.s.pays(), o.bytes, o.buf)
 }
 
 var errSubscriptionEnded = errors.New("the subscription has ended; what it finished shortly before may come again")
@@ -181,7 +181,7 @@ func (s *session) takeOrder(f *netproto.Received) error {
 	case o.typ == wire.TypeSubscribeEnd:
 		return s.endSubscription(u)
 	default:
-		if over := s.reserve(o.bytes); over != nil {
+		if over := s.reserve(s.pays(), o.bytes); over != nil {
 			return s.refuseOrder(u, &o, over)
 		}
 		if !u.give(o) {
@@ -372,7 +372,7 @@ func (u *subscription) carryOut(o *order) {
 		return
 	}
 	u.s.srv.meter.count(o.typ, netproto.StatusOK)
-	u.s.giveBack(o.bytes, o.buf)
+	u.s.giveBack(u.s.pays(), o.bytes, o.buf)
 }
 
 // each does something with each delivery of a Finish or Touch.
@@ -419,7 +419,7 @@ func (u *subscription) synced(request uint64, bytes int, err error) {
 	} else {
 		_ = u.s.answer(wire.TypeSync, request, netproto.StatusOK, new(wire.Outcome).AppendTo(nil))
 	}
-	u.s.giveBack(bytes, nil)
+	u.s.giveBack(u.s.pays(), bytes, nil)
 }
 
 // unansweredSyncs changes how many Syncs the engine carries out, and wakes run.

@@ -418,7 +418,7 @@ func TestSubscribeRefuses(t *testing.T) {
 	c.subscribe(topic, "c", nil)
 	second := c.subscribe(topic, "d", nil)
 	c.refusal(c.sendSubscribe(topic, "e", nil), wire.TypeSubscribed, netproto.StatusFull)
-	other := w.dial()
+	other := w.dialFrom("127.0.0.2")
 	other.subscribe(topic, "c", nil)
 	other.refusal(other.sendSubscribe(topic, "c", nil), wire.TypeSubscribed, netproto.StatusFull)
 	second.order(wire.TypeSubscribeEnd, new(wire.Outcome))

@@ -61,7 +61,7 @@ func TestCreationHoldsUpNobody(t *testing.T) {
 			t.Errorf("%+v, want %s", m.Topics, want.name)
 		}
 	}
-	eventually(t, "the limits are free", func() bool { return w.s.inFlight.Load() == 0 })
+	eventually(t, "the limits are free", func() bool { return w.s.inFlight.Used() == 0 })
 	if x := w.s.all()[0]; len(x.topics) != 2 {
 		t.Errorf("the client hears of %v", x.topics)
 	}
@@ -77,11 +77,11 @@ func TestCreationOutlivesItsConnection(t *testing.T) {
 	<-entered
 	c.c.Abort(nil)
 	eventually(t, "the end of the connection", func() bool { return w.s.Meter().Connections == 0 })
-	if w.s.inFlight.Load() == 0 {
+	if w.s.inFlight.Used() == 0 {
 		t.Error("Shutdown would not wait for the topic that is created")
 	}
 	release()
-	eventually(t, "nothing is left", func() bool { return w.s.inFlight.Load() == 0 })
+	eventually(t, "nothing is left", func() bool { return w.s.inFlight.Used() == 0 })
 	if _, ok := w.e.LookupTopic("two"); ok {
 		t.Error("a topic was created for a client that had left")
 	}

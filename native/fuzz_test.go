@@ -70,7 +70,7 @@ func FuzzFrames(f *testing.F) {
 		good.ask(false, "orders")
 		eventually(t, "the end of the connection", func() bool {
 			m := w.s.Meter()
-			return m.Connections == 1 && m.InFlight == 0 && w.s.readers.Load() == 0 && w.s.pinned.Load() == 0 &&
+			return m.Connections == 1 && m.InFlight == 0 && w.s.readers.Used() == 0 && w.s.pinned.Load() == 0 &&
 				m.Subscriptions == 0
 		})
 	})

@@ -95,7 +95,7 @@ func TestRefusalsNameTheLimit(t *testing.T) {
 	c.subscribe(topic, "a", nil)
 	says(c.refusal(c.sendSubscribe(topic, "a", nil), wire.TypeSubscribed, netproto.StatusFull),
 		"the connection's open subscriptions is 4, and at most 3 is allowed")
-	other := w.dial()
+	other := w.dialFrom("127.0.0.2")
 	other.subscribe(topic, "a", nil)
 	says(other.refusal(other.sendSubscribe(topic, "a", nil), wire.TypeSubscribed, netproto.StatusFull),
 		"open subscriptions of all connections is 5, and at most 4 is allowed")

@@ -15,11 +15,10 @@ type login struct {
 	who    *auth.Principal
 	secret string // needed to ask again; never logged
 	owner  string // of the producers that it opens: see engine.ProducerOwner
-	payer  string // see sender
 }
 
 func newLogin(who *auth.Principal, secret string) *login {
-	return &login{who, secret, engine.ProducerOwner(who.Name()), "token " + who.Name()}
+	return &login{who, secret, engine.ProducerOwner(who.Name())}
 }
 
 // owner is that of the producers of this client; "": it has to prove nothing.
@@ -30,13 +29,12 @@ func (s *session) owner() string {
 	return ""
 }
 
-// sender is who pays for the batches and subscriptions of this client: its token, or its address if it has shown none.
-func (s *session) sender() engine.Sender {
-	if l := s.login.Load(); l != nil {
-		return engine.Sender{Owner: l.owner, Payer: l.payer}
-	}
-	return engine.Sender{Payer: s.address}
-}
+// sender is who sends the batches of this client.
+func (s *session) sender() engine.Sender { return engine.Sender{Owner: s.owner(), Payer: s.pays()} }
+
+// pays is who pays for what the client makes the node hold: the first token that it has shown, or its address if it has
+// to show none. It does not change while the client has anything but an Auth in the node.
+func (s *session) pays() string { return *s.payer.Load() }
 
 // authenticate serves an Auth. A client may send another one, with a new token; one that fails ends the connection.
 func (s *session) authenticate(request uint64, m *wire.Auth) {
@@ -53,16 +51,18 @@ func (s *session) authenticate(request uint64, m *wire.Auth) {
 			return
 		}
 		s.login.Store(newLogin(who, m.Token))
-		s.beKnown()
+		s.beKnown(who)
 	}
 	_ = s.answer(wire.TypeAuth, request, netproto.StatusOK, new(wire.Outcome).AppendTo(nil))
 }
 
 // beKnown lifts the limits of strangers.
-func (s *session) beKnown() {
+func (s *session) beKnown(who *auth.Principal) {
 	s.mu.Lock()
 	if s.phase == unproven {
 		s.phase = known
+		payer := "token " + who.Name()
+		s.payer.Store(&payer)
 	}
 	s.mu.Unlock()
 	s.expiry.Stop()

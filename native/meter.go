@@ -69,7 +69,7 @@ func (m *meter) turnedAway(reason string) { m.away[reason].Add(1) }
 func (s *Server) Meter() Meter {
 	m := &s.meter
 	out := Meter{
-		AuthFailures: m.authFailures.Load(), InFlight: s.inFlight.Load(), Subscriptions: int(s.subscribed.Load()),
+		AuthFailures: m.authFailures.Load(), InFlight: s.inFlight.Used(), Subscriptions: int(s.subscribed.Used()),
 		Requests: map[Answered]uint64{}, TurnedAway: map[string]uint64{},
 	}
 	for reason, n := range m.away {

@@ -77,7 +77,7 @@ func (s *session) openReader(request uint64, m *wire.Read) (*engine.LimitError, 
 	r.ctx, r.cancel = context.WithCancel(s.ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	over, err := s.readings.add(request, r)
+	over, err := s.readings.add(s.pays(), request, r)
 	if over != nil || err != nil {
 		r.cancel()
 	}
@@ -96,7 +96,7 @@ func (s *session) forgetReader(r *reading) {
 	r.cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.readings.remove(r.request)
+	s.readings.remove(s.pays(), r.request)
 }
 
 // serveRead starts the reader that openReader has registered.

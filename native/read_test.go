@@ -213,7 +213,7 @@ func TestReadCredit(t *testing.T) {
 	if err := c.c.TrySend(end); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the end of the reader", func() bool { return w.s.readers.Load() == 0 })
+	eventually(t, "the end of the reader", func() bool { return w.s.readers.Used() == 0 })
 	if err := c.c.TrySend(end); err != nil { // a reader that has ended is no error
 		t.Fatal(err)
 	}
@@ -250,14 +250,14 @@ func TestReadEnds(t *testing.T) {
 		_ = twice.c.TrySend(f)
 	}
 	twice.end()
-	eventually(t, "no reader", func() bool { return w.s.readers.Load() == 0 })
+	eventually(t, "no reader", func() bool { return w.s.readers.Used() == 0 })
 	for range 3 {
 		c.read(newest).records()
 	}
 	c.refusal(c.send(wire.TypeRead, newest), wire.TypeReadEnd, netproto.StatusFull)
-	other := w.dial()
+	other := w.dialFrom("127.0.0.2")
 	other.read(newest).records()
-	eventually(t, "all readers", func() bool { return w.s.readers.Load() == 4 })
+	eventually(t, "all readers", func() bool { return w.s.readers.Used() == 4 })
 	other.refusal(other.send(wire.TypeRead, newest), wire.TypeReadEnd, netproto.StatusFull)
 	if err := w.e.DeleteTopic(t.Context(), "orders"); err != nil {
 		t.Fatal(err)
@@ -267,7 +267,7 @@ func TestReadEnds(t *testing.T) {
 			t.Errorf("after the topic was deleted: %v %v", f.Type, f.Status)
 		}
 	}
-	eventually(t, "no reader", func() bool { return w.s.readers.Load() == 0 })
+	eventually(t, "no reader", func() bool { return w.s.readers.Used() == 0 })
 }
 
 // Reading needs the permission to subscribe, for as long as it lasts.
@@ -363,10 +363,10 @@ func TestReadThatWasNotStarted(t *testing.T) {
 	for range 3 {
 		c.send(wire.TypeRead, &wire.Read{Credit: 1})
 	}
-	eventually(t, "the readers are registered", func() bool { return w.s.readers.Load() == 3 })
+	eventually(t, "the readers are registered", func() bool { return w.s.readers.Used() == 3 })
 	c.c.Abort(nil)
 	eventually(t, "the end of the connection", func() bool { return w.s.Meter().Connections == 0 })
-	eventually(t, "nothing is left", func() bool { return w.s.readers.Load() == 0 && w.s.inFlight.Load() == 0 })
+	eventually(t, "nothing is left", func() bool { return w.s.readers.Used() == 0 && w.s.inFlight.Used() == 0 })
 }
 
 // Readers that share less room than each of them could use get everything all the same.

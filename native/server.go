@@ -17,6 +17,7 @@ import (
 
 	"penstock/engine"
 	"penstock/internal/descriptors"
+	"penstock/internal/shares"
 	"penstock/internal/strangers"
 	"penstock/netproto"
 )
@@ -51,17 +52,19 @@ type Server struct {
 
 	started time.Time // of sample
 
-	ctx      context.Context // ends when Shutdown has let go of the clients
-	cancel   context.CancelFunc
-	began    atomic.Bool   // Serve was called
-	ended    chan struct{} // closed when Serve has returned
-	inFlight atomic.Int64  // bytes of requests that are not answered yet, on all connections
-	// subscribed counts the open subscriptions, on all connections; at most Options.MaxSubscriptions
-	subscribed atomic.Int64
-	readers    atomic.Int64 // open readers, on all connections; at most Options.MaxReaders
-	pinned     atomic.Int64 // bytes of the engine's memory that are on their way to clients
-	output     *semaphore.Weighted
-	workers    sync.WaitGroup
+	ctx    context.Context // ends when Shutdown has let go of the clients
+	cancel context.CancelFunc
+	began  atomic.Bool   // Serve was called
+	ended  chan struct{} // closed when Serve has returned
+
+	// Of all connections, with a share for each token or address.
+	inFlight   *shares.Budget // bytes of requests that are not answered yet; at most Options.MaxInFlightBytes
+	subscribed *shares.Budget // open subscriptions; at most Options.MaxSubscriptions
+	readers    *shares.Budget // open readers; at most Options.MaxReaders
+
+	pinned  atomic.Int64 // bytes of the engine's memory that are on their way to clients
+	output  *semaphore.Weighted
+	workers sync.WaitGroup
 
 	strangers *strangers.Room // sessions whose client has to send Auth and has not: at most Options.MaxStrangers
 
@@ -79,7 +82,10 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 	s := &Server{
 		engine: e, opts: o, meter: newMeter(), sessions: map[*session]struct{}{}, ended: make(chan struct{}),
 		output: semaphore.NewWeighted(o.MaxOutputBytes), started: time.Now(),
-		strangers: strangers.New(o.MaxStrangers),
+		strangers:  strangers.New(o.MaxStrangers),
+		inFlight:   budget(o.MaxInFlightBytes, o.MaxConnInFlightBytes),
+		subscribed: budget(int64(o.MaxSubscriptions), o.MaxConnSubscriptions),
+		readers:    budget(int64(o.MaxReaders), o.MaxConnReaders),
 	}
 	var err error
 	if s.hello, err = helloOf(e); err != nil {
@@ -88,6 +94,9 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
+
+// budget is that of all connections, of which a token or address has a quarter, and at least what one connection may.
+func budget(all int64, connection int) *shares.Budget { return shares.New(all, min(all, int64(connection))) }
 
 // helloOf is what the node says about itself. A single node is a cluster of its own.
 func helloOf(e *engine.Engine) (netproto.Hello, error) {
@@ -269,7 +278,7 @@ func (s *Server) part(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		left := len(s.all()) == 0 || time.Since(began) >= partingTime
-		if left && s.inFlight.Load() == 0 {
+		if left && s.inFlight.Used() == 0 {
 			return
 		}
 		select {

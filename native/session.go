@@ -17,6 +17,7 @@ import (
 	"penstock/engine"
 	"penstock/internal/clip"
 	"penstock/internal/netio"
+	"penstock/internal/shares"
 	"penstock/internal/strangers"
 	"penstock/native/wire"
 	"penstock/netproto"
@@ -44,8 +45,9 @@ type session struct {
 	srv    *Server
 	conn   *netproto.Conn // set by Opened, before anything else happens
 	remote string
-	// address is the part of remote that is one principal, if the client has shown no token.
+	// address is who pays for an Auth, and payer for all else, see pays.
 	address string
+	payer   atomic.Pointer[string]
 	tls     *tls.ConnectionState // nil: not encrypted
 
 	ctx    context.Context // ends with the connection
@@ -101,12 +103,13 @@ func newSession(srv *Server, nc net.Conn) *session {
 	s := &session{
 		srv: srv, remote: nc.RemoteAddr().String(), address: strangers.Of(nc.RemoteAddr()).String(), wake: make(chan struct{}, 1),
 		began: time.Now(), known: map[uuid.UUID]*engine.Topic{}, produces: map[string]bool{},
-		readings: newOpened[reading]("readers", srv.opts.MaxConnReaders, &srv.readers, srv.opts.MaxReaders),
+		readings: newOpened[reading]("readers", srv.opts.MaxConnReaders, srv.readers, srv.opts.MaxReaders),
 		subscriptions: newOpened[subscription](
-			"subscriptions", srv.opts.MaxConnSubscriptions, &srv.subscribed, srv.opts.MaxSubscriptions),
+			"subscriptions", srv.opts.MaxConnSubscriptions, srv.subscribed, srv.opts.MaxSubscriptions),
 		output: newOutput(srv.opts.MaxConnOutputBytes, srv.output, srv.opts.MaxOutputBytes),
 	}
 	s.place.Output = s
+	s.payer.Store(&s.address)
 	if srv.opts.Auth == nil {
 		s.phase = known
 	} else {
@@ -256,7 +259,7 @@ func (t *task) decode(f *netproto.Received) error {
 
 // push appends a request to the inbox, or returns the limit that does not allow it.
 func (s *session) push(t task) *engine.LimitError {
-	if over := s.reserve(t.bytes); over != nil {
+	if over := s.reserve(t.payer(s), t.bytes); over != nil {
 		return over
 	}
 	t.buf.Retain()
@@ -267,14 +270,18 @@ func (s *session) push(t task) *engine.LimitError {
 }
 
 // reserve takes a request's part of the limits, or returns the one that does not allow it.
-func (s *session) reserve(bytes int) *engine.LimitError {
+func (s *session) reserve(who string, bytes int) *engine.LimitError {
 	o := &s.srv.opts
-	if n := s.srv.inFlight.Add(int64(bytes)); n > o.MaxInFlightBytes {
-		s.srv.inFlight.Add(-int64(bytes))
-		return &engine.LimitError{
+	if err := s.srv.inFlight.TryTake(who, int64(bytes)); err != nil {
+		over := &engine.LimitError{
 			What:  "with this one the size in bytes of the requests of all native connections that wait for an answer",
-			Value: n, Most: o.MaxInFlightBytes,
+			Value: s.srv.inFlight.Used() + int64(bytes), Most: o.MaxInFlightBytes,
 		}
+		if errors.Is(err, shares.ErrShare) {
+			over.What = "with this one the size in bytes of the native requests of this token or address that wait for an answer"
+			over.Value, over.Most = "more", s.srv.inFlight.Share()
+		}
+		return over
 	}
 	s.mu.Lock()
 	over := s.load.beyond(bytes, limits{o.MaxConnInFlightCount, o.MaxConnInFlightBytes})
@@ -284,18 +291,26 @@ func (s *session) reserve(bytes int) *engine.LimitError {
 	}
 	s.mu.Unlock()
 	if over != nil {
-		s.srv.inFlight.Add(-int64(bytes))
+		s.srv.inFlight.Give(who, int64(bytes))
 	}
 	return over
 }
 
+// payer is who pays for the request. An Auth ends with another payer of the session than it began with.
+func (t *task) payer(s *session) string {
+	if _, ok := t.message.(*wire.Auth); ok {
+		return s.address
+	}
+	return s.pays()
+}
+
 // done gives back what a request took of the limits.
-func (s *session) done(t *task) { s.giveBack(t.bytes, t.buf) }
+func (s *session) done(t *task) { s.giveBack(t.payer(s), t.bytes, t.buf) }
 
 // giveBack gives back what reserve took, and a buffer; nil: none.
-func (s *session) giveBack(bytes int, buf *netproto.RecvBuf) {
+func (s *session) giveBack(who string, bytes int, buf *netproto.RecvBuf) {
 	buf.Release()
-	s.srv.inFlight.Add(-int64(bytes))
+	s.srv.inFlight.Give(who, int64(bytes))
 	s.mu.Lock()
 	s.load.count--
 	s.load.bytes -= bytes

@@ -88,7 +88,7 @@ func TestLoneAnswerLeavesAtOnce(t *testing.T) {
 		if o.held {
 			f.Hold()
 		}
-		if s.reserve(1) != nil {
+		if s.reserve(s.pays(), 1) != nil {
 			t.Fatal("no room")
 		}
 		p := &produce{s: s, task: task{request: 7, bytes: 1}, alone: o.alone}

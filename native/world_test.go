@@ -219,6 +219,16 @@ func (w *world) dial() *client {
 	return c
 }
 
+// dialFrom is dial from another address of this machine.
+func (w *world) dialFrom(ip string) *client {
+	w.t.Helper()
+	c, err := w.tryFrom(ip, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return c
+}
+
 type message interface{ AppendTo([]byte) []byte }
 
 // send sends a request and returns its id.
