@@ -5,28 +5,39 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sync/semaphore"
+
+	"penstock/internal/shares"
 )
 
 // output is the room for batches and messages that are for one client and are not written to its connection yet. It
-// takes part in a limit for all connections.
+// takes part in a limit for all connections, of which each token or address has a share: clients that do not read take
+// no room from those of others.
 type output struct {
-	own, all     *semaphore.Weighted
-	most, allMax int64
+	own  *semaphore.Weighted
+	most int64
+	all  *shares.Budget
+	pays func() string // who has the share; it does not change while anything is taken
 }
 
-// newOutput returns the room of one connection, of most bytes; all is the room of all connections, of allMax bytes.
-func newOutput(most int64, all *semaphore.Weighted, allMax int64) output {
-	return output{own: semaphore.NewWeighted(most), all: all, most: most, allMax: allMax}
+// newOutput returns the room of one connection, of most bytes; all is the room of all connections.
+func newOutput(most int64, all *shares.Budget, pays func() string) output {
+	return output{own: semaphore.NewWeighted(most), most: most, all: all, pays: pays}
 }
 
-// try takes room for n bytes, if there is. More than a whole limit counts as the limit: it fits when nothing else is
-// there.
+// counts is what n bytes count as in the room of the connection and in that of all. More than a whole limit counts as
+// the limit: it fits when nothing else is there.
+func (o *output) counts(n int) (own, all int64) {
+	return min(int64(n), o.most), min(int64(n), o.all.Share())
+}
+
+// try takes room for n bytes, if there is.
 func (o *output) try(n int) bool {
-	if !o.own.TryAcquire(min(int64(n), o.most)) {
+	own, all := o.counts(n)
+	if !o.own.TryAcquire(own) {
 		return false
 	}
-	if !o.all.TryAcquire(min(int64(n), o.allMax)) {
-		o.own.Release(min(int64(n), o.most))
+	if o.all.TryTake(o.pays(), all) != nil {
+		o.own.Release(own)
 		return false
 	}
 	return true
@@ -34,18 +45,20 @@ func (o *output) try(n int) bool {
 
 // give returns room that try has taken.
 func (o *output) give(n int) {
-	o.own.Release(min(int64(n), o.most))
-	o.all.Release(min(int64(n), o.allMax))
+	own, all := o.counts(n)
+	o.own.Release(own)
+	o.all.Give(o.pays(), all)
 }
 
-// take takes room for n bytes, and waits for it. Those who wait get it in their order; try fails while anybody waits.
+// take takes room for n bytes, and waits for it. Those who wait get it in their order.
 func (o *output) take(ctx context.Context, n int) error {
-	if err := o.own.Acquire(ctx, min(int64(n), o.most)); err != nil {
+	own, all := o.counts(n)
+	if err := o.own.Acquire(ctx, own); err != nil {
 		return err
 	}
-	if err := o.all.Acquire(ctx, min(int64(n), o.allMax)); err != nil {
-		o.own.Release(min(int64(n), o.most))
-		return err
+	if err := o.all.Take(ctx, o.pays(), all); err != nil {
+		o.own.Release(own)
+		return ctx.Err()
 	}
 	return nil
 }
@@ -53,18 +66,22 @@ func (o *output) take(ctx context.Context, n int) error {
 // resize changes room for from bytes, which was taken, to room for to bytes. If that is more and there is none, all of
 // it is given back, and resize returns false.
 func (o *output) resize(from, to int) bool {
-	own, all := min(int64(to), o.most)-min(int64(from), o.most), min(int64(to), o.allMax)-min(int64(from), o.allMax)
+	fromOwn, fromAll := o.counts(from)
+	own, all := o.counts(to)
+	own, all = own-fromOwn, all-fromAll
 	switch {
 	case own > 0 && !o.own.TryAcquire(own):
 		o.give(from)
 		return false
-	case all > 0 && !o.all.TryAcquire(all):
+	case all > 0 && o.all.TryTake(o.pays(), all) != nil:
 		o.own.Release(max(own, 0))
 		o.give(from)
 		return false
 	}
 	o.own.Release(max(-own, 0))
-	o.all.Release(max(-all, 0))
+	if all < 0 {
+		o.all.Give(o.pays(), -all)
+	}
 	return true
 }
 

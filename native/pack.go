@@ -77,7 +77,7 @@ func newPacker(u *subscription) *packer {
 	o := &u.s.output
 	return &packer{
 		u: u, most: int(u.s.conn.Peer().MaxFrameBytes) - netproto.HeaderBytes,
-		chunk: int(min(wire.DeliverBytes, o.most, o.allMax)),
+		chunk: int(min(wire.DeliverBytes, o.most, o.all.Share())),
 	}
 }
 

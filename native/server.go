@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"golang.org/x/sync/semaphore"
 
 	"penstock/engine"
 	"penstock/internal/descriptors"
@@ -61,9 +60,9 @@ type Server struct {
 	inFlight   *shares.Budget // bytes of requests that are not answered yet; at most Options.MaxInFlightBytes
 	subscribed *shares.Budget // open subscriptions; at most Options.MaxSubscriptions
 	readers    *shares.Budget // open readers; at most Options.MaxReaders
+	output     *shares.Budget // bytes that are not written yet; at most Options.MaxOutputBytes
 
 	pinned  atomic.Int64 // bytes of the engine's memory that are on their way to clients
-	output  *semaphore.Weighted
 	workers sync.WaitGroup
 
 	strangers *strangers.Room // sessions whose client has to send Auth and has not: at most Options.MaxStrangers
@@ -81,11 +80,12 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 	}
 	s := &Server{
 		engine: e, opts: o, meter: newMeter(), sessions: map[*session]struct{}{}, ended: make(chan struct{}),
-		output: semaphore.NewWeighted(o.MaxOutputBytes), started: time.Now(),
+		started:    time.Now(),
 		strangers:  strangers.New(o.MaxStrangers),
 		inFlight:   budget(o.MaxInFlightBytes, o.MaxConnInFlightBytes),
 		subscribed: budget(int64(o.MaxSubscriptions), o.MaxConnSubscriptions),
 		readers:    budget(int64(o.MaxReaders), o.MaxConnReaders),
+		output:     budget(o.MaxOutputBytes, int(o.MaxConnOutputBytes)),
 	}
 	var err error
 	if s.hello, err = helloOf(e); err != nil {
@@ -96,7 +96,9 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 }
 
 // budget is that of all connections, of which a token or address has a quarter, and at least what one connection may.
-func budget(all int64, connection int) *shares.Budget { return shares.New(all, min(all, int64(connection))) }
+func budget(all int64, connection int) *shares.Budget {
+	return shares.New(all, min(all, int64(connection)))
+}
 
 // helloOf is what the node says about itself. A single node is a cluster of its own.
 func helloOf(e *engine.Engine) (netproto.Hello, error) {

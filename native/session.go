@@ -106,10 +106,10 @@ func newSession(srv *Server, nc net.Conn) *session {
 		readings: newOpened[reading]("readers", srv.opts.MaxConnReaders, srv.readers, srv.opts.MaxReaders),
 		subscriptions: newOpened[subscription](
 			"subscriptions", srv.opts.MaxConnSubscriptions, srv.subscribed, srv.opts.MaxSubscriptions),
-		output: newOutput(srv.opts.MaxConnOutputBytes, srv.output, srv.opts.MaxOutputBytes),
 	}
 	s.place.Output = s
 	s.payer.Store(&s.address)
+	s.output = newOutput(srv.opts.MaxConnOutputBytes, srv.output, s.pays)
 	if srv.opts.Auth == nil {
 		s.phase = known
 	} else {

@@ -113,3 +113,36 @@ func newSessionOf(t *testing.T, w *world, ip string) *session {
 	})
 	return found
 }
+
+// Clients of one address that read nothing take a quarter of the room for output, and those of another one have theirs.
+func TestOutputIsShared(t *testing.T) {
+	w := open(t, func(o *Options) { o.MaxConnOutputBytes, o.MaxOutputBytes = 1000, 8000 })
+	room := func(who string) *output {
+		o := newOutput(w.s.opts.MaxConnOutputBytes, w.s.output, func() string { return who })
+		return &o
+	}
+	one, two, three, other := room("a"), room("a"), room("a"), room("b")
+	if !one.try(900) || !two.try(900) {
+		t.Fatal("there is no room")
+	}
+	if three.try(300) {
+		t.Error("an address has more than its share")
+	}
+	if !other.try(900) {
+		t.Error("another address has no room")
+	}
+	waits := make(chan error)
+	go func() { waits <- three.take(t.Context(), 300) }()
+	if !one.resize(900, 1000) || !one.resize(1000, 500) {
+		t.Error("the room cannot become larger, and smaller again")
+	}
+	if err := <-waits; err != nil {
+		t.Error(err)
+	}
+	for o, n := range map[*output]int{one: 500, two: 900, three: 300, other: 900} {
+		o.give(n)
+	}
+	if n := w.s.output.Used(); n != 0 {
+		t.Errorf("%d bytes are left", n)
+	}
+}
