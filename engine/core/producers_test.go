@@ -163,6 +163,12 @@ func TestOpenNew(t *testing.T) {
 	if a.ID == b.ID || a.ID == d.ID {
 		t.Error("an id is given away twice")
 	}
+	// Nothing that another client knows tells the id.
+	var secret ProducerOpening
+	new(Cursors).FillOpening(&secret, &segment.State{Next: 5, Epoch: 1}, 10, 1<<40)
+	if secret.ID == a.ID {
+		t.Error("the id of a producer can be guessed")
+	}
 }
 
 // Numbers go on behind the largest.

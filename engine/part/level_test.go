@@ -26,7 +26,7 @@ func TestControlKindsOfALevel(t *testing.T) {
 			}
 		}
 	}
-	if k != core.ProducerTaken+1 {
+	if k != core.ProducerRemoved+1 {
 		t.Errorf("kind %d has no level, or is newer than this test", k)
 	}
 	if !panics(k, dir.NewestLevel) || !panics(0, dir.NewestLevel) {

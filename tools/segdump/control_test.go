@@ -58,7 +58,7 @@ func TestDescribeControl(t *testing.T) {
 			t.Errorf("kind %d: %q, want %q", x.c.Kind, got, x.want)
 		}
 	}
-	for kind := core.ChannelCreated; kind <= core.ProducerTaken; kind++ {
+	for kind := core.ChannelCreated; kind <= core.ProducerRemoved; kind++ {
 		if controlNames[kind] == "" {
 			t.Errorf("kind %d has no name", kind)
 		}

@@ -1,0 +1,15 @@
+package part
+
+import (
+	"testing"
+
+	"penstock/engine/host"
+)
+
+// The ids of producers have a random part.
+func TestProducerSecret(t *testing.T) {
+	c := &committer{store: &Store{host: host.NewMachine()}}
+	if a, b := c.secret(), c.secret(); a == b || a == 0 {
+		t.Errorf("%#x, then %#x", a, b)
+	}
+}
