@@ -39,34 +39,40 @@ var scratches = sync.Pool{New: func() any { return new([]byte) }}
 
 // measureInflated checks the records of a compressed batch.
 func (l *Limits) measureInflated(p *Put, h *segment.Header, body []byte) error {
-	scratch := scratches.Get().(*[]byte)
-	defer scratches.Put(scratch)
 	need, stated, err := l.inflatedBytes(h, body)
 	if err != nil {
 		return err
 	}
 	if !stated { // as in the frames of what is small; so it is tried as such
-		if records, err := base.Inflate(h, body, *scratch, batch.FreeInflationBytes); err == nil {
-			*scratch = records
-			return l.measureRecords(p, h, records)
+		if damaged, err := l.measureWithin(p, h, body, batch.FreeInflationBytes); !damaged {
+			return err
 		}
 	}
-	if need > batch.FreeInflationBytes {
+	if need > batch.FreeInflationBytes { // before any memory is taken: many may wait here
 		if err := l.Inflation.take(p, int64(need)); err != nil {
 			l.Inflation.refused.Add(1)
 			return err
 		}
 		defer l.Inflation.budget.Give(p.Special.Payer, int64(need))
 	}
-	records, err := base.Inflate(h, body, *scratch, need)
-	switch {
-	case err != nil && !stated:
+	damaged, err := l.measureWithin(p, h, body, need)
+	if damaged && !stated {
 		return l.inflatesTooMuch(len(body), fmt.Sprintf("more, or it is damaged (%v)", err))
-	case err != nil:
-		return refusedBatch(err)
+	}
+	return err
+}
+
+// measureWithin decompresses a body that becomes need bytes at most, and checks its records. damaged says that it
+// cannot be decompressed so.
+func (l *Limits) measureWithin(p *Put, h *segment.Header, body []byte, need int) (damaged bool, err error) {
+	scratch := scratches.Get().(*[]byte)
+	defer scratches.Put(scratch)
+	records, err := base.Inflate(h, body, *scratch, need)
+	if err != nil {
+		return true, refusedBatch(err)
 	}
 	*scratch = records
-	return l.measureRecords(p, h, records)
+	return false, l.measureRecords(p, h, records)
 }
 
 // inflatedBytes is how many bytes the body of a batch may become, or why that is refused. stated: it says so itself.

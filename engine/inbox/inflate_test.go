@@ -3,10 +3,12 @@ package inbox
 import (
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/klauspost/compress/s2"
 	"github.com/klauspost/compress/zstd"
 
 	"penstock/batch"
@@ -99,5 +101,34 @@ func TestInflationWaits(t *testing.T) {
 		if err := take("a", 1<<20, false); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// Batches that wait for the budget hold no memory for what they become.
+func TestInflationWaitsWithoutMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLimits(1<<20, 1<<20, 1<<16, 0)
+		l.Inflate(1<<20, 1<<20, time.Second)
+		if err := l.Inflation.budget.TryTake("a", 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		made, fresh := 0, scratches.New
+		scratches.New = func() any { made++; return fresh() }
+		defer func() { scratches.New = fresh }()
+		body := s2.Encode(nil, batch.AppendRecord(nil, &batch.Record{Body: make([]byte, 500<<10)}))
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() {
+				if err := l.Measure(sealedAs(batch.CodecS2, 1, body)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		if made > 0 {
+			t.Errorf("%d of 50 batches that wait hold memory", made)
+		}
+		l.Inflation.budget.Give("a", 1<<20)
+		all.Wait()
 	})
 }
