@@ -64,8 +64,8 @@ func (b *Builder) Size() int { return max(len(b.records), HeaderBytes) }
 
 // Seal completes the batch. created is the batch's time in ns since 1970, to which the records' time deltas refer. The
 // leader's part is zero, for Stamp to fill. The returned bytes belong to the builder and are valid until Reset or Add.
-// A batch that compression does not make smaller is stored uncompressed, and so is one that it makes so much smaller that
-// nodes refuse it (MayInflate).
+// A batch that compression does not make smaller is stored uncompressed, and so is one that it makes so much smaller
+// that nodes refuse it (MayInflate).
 func (b *Builder) Seal(created int64) ([]byte, error) {
 	if b.count == 0 {
 		return nil, fmt.Errorf("batch: a batch without messages cannot be sealed")

@@ -39,8 +39,8 @@ var (
 	ErrStopped = errors.New("client: an earlier message of the partition was not stored, or that is unknown, and the " +
 		"producer stops there; this message was not stored: open a new producer, which says what was stored last")
 	// ErrTooManyProducers: the name cannot be opened, because the partition knows as many as it may.
-	ErrTooManyProducers = errors.New("client: too many producers' names are in use at the partition, and this one is new " +
-		"there; the message was not stored: use fewer names, or remove those that no program uses any more")
+	ErrTooManyProducers = errors.New("client: too many producers' names are in use at the partition, and this one is " +
+		"new there; the message was not stored: use fewer names, or remove those that no program uses any more")
 	// ErrNoTopic: the topic does not exist (any more). A topic that is deleted and created again is another one: what was
 	// opened before goes on returning ErrNoTopic.
 	ErrNoTopic = errors.New("client: there is no such topic or partition; nothing was stored: create the topic, or " +

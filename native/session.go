@@ -101,7 +101,8 @@ type session struct {
 
 func newSession(srv *Server, nc net.Conn) *session {
 	s := &session{
-		srv: srv, remote: nc.RemoteAddr().String(), address: strangers.Of(nc.RemoteAddr()).String(), wake: make(chan struct{}, 1),
+		srv: srv, remote: nc.RemoteAddr().String(), address: strangers.Of(nc.RemoteAddr()).String(),
+		wake:  make(chan struct{}, 1),
 		began: time.Now(), known: map[uuid.UUID]*engine.Topic{}, produces: map[string]bool{},
 		readings: newOpened[reading]("readers", srv.opts.MaxConnReaders, srv.readers, srv.opts.MaxReaders),
 		subscriptions: newOpened[subscription](

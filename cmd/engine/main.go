@@ -100,7 +100,8 @@ func rootCommand() *cobra.Command {
 	helpInGroups(root)
 	root.AddCommand(inGroup(commandsRun, serveCommand(), nsqdCommand(), devClusterCommand())...)
 	root.AddCommand(inGroup(commandsDaily, pubCommand(), readCommand(), subCommand(), topCommand(), topicCommand(),
-		channelCommand(), producerCommand(), traceCommand(), anywhere((*operator).statusCommand), anywhere((*operator).healthCommand),
+		channelCommand(), producerCommand(), traceCommand(),
+		anywhere((*operator).statusCommand), anywhere((*operator).healthCommand),
 		anywhere((*operator).auditCommand), anywhere((*operator).reloadCommand),
 		clusterCommand(), definitionsCommand(), backupCommand(), restoreCommand(),
 		asideCommand())...)

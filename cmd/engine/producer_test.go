@@ -33,10 +33,12 @@ func TestProducerCommands(t *testing.T) {
 			t.Errorf("%q is missing in\n%s", want, text)
 		}
 	}
-	if text := strings.Join(rows(steer(t, "producer", "list", "orders", "b")), "\n"); strings.Count(text, "\nb  -  ") != 5 {
+	text = strings.Join(rows(steer(t, "producer", "list", "orders", "b")), "\n")
+	if strings.Count(text, "\nb  -  ") != 5 {
 		t.Errorf("one producer is shown as\n%s", text)
 	}
-	if got := steer(t, "producer", "remove", "orders", "b"); got != "producer b was removed from 5 partitions of topic orders\n" {
+	got := steer(t, "producer", "remove", "orders", "b")
+	if got != "producer b was removed from 5 partitions of topic orders\n" {
 		t.Errorf("%q", got)
 	}
 	var left nsq.ProducerRows

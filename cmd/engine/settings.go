@@ -200,8 +200,8 @@ func messageSettings(o *engine.Options) []*setting {
 		row("max-batch-bytes", "6MiB", size(&o.MaxBatchBytes, 1),
 			"maximum size of a stored batch: the bodies of one MPUB and a few bytes for each"),
 		row("max-inflation-ratio", "256", count(&o.MaxInflationRatio, 1),
-			"maximum factor by which a client's compressed input may grow when it is decompressed, beyond the first 4 MiB of an "+
-				"NSQ connection and 64 KiB of a native client's batch"),
+			"maximum factor by which a client's compressed input may grow when it is decompressed, beyond the first 4 MiB of "+
+				"an NSQ connection and 64 KiB of a native client's batch"),
 		row("max-inflated-bytes", "64MiB", size64(&o.MaxInflatedBytes, 1<<20),
 			"maximum memory for what native clients' compressed batches above 64 KiB grow to while they are verified; a token, "+
 				"or the address of clients without one, has a quarter at most, or one batch; further batches wait for "+

@@ -40,7 +40,8 @@ func (f *inflated) open(of batchKey, h *segment.Header, body []byte) ([]byte, er
 	return out, err
 }
 
-// close ends what a turn reads without waiting for a device. The body is kept if MaxInflatedBytes allows it. mu is held.
+// close ends what a turn reads without waiting for a device. The body is kept if MaxInflatedBytes allows it. mu is
+// held.
 func (f *inflated) close(n *Node) {
 	if f.body == nil {
 		return

@@ -57,7 +57,10 @@ func TestInflationOfFrames(t *testing.T) {
 		{"its size is stated", stated.EncodeAll(record, nil), 1, base.ErrInflation},
 		{"its size is not stated", []byte(b.String()), 1, base.ErrInflation},
 		{"another frame follows", stated.EncodeAll(record, stated.EncodeAll(middle, nil)), 2, batch.ErrInvalid},
-		{"another frame follows one without a size", stated.EncodeAll(record, stated.EncodeAll(small, nil)), 2, base.ErrInflation},
+		{
+			"another frame follows one without a size", stated.EncodeAll(record, stated.EncodeAll(small, nil)), 2,
+			base.ErrInflation,
+		},
 		{"small", stated.EncodeAll(small, nil), 1, nil},
 	} {
 		if err := l.Measure(sealedAs(batch.CodecZstd, c.n, c.body)); !errors.Is(err, c.want) {
