@@ -52,7 +52,8 @@ type Header = batch.KV
 // Compression says how a producer compresses its batches.
 type Compression = batch.Codec
 
-// Ways to compress. A batch that does not get smaller is stored as it is.
+// Ways to compress. A batch that does not get smaller is stored as it is, and so is one that gets smaller than by the
+// factor of 256, beyond 64 KiB: nodes refuse what becomes so much larger.
 const (
 	CompressNone = batch.CodecNone
 	CompressS2   = batch.CodecS2   // fast

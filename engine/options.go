@@ -267,6 +267,9 @@ func (o *Options) check() error {
 	case o.MaxMessageBytes > o.MaxBatchBytes:
 		return fmt.Errorf("%w: MaxMessageBytes (%d) is larger than MaxBatchBytes (%d)",
 			ErrOptions, o.MaxMessageBytes, o.MaxBatchBytes)
+	case o.MaxInflationRatio < 1 || o.MaxInflatedBytes < 1:
+		return fmt.Errorf("%w: MaxInflationRatio (%d) or MaxInflatedBytes (%d) is negative; leave it 0 for the default",
+			ErrOptions, o.MaxInflationRatio, o.MaxInflatedBytes)
 	case o.MaxHeaderBytes < 1 || o.MaxHeaderBytes > o.MaxBatchBytes:
 		return fmt.Errorf("%w: MaxHeaderBytes is %d; it must be 1 to MaxBatchBytes (%d)",
 			ErrOptions, o.MaxHeaderBytes, o.MaxBatchBytes)
