@@ -38,8 +38,8 @@
 //
 // A producer without a name is forgotten when it is closed. One with a name survives its program: the next program that
 // opens it goes on with the sequence numbers ([Producer.LastSequence]), and the old one, should it still live, gets
-// [ErrFenced]. A cluster forgets a producer that was not used for 7 days. A partition knows 4096 names at most, and 1024
-// of one token: a further one gets [ErrTooManyProducers].
+// [ErrFenced]. A cluster forgets a producer that was not used for 7 days. A partition knows 4096 names at most, and
+// 1024 of one token: a further one gets [ErrTooManyProducers].
 //
 // # Memory and goroutines
 //
