@@ -44,9 +44,13 @@ func (f *front) refuse() { _ = f.gate.Close() }
 // close ends all connections.
 func (f *front) close() {
 	f.refuse()
+	waitFor(&f.all, goodbyeTime) // what etcd has said and closed is still on its way
 	f.mu.Lock()
 	f.closed = true
 	for nc := range f.open {
+		if g, ok := nc.(*guest); ok {
+			nc = g.raw
+		}
 		_ = nc.Close()
 	}
 	f.mu.Unlock()

@@ -53,16 +53,14 @@ type gate struct {
 
 	unproven, guests *strangers.Room
 	in               chan net.Conn
-	shut             chan struct{} // closed by refuse
+	shut             chan struct{} // closed by Close
 	all              sync.WaitGroup
 
-	told     atomic.Int64  // Unix time of the last line about a refusal, in nanoseconds
-	untold   atomic.Uint64 // refusals since
-	accepted atomic.Uint64 // connections
-	turned   atomic.Uint64 // that have proved nothing, or had to go
+	told   atomic.Int64  // Unix time of the last line about a refusal, in nanoseconds
+	untold atomic.Uint64 // refusals since
 
 	mu     sync.Mutex            // a leaf
-	open   map[net.Conn]struct{} // the sockets of those that have proved nothing; nil after refuse
+	open   map[net.Conn]struct{} // the sockets of those that have proved nothing; nil after Close
 	closed bool
 }
 
@@ -126,7 +124,6 @@ func (g *gate) accept() {
 			}
 			continue
 		}
-		g.accepted.Add(1)
 		member := g.unproven.Stranger(nc.RemoteAddr(), func() { _ = nc.Close() }) // a node will dial again
 		if !g.note(nc) || !member.Enter() {
 			_ = nc.Close()
@@ -160,7 +157,6 @@ func (g *gate) take(nc net.Conn, member *strangers.Stranger) {
 	g.forget(nc)
 	if !member.Leave() || err != nil {
 		_ = nc.Close()
-		g.turned.Add(1)
 		if err != nil {
 			g.refused(nc.RemoteAddr(), err)
 		}
@@ -168,7 +164,7 @@ func (g *gate) take(nc net.Conn, member *strangers.Stranger) {
 	}
 	_ = nc.SetDeadline(time.Time{})
 	hangUpOnSilence(nc)
-	in := &guest{Conn: proven}
+	in := &guest{Conn: proven, raw: nc}
 	in.member = g.guests.Stranger(nc.RemoteAddr(), func() { _ = nc.Close() })
 	in.member.Enter()
 	select {
@@ -185,7 +181,8 @@ func (g *gate) prove(nc net.Conn) (net.Conn, error) {
 		return secured, secured.Handshake()
 	}
 	head := make([]byte, 0, 512)
-	for !bytes.Contains(head, []byte("\r\n\r\n")) { // the preface of HTTP/2 has it, too
+	for from := 0; !bytes.Contains(head[from:], []byte("\r\n\r\n")); { // the preface of HTTP/2 has it, too
+		from = max(len(head)-3, 0)
 		if len(head) == maxHeadBytes {
 			return nil, fmt.Errorf("the head of its request has more than %d bytes", maxHeadBytes)
 		}
@@ -231,6 +228,7 @@ func hangUpOnSilence(nc net.Conn) {
 // guest is a connection that was let in. Closing it frees its place.
 type guest struct {
 	net.Conn
+	raw    net.Conn // the socket: closing it waits for nobody
 	member *strangers.Stranger
 }
 

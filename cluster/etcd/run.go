@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,13 +50,13 @@ func (m *Member) run() {
 		switch {
 		case what == over || m.ctx.Err() != nil:
 			return
+		case !ended:
+			m.giveUp(server, cmp.Or(fault, errStops))
+			return
 		case what == stranded:
 			strandings++
 			m.o.Log.Info("the embedded etcd member starts again: it has learned of addresses that no longer hold")
 			continue
-		case !ended:
-			m.giveUp(server, fault)
-			return
 		case !m.waitOut(fault, time.Since(began) > steadyAfter):
 			return
 		}
@@ -152,8 +153,12 @@ func (m *Member) justBroken() error {
 // setFault shows why etcd does not run. Ready says it, too.
 func (m *Member) setFault(err error) {
 	m.mu.Lock()
+	before := m.fault
 	m.fault, m.refusal = err.Error(), err
 	m.mu.Unlock()
+	if before == err.Error() {
+		return
+	}
 	m.o.Log.Error("the embedded etcd member has a fault; this node goes on as a client of the other members", "error", err)
 }
 
