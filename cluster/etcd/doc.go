@@ -28,6 +28,9 @@
 //  3. A new cluster begins only if every other voter is empty as well. So the first start of a cluster needs all voters
 //     once; later starts need a majority.
 //
+// etcd's ports are behind fronts (front.go). If etcd lacks descriptors or space, it ends, the node goes on, and the
+// member starts etcd again (run.go).
+//
 // [Seed] makes the exception: a directory of a member that is alone, with entries, for a cluster all of whose members
 // are lost. The other voters, with empty directories, are added to it (2).
 package etcd
