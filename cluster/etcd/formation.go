@@ -24,6 +24,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"google.golang.org/grpc"
+
+	"penstock/internal/descriptors"
 )
 
 const (
@@ -319,7 +321,7 @@ func (m *Member) showEmpty() (hide func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("etcd: the embedded member cannot listen: %w", err)
 	}
-	l = newGate(l, m.tls.server(m.o.Admit), m.o.Log)
+	l = newGate(l, m.tls.server(m.o.Admit), m.o.Log, descriptors.Limit())
 	server := &http.Server{
 		ReadTimeout: probeTimeout, WriteTimeout: probeTimeout,
 		// The other voters give up a probe once another answer has come.

@@ -64,9 +64,9 @@ type gate struct {
 	closed bool
 }
 
-// newGate takes connections of ln, which it owns, from now on.
-func newGate(ln net.Listener, config *tls.Config, log *slog.Logger) *gate {
-	unproven, guests := places(descriptors.Limit())
+// newGate takes connections of ln, which it owns, from now on. limit is how many descriptors the process may have.
+func newGate(ln net.Listener, config *tls.Config, log *slog.Logger, limit int) *gate {
+	unproven, guests := places(limit)
 	g := &gate{
 		ln: ln, config: config, log: log, unproven: strangers.New(unproven), guests: strangers.New(guests),
 		in: make(chan net.Conn), shut: make(chan struct{}), open: make(map[net.Conn]struct{}),

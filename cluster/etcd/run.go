@@ -16,6 +16,8 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/rafthttp"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"golang.org/x/sys/unix"
+
+	"penstock/internal/descriptors"
 )
 
 // outcome says how a run of etcd ended.
@@ -334,13 +336,15 @@ func (m *Member) listen() (all []net.Listener, err error) {
 
 // open lets members and clients reach etcd.
 func (m *Member) open(all []net.Listener) {
-	config := m.tls.server(m.o.Admit)
-	m.fronts = []*front{
-		peerFront: newFront(newGate(all[peerFront], config, m.o.Log), m.sockets.address(peerFront),
-			rafthttp.ConnWriteTimeout),
-		clientFront: newFront(newGate(all[clientFront], config, m.o.Log), m.sockets.address(clientFront), 0),
+	config, limit := m.tls.server(m.o.Admit), descriptors.Limit()
+	m.fronts = make([]*front, len(all))
+	for i, ln := range all {
+		m.fronts[i] = newFront(newGate(ln, config, m.o.Log, limit), m.sockets.address(i), writeLimits[i])
 	}
 }
+
+// writeLimits are etcd's own, by front.
+var writeLimits = [...]time.Duration{peerFront: rafthttp.ConnWriteTimeout, clientFront: 0}
 
 // shortage says why etcd could not use its files just now; nil: it could. It is asked where an error of etcd's code may
 // come from a lack of descriptors or of space, and not from the files.
