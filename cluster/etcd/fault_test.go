@@ -67,6 +67,28 @@ func TestMemberWhoseDiskFails(t *testing.T) {
 	}
 }
 
+// The only member has nobody that goes on in its place.
+func TestOnlyMemberWhoseDiskFails(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	o := c.options(0)
+	said := make(chan error, 1)
+	o.Fatal = func(err error) { said <- err }
+	c.startWith(0, o)
+	c.ready(0)
+	m := c.members[0]
+	server := serverLogger(m.o.Log, func() bool { return false }, lastHook{&m.o, m.broken})
+	go server.Fatal("failed to save", zap.Error(fmt.Errorf("sync: %w", syscall.EIO)))
+	select {
+	case err := <-said:
+		if errors.Is(err, ErrDirectory) || !errors.Is(err, syscall.EIO) {
+			t.Errorf("it says %v", err)
+		}
+	case <-time.After(enough):
+		t.Error("the process goes on")
+	}
+}
+
 // A lack is waited for until it is over, an error of the disk until the member ends.
 func TestFailedDiskIsWaitedForInVain(t *testing.T) {
 	t.Parallel()

@@ -56,8 +56,9 @@ type MemberOptions struct {
 	// handshakes, on any goroutine.
 	Admit func(*x509.Certificate) error `json:"-"`
 	// Fatal ends the process after etcd has found its files damaged, instead of a panic or an exit without a word. The
-	// error is ErrDirectory, unless etcd could not be ended after a shortage and leads. It does not return. nil: as etcd
-	// does. A shortage (of descriptors, of space) or a disk that fails ends only etcd: see Fault.
+	// error is ErrDirectory, unless etcd could not be ended after a shortage and leads, or its disk has failed and it is
+	// the only member. It does not return. nil: as etcd does. Otherwise a shortage (of descriptors, of space) or a disk
+	// that fails ends only etcd: see Fault.
 	Fatal func(error) `json:"-"`
 
 	// UnsafeNoFsync makes tests fast. After a power cut, a member that ran with it may have forgotten what it promised.

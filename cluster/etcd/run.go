@@ -59,6 +59,9 @@ func (m *Member) run() {
 			strandings++
 			m.o.Log.Info("the embedded etcd member starts again: it has learned of addresses that no longer hold")
 			continue
+		case isDiskFault(fault) && m.memberCount() == 1 && m.o.Fatal != nil:
+			m.o.Fatal(fault) // nobody else decides, so the node is of no use without it
+			return
 		case !m.waitOut(fault, time.Since(began) > steadyAfter):
 			return
 		}
