@@ -20,12 +20,14 @@ RACE_PACKAGES ?= ./engine/... ./nsq/... ./native/... ./client ./cmd/... ./intern
 MODULES := bench/peers client/otel packaging
 # A time (30s) or a count of inputs (10000x) for each fuzz target.
 FUZZ_TIME ?= 10000x
+# How long each attack of make attacks lasts; empty: two seconds, beside others.
+SECONDS ?= 20
 BENCH ?= .
 BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build program run cluster test race fuzz-smoke crash sim sim-replicate sim-channel sim-models cluster-test native-failover doors gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients docs-test console-test vendor-web bench bench-observed bench-native bench-peers bench-relay portable lint ci test-giouring conformance package package-test release
+.PHONY: help build program run cluster test race fuzz-smoke fuzz attacks crash sim sim-replicate sim-channel sim-models cluster-test native-failover doors gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients docs-test console-test vendor-web bench bench-observed bench-native bench-peers bench-relay portable lint ci test-giouring conformance package package-test release
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-15s %s\n", $$1, $$2}'
@@ -66,6 +68,11 @@ test-giouring: ## run the storage tests on the giouring library
 
 fuzz-smoke: ## run every fuzz target for FUZZ_TIME (10000x: that many inputs; or 30s)
 	.ci/fuzz-smoke $(FUZZ_TIME)
+
+# What a client without a token can send reaches these. FuzzFrames is all frames of the native protocol.
+STRANGERS_FUZZ := FuzzParse|FuzzExt|FuzzInflater|FuzzCompressedCommands|FuzzLookupd|FuzzHeader|FuzzHello|FuzzStream|FuzzStranger|FuzzFrames|FuzzBodies|FuzzBatch|FuzzRecords|FuzzDecompress
+fuzz: ## run the fuzz targets of every parser that a stranger reaches for FUZZ_TIME (10m) each, before a release
+	.ci/fuzz-smoke $(if $(filter 10000x,$(FUZZ_TIME)),10m,$(FUZZ_TIME)) '$(STRANGERS_FUZZ)'
 
 crash: ## cut the power at random operations of an engine SEEDS (1000) times, of a cluster's nodes CLUSTER_SEEDS (100) times
 	PENSTOCK_CRASH_SEEDS=$(or $(SEEDS),1000) PENSTOCK_CLUSTER_CRASH_SEEDS=$(or $(CLUSTER_SEEDS),100) \
@@ -111,6 +118,9 @@ mutants: ## plant known bugs, one at a time, in a copy of the tree: the tests mu
 
 roll-test: ## replace the last version before this one node after node under load, and back, and raise the feature level
 	$(GO) test -tags roll -run TestRoll -count=1 -timeout 10m -v ./tests/cluster
+
+attacks: ## take each resource of a node for SECONDS (20) as a stranger or a tenant would, while another tenant publishes (RUN=regexp of names)
+	PENSTOCK_ATTACK_SECONDS=$(SECONDS) $(GO) test -tags attacks -run 'TestAttacks/$(or $(RUN),.)' -count=1 -timeout 40m -v ./tests/attacks
 
 metrics-test: ## check the boards and alert rules in deploy with a real Prometheus that scrapes three nodes; needs prometheus
 	$(GO) test -tags prometheus -count=1 -timeout 5m -v ./tests/prometheus

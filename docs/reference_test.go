@@ -12,9 +12,11 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"penstock/internal/shares"
 )
 
-var update = flag.Bool("update", false, "write docs/reference/http.md anew")
+var update = flag.Bool("update", false, "write reference/http.md and the table of security.md anew")
 
 // parameter is a parameter of an operation in openapi.yaml.
 type parameter struct {
@@ -184,6 +186,48 @@ func TestHTTPPage(t *testing.T) {
 	}
 	if read(t, file) != b.String() {
 		t.Errorf("%s differs from openapi.yaml: go test ./docs -run TestHTTPPage -update writes it", file)
+	}
+}
+
+// security.md has the table of what a stranger or a tenant can take.
+func TestResourcesAreListed(t *testing.T) {
+	const file, from, to = "security.md", "<!-- from internal/shares: go test ./docs -update -->\n", "<!-- end -->\n"
+	page := read(t, file)
+	before, rest, found := strings.Cut(page, from)
+	_, after, ended := strings.Cut(rest, to)
+	if !found || !ended {
+		t.Fatalf("%s has no place for the table", file)
+	}
+	var b strings.Builder
+	b.WriteString("| what | the node's bound | one principal | at the bound | metric |\n|---|---|---|---|---|\n")
+	for _, r := range shares.Table {
+		metric := ""
+		if r.Metric != "" {
+			metric = "`" + r.Metric + "`"
+		}
+		bound := r.Bound
+		if r.Setting != "" {
+			bound += " (`" + r.Setting + "`)"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.Name, bound, r.Words(), r.AtBound, metric)
+	}
+	want := before + from + b.String() + to + after
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		page = want
+	}
+	if page != want {
+		t.Errorf("%s differs from the table in internal/shares: go test ./docs -update writes it", file)
+	}
+	for _, r := range shares.Table {
+		if r.Metric != "" && !strings.Contains(read(t, "metrics.md"), "`"+r.Metric) {
+			t.Errorf("metrics.md has no %s", r.Metric)
+		}
+		if r.Setting != "" && !strings.Contains(read(t, "reference/settings.md"), r.Setting) {
+			t.Errorf("reference/settings.md has no %s", r.Setting)
+		}
 	}
 }
 

@@ -14,7 +14,7 @@ var notFaults = map[string]bool{
 	"StateLimitBytes": true, "HeapLimitBytes": true, "ListedPartitions": true, "PartitionLimit": true,
 	"ListedTopics": true, "TopicLimit": true,
 	"FreeBuffers": true, "Buffers": true, "WaitingBytes": true, "Overloaded": true,
-	"FreeBuffers": true, "Buffers": true, "WaitingBytes": true, "Overloaded": true, "InflatingBytes": true, "InflationRefused": true,
+	"InflatingBytes": true, "InflationRefused": true,
 	"SegmentBytes": true, "SegmentSyncs": true, "OpenSegments": true, "TrashEntries": true,
 	"MappedSegments": true, "TrimmedBytes": true,
 	"ISRChanges": true, "Partitions": true, "AbsentReplicas": true, "FramesNoCopy": true,

@@ -14,8 +14,9 @@ type Meter struct {
 	Strangers    int // those of them that have to send Auth and have not
 	AuthFailures uint64
 	InFlight     int64 // bytes of requests that are not answered yet
+	Output       int64 // bytes that are not written to their connections yet
 
-	Subscriptions int // open ones, of all connections
+	Subscriptions, Readers int // open ones, of all connections
 
 	Requests   map[Answered]uint64
 	TurnedAway map[string]uint64 // connections that were refused or ended by this node, by reason
@@ -70,6 +71,7 @@ func (s *Server) Meter() Meter {
 	m := &s.meter
 	out := Meter{
 		AuthFailures: m.authFailures.Load(), InFlight: s.inFlight.Used(), Subscriptions: int(s.subscribed.Used()),
+		Output: s.output.Used(), Readers: int(s.readers.Used()),
 		Requests: map[Answered]uint64{}, TurnedAway: map[string]uint64{},
 	}
 	for reason, n := range m.away {

@@ -82,10 +82,10 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		engine: e, opts: o, meter: newMeter(), sessions: map[*session]struct{}{}, ended: make(chan struct{}),
 		started:    time.Now(),
 		strangers:  strangers.New(o.MaxStrangers),
-		inFlight:   budget(o.MaxInFlightBytes, o.MaxConnInFlightBytes),
-		subscribed: budget(int64(o.MaxSubscriptions), o.MaxConnSubscriptions),
-		readers:    budget(int64(o.MaxReaders), o.MaxConnReaders),
-		output:     budget(o.MaxOutputBytes, int(o.MaxConnOutputBytes)),
+		inFlight:   budget(&shares.NativeRequests, o.MaxInFlightBytes, o.MaxConnInFlightBytes),
+		subscribed: budget(&shares.Subscriptions, int64(o.MaxSubscriptions), o.MaxConnSubscriptions),
+		readers:    budget(&shares.Readers, int64(o.MaxReaders), o.MaxConnReaders),
+		output:     budget(&shares.NativeOutput, o.MaxOutputBytes, int(o.MaxConnOutputBytes)),
 	}
 	var err error
 	if s.hello, err = helloOf(e); err != nil {
@@ -95,9 +95,9 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 	return s, nil
 }
 
-// budget is that of all connections, of which a token or address has a quarter, and at least what one connection may.
-func budget(all int64, connection int) *shares.Budget {
-	return shares.New(all, min(all, int64(connection)))
+// budget is that of all connections, of which a token or address has its part, and at least what one connection may.
+func budget(of *shares.Resource, all int64, connection int) *shares.Budget {
+	return shares.New(of, all, min(all, int64(connection)))
 }
 
 // helloOf is what the node says about itself. A single node is a cluster of its own.

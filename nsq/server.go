@@ -103,7 +103,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		engine: e, opts: o, started: time.Now(),
 		quit:     make(chan struct{}),
 		conns:    make(map[*conn]struct{}),
-		received: shares.New(o.MaxLargeInputBytes, o.largestCommand()),
+		received: shares.New(&shares.LargeInput, o.MaxLargeInputBytes, o.largestCommand()),
 		history:  history.New(), strangers: strangers.New(o.MaxStrangers),
 		turns: newTurns(),
 	}

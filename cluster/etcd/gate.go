@@ -9,12 +9,12 @@ import (
 	"log/slog"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"penstock/internal/descriptors"
+	"penstock/internal/sparing"
 	"penstock/internal/strangers"
 )
 
@@ -22,7 +22,6 @@ const (
 	proofTime       = 10 * time.Second // for a connection to prove something
 	maxHeadBytes    = 16 << 10         // of a request that proves something where there is no TLS
 	gateRetryPause  = 50 * time.Millisecond
-	gateTellEvery   = time.Minute
 	unansweredLimit = 20 * time.Second // until a connection ends whose peer acknowledges nothing; gRPC's own is the same
 )
 
@@ -49,15 +48,12 @@ func places(limit int) (unproven, guests int) {
 type gate struct {
 	ln     net.Listener
 	config *tls.Config // nil: no TLS
-	log    *slog.Logger
+	log    *sparing.Log
 
 	unproven, guests *strangers.Room
 	in               chan net.Conn
 	shut             chan struct{} // closed by Close
 	all              sync.WaitGroup
-
-	told   atomic.Int64  // Unix time of the last line about a refusal, in nanoseconds
-	untold atomic.Uint64 // refusals since
 
 	mu     sync.Mutex            // a leaf
 	open   map[net.Conn]struct{} // the sockets of those that have proved nothing; nil after Close
@@ -68,7 +64,7 @@ type gate struct {
 func newGate(ln net.Listener, config *tls.Config, log *slog.Logger, limit int) *gate {
 	unproven, guests := places(limit)
 	g := &gate{
-		ln: ln, config: config, log: log, unproven: strangers.New(unproven), guests: strangers.New(guests),
+		ln: ln, config: config, log: sparing.New(log), unproven: strangers.New(unproven), guests: strangers.New(guests),
 		in: make(chan net.Conn), shut: make(chan struct{}), open: make(map[net.Conn]struct{}),
 	}
 	g.all.Go(g.accept)
@@ -198,18 +194,13 @@ func (g *gate) prove(nc net.Conn) (net.Conn, error) {
 	return &begun{Conn: nc, head: head}, nil
 }
 
-// refused logs one refusal a minute: strangers must not be able to fill the disk.
+// refused logs a refusal.
 func (g *gate) refused(from net.Addr, err error) {
-	last, now := g.told.Load(), time.Now().UnixNano()
 	if errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) {
 		return // it had to go for another one, or the gate is being closed; or only a look whether somebody is there
 	}
-	if last != 0 && now-last < int64(gateTellEvery) && now >= last || !g.told.CompareAndSwap(last, now) {
-		g.untold.Add(1)
-		return
-	}
 	g.log.Warn("a connection to the embedded etcd was refused", "port", g.ln.Addr().String(), "address", from.String(),
-		"error", err, "not_logged_before", g.untold.Swap(0))
+		"error", err)
 }
 
 // hangUpOnSilence makes the kernel end a connection whose peer acknowledges nothing, as gRPC does on sockets of TCP.

@@ -16,7 +16,7 @@ var ErrFull = errors.New("shares: all of it is taken")
 // ErrShare says that the principal holds as much as it may.
 var ErrShare = errors.New("shares: the share of the principal is taken")
 
-// Budget is what may be held, in bytes. Any goroutine may call its methods. mu is a leaf; its holder calls nothing.
+// Budget is what may be held of a resource, mostly in bytes. Any goroutine may call its methods. mu is a leaf; its holder calls nothing.
 type Budget struct {
 	most, share, largest int64
 
@@ -33,10 +33,11 @@ type waiter struct {
 	granted chan struct{} // closed when it holds n
 }
 
-// New returns a Budget of most bytes, of which a principal may hold a quarter, and at least as much as largest, which
-// is the most that one Take asks for.
-func New(most, largest int64) *Budget {
-	return &Budget{most: max(most, largest), share: max(most/4, largest), largest: largest, by: map[string]int64{}}
+// New returns a Budget of so much of a resource, of which a principal may hold its part, and at least as much as
+// largest, which is the most that one Take asks for.
+func New(of *Resource, most, largest int64) *Budget {
+	share := max(most/of.Parts, largest)
+	return &Budget{most: max(most, largest), share: share, largest: largest, by: map[string]int64{}}
 }
 
 // Share is what one principal may hold, in bytes.

@@ -13,7 +13,13 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 )
+
+var closed atomic.Uint64
+
+// Closed returns how many connections this process has closed for newer ones, in all rooms.
+func Closed() uint64 { return closed.Load() }
 
 // Room holds at most so many connections. Any goroutine may call its methods. mu is a leaf; its holder calls nothing
 // that is not in this file.
@@ -80,6 +86,7 @@ func (m *Stranger) Enter() bool {
 	}
 	r.mu.Unlock()
 	if gone != nil {
+		closed.Add(1)
 		gone.end()
 	}
 	return true

@@ -12,6 +12,7 @@ import (
 	"penstock/engine"
 	"penstock/engine/health"
 	"penstock/internal/descriptors"
+	unproven "penstock/internal/strangers"
 	"penstock/native"
 	"penstock/nsq/internal/handshakes"
 )
@@ -284,6 +285,7 @@ func collectServer(w writer, m ServerMeter) {
 	w.set(answersRefused, float64(m.AnswersUnread), "unread")
 	w.set(auditNotWritten, float64(m.AuditNotWritten))
 	w.set(descriptorsRefused, float64(descriptors.Refused()))
+	w.set(unprovenClosed, float64(unproven.Closed()))
 	w.set(strangers, float64(m.Strangers))
 	for reason, n := range m.StrangersRefused {
 		w.set(strangersRefused, float64(n), reason)
@@ -305,6 +307,8 @@ func collectNative(w writer, m *native.Meter) {
 	w.set(nativeBytes, float64(m.ReceivedBytes), "received")
 	w.set(nativeBytes, float64(m.SentBytes), "sent")
 	w.set(nativeInFlight, float64(m.InFlight))
+	w.set(nativeOutput, float64(m.Output))
+	w.set(nativeReaders, float64(m.Readers))
 	w.set(nativeSubscriptions, float64(m.Subscriptions))
 	w.set(nativeStrangers, float64(m.Strangers))
 	for reason, n := range m.TurnedAway {

@@ -207,6 +207,9 @@ var (
 			"the node's own files; see docs/limits.md.")
 	strangers = define(ofClients, gauge, "unauthenticated_connections",
 		"Open NSQ connections that must send AUTH and have not; the limit is max-unauthenticated-connections.")
+	unprovenClosed = define(ofClients, counter, "unproven_connections_closed_total",
+		"Connections that had proved nothing and were closed for newer ones, at all ports: before AUTH, in a handshake, of "+
+			"HTTP without a request. Those of the address that has the most go.")
 	strangersRefused = define(ofClients, counter, "unauthenticated_refused_total",
 		"NSQ connections that were closed before AUTH: connections (there were too many such), bytes (a body was too "+
 			"large), time (no AUTH came in time).", "reason")
@@ -261,6 +264,10 @@ var (
 		"Bytes of the frames of native clients, by direction: received, sent.", "direction")
 	nativeInFlight = define(ofClients, gauge, "native_in_flight_bytes",
 		"Bytes of requests of native clients that have not been answered yet.")
+	nativeOutput = define(ofClients, gauge, "native_output_bytes",
+		"Bytes of batches and messages for native clients that are not written to their connections yet.")
+	nativeReaders = define(ofClients, gauge, "native_readers",
+		"Open readers of native clients.")
 	nativeSubscriptions = define(ofClients, gauge, "native_subscriptions",
 		"Open subscriptions of native clients to channels.")
 	nativeStrangers = define(ofClients, gauge, "native_unauthenticated_connections",

@@ -50,7 +50,8 @@ const (
 // NewTurns returns Turns with so many places.
 func NewTurns(places int) *Turns {
 	return &Turns{
-		patience: turnPatience, places: make(chan struct{}, places), unsent: shares.New(maxUnsentBytes, maxUnsentAnswer),
+		patience: turnPatience, places: make(chan struct{}, places),
+		unsent: shares.New(&shares.UnreadAnswers, maxUnsentBytes, maxUnsentAnswer),
 	}
 }
 

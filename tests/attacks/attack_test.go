@@ -1,0 +1,294 @@
+//go:build attacks
+
+package attacks
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"penstock/internal/shares"
+	"penstock/tests/cluster/harness"
+)
+
+// attack is how one resource is taken.
+type attack struct {
+	flags        []string                 // of the node, such that a bound is near
+	files        int                      // what the node may open; 0: as this process
+	disk         int64 // of the node's data, a file system of its own of so many bytes; 0: as all tests
+	certificates bool                     // whether the node offers HTTPS
+	cluster      bool                     // whether the node is a cluster of one, with the ports for nodes and an embedded etcd
+	setUp        func(n *node)            // before the quiet time
+	run          func(a *assault)         // until a.ctx ends; then all that it began ends
+	other        func(n *node) error      // what somebody else does with the resource meanwhile, and must be able to
+	after        func(n *node, count int) // what must hold afterwards
+}
+
+// assault is an attack that is under way.
+type assault struct {
+	node *node
+	ctx  context.Context
+	done atomic.Int64 // connections, requests or messages of the attacker
+	all  sync.WaitGroup
+}
+
+// often runs do on so many goroutines, again and again.
+func (a *assault) often(count int, do func(i int)) {
+	for i := range count {
+		a.all.Go(func() {
+			for a.ctx.Err() == nil {
+				do(i)
+				a.done.Add(1)
+			}
+		})
+	}
+}
+
+// attacked starts the attack in a process of its own, which has the least priority: an attacker has a machine of its
+// own, and what it computes is no cost of the node. The function that it returns ends the attack and says how often it
+// did what it does.
+func (n *node) attacked(r *shares.Resource) (end func() int) {
+	n.t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestAttacker$", "-test.v")
+	cmd.Env = append(os.Environ(), "PENSTOCK_ATTACKER="+strings.Join([]string{
+		r.Name, n.NSQ, n.HTTP, n.Native, n.https, n.peer, n.etcd,
+	}, ","))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	return func() int {
+		_ = in.Close()
+		if err := cmd.Wait(); err != nil {
+			n.t.Fatalf("the attacker: %v\n%s", err, out.String())
+		}
+		_, text, _ := strings.Cut(out.String(), "did it ")
+		text, _, _ = strings.Cut(text, " times")
+		count, err := strconv.Atoi(text)
+		if err != nil {
+			n.t.Fatalf("the attacker: %s", out.String())
+		}
+		return count
+	}
+}
+
+// TestAttacker is the attacker's process. It attacks until its standard input ends.
+func TestAttacker(t *testing.T) {
+	who := strings.Split(os.Getenv("PENSTOCK_ATTACKER"), ",")
+	if len(who) != 7 {
+		t.Skip("this is the part of TestAttacks that attacks")
+	}
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, 19); err != nil {
+		t.Fatal(err)
+	}
+	n := &node{
+		Node: &harness.Node{NSQ: who[1], HTTP: who[2], Native: who[3]}, t: t, https: who[4], peer: who[5], etcd: who[6],
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	a := &assault{node: n, ctx: ctx}
+	a.all.Go(func() { attacks()[who[0]].run(a) })
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	cancel()
+	a.all.Wait()
+	fmt.Printf("did it %d times\n", a.done.Load())
+}
+
+// silent connects from the attacker's address, sends some bytes and reads until the other side ends it.
+func (a *assault) silent(to, first string) {
+	nc, err := dial(attacker, to)
+	if err != nil {
+		select {
+		case <-a.ctx.Done():
+		case <-time.After(10 * time.Millisecond): // the port takes no more for now
+		}
+		return
+	}
+	a.holds(nc, first)
+}
+
+// holds sends some bytes and waits for the end of the connection, or of the attack.
+func (a *assault) holds(nc net.Conn, first string) {
+	defer nc.Close()
+	stop := context.AfterFunc(a.ctx, func() { _ = nc.Close() })
+	defer stop()
+	_, _ = nc.Write([]byte(first))
+	var in [4096]byte
+	for {
+		if _, err := nc.Read(in[:]); err != nil {
+			return
+		}
+	}
+}
+
+// campaign is how long each attack lasts, one after the other, so that what the tenant notices can be judged; 0: they are
+// short and run side by side, which shows only that each meets its bound and that nobody else is refused.
+func campaign(t *testing.T) time.Duration {
+	text := os.Getenv("PENSTOCK_ATTACK_SECONDS")
+	if text == "" {
+		return 0
+	}
+	seconds, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(seconds * float64(time.Second))
+}
+
+const (
+	// slower is how much slower a neighbor's answers may become. Below noise nobody can say, because of what else this
+	// machine does; beside other attacks, below noisy.
+	slower = 5
+	noise  = 20 * time.Millisecond
+	noisy  = 2 * time.Second
+	// moreMemory is how much more memory the node may take.
+	moreMemory = 64 << 20
+	// recovery is how long after an attack all must be as before.
+	recovery = 5 * time.Second
+)
+
+func attacks() map[string]*attack {
+	all := maps.Clone(byStrangers)
+	maps.Copy(all, byTenants)
+	return all
+}
+
+// Each resource of the table is attacked. Nobody else notices.
+func TestAttacks(t *testing.T) {
+	known := map[string]bool{}
+	attacks := attacks()
+	for _, r := range shares.Table {
+		known[r.Name] = true
+		if attacks[r.Name] == nil {
+			t.Errorf("nobody attacks %q", r.Name)
+		}
+	}
+	for name := range attacks {
+		if !known[name] {
+			t.Errorf("%q is no resource", name)
+		}
+	}
+	for _, r := range shares.Table {
+		if a := attacks[r.Name]; a != nil {
+			t.Run(strings.ReplaceAll(r.Name, " ", "_"), func(t *testing.T) { a.test(t, r) })
+		}
+	}
+}
+
+// test runs the attack on one resource.
+func (at *attack) test(t *testing.T, r *shares.Resource) {
+	length, unsure := campaign(t), noise
+	if length == 0 {
+		t.Parallel()
+		length, unsure = 2*time.Second, noisy
+	}
+	n := at.start(t)
+	if at.setUp != nil {
+		at.setUp(n)
+	}
+	before, known := metric(n.metrics(), r.Metric)
+	if r.Metric != "" && !known {
+		t.Errorf("there is no metric %s", r.Metric)
+	}
+	tenant := n.publishes()
+	time.Sleep(length / 4) // caches and the heap settle
+	tenant.report()
+	time.Sleep(length / 2)
+	quiet := tenant.report()
+
+	end := n.attacked(r)
+	met, others := at.watch(n, r, before, length)
+	during := tenant.report()
+	count := end()
+	began := time.Now()
+	n.recovers(at)
+	took := time.Since(began)
+	tenant.report()
+	time.Sleep(length / 2)
+	after := tenant.report()
+
+	t.Logf("%d times; quiet: %v; meanwhile: %v; %v after: %v", count, quiet, during, took.Round(time.Millisecond),
+		after)
+	most := slower * max(quiet.p99, unsure/slower)
+	for _, part := range []struct {
+		when string
+		report
+	}{{"meanwhile", during}, {"afterwards", after}} {
+		for _, e := range part.errors[:min(len(part.errors), 3)] {
+			t.Errorf("%s, one of %d errors: %s", part.when, len(part.errors), e)
+		}
+		if part.count == 0 || part.p99 > most {
+			t.Errorf("%s the 99th percentile of %d answers is %v, quiet %v", part.when, part.count, part.p99, quiet.p99)
+		}
+	}
+	if more := during.memory - quiet.memory; more > moreMemory {
+		t.Errorf("the node takes %d MiB more", more>>20)
+	}
+	if took > recovery {
+		t.Errorf("it took %v until all was as before", took)
+	}
+	for _, err := range others {
+		t.Errorf("meanwhile, somebody else: %v", err)
+	}
+	if !met {
+		t.Errorf("the attack has not met the bound: %s is as before", r.Metric)
+	}
+	if at.after != nil {
+		at.after(n, count)
+	}
+}
+
+// watch waits for the end of the attack. It returns whether the resource's metric moved, and what failed of what others
+// did with the resource.
+func (at *attack) watch(n *node, r *shares.Resource, before float64, d time.Duration) (met bool, others []error) {
+	met = r.Metric == ""
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		if !met {
+			now, _ := metric(n.metrics(), r.Metric)
+			met = now > before
+		}
+		if at.other != nil {
+			if err := at.other(n); err != nil && len(others) < 3 {
+				others = append(others, err)
+			}
+		}
+	}
+	return met, others
+}
+
+// recovers waits until a client gets in and somebody else has the resource.
+func (n *node) recovers(at *attack) {
+	n.t.Helper()
+	for end := time.Now().Add(6 * recovery); ; time.Sleep(50 * time.Millisecond) {
+		c, err := login(neighbor, n.NSQ, "good")
+		if err == nil {
+			err = c.pub("good", "x")
+			_ = c.Close()
+		}
+		if err == nil && at.other != nil {
+			err = at.other(n)
+		}
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			n.t.Fatalf("nothing is as before: %v", err)
+		}
+	}
+}
