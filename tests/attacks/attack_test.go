@@ -26,7 +26,7 @@ import (
 type attack struct {
 	flags        []string                 // of the node, such that a bound is near
 	files        int                      // what the node may open; 0: as this process
-	disk         int64 // of the node's data, a file system of its own of so many bytes; 0: as all tests
+	disk         int64                    // of the node's data, a file system of its own of so many bytes; 0: as all tests
 	certificates bool                     // whether the node offers HTTPS
 	cluster      bool                     // whether the node is a cluster of one, with the ports for nodes and an embedded etcd
 	setUp        func(n *node)            // before the quiet time
