@@ -43,8 +43,10 @@ var (
 		Setting: "max-tls-handshakes",
 	}
 	Descriptors = Resource{
-		Name: "file descriptors", Bound: "what the limit of open files leaves beside a quarter, 1024 at most, for the node's own",
-		Share: "no share", AtBound: "the connection is closed at once", Metric: "penstock_connections_without_descriptor_total",
+		Name:  "file descriptors",
+		Bound: "what the limit of open files leaves beside a quarter, 1024 at most, for the node's own",
+		Share: "no share", AtBound: "the connection is closed at once",
+		Metric: "penstock_connections_without_descriptor_total",
 	}
 	CostlyAnswers = Resource{
 		Name: "statistics and metrics", Bound: "one at a time for all without a token, two for those with one", Share: none,
@@ -59,8 +61,9 @@ var (
 		Bound: "of each kind one at once, then one in a minute",
 	}
 	AuditEntries = Resource{
-		Name: "entries of the audit", Bound: "1000", Share: "all refusals have a quarter", AtBound: "the oldest refusal goes",
-		Metric: "penstock_auth_failures_total", Setting: "max-audit-entries",
+		Name: "entries of the audit", Bound: "1000", Share: "strangers have a quarter",
+		AtBound: "the oldest goes of who has the most",
+		Metric:  "penstock_auth_failures_total", Setting: "max-audit-entries",
 	}
 )
 

@@ -83,8 +83,7 @@ type Log struct {
 // share is one of the two parts of a Log, which do not take room from each other.
 type share struct {
 	name       string
-	entries    []Entry       // a ring once it is full
-	next       int           // where in the full ring the next entry goes: the oldest one
+	entries    []Entry       // the oldest first
 	size       int           // ≥ 1
 	since      time.Time     // all entries since then are here
 	second     time.Time     // when the second began in which refusals are counted
@@ -156,7 +155,7 @@ func encode(e any) []byte {
 // takeUp puts the entries of an earlier process before those of this one, which it writes.
 func (s *share) takeUp(old [][]byte) {
 	now := s.list()
-	s.entries, s.next = nil, 0
+	s.entries = nil
 	first := true // of the lines that make sense
 	for _, text := range old {
 		var e struct {
@@ -266,20 +265,29 @@ func (l *Log) keep(e *Entry) {
 	}
 }
 
+// put adds an entry. For one too many, the oldest goes of the one who has the most, so that nobody can push out what
+// another one did.
 func (s *share) put(e *Entry) {
-	if len(s.entries) < s.size {
-		s.entries = append(s.entries, *e)
+	s.entries = append(s.entries, *e)
+	if len(s.entries) <= s.size {
 		return
 	}
-	s.since = s.entries[s.next].Time // it goes, and the others came later
-	s.entries[s.next] = *e
-	s.next = (s.next + 1) % s.size
+	most, of := "", map[string]int{}
+	for i := range s.entries {
+		who := s.entries[i].Who
+		if of[who]++; of[who] > of[most] {
+			most = who
+		}
+	}
+	i := slices.IndexFunc(s.entries, func(e Entry) bool { return e.Who == most })
+	if at := s.entries[i].Time; at.After(s.since) {
+		s.since = at
+	}
+	s.entries = slices.Delete(s.entries, i, i+1)
 }
 
 // list returns the entries, the oldest first.
-func (s *share) list() []Entry {
-	return append(slices.Clone(s.entries[s.next:]), s.entries[:s.next]...)
-}
+func (s *share) list() []Entry { return slices.Clone(s.entries) }
 
 // List is the answer of GET /audit: the newest entries, with the oldest first.
 type List struct {

@@ -201,3 +201,26 @@ func TestAuditKnowsSinceWhen(t *testing.T) {
 		}
 	}
 }
+
+// Who is refused, or makes changes, as often as he likes pushes out his own entries only.
+func TestEntriesOfOthersStay(t *testing.T) {
+	l := New(sparing.New(slog.New(slog.DiscardHandler)), 20)
+	now := time.Unix(1000, 0)
+	l.now = func() time.Time { now = now.Add(time.Second); return now }
+	l.Changed(Entry{Who: "root", What: "create", Names: "topic=a"})
+	for range 100 {
+		l.Refused(Entry{Who: "mallory", What: "delete"}, "UNAUTHORIZED")
+		l.Changed(Entry{Who: "owner", What: "create", Result: "LIMIT"})
+	}
+	list := l.List()
+	of := map[string]int{}
+	for _, e := range list.Entries {
+		of[e.Who]++
+	}
+	if of["root"] != 1 || of["mallory"] < 9 || of["owner"] < 9 || len(list.Entries) != 20 {
+		t.Errorf("the audit has %v", of)
+	}
+	if oldest := list.Entries[1].Time; list.Since.After(oldest) || oldest.Sub(list.Since) > 2*time.Second {
+		t.Errorf("all is there since %v, the oldest but one entry is of %v", list.Since, oldest)
+	}
+}
