@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"penstock/internal/descriptors"
 	"penstock/internal/sparing"
 	"penstock/nsq/auth"
 	"penstock/nsq/internal/audit"
@@ -297,8 +298,19 @@ func (o Options) Check() error {
 // gate returns the Gate of all HTTP listeners.
 func (o *Options) gate(log *audit.Log) *web.Gate {
 	g := web.NewGate(log, []string{o.Hostname, o.BroadcastAddress}, o.AllowedHosts)
-	g.Limits = web.Limits{IdleTime: o.HTTPIdleTime, MaxIdle: min(4096, max(1, o.MaxConnections/2))}
+	g.Limits = web.Limits{IdleTime: o.HTTPIdleTime, MaxIdle: maxIdle(o.MaxConnections, descriptors.Limit())}
 	return g
+}
+
+// maxIdle returns how many connections of each HTTP listener may wait for a request: half of all connections, and a
+// quarter of the descriptors that clients have, so that three listeners leave some to NSQ's and native clients. limit
+// is that of the process; 0: it is not known.
+func maxIdle(connections, limit int) int {
+	n := min(4096, connections/2)
+	if limit > 0 {
+		n = min(n, (limit-descriptors.Reserve(limit))/4)
+	}
+	return max(1, n)
 }
 
 func (o *Options) check() error {

@@ -16,7 +16,8 @@ var ErrFull = errors.New("shares: all of it is taken")
 // ErrShare says that the principal holds as much as it may.
 var ErrShare = errors.New("shares: the share of the principal is taken")
 
-// Budget is what may be held of a resource, mostly in bytes. Any goroutine may call its methods. mu is a leaf; its holder calls nothing.
+// Budget is what may be held of a resource, mostly in bytes. Any goroutine may call its methods. mu is a leaf; its
+// holder calls nothing.
 type Budget struct {
 	most, share, largest int64
 

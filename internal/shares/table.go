@@ -27,7 +27,7 @@ var (
 	}
 	HTTPWaiting = Resource{
 		Name: "HTTP connections without a request", Share: oldest, AtBound: goes, Metric: closed,
-		Bound: "half of the connections, 4096 at most, at each listener", Setting: "max-connections",
+		Bound: "4096 at each listener; half of the connections, or a quarter of the descriptors for clients, if less", Setting: "max-connections",
 	}
 	NodeProofs = Resource{
 		Name: "connections to the port for nodes before their proof", Bound: "64", Share: oldest, AtBound: goes,
@@ -78,7 +78,7 @@ var (
 	InflatedBytes = Resource{
 		Name: "what compressed batches grow to while they are verified", Bound: "64 MiB; half of the processors", Parts: 4,
 		AtBound: "they wait `admit-timeout`, then are refused; one that grows by more than `max-inflation-ratio` at once",
-		Metric:  "penstock_inflation_refused_total", Setting: "max-inflated-bytes",
+		Metric:  "penstock_inflating_bytes", Setting: "max-inflated-bytes",
 	}
 	NativeRequests = Resource{
 		Name: "native requests without an answer yet", Bound: "256 MiB", Parts: 4, AtBound: "refused, to be repeated later",

@@ -4,9 +4,8 @@ package attacks
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -29,7 +28,7 @@ var byStrangers = map[string]*attack{
 		run: func(a *assault) {
 			a.often(300, func(int) { a.silent(a.node.NSQ, "  V2") })
 			a.often(8, func(int) { // and some connect as fast as they can
-				if nc, err := dial(attacker, a.node.NSQ); err == nil {
+				if nc, err := a.connects(a.node.NSQ); err == nil {
 					_, _ = nc.Write([]byte("  V2"))
 					_ = nc.Close()
 				}
@@ -70,9 +69,8 @@ var byStrangers = map[string]*attack{
 		run: func(a *assault) {
 			hello := clientHello()
 			a.often(64, func(int) {
-				nc, err := dial(attacker, a.node.https)
+				nc, err := a.connects(a.node.https)
 				if err != nil {
-					time.Sleep(time.Millisecond)
 					return
 				}
 				defer nc.Close()
@@ -83,6 +81,7 @@ var byStrangers = map[string]*attack{
 		},
 	},
 	shares.CostlyAnswers.Name: {
+		late:  true,
 		flags: []string{"--open-pages"},
 		setUp: func(n *node) {
 			for i := range 200 {
@@ -151,7 +150,7 @@ var byStrangers = map[string]*attack{
 
 // deaf sends requests and does not read what is answered.
 func (a *assault) deaf(to, requests string) {
-	nc, err := dial(attacker, to)
+	nc, err := a.connects(to)
 	if err != nil {
 		return
 	}
@@ -189,7 +188,7 @@ func clientHello() []byte {
 // selfSigned writes a certificate for 127.0.0.1 and its key.
 func selfSigned(t *testing.T) (cert, key string) {
 	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	private, err := rsa.GenerateKey(rand.Reader, 4096) // which costs the node more than others
 	if err != nil {
 		t.Fatal(err)
 	}

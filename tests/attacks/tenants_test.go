@@ -200,8 +200,8 @@ var byTenants = map[string]*attack{
 	shares.NativeRequests.Name: {
 		setUp: func(n *node) { n.create("mallory", 1); n.create("good", 1) },
 		run: func(a *assault) {
-			sealed := random(1 << 20)
-			a.often(4, func(int) {
+			sealed := random(2 << 10)
+			a.often(8, func(int) {
 				c, err := nativeClient(attacker, a.node.Native, "mallory")
 				if err != nil {
 					return
@@ -211,10 +211,6 @@ var byTenants = map[string]*attack{
 				for err == nil && a.ctx.Err() == nil {
 					_, err = c.ask(wire.TypeProduce, (&wire.Produce{Topic: topic}).AppendTo(nil), sealed)
 					a.done.Add(1)
-					select { // ten megabytes a second each: how much a tenant may publish is not bounded
-					case <-a.ctx.Done():
-					case <-time.After(100 * time.Millisecond):
-					}
 				}
 			})
 		},
@@ -241,6 +237,7 @@ var byTenants = map[string]*attack{
 		},
 	},
 	shares.Traces.Name: {
+		late:  true,
 		setUp: func(n *node) { n.fill("mallory", 30) },
 		run: func(a *assault) {
 			c := client(attacker)

@@ -86,6 +86,7 @@ type share struct {
 	entries    []Entry       // the oldest first
 	size       int           // ≥ 1
 	since      time.Time     // all entries since then are here
+	gone       time.Time     // the newest entry that is not; zero: all are
 	second     time.Time     // when the second began in which refusals are counted
 	refusals   int           // recorded in this second; ≤ MaxRefusalsPerSecond
 	suppressed int           // since the last recorded refusal
@@ -280,9 +281,10 @@ func (s *share) put(e *Entry) {
 		}
 	}
 	i := slices.IndexFunc(s.entries, func(e Entry) bool { return e.Who == most })
-	if at := s.entries[i].Time; at.After(s.since) {
-		s.since = at
+	if at := s.entries[i].Time; at.After(s.gone) {
+		s.gone = at
 	}
+	s.since = s.gone
 	s.entries = slices.Delete(s.entries, i, i+1)
 }
 
