@@ -86,6 +86,9 @@ func checkMaker(name string) error {
 	return nil
 }
 
+// TokenShare is how many percent of a limit of this node one token may have: Options.TokenShare.
+func (e *Engine) TokenShare() int { return e.opts.TokenShare }
+
 // ofShare returns how much of a limit one token may take.
 func (e *Engine) ofShare(most int) int { return max(1, int(int64(most)*int64(e.opts.TokenShare)/100)) }
 

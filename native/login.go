@@ -50,10 +50,35 @@ func (s *session) authenticate(request uint64, m *wire.Auth) {
 			s.conn.Close()
 			return
 		}
+		if err := s.admit(who); err != nil {
+			s.refused("auth", "", err.Error())
+			_ = s.fail(wire.TypeAuth, request, netproto.StatusFull, err.Error())
+			s.conn.Close()
+			return
+		}
 		s.login.Store(newLogin(who, m.Token))
 		s.beKnown(who)
 	}
 	_ = s.answer(wire.TypeAuth, request, netproto.StatusOK, new(wire.Outcome).AppendTo(nil))
+}
+
+// admit takes the client's place among those that are known, or says why there is none.
+func (s *session) admit(who *auth.Principal) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.srv.opts.Known == nil || s.gone {
+		return nil
+	}
+	return s.counted.Enter(s.srv.opts.Known, who)
+}
+
+// leave gives the places back that the connection has. It has ended.
+func (s *session) leave() {
+	s.noStranger()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gone = true
+	s.counted.Leave()
 }
 
 // beKnown lifts the limits of strangers.

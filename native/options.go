@@ -9,6 +9,7 @@ import (
 
 	"penstock/engine"
 	"penstock/internal/netio"
+	"penstock/internal/shares"
 	"penstock/nsq/auth"
 )
 
@@ -42,6 +43,9 @@ type Options struct {
 	// Answers sends answers that are due together, to the clients of all protocols. It must stay open until Shutdown has
 	// returned. nil: each answer is written by itself.
 	Answers *netio.Flusher
+
+	// Known has the connections of clients that have sent Auth, of all protocols; nil: they are not counted.
+	Known *shares.Budget
 
 	MaxConnections int // further ones are told to try another node; default 65536
 

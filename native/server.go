@@ -184,9 +184,9 @@ func (s *Server) enter(x *session) {
 // leave removes a session whose connection has ended.
 func (s *Server) leave(x *session) {
 	st := x.conn.Stats()
+	x.leave()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x.noStranger()
 	delete(s.sessions, x)
 	s.meter.received.Add(st.ReceivedBytes)
 	s.meter.sent.Add(st.SentBytes)

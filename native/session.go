@@ -82,6 +82,8 @@ type session struct {
 	login  atomic.Pointer[login]  // nil: the client has proved nothing
 	// stranger is its place in Server.strangers, which it leaves with its Auth; nil: the server demands none
 	stranger *strangers.Stranger
+	counted  auth.Place // among the known clients; mu guards it
+	gone     bool       // the connection has ended; mu guards it
 	output   output
 	place    netio.Place // among those to whom answers are due
 

@@ -56,6 +56,10 @@ func (c *conn) authenticate(body []byte) *fault {
 	if who.GrantCount() == 0 {
 		return &fault{"E_UNAUTHORIZED AUTH no authorizations found"}
 	}
+	if err := c.known.Enter(c.srv.known, who); err != nil {
+		c.refusal("AUTH", who.Name(), "", err.Error())
+		return faultf("E_AUTH_FAILED AUTH failed: %v", err)
+	}
 	c.login.Store(&login{who: who, secret: secret, owner: engine.ProducerOwner(who.Name())})
 	c.beKnown()
 	reply, err := json.Marshal(struct {

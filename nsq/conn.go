@@ -15,6 +15,7 @@ import (
 	"penstock/internal/lock"
 	"penstock/internal/netio"
 	"penstock/internal/strangers"
+	"penstock/nsq/auth"
 )
 
 const magic = "  V2"
@@ -65,6 +66,7 @@ type conn struct {
 	// What the client may do if AUTH is required. Any goroutine may read login; the others belong to the reader.
 	login    atomic.Pointer[login] // nil: no successful AUTH yet
 	granted  granted
+	known    auth.Place          // among the clients that have sent AUTH; the reader uses it
 	stranger *strangers.Stranger // its place in Server.strangers; nil: it need not send AUTH, or has
 
 	// While the connection is in Server.poll, the fields above and these belong to the poll's goroutine.
@@ -163,6 +165,7 @@ func (c *conn) applyOutput(set *settings) {
 func (c *conn) serve() {
 	defer c.srv.remove(c)
 	defer c.unreserve()
+	defer c.known.Leave()
 	defer c.out.dispose()
 	defer c.kill()
 	c.end(c.readLoop())

@@ -142,7 +142,7 @@ func (a *answerWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 func (s *Server) meter() metrics.ServerMeter {
 	m := metrics.ServerMeter{
 		AuthFailures: s.counts.authFailures.Load(), HTTPPanics: s.gate.Panics(),
-		AuditNotWritten: s.audit.NotWritten(), LogLinesLeftOut: s.sparing.LeftOut(),
+		AuditNotWritten: s.audit.NotWritten(), KnownConnections: s.known.Used(), LogLinesLeftOut: s.sparing.LeftOut(),
 		Refused: map[string]uint64{}, Requests: map[metrics.Request]uint64{},
 		Connections: map[string]int{"http": listen.Open(s.httpLn), "https": listen.Open(s.httpsBound)},
 		StrangersRefused: map[string]uint64{

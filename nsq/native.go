@@ -27,6 +27,7 @@ func (s *Server) listenNative() error {
 		HandshakeTimeout: s.opts.HandshakeTimeout, MaxHandshakes: s.opts.MaxHandshakes,
 		MaxConnInFlightBytes: s.opts.MaxConnInFlightBytes,
 		Answers:              s.flusher,
+		Known:                s.known,
 		Topic: func(ctx context.Context, token, name string) (*engine.Topic, bool, error) { // s.lookups is not there yet
 			return s.lookups.Topic(ctx, name, func() (string, error) { return token, nil })
 		},

@@ -77,6 +77,7 @@ type Server struct {
 	history  *history.Log
 	kept     history.Kept // of other nodes
 
+	known    *shares.Budget // connections of NSQ's and native clients that have sent AUTH
 	received *shares.Budget // Options.MaxLargeInputBytes: large commands and bodies that have not wholly arrived
 	turns    turns
 
@@ -107,6 +108,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		history:  history.New(), strangers: strangers.New(o.MaxStrangers),
 		turns: newTurns(),
 	}
+	s.known = shares.Percent(int64(descriptors.ForClients(o.MaxConnections)), e.TokenShare())
 	s.metrics = metrics.New(metrics.Options{
 		Engine: e, Version: s.opts.Version, Started: s.started, MaxSeries: s.opts.MaxMetricSeries,
 		Server: s.meter,

@@ -48,6 +48,14 @@ func Limit() int {
 // Reserve returns how many of limit descriptors connections of clients leave to the node's own files.
 func Reserve(limit int) int { return min(limit/4, maxReserve) }
 
+// ForClients returns how many of so many connections the process can have at once beside its own files.
+func ForClients(connections int) int {
+	if limit := Limit(); limit > 0 {
+		return min(connections, limit-Reserve(limit))
+	}
+	return connections
+}
+
 // Spare says whether a connection that was just accepted leaves the reserve free, and counts it if it does not. Linux
 // gives a new descriptor the lowest free number, so the number says how many are open at least. The caller closes the
 // connection if Spare returns false.

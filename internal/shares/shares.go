@@ -41,6 +41,11 @@ func New(of *Resource, most, largest int64) *Budget {
 	return &Budget{most: max(most, largest), share: share, largest: largest, by: map[string]int64{}}
 }
 
+// Percent returns a Budget of so many, of which a principal may hold so many percent.
+func Percent(most int64, percent int) *Budget {
+	return &Budget{most: most, share: max(1, most*int64(percent)/100), largest: 1, by: map[string]int64{}}
+}
+
 // Share is what one principal may hold, in bytes.
 func (b *Budget) Share() int64 { return b.share }
 

@@ -27,7 +27,8 @@ var (
 	}
 	HTTPWaiting = Resource{
 		Name: "HTTP connections without a request", Share: oldest, AtBound: goes, Metric: closed,
-		Bound: "4096 at each listener; half of the connections, or a quarter of the descriptors for clients, if less", Setting: "max-connections",
+		Bound:   "4096 at each listener; half of the connections, or a quarter of the descriptors for clients, if less",
+		Setting: "max-connections",
 	}
 	NodeProofs = Resource{
 		Name: "connections to the port for nodes before their proof", Bound: "64", Share: oldest, AtBound: goes,
@@ -74,6 +75,11 @@ var (
 		Bound:   "256 MiB of commands of which 64 KiB and bodies of which 16 KiB have arrived",
 		AtBound: "commands wait, bodies are answered 503; who sends less than 16 KiB a second is closed",
 		Setting: "max-large-input-bytes",
+	}
+	Connections = Resource{
+		Name: "connections of NSQ's and native clients", Bound: "65,536, or the descriptors for clients if these are less",
+		Share: half, AtBound: "AUTH fails, and the connection is closed", Metric: "penstock_known_connections",
+		Setting: "max-connections",
 	}
 	InflatedBytes = Resource{
 		Name: "what compressed batches grow to while they are verified", Bound: "64 MiB; half of the processors", Parts: 4,
@@ -136,8 +142,9 @@ const (
 
 // Table is all of them, in the order of the page.
 var Table = []*Resource{
-	&BeforeAuth, &NativeProofs, &HTTPWaiting, &NodeProofs, &EtcdConnections, &TLSHandshakes, &Descriptors, &LargeInput,
-	&InflatedBytes, &NativeRequests, &NativeOutput, &Subscriptions, &Readers, &CostlyAnswers, &UnreadAnswers, &Traces,
+	&BeforeAuth, &NativeProofs, &HTTPWaiting, &NodeProofs, &EtcdConnections, &TLSHandshakes, &Descriptors,
+	&Connections, &LargeInput, &InflatedBytes, &NativeRequests, &NativeOutput, &Subscriptions, &Readers, &CostlyAnswers,
+	&UnreadAnswers, &Traces,
 	&Topics, &Partitions, &ChannelState, &Disk, &ProducerNames, &LogLines, &AuditEntries,
 }
 

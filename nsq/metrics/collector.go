@@ -237,6 +237,8 @@ type ServerMeter struct {
 	AnswersLate, AnswersUnread uint64
 	// LogLinesLeftOut counts the lines that strangers caused and of which the log has only the number.
 	LogLinesLeftOut uint64
+	// KnownConnections are those of NSQ's and native clients whose token has a share of them.
+	KnownConnections int64
 
 	Strangers        int               // connections of NSQ clients that have to send AUTH and have not
 	StrangersRefused map[string]uint64 // by reason
@@ -285,6 +287,7 @@ func collectServer(w writer, m ServerMeter) {
 	w.set(answersRefused, float64(m.AnswersUnread), "unread")
 	w.set(auditNotWritten, float64(m.AuditNotWritten))
 	w.set(descriptorsRefused, float64(descriptors.Refused()))
+	w.set(knownConns, float64(m.KnownConnections))
 	w.set(unprovenClosed, float64(unproven.Closed()))
 	w.set(strangers, float64(m.Strangers))
 	for reason, n := range m.StrangersRefused {

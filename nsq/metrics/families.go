@@ -207,6 +207,8 @@ var (
 			"the node's own files; see docs/limits.md.")
 	strangers = define(ofClients, gauge, "unauthenticated_connections",
 		"Open NSQ connections that must send AUTH and have not; the limit is max-unauthenticated-connections.")
+	knownConns = define(ofClients, gauge, "known_connections",
+		"Open connections of NSQ's and native clients whose token has a share of them (token-share).")
 	unprovenClosed = define(ofClients, counter, "unproven_connections_closed_total",
 		"Connections that had proved nothing and were closed for newer ones, at all ports: before AUTH, in a handshake, of "+
 			"HTTP without a request. Those of the address that has the most go.")

@@ -29,7 +29,7 @@ type attack struct {
 	disk         int64                    // of the node's data, a file system of its own of so many bytes; 0: as all tests
 	certificates bool                     // whether the node offers HTTPS
 	cluster      bool                     // a cluster of one, with the ports for nodes and an embedded etcd
-	late         bool  // its bound is met only after some seconds
+	late         bool                     // its bound is met only after some seconds
 	setUp        func(n *node)            // before the quiet time
 	run          func(a *assault)         // until a.ctx ends; then all that it began ends
 	other        func(n *node) error      // what somebody else does with the resource meanwhile, and must be able to

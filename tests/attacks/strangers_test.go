@@ -48,6 +48,7 @@ var byStrangers = map[string]*attack{
 		run: func(a *assault) {
 			a.often(1000, func(int) { a.silent(a.node.HTTP, "") })
 			a.often(1000, func(int) { a.silent(a.node.NSQ, "  V2") })
+			a.often(1000, func(int) { a.silent(a.node.Native, "") })
 		},
 		other: func(n *node) error { // a topic needs files
 			return n.newTopic("good")

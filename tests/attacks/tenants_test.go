@@ -58,6 +58,29 @@ var byTenants = map[string]*attack{
 			return err
 		},
 	},
+	shares.Connections.Name: {
+		files: 1500,
+		run: func(a *assault) {
+			a.often(1200, func(i int) {
+				if i%4 == 0 {
+					c, err := nativeClient(attacker, a.node.Native, "mallory")
+					if err != nil {
+						return
+					}
+					defer c.close()
+					<-a.ctx.Done()
+					return
+				}
+				a.silent(a.node.NSQ, "  V2AUTH\n"+sized("mallory"))
+			})
+		},
+		other: func(n *node) error {
+			if err := nativeLogin(n); err != nil {
+				return err
+			}
+			return n.newTopic("good")
+		},
+	},
 	shares.InflatedBytes.Name: {
 		setUp: func(n *node) { n.create("mallory", 1); n.create("good", 1) },
 		run: func(a *assault) {
@@ -359,7 +382,8 @@ type native struct {
 	conn    *netproto.Conn
 	frames  chan answer
 	request uint64
-	deaf    atomic.Bool // it reads no more
+	deaf    atomic.Bool   // it reads no more
+	ended   chan struct{} // closed by close
 }
 
 // answer is one frame, with bytes of its own.
@@ -368,9 +392,9 @@ type answer struct {
 	Payload []byte
 }
 
-func (c *native) Frames(conn *netproto.Conn, frames []netproto.Received) error {
+func (c *native) Frames(_ *netproto.Conn, frames []netproto.Received) error {
 	if c.deaf.Load() {
-		<-conn.Done()
+		<-c.ended
 		return nil
 	}
 	for i := range frames {
@@ -385,7 +409,10 @@ func (c *native) Frames(conn *netproto.Conn, frames []netproto.Received) error {
 
 func (c *native) Closed(*netproto.Conn, error) { close(c.frames) }
 
-func (c *native) close() { c.conn.Abort(nil) }
+func (c *native) close() {
+	close(c.ended)
+	c.conn.Abort(nil)
+}
 
 // nativeClient connects and logs in.
 func nativeClient(from, to, token string) (*native, error) {
@@ -393,7 +420,7 @@ func nativeClient(from, to, token string) (*native, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &native{frames: make(chan answer, 64)}
+	c := &native{frames: make(chan answer, 64), ended: make(chan struct{})}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	c.conn, err = netproto.Connect(ctx, nc, netproto.Options{
