@@ -67,29 +67,9 @@ type clusterSettings struct {
 }
 
 func clusterRows(c *clusterSettings) []*setting {
-	return []*setting{
+	return slices.Concat(trustRows(c), etcdRows(c), []*setting{
 		row("cluster-address", "", text(&c.address),
 			"HOST:PORT to listen on for the other nodes of the cluster; empty means a single node"),
-		row("cluster-secret-file", "", text(&c.trust.SecretFile),
-			"file with the secret that all nodes of the cluster share, at least 32 random characters; while it is replaced, "+
-				"the other secret stands on a second line"),
-		row("cluster-tls-ca", "", text(&c.trust.CA),
-			"PEM file with the authority of the nodes' certificates, which the embedded etcd reads only at the start; "+
-				"engine cluster init-tls makes one"),
-		row("cluster-tls-cert", "", text(&c.trust.Cert),
-			"PEM file with this node's certificate for the other nodes and the embedded etcd"),
-		row("cluster-tls-key", "", text(&c.trust.Key),
-			"PEM file with the private key for cluster-tls-cert"),
-		row("cluster-tls-names", string(trust.NamesOfNodes), choice((*string)(&c.trust.Names), string(trust.NamesOfNodes),
-			string(trust.NamesRequired), string(trust.NamesIgnored)),
-			"whether a certificate speaks only for the nodes that it names as its subject (CN) or as DNS names. auto: if it "+
-				"names nodes of the cluster; required: always; ignored: never, each speaks for every node"),
-		row("cluster-tls-nodes", "", text(&c.tlsNodes),
-			"NAME,... of further nodes, with * and ?, whose certificates reach the embedded etcd on this node before they have "+
-				"joined; only with cluster-tls-names = required, where others must be in cluster-peers or in the cluster"),
-		row("cluster-insecure", "false", boolean(&c.insecure),
-			"start without secret and certificates although other machines can reach the cluster's ports: whoever reaches "+
-				"them can read and change everything"),
 		row("cluster-max-handshakes", "64", count(&c.maxHandshakes, 1),
 			"maximum number of connections to cluster-address that have not shown yet that they come from a node of the "+
 				"cluster; the oldest of the address that has the most is closed for a newer one"),
@@ -98,27 +78,6 @@ func clusterRows(c *clusterSettings) []*setting {
 		row("cluster-peers", "", text(&c.peers),
 			"NAME=HOST:PORT,... of the one, three or five nodes that run the embedded etcd; NAME is a node's node-id and "+
 				"HOST:PORT its cluster-address; its etcd uses the next two ports"),
-		row("etcd-peer-address", "", text(&c.etcdPeer),
-			"HOST:PORT the embedded etcd listens on for its other members; empty means the port of cluster-address + 1"),
-		row("etcd-client-address", "", text(&c.etcdClient),
-			"HOST:PORT the embedded etcd listens on for its clients; empty means the port of cluster-address + 2"),
-		row("etcd-data-path", "", text(&c.etcdDataPath),
-			"directory of the embedded etcd; empty means etcd in data-path. Its member stops while this disk is full, and the node uses the others"),
-		row("etcd-endpoints", "", text(&c.etcdEndpoints),
-			"HOST:PORT,... of an existing etcd to use instead of cluster-peers"),
-		row("etcd-user", "", text(&c.etcdUser), "user name for etcd-endpoints"),
-		row("etcd-password", "", text(&c.etcdPassword),
-			"password for etcd-endpoints, in ENGINE_ETCD_PASSWORD or the file of --config; refused on a command line, which "+
-				"everybody on the machine can read").kept(),
-		row("etcd-password-file", "", text(&c.etcdPasswordFile),
-			"file with the password for etcd-endpoints that others on this machine may not read"),
-		row("etcd-ca-file", "", text(&c.etcdTLS.CA), "PEM file with etcd's certificate authority; empty means no TLS"),
-		row("etcd-cert-file", "", text(&c.etcdTLS.Cert), "PEM file with this node's certificate for etcd"),
-		row("etcd-key-file", "", text(&c.etcdTLS.Key), "PEM file with the private key for etcd-cert-file"),
-		row("etcd-heartbeat", "50ms", duration(&c.etcdHeartbeat, time.Millisecond),
-			"time between heartbeats of the embedded etcd's leader"),
-		row("etcd-election", "500ms", duration(&c.etcdElection, time.Millisecond),
-			"the embedded etcd elects a new leader when the old one has been silent for this long"),
 		row("lease", "3s", duration(&c.lease, time.Second),
 			"a node that has been silent for this long is considered dead; the node itself stops serving before that"),
 		row("replicas", "3", count(&c.replicas, 1),
@@ -139,6 +98,60 @@ func clusterRows(c *clusterSettings) []*setting {
 			"maximum time to wait for a majority of etcd at startup"),
 		row("leave-timeout", "3s", duration(&c.leaveTimeout, time.Millisecond),
 			"maximum time to spend on handing over leaderships after SIGTERM"),
+	})
+}
+
+// trustRows are the settings by which the nodes of a cluster know each other.
+func trustRows(c *clusterSettings) []*setting {
+	return []*setting{
+		row("cluster-secret-file", "", text(&c.trust.SecretFile),
+			"file with the secret that all nodes of the cluster share, at least 32 random characters; while it is replaced, "+
+				"the other secret stands on a second line"),
+		row("cluster-tls-ca", "", text(&c.trust.CA),
+			"PEM file with the authority of the nodes' certificates, which the embedded etcd reads only at the start; "+
+				"engine cluster init-tls makes one"),
+		row("cluster-tls-cert", "", text(&c.trust.Cert),
+			"PEM file with this node's certificate for the other nodes and the embedded etcd"),
+		row("cluster-tls-key", "", text(&c.trust.Key),
+			"PEM file with the private key for cluster-tls-cert"),
+		row("cluster-tls-names", string(trust.NamesOfNodes), choice((*string)(&c.trust.Names), string(trust.NamesOfNodes),
+			string(trust.NamesRequired), string(trust.NamesIgnored)),
+			"whether a certificate speaks only for the nodes that it names as its subject (CN) or as DNS names. auto: if it "+
+				"names nodes of the cluster; required: always; ignored: never, each speaks for every node"),
+		row("cluster-tls-nodes", "", text(&c.tlsNodes),
+			"NAME,... of further nodes, with * and ?, whose certificates reach the embedded etcd on this node before they have "+
+				"joined; only with cluster-tls-names = required, where others must be in cluster-peers or in the cluster"),
+		row("cluster-insecure", "false", boolean(&c.insecure),
+			"start without secret and certificates although other machines can reach the cluster's ports: whoever reaches "+
+				"them can read and change everything"),
+	}
+}
+
+// etcdRows are the settings of the store of the cluster's metadata.
+func etcdRows(c *clusterSettings) []*setting {
+	return []*setting{
+		row("etcd-peer-address", "", text(&c.etcdPeer),
+			"HOST:PORT the embedded etcd listens on for its other members; empty means the port of cluster-address + 1"),
+		row("etcd-client-address", "", text(&c.etcdClient),
+			"HOST:PORT the embedded etcd listens on for its clients; empty means the port of cluster-address + 2"),
+		row("etcd-data-path", "", text(&c.etcdDataPath),
+			"directory of the embedded etcd; empty means etcd in data-path. Its member stops while this disk is full, and "+
+				"the node uses the others"),
+		row("etcd-endpoints", "", text(&c.etcdEndpoints),
+			"HOST:PORT,... of an existing etcd to use instead of cluster-peers"),
+		row("etcd-user", "", text(&c.etcdUser), "user name for etcd-endpoints"),
+		row("etcd-password", "", text(&c.etcdPassword),
+			"password for etcd-endpoints, in ENGINE_ETCD_PASSWORD or the file of --config; refused on a command line, which "+
+				"everybody on the machine can read").kept(),
+		row("etcd-password-file", "", text(&c.etcdPasswordFile),
+			"file with the password for etcd-endpoints that others on this machine may not read"),
+		row("etcd-ca-file", "", text(&c.etcdTLS.CA), "PEM file with etcd's certificate authority; empty means no TLS"),
+		row("etcd-cert-file", "", text(&c.etcdTLS.Cert), "PEM file with this node's certificate for etcd"),
+		row("etcd-key-file", "", text(&c.etcdTLS.Key), "PEM file with the private key for etcd-cert-file"),
+		row("etcd-heartbeat", "50ms", duration(&c.etcdHeartbeat, time.Millisecond),
+			"time between heartbeats of the embedded etcd's leader"),
+		row("etcd-election", "500ms", duration(&c.etcdElection, time.Millisecond),
+			"the embedded etcd elects a new leader when the old one has been silent for this long"),
 	}
 }
 
