@@ -5,6 +5,7 @@ import (
 	"net"
 
 	"penstock/engine"
+	"penstock/internal/descriptors"
 	"penstock/native"
 	"penstock/nsq/internal/audit"
 	"penstock/nsq/internal/handshakes"
@@ -23,8 +24,8 @@ func (s *Server) listenNative() error {
 	}
 	o := native.Options{
 		Listener: ln, Auth: s.auth, Logger: s.opts.Logger, MaxConnections: s.opts.MaxConnections,
-		MaxStrangers: s.opts.MaxStrangers, MaxStrangerBytes: s.opts.MaxStrangerBytes, StrangerTime: s.opts.StrangerTime,
-		HandshakeTimeout: s.opts.HandshakeTimeout, MaxHandshakes: s.opts.MaxHandshakes,
+		MaxStrangers: unproven(s.opts.MaxStrangers, descriptors.Limit()), MaxStrangerBytes: s.opts.MaxStrangerBytes, StrangerTime: s.opts.StrangerTime,
+		HandshakeTimeout: s.opts.HandshakeTimeout, MaxHandshakes: unproven(s.opts.MaxHandshakes, descriptors.Limit()),
 		MaxConnInFlightBytes: s.opts.MaxConnInFlightBytes,
 		Answers:              s.flusher,
 		Known:                s.known,

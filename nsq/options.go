@@ -302,13 +302,17 @@ func (o *Options) gate(log *audit.Log) *web.Gate {
 	return g
 }
 
-// maxIdle returns how many connections of each HTTP listener may wait for a request: half of all connections, and a
-// quarter of the descriptors that clients have, so that three listeners leave some to NSQ's and native clients. limit
-// is that of the process; 0: it is not known.
+// maxIdle returns how many connections of each HTTP listener may wait for a request: half of all connections at most.
+// limit is how many descriptors the process may have; 0: it is not known.
 func maxIdle(connections, limit int) int {
-	n := min(4096, connections/2)
+	return unproven(min(4096, connections/2), limit)
+}
+
+// unproven bounds the connections at one port that have proved nothing: an eighth of the descriptors that clients have.
+// There are six such bounds: of three HTTP listeners, native handshakes, and NSQ's and native clients before AUTH.
+func unproven(n, limit int) int {
 	if limit > 0 {
-		n = min(n, (limit-descriptors.Reserve(limit))/4)
+		n = min(n, (limit-descriptors.Reserve(limit))/8)
 	}
 	return max(1, n)
 }

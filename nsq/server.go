@@ -105,7 +105,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		quit:     make(chan struct{}),
 		conns:    make(map[*conn]struct{}),
 		received: shares.New(&shares.LargeInput, o.MaxLargeInputBytes, o.largestCommand()),
-		history:  history.New(), strangers: strangers.New(o.MaxStrangers),
+		history:  history.New(), strangers: strangers.New(unproven(o.MaxStrangers, descriptors.Limit())),
 		turns: newTurns(),
 	}
 	s.known = shares.Percent(int64(descriptors.ForClients(o.MaxConnections)), e.TokenShare())

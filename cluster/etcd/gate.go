@@ -84,7 +84,7 @@ func (g *gate) Accept() (net.Conn, error) {
 // Addr implements net.Listener.
 func (g *gate) Addr() net.Addr { return g.ln.Addr() }
 
-// Close lets nobody in any more, and ends the connections that have proved nothing. Those that Accept has returned stay.
+// Close lets nobody in any more, and ends connections that have proved nothing. Those that Accept has returned stay.
 func (g *gate) Close() error {
 	g.mu.Lock()
 	if g.closed {

@@ -18,16 +18,18 @@ type Resource struct {
 // Connections, and what clients cost that have proved nothing. See package strangers for whose oldest goes.
 var (
 	BeforeAuth = Resource{
-		Name: "NSQ connections before AUTH", Bound: "256, for 10 s, with 4 KiB of commands", Share: oldest,
+		Name:  "NSQ connections before AUTH",
+		Bound: "256, an eighth of the descriptors for clients if less, for 10 s, with 4 KiB of commands", Share: oldest,
 		AtBound: goes, Metric: closed, Setting: "max-unauthenticated-connections",
 	}
 	NativeProofs = Resource{
-		Name: "native connections before Auth", Bound: "256, for 10 s, and 1024 in their handshakes", Share: oldest,
+		Name:  "native connections before Auth",
+		Bound: "256, for 10 s, and 1024 in handshakes; an eighth of the descriptors for clients if less", Share: oldest,
 		AtBound: goes, Metric: closed, Setting: "max-unauthenticated-connections",
 	}
 	HTTPWaiting = Resource{
 		Name: "HTTP connections without a request", Share: oldest, AtBound: goes, Metric: closed,
-		Bound:   "4096 at each listener; half of the connections, or a quarter of the descriptors for clients, if less",
+		Bound:   "4096 at each listener; half of the connections, or an eighth of the descriptors for clients, if less",
 		Setting: "max-connections",
 	}
 	NodeProofs = Resource{

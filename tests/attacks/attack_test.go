@@ -78,6 +78,7 @@ func (n *node) attacked(r *shares.Resource) (end func() int) {
 	}
 	return func() int {
 		_ = in.Close()
+		defer time.AfterFunc(3*patience, func() { _ = cmd.Process.Kill() }).Stop()
 		if err := cmd.Wait(); err != nil {
 			n.t.Fatalf("the attacker: %v\n%s", err, out.String())
 		}

@@ -208,11 +208,11 @@ var byTenants = map[string]*attack{
 					return
 				}
 				defer c.close()
-				c.deaf.Store(true)
 				topic, err := c.topic("mallory")
 				if err != nil {
 					return
 				}
+				c.deaf.Store(true)
 				m := wire.Read{Topic: topic, From: wire.FromOldest, Credit: 1 << 30}
 				_ = c.conn.TrySend(&netproto.Frame{Type: wire.TypeRead, Request: 9, Head: m.AppendTo(nil)})
 				<-a.ctx.Done()
