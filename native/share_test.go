@@ -21,8 +21,8 @@ func TestOpenedIsShared(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := open(t, func(o *Options) {
-				o.MaxConnSubscriptions, o.MaxSubscriptions = 2, 16
-				o.MaxConnReaders, o.MaxReaders = 2, 16
+				o.MaxConnSubscriptions, o.MaxSubscriptions = 2, 32
+				o.MaxConnReaders, o.MaxReaders = 2, 32
 				if edit != nil {
 					edit(o)
 				}
@@ -114,9 +114,9 @@ func newSessionOf(t *testing.T, w *world, ip string) *session {
 	return found
 }
 
-// Clients of one address that read nothing take a quarter of the room for output, and those of another one have theirs.
+// Clients of one address that read nothing take an eighth of the room for output, and those of another one have theirs.
 func TestOutputIsShared(t *testing.T) {
-	w := open(t, func(o *Options) { o.MaxConnOutputBytes, o.MaxOutputBytes = 1000, 8000 })
+	w := open(t, func(o *Options) { o.MaxConnOutputBytes, o.MaxOutputBytes = 1000, 16000 })
 	room := func(who string) *output {
 		o := newOutput(w.s.opts.MaxConnOutputBytes, w.s.output, func() string { return who })
 		return &o

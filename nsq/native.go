@@ -24,7 +24,8 @@ func (s *Server) listenNative() error {
 	}
 	o := native.Options{
 		Listener: ln, Auth: s.auth, Logger: s.opts.Logger, MaxConnections: s.opts.MaxConnections,
-		MaxStrangers: unproven(s.opts.MaxStrangers, descriptors.Limit()), MaxStrangerBytes: s.opts.MaxStrangerBytes, StrangerTime: s.opts.StrangerTime,
+		MaxStrangers: unproven(s.opts.MaxStrangers, descriptors.Limit()), MaxStrangerBytes: s.opts.MaxStrangerBytes,
+		StrangerTime:     s.opts.StrangerTime,
 		HandshakeTimeout: s.opts.HandshakeTimeout, MaxHandshakes: unproven(s.opts.MaxHandshakes, descriptors.Limit()),
 		MaxConnInFlightBytes: s.opts.MaxConnInFlightBytes,
 		Answers:              s.flusher,

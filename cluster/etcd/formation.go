@@ -110,8 +110,8 @@ func decide(name, peerURL string, members []known) (entry, known) {
 }
 
 // bringUp starts etcd, however long it takes to get a place in the cluster. It gives up at Close, if etcd cannot start
-// from its log, and on errors that waiting does not cure: not on a shortage of descriptors or of space, which is a fault
-// (see Fault). What etcd's code panics with on this goroutine becomes an error.
+// from its log, and on errors that waiting does not cure: not on a shortage of descriptors or of space, which is a
+// fault (see Fault). What etcd's code panics with on this goroutine becomes an error.
 func (m *Member) bringUp() (server *embed.Etcd, err error) {
 	for {
 		w, err := m.way()

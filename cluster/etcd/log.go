@@ -140,8 +140,8 @@ var errStops = errors.New("etcd: the embedded member of this node has stopped")
 const startsAgain = "it starts again by itself when that is cured"
 
 func (o *MemberOptions) stops(message string, cause error, what string) error {
-	return fmt.Errorf("%w: it cannot use its files in %s (%s: %w). This node goes on as a client of the other members, and "+
-		"its messages are unharmed; %s", errStops, o.Dir, message, cause, what)
+	return fmt.Errorf("%w: it cannot use its files in %s (%s: %w). This node goes on as a client of the other members, "+
+		"and its messages are unharmed; %s", errStops, o.Dir, message, cause, what)
 }
 
 // lacks returns the fault because of which etcd could not start with err; nil: the reason is another one.

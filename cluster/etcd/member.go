@@ -143,7 +143,8 @@ func Start(o MemberOptions) (*Member, error) {
 		return nil, err
 	}
 	m.ctx, m.stop = context.WithCancel(context.Background())
-	if err := m.config(way{cluster: m.initialCluster(nil), state: embed.ClusterStateFlagNew}, socketNames[peerFront], socketNames[clientFront]).Validate(); err != nil {
+	begin := way{cluster: m.initialCluster(nil), state: embed.ClusterStateFlagNew}
+	if err := m.config(begin, socketNames[peerFront], socketNames[clientFront]).Validate(); err != nil {
 		m.stop()
 		m.shown.close()
 		return nil, fmt.Errorf("etcd: the embedded member cannot run with these settings: %w", err)

@@ -200,7 +200,7 @@ func (m *Member) waitOut(fault error, soon bool) bool {
 	}
 }
 
-// giveUp leaves an etcd alone that could not be ended after a fatal line: some of its goroutines wait for one that is gone.
+// giveUp leaves an etcd alone that could not be ended after a fatal line: its goroutines wait for one that is gone.
 // It goes on voting, which harms nobody. But if it leads, nothing is applied anywhere, so then the process has to end.
 func (m *Member) giveUp(server *embed.Etcd, fault error) {
 	fault = fmt.Errorf("%w. But it could not be ended, so it does not before this node is restarted: do that when it is "+
@@ -271,9 +271,9 @@ func (m *Member) shutDown(server *embed.Etcd) (ended bool) {
 // errAbandoned is why etcd did not start: a fatal line, or Close.
 var errAbandoned = errors.New("etcd: the embedded member did not start")
 
-// start runs etcd with the way into the cluster that was decided. Nobody reaches it yet but this process. All goroutines
-// of etcd get a label, for the trace of a panic that nobody can recover from. The next start finds what was damaged.
-// It has a goroutine of its own, which a fatal line may end.
+// start runs etcd with the way into the cluster that was decided. Nobody reaches it yet but this process. All
+// goroutines of etcd get a label, for the trace of a panic that nobody can recover from. The next start finds what was
+// damaged. It has a goroutine of its own, which a fatal line may end.
 func (m *Member) start(w way) (server *embed.Etcd, err error) {
 	select {
 	case <-m.broken: // of an etcd that has ended since

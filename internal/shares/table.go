@@ -93,15 +93,15 @@ var (
 		Metric: "penstock_native_in_flight_bytes",
 	}
 	NativeOutput = Resource{
-		Name: "what native clients do not read", Bound: "256 MiB", Parts: 4, AtBound: "they are sent no more",
+		Name: "what native clients do not read", Bound: "256 MiB", Parts: 8, AtBound: "they are sent no more",
 		Metric: "penstock_native_output_bytes",
 	}
 	Subscriptions = Resource{
-		Name: "native subscriptions", Bound: "16,384", Parts: 4, AtBound: "a new one is refused",
+		Name: "native subscriptions", Bound: "16,384", Parts: 8, AtBound: "a new one is refused",
 		Metric: "penstock_native_subscriptions",
 	}
 	Readers = Resource{
-		Name: "native readers", Bound: "16,384", Parts: 4, AtBound: "a new one is refused",
+		Name: "native readers", Bound: "16,384", Parts: 8, AtBound: "a new one is refused",
 		Metric: "penstock_native_readers",
 	}
 	Traces = Resource{
@@ -157,6 +157,8 @@ func (r *Resource) Words() string {
 		return r.Share
 	case 4:
 		return "a quarter"
+	case 8:
+		return "an eighth"
 	}
 	return fmt.Sprintf("one of %d parts", r.Parts)
 }

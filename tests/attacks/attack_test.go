@@ -30,6 +30,7 @@ type attack struct {
 	certificates bool                     // whether the node offers HTTPS
 	cluster      bool                     // a cluster of one, with the ports for nodes and an embedded etcd
 	late         bool                     // its bound is met only after some seconds
+	before       bool                     // other bounds are met before it
 	setUp        func(n *node)            // before the quiet time
 	run          func(a *assault)         // until a.ctx ends; then all that it began ends
 	other        func(n *node) error      // what somebody else does with the resource meanwhile, and must be able to
@@ -65,7 +66,7 @@ func (n *node) attacked(r *shares.Resource) (end func() int) {
 	cmd := exec.Command(os.Args[0], "-test.run=^TestAttacker$", "-test.v")
 	cmd.Env = append(os.Environ(), "PENSTOCK_ATTACKER="+strings.Join([]string{
 		r.Name, n.NSQ, n.HTTP, n.Native, n.https, n.peer, n.etcd,
-	}, ","))
+	}, "|"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -94,7 +95,7 @@ func (n *node) attacked(r *shares.Resource) (end func() int) {
 
 // TestAttacker is the attacker's process. It attacks until its standard input ends.
 func TestAttacker(t *testing.T) {
-	who := strings.Split(os.Getenv("PENSTOCK_ATTACKER"), ",")
+	who := strings.Split(os.Getenv("PENSTOCK_ATTACKER"), "|")
 	if len(who) != 7 {
 		t.Skip("this is the part of TestAttacks that attacks")
 	}
@@ -282,7 +283,7 @@ func (at *attack) test(t *testing.T, r *shares.Resource) {
 	for _, err := range others {
 		t.Errorf("meanwhile, somebody else: %v", err)
 	}
-	if !met && (!at.late || length > 10*time.Second) {
+	if !met && !at.before && (!at.late || length > 10*time.Second) {
 		t.Errorf("the attack has not met the bound: %s is as before", r.Metric)
 	}
 	if at.after != nil {
