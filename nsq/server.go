@@ -108,7 +108,6 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		history:  history.New(), strangers: strangers.New(unproven(o.MaxStrangers, descriptors.Limit())),
 		turns: newTurns(),
 	}
-	s.known = shares.Percent(int64(descriptors.ForClients(o.MaxConnections)), e.TokenShare())
 	s.metrics = metrics.New(metrics.Options{
 		Engine: e, Version: s.opts.Version, Started: s.started, MaxSeries: s.opts.MaxMetricSeries,
 		Server: s.meter,
@@ -128,6 +127,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 	if s.auth, err = auth.Open(&s.opts.Auth); err != nil {
 		return nil, err
 	}
+	s.known = shares.Percent(int64(descriptors.ForClients(o.MaxConnections)), e.TokenShare())
 	e.WatchAuth(s.auth.Note)
 	// An engine that writes to the disk without io_uring, because of the configuration or the kernel, has sockets do so.
 	if s.flusher, err = netio.NewFlusher(e.Info().IOEngine != "pwrite"); err != nil {

@@ -24,6 +24,10 @@ var (
 	ErrMessageTooBig = errors.New("engine: the message is larger than MaxMessageBytes; nothing was stored")
 	ErrBatchTooBig   = errors.New("engine: the batch is larger than MaxBatchBytes; nothing was stored")
 	ErrNoProducer    = errors.New("engine: no partition knows a producer of this name; nothing was changed")
+	// ErrProducerShare is ErrTooManyProducers because one owner has MaxOwnedProducers of them.
+	ErrProducerShare error = &kindError{"engine: too many names of producers belong to this token in the partition; " +
+		"nothing was changed: use fewer names, wait until some were unused for 7 days, or remove those that no program " +
+		"uses any more (engine producer remove)", ErrTooManyProducers}
 	// ErrInflation is ErrBatchTooBig because of MaxInflationRatio.
 	ErrInflation error = &kindError{"engine: the compressed batch becomes much larger when it is decompressed than its " +
 		"size allows; nothing was stored, send it less compressed", ErrBatchTooBig}

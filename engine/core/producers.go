@@ -57,10 +57,10 @@ var (
 	// stored before.
 	ErrUnknownProducer = errors.New("engine: the partition does not know the producer, because it was never opened " +
 		"there, or was forgotten; the batch was not stored, open the producer again")
-	// ErrTooManyProducers says that MaxProducerCount named producers exist, or MaxOwnedProducers of one owner.
-	ErrTooManyProducers = errors.New("engine: too many producers' names are in use in the partition; nothing was " +
-		"changed: use fewer names, wait until some were unused for 7 days, or remove those that no program uses any more " +
-		"(engine producer remove)")
+	// ErrTooManyProducers says that MaxProducerCount named producers exist. Nodes of versions before the numbers of
+	// errors recognize it by this sentence.
+	ErrTooManyProducers = errors.New("engine: the partition knows as many named producers as it may (4096), and all of " +
+		"them were used in the last 7 days; nothing was changed")
 )
 
 // ProducerOpening is what an entry of kind ProducerOpened or ProducerTaken says.

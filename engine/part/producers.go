@@ -100,7 +100,7 @@ func (c *committer) refusesProducer(pt *Partition, controls []core.Control) erro
 	}
 	if n := pt.fold.OwnedProducers(name, c.stampNs(pt)); n >= core.MaxOwnedProducers {
 		return &base.LimitError{
-			Err: core.ErrTooManyProducers, Value: n + 1, Most: core.MaxOwnedProducers,
+			Err: base.ErrProducerShare, Value: n + 1, Most: core.MaxOwnedProducers,
 			What: "with this one the number of producers' names of this token in the partition",
 		}
 	}

@@ -238,15 +238,16 @@ func (at *attack) test(t *testing.T, r *shares.Resource) {
 		t.Parallel()
 		length, unsure = 2*time.Second, noisy
 	}
+	calm := min(length/2, 4*time.Second)
 	n := at.start(t)
 	if at.setUp != nil {
 		at.setUp(n)
 	}
 	before, _ := metric(n.metrics(), r.Metric) // some series begin with the first use
 	tenant := n.publishes()
-	time.Sleep(length / 4) // caches and the heap settle
+	time.Sleep(calm / 2) // caches and the heap settle
 	tenant.report()
-	time.Sleep(length / 2)
+	time.Sleep(calm)
 	quiet := tenant.report()
 
 	end := n.attacked(r)
@@ -257,7 +258,7 @@ func (at *attack) test(t *testing.T, r *shares.Resource) {
 	n.recovers(at)
 	took := time.Since(began)
 	tenant.report()
-	time.Sleep(length / 2)
+	time.Sleep(calm)
 	after := tenant.report()
 
 	t.Logf("%d times; quiet: %v; meanwhile: %v; %v after: %v", count, quiet, during, took.Round(time.Millisecond),

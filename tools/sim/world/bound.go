@@ -170,7 +170,7 @@ func (n *node) unwell() bool {
 func (b *book) judgeRefusal(v *value, err error) {
 	w := b.w
 	if !w.boundApplies() || !w.withinBound(v) || errors.Is(err, engine.ErrQuota) ||
-		v.deferred && errors.Is(err, engine.ErrDeferRetention) {
+		v.deferred && errors.Is(err, engine.ErrDeferTooLong) { // of another node it comes without the kind
 		return
 	}
 	if w.Stats.Bound++; err != nil {
