@@ -16,10 +16,11 @@ import (
 )
 
 // tenantTokens writes a token file of an administrator (root), and of tenants that may do everything with topics whose
-// names begin with theirs. The secret of a token is its name.
+// names begin with theirs. The secret of a token is its name. Another token may look, for node.metric.
 func tenantTokens(t *testing.T, tenants ...string) auth.Options {
 	t.Helper()
 	text := authtest.Token("root", "root", `permissions = ["admin", "publish", "subscribe"]`+"\n"+`topics = ["*"]`)
+	text += authtest.Token("ann", "s3cret", `permissions = ["view"]`+"\n"+`topics = ["*"]`)
 	for _, name := range tenants {
 		text += authtest.Token(name, name, `permissions = ["admin", "publish", "subscribe"]`+"\n"+
 			fmt.Sprintf("topics = [%q]", name+".*"))
