@@ -39,6 +39,7 @@ type Session struct {
 	Version string `json:"version"`
 
 	Creates bool `json:"creates,omitempty"` // it may make some topics; if one is named: some channels of it
+	Looks   bool `json:"looks,omitempty"`   // it may look at some topics; if one is named: at some channels of it
 	May     *May `json:"may,omitempty"`     // only in the answer to a GET that names a topic
 }
 
@@ -125,7 +126,7 @@ func (s *Server) session(r *http.Request, secret string) Session {
 	}
 	out := Session{
 		Auth: s.auth != nil, View: true, Admin: true, Cluster: s.engine.Snapshot() != nil,
-		Creates: true, May: mayOf(nil, q),
+		Creates: true, Looks: true, May: mayOf(nil, q),
 	}
 	if s.auth != nil {
 		who, err := s.principal(r, secret)
@@ -138,7 +139,8 @@ func (s *Server) session(r *http.Request, secret string) Session {
 		if topic := q.Get("topic"); topic != "" {
 			some = auth.SomeChannel(topic)
 		}
-		out.Creates, out.May = auth.May(who, auth.Admin, some), mayOf(who, q)
+		out.Creates, out.Looks = auth.May(who, auth.Admin, some), auth.May(who, auth.View, some)
+		out.May = mayOf(who, q)
 	}
 	out.Node, out.Version = s.name(), s.opts.Version
 	return out

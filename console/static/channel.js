@@ -11,8 +11,7 @@ import { Settings } from "./settings.js";
 const most = 100; // messages in flight or deferred that are shown
 
 export function Channel({ topic, channel, session }) {
-	const sees = useMay(session, topic)?.view; // what the topic's grants allow is enough for the numbers
-	const may = useMay(session, topic, channel);
+	const may = useMay(session, topic, channel), sees = may?.view;
 	const look = useLook(sees && path("/channels", { topic, channel, clients: "true", dead_letters: "true" }));
 	const history = useLook(sees && path("/history", { topic, channel }), 5000);
 	const c = look.data?.channels[0], dead = c?.dead_letter_topic;
@@ -26,7 +25,6 @@ export function Channel({ topic, channel, session }) {
 			${channel}</span> <${Marks} of=${c} /></h1>
 		<${Trouble} error=${look.data ? null : look.error} />
 		<${Missing} of=${look.data?.missing} unserved=${look.data?.unserved_partitions} />
-		${sees === false && html`<${Lacks} may=${{}} of="topic" />`}
 		${look.data && !c && html`<p class="empty">There is no such channel on the nodes that answer.</p>`}
 		${c && html`
 		<${Facts} of=${[

@@ -4,11 +4,11 @@ import { useEffect, useState } from "./vendor/hooks.mjs";
 import { doubt, get, links, path } from "./api.js";
 import { html } from "./ui.js";
 
-const everything = { publish: true, subscribe: true, view: true, admin: true, creates: true };
+const everything = { publish: true, subscribe: true, view: true, admin: true, creates: true, looks: true };
 const period = 2000; // ms until a node that did not answer is asked again
 
 // useMay returns what the client may do with a topic, or with a channel of it: {publish, subscribe, view, admin,
-// creates}; creates is about channels of some names. It is undefined until the node has answered, and without a topic.
+// creates, looks}; creates and looks are about channels of some names. It is undefined until the node has answered, and without a topic.
 export function useMay(session, topic, channel) {
 	const where = session.auth && topic ? path("/session", { topic, channel }) : "";
 	const [known, set] = useState({});
@@ -20,7 +20,7 @@ export function useMay(session, topic, channel) {
 			if (stop.signal.aborted) return;
 			links.delete(where);
 			if (s.auth && !s.name) doubt(); // nobody is logged in any more
-			else set({ where, may: { ...s.may, creates: s.creates } });
+			else set({ where, may: { ...s.may, creates: s.creates, looks: s.looks } });
 		}, (error) => {
 			if (stop.signal.aborted) return;
 			links.set(where, { since, error });

@@ -15,7 +15,8 @@ export function Topic({ topic, session }) {
 	const offset = Number(at) || 0;
 	const may = useMay(session, topic);
 	const seen = (name, query) => may?.view && path(name, { topic, ...query });
-	const channels = useLook(seen("/channels", { offset: offset || undefined, count: pageSize }));
+	// Who may look at some channels only is told of these.
+	const channels = useLook(may?.looks && path("/channels", { topic, offset: offset || undefined, count: pageSize }));
 	const own = useLook(seen("/stats", { format: "json", include_clients: "false", include_mem: "false" }));
 	const history = useLook(seen("/history"), 5000);
 	const { data } = channels;
@@ -56,11 +57,11 @@ export function Topic({ topic, session }) {
 			onOffset=${setOffset} />`}
 		${may.creates && html`<${NewChannel} session=${session} topic=${topic} done=${channels.again} />`}
 		${session.cluster && html`<${Partitions} topic=${topic} admin=${session.admin} />`}`}
-		${may?.publish && (data || !may.view) && html`<${Part} title="Publish">
+		${may?.publish && (data || !may.looks) && html`<${Part} title="Publish">
 			${() => html`<${Publish} topic=${topic} />`}<//>`}
 		${data && may.admin && html`<${Part} title="Peek at stored messages">
 			${() => html`<${Peek} where="/topic/peek" of=${{ topic }} />`}<//>`}
-		${data && html`<${Part} title="Settings">${() => html`<${Settings} where=${path("/topic/settings",
+		${data && may.view && html`<${Part} title="Settings">${() => html`<${Settings} where=${path("/topic/settings",
 			{ topic })} kind="topic" readOnly=${!may.admin} />`}<//>`}
 		<${Lacks} may=${may} of="topic" />
 		${data && may.admin && html`<section class="actions" aria-label="Change the topic">

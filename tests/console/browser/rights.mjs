@@ -102,7 +102,7 @@ async function owner(t, page) {
 	await offers(t, page, "somebody else's topic", []);
 	await seen(t, page, "topic-of-others");
 	await go(page, "#/topics/payments/c");
-	await page.getByText("Your token may not look at this topic.").waitFor();
+	await page.getByText("Your token may neither look into this channel nor change it.").waitFor();
 	await go(page, "#/topics/orders");
 	await row(page, "ok").first().waitFor();
 	await page.getByRole("button", { name: "Pause" }).waitFor();
