@@ -25,6 +25,7 @@ export function Channel({ topic, channel, session }) {
 			${channel}</span> <${Marks} of=${c} /></h1>
 		<${Trouble} error=${look.data ? null : look.error} />
 		<${Missing} of=${look.data?.missing} unserved=${look.data?.unserved_partitions} />
+		${sees === false && html`<${Lacks} may=${{}} of="channel" />`}
 		${look.data && !c && html`<p class="empty">There is no such channel on the nodes that answer.</p>`}
 		${c && html`
 		<${Facts} of=${[

@@ -56,7 +56,7 @@ export function Topic({ topic, session }) {
 		${(data.count > pageSize || offset > 0) && html`<${Pager} of=${data} offset=${offset} count=${pageSize}
 			onOffset=${setOffset} />`}
 		${may.creates && html`<${NewChannel} session=${session} topic=${topic} done=${channels.again} />`}
-		${session.cluster && html`<${Partitions} topic=${topic} admin=${session.admin} />`}`}
+		${session.cluster && may.view && html`<${Partitions} topic=${topic} admin=${session.admin} />`}`}
 		${may?.publish && (data || !may.looks) && html`<${Part} title="Publish">
 			${() => html`<${Publish} topic=${topic} />`}<//>`}
 		${data && may.admin && html`<${Part} title="Peek at stored messages">
