@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,7 +14,7 @@ import (
 
 // newLog returns a Log and what it writes, for use within synctest.
 func newLog(level slog.Level) (*Log, func() []string) {
-	var text bytes.Buffer
+	var text written
 	l := New(slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{
 		Level: level,
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -25,12 +26,30 @@ func newLog(level slog.Level) (*Log, func() []string) {
 	})))
 	return l, func() (lines []string) {
 		synctest.Wait()
-		if text.Len() > 0 {
-			lines = strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
+		if all := text.take(); all != "" {
+			lines = strings.Split(strings.TrimSuffix(all, "\n"), "\n")
 		}
-		text.Reset()
 		return lines
 	}
+}
+
+// written is what was written, by several goroutines. mu guards text.
+type written struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (w *written) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.Write(p)
+}
+
+func (w *written) take() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	defer w.text.Reset()
+	return w.text.String()
 }
 
 func expect(t *testing.T, what string, got []string, want ...string) {
