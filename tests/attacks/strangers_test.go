@@ -96,6 +96,7 @@ var byStrangers = map[string]*attack{
 		other: func(n *node) error { return n.getsIn("/stats?format=json&topic=good") },
 	},
 	shares.UnreadAnswers.Name: {
+		late:  true,
 		flags: []string{"--open-pages"},
 		setUp: func(n *node) {
 			for i := range 200 {
