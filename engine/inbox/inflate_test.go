@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -115,8 +116,9 @@ func TestInflationWaitsWithoutMemory(t *testing.T) {
 		if err := l.Inflation.budget.TryTake("a", 1<<20); err != nil {
 			t.Fatal(err)
 		}
-		made, fresh := 0, scratches.New
-		scratches.New = func() any { made++; return fresh() }
+		var made atomic.Int64
+		fresh := scratches.New
+		scratches.New = func() any { made.Add(1); return fresh() }
 		defer func() { scratches.New = fresh }()
 		body := s2.Encode(nil, batch.AppendRecord(nil, &batch.Record{Body: make([]byte, 500<<10)}))
 		var all sync.WaitGroup
@@ -128,8 +130,8 @@ func TestInflationWaitsWithoutMemory(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if made > 0 {
-			t.Errorf("%d of 50 batches that wait hold memory", made)
+		if n := made.Load(); n > 0 {
+			t.Errorf("%d of 50 batches that wait hold memory", n)
 		}
 		l.Inflation.budget.Give("a", 1<<20)
 		all.Wait()
