@@ -26,8 +26,7 @@ type TokenUse struct {
 	// full, who has more than Options.TokenShare of it stores nothing more.
 	StoredBytes int64
 	// OfLimit is the part of a limit of the node that they take, 0 to 1, without the disk: of that of which they take the
-	// most. At
-	// Options.TokenShare, requests that would add to it are refused.
+	// most. At Options.TokenShare, requests that would add to it are refused.
 	OfLimit float64
 }
 

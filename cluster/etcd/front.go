@@ -38,7 +38,7 @@ func newFront(g *gate, socket string, writeLimit time.Duration) *front {
 	return f
 }
 
-// refuse lets nobody in any more. What was let in goes on.
+// refuse lets no connection in any more. Those that were let in go on.
 func (f *front) refuse() { _ = f.gate.Close() }
 
 // close ends all connections.

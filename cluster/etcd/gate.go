@@ -43,8 +43,9 @@ func places(limit int) (unproven, guests int) {
 }
 
 // gate is a listener whose Accept returns only connections that have proved something: the TLS handshake is over, with
-// a certificate of the cluster, or without TLS a request has begun. Who has not done so by proofTime goes; of too many
-// the oldest goes of the address that has the most, before and after the proof. front and showEmpty have gates.
+// a certificate of the cluster, or without TLS a request has begun. A connection that has not done so by proofTime is
+// closed; of too many, the oldest of the address that has the most, before and after the proof. front and showEmpty
+// have gates.
 type gate struct {
 	ln     net.Listener
 	config *tls.Config // nil: no TLS
@@ -101,6 +102,7 @@ func (g *gate) Close() error {
 		_ = nc.Close()
 	}
 	g.all.Wait()
+	g.log.Close() // it tells what it has only counted
 	return err
 }
 

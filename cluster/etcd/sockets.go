@@ -15,7 +15,7 @@ var socketNames = [...]string{peerFront: "peer", clientFront: "client"}
 const socketsDir = "sockets"
 
 // sockets are those at which etcd listens. They have names only while it starts: nobody but this process reaches them,
-// and who copies the directory of a node that was killed finds none. Who has started etcd uses it.
+// and a copy of the directory of a node that was killed has none. The goroutine that has started etcd uses it.
 type sockets struct {
 	dir  *os.File
 	ends []*os.File // by front; none: the sockets have kept their names
