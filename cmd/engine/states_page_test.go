@@ -239,16 +239,7 @@ var nodeStates = []bringsAbout{
 	{[]string{"dead", "under replicated", "below min_isr"}, func(w *stateWorld) func() {
 		w.must("channel", "create", "orders", "owes")
 		w.must("channel", "set", "orders", "owes", "--max-attempts", "1", "--dead-letter", "strict")
-		// If n3 led it, nobody could serve it. The cluster gives a leadership back to who is preferred, so n3 is killed as
-		// soon as it does not lead.
-		if w.leader("strict") == "n3" {
-			w.must("cluster", "transfer-leader", "strict", "0")
-			end := time.Now().Add(patience.Or(90 * time.Second))
-			for w.leader("strict") == "n3" && time.Now().Before(end) {
-				time.Sleep(10 * time.Millisecond)
-			}
-		}
-		w.kill("n3")
+		w.kill(w.followerOf("strict"))
 		// An outbox that is stuck for another reason is the same state: the dead-letter topic has too few replicas.
 		stop := w.consume("owes", func(m *nsq.Message) { m.RequeueWithoutBackoff(0) })
 		w.store("orders", "x")
@@ -257,7 +248,11 @@ var nodeStates = []bringsAbout{
 		return nil
 	}},
 	{[]string{"leaderless", "store silent"}, func(w *stateWorld) func() {
-		w.kill("n2")
+		for _, name := range []string{"n2", "n3"} {
+			if !w.dead[name] {
+				w.kill(name)
+			}
+		}
 		return nil
 	}},
 }
@@ -312,12 +307,22 @@ func (w *stateWorld) refuses(topic, body string) bool {
 	return reply.StatusCode != http.StatusOK
 }
 
-// leader returns the node that leads partition 0 of a topic.
-func (w *stateWorld) leader(topic string) string {
+// followerOf returns n2 or n3, whichever does not lead partition 0 of a topic and will not be made its leader.
+func (w *stateWorld) followerOf(topic string) string {
 	w.t.Helper()
-	var all admin.Topics
-	must(w.t, json.Unmarshal([]byte(w.get("/cluster/topics?topic=" + topic)[0]), &all))
-	return all.Topics[0].Partitions[0].Leader
+	for end := time.Now().Add(patience.Or(90 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
+		var all admin.Topics
+		must(w.t, json.Unmarshal([]byte(w.get("/cluster/topics?topic=" + topic)[0]), &all))
+		p := all.Topics[0].Partitions[0]
+		switch leader := p.Leader; {
+		case leader == p.Replicas[0] && leader == "n3":
+			return "n2"
+		case leader == p.Replicas[0]: // nobody gives it back to another
+			return "n3"
+		case time.Now().After(end):
+			w.t.Fatalf("%s leads topic %s for long, and not %s", leader, topic, p.Replicas[0])
+		}
+	}
 }
 
 func (w *stateWorld) kill(node string) {

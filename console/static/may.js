@@ -8,7 +8,8 @@ const everything = { publish: true, subscribe: true, view: true, admin: true, cr
 const period = 2000; // ms until a node that did not answer is asked again
 
 // useMay returns what the client may do with a topic, or with a channel of it: {publish, subscribe, view, admin,
-// creates, looks}; creates and looks are about channels of some names. It is undefined until the node has answered, and without a topic.
+// creates, looks}; creates and looks are about channels of some names. It is undefined until the node has answered, and
+// without a topic.
 export function useMay(session, topic, channel) {
 	const where = session.auth && topic ? path("/session", { topic, channel }) : "";
 	const [known, set] = useState({});
