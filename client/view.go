@@ -404,9 +404,6 @@ func (v *view) question(l *link, topics []string, create bool) error {
 	v.mu.Unlock()
 	m := wire.MetadataRequest{Topics: topics, Create: create}
 	p, err := l.ask(ctx, wire.TypeMetadata, m.AppendTo(nil))
-	if errors.Is(err, ErrUnauthorized) {
-		l.conn.Abort(err) // the token was good before; the next connection asks for a new one
-	}
 	if err != nil {
 		return err
 	}

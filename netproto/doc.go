@@ -55,6 +55,6 @@
 // partition's single goroutine would then be stuck in write(2) for as long as the peer likes, and frames that come
 // close together would cost a write each.
 //
-// The package limits memory per connection: about 170 KiB when idle, plus at most MaxQueueBytes and MaxHeldBytes. The
+// The package limits memory per connection: about 130 KiB when idle, plus at most MaxQueueBytes and MaxHeldBytes. The
 // caller limits how many connections there are (see [Serve]).
 package netproto

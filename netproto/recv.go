@@ -46,7 +46,6 @@ type reader struct {
 func (in *reader) init(c *Conn) {
 	in.c, in.need, in.allowance = c, HeaderBytes, c.o.MaxStrangerBytes
 	in.buf = newRecvBuf(c, RecvBufBytes)
-	in.burst = make([]Received, 0, MaxBurstCount)
 	in.attempt = in.tryRead
 	in.heard = time.Now()
 }

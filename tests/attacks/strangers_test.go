@@ -82,7 +82,7 @@ var byStrangers = map[string]*attack{
 		},
 	},
 	shares.CostlyAnswers.Name: {
-		late:  true,
+		waits: true,
 		flags: []string{"--open-pages"},
 		setUp: func(n *node) {
 			for i := range 200 {

@@ -63,6 +63,9 @@ var byTenants = map[string]*attack{
 		run: func(a *assault) {
 			a.often(1200, func(i int) {
 				if i%4 == 0 {
+					if a.mayConnect() != nil {
+						return
+					}
 					c, err := nativeClient(attacker, a.node.Native, "mallory")
 					if err != nil {
 						return
@@ -260,7 +263,7 @@ var byTenants = map[string]*attack{
 		},
 	},
 	shares.Traces.Name: {
-		late:  true,
+		waits: true,
 		setUp: func(n *node) { n.fill("mallory", 30) },
 		run: func(a *assault) {
 			c := client(attacker)

@@ -2,7 +2,7 @@
 // clients come back at once, their signatures (5 ms each with RSA-4096) would take every processor for minutes, and
 // clients that have lost patience would be computed for nothing. So only a few are computed at a time; the newest goes
 // first, because its client still waits; one that has waited as long as clients do is refused, before anything of it
-// was computed; and half of the time is left to all other work.
+// was computed; and most of the time is left to all other work.
 package handshakes
 
 import (
@@ -35,8 +35,9 @@ var ErrBusy = errors.New("more TLS clients come than this node can compute hands
 	"was taken, and it may try again")
 
 // Gate lets handshakes pass: each holds a slot from its ClientHello until its signature is there or it waits for bytes
-// of its client. A slot then rests for as long as it was held, so the slots, one for each processor that Go uses, take
-// half of the processors' time at most. Any goroutine may call its methods. mu is a leaf; its holders call nothing.
+// of its client. There is one slot for every two processors that Go uses, so that other work always finds one without a
+// signature on it, and a slot rests half as long as it was held, so that all take a third of the processors' time. Any
+// goroutine may call its methods. mu is a leaf; its holders call nothing.
 type Gate struct {
 	most     int // handshakes that wait at a time; for one beyond it the one that has waited longest is refused
 	patience time.Duration
@@ -57,7 +58,7 @@ type Counts struct {
 
 // New returns a Gate at which at most so many handshakes wait.
 func New(most int, log *sparing.Log) *Gate {
-	return &Gate{most: most, patience: Patience, log: log, free: runtime.GOMAXPROCS(0)}
+	return &Gate{most: most, patience: Patience, log: log, free: max(1, runtime.GOMAXPROCS(0)/2)}
 }
 
 // Counts returns how many handshakes wait now, and what became of the others so far.
@@ -138,7 +139,7 @@ func (t *turn) leave() {
 		return
 	}
 	t.held = false
-	rest := min(time.Since(t.since), maxRest)
+	rest := min(time.Since(t.since)/2, maxRest)
 	g.mu.Unlock()
 	time.AfterFunc(rest, g.serve)
 }
