@@ -74,8 +74,9 @@ func (r *release) contents(ctx context.Context, binary, sbom, licences, pages st
 	return all, nil
 }
 
-// documents are README.md and all that its links lead to: docs, the other documents at the top of the source, and the
-// descriptions of formats. They are in the same places to each other as in the source, so that the links work.
+// documents are README.md and all that its links lead to: docs without their tests, the other documents at the top of
+// the source, and the descriptions of formats. They are in the same places to each other as in the source, so that the
+// links work.
 func (r *release) documents(ctx context.Context) (all []entry, err error) {
 	list, err := output(ctx, r.source, "git", "ls-files", "*.md", "docs")
 	if err != nil {
@@ -83,7 +84,8 @@ func (r *release) documents(ctx context.Context) (all []entry, err error) {
 	}
 	for _, name := range strings.Split(list, "\n") {
 		below := strings.HasPrefix(name, "docs/")
-		if filepath.Ext(name) == ".go" || !below && strings.Contains(name, "/") && filepath.Base(name) != "FORMAT.md" {
+		test := filepath.Ext(name) == ".go" && !strings.HasPrefix(name, "docs/clients/examples/")
+		if test || !below && strings.Contains(name, "/") && filepath.Base(name) != "FORMAT.md" {
 			continue
 		}
 		all = append(all, entry{path: "/usr/share/doc/penstock/" + name, from: filepath.Join(r.source, name)})

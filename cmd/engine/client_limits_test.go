@@ -65,7 +65,7 @@ func TestClientsGiveUpBeforeTheChannel(t *testing.T) {
 	}
 	for page, words := range map[string]string{
 		"clients/go.md": "MaxAttempts = 0", "clients/python.md": "max_tries=0", "clients/javascript.md": "maxAttempts",
-		"channels.md": "`MaxAttempts`", "replacing-nsqd.md": "`MaxAttempts`",
+		"retries.md": "`MaxAttempts`", "replacing-nsqd.md": "`MaxAttempts`",
 	} {
 		data, err := os.ReadFile("../../docs/" + page)
 		if err != nil || !strings.Contains(string(data), words) {

@@ -23,7 +23,7 @@ import (
 	"penstock/internal/clip"
 )
 
-// Exit codes. They are documented in README.md and may not change their meaning.
+// Exit codes. They are documented in docs/reference/commands.md and may not change their meaning.
 const (
 	exitOther   = 1
 	exitUsage   = 2

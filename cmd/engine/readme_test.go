@@ -38,7 +38,7 @@ func TestReadmeRuns(t *testing.T) {
 			runProgram(t, strings.NewReplacer("127.0.0.1:4150", p.nsq, "127.0.0.1:4250", p.native()).Replace(m[2]))
 		})
 	}
-	if ran < 2 {
+	if ran < 3 {
 		t.Errorf("README.md has only %d programs", ran)
 	}
 }
@@ -57,15 +57,17 @@ func shell(t *testing.T, dir, commands string, env ...string) string {
 
 // programImports are the packages that programs in README use, by the name in front of the dot.
 var programImports = map[string]string{
-	"client": "penstock/client", "context": "context", "fmt": "fmt", "log": "log", "nsq": "github.com/nsqio/go-nsq",
+	"client": "penstock/client", "context": "context", "engine": "penstock/engine", "fmt": "fmt", "log": "log",
+	"nsq": "github.com/nsqio/go-nsq",
 }
 
-// runProgram completes a program, and runs it until it has printed the message that it has published.
+// runProgram completes a program, with the function check that programs in README call, and runs it in a directory of
+// its own until it has printed the message that it has published.
 func runProgram(t *testing.T, code string) {
 	var b bytes.Buffer
 	b.WriteString("package main\n\nimport (\n")
-	body := "\tctx := context.Background()\n\t_ = ctx\n" + code +
-		"\tif err != nil {\n\t\tlog.Fatal(err)\n\t}\n\tselect {}\n"
+	body := "\tctx := context.Background()\n\t_ = ctx\n" + code + "\tcheck(err)\n\tselect {}\n}\n\n" +
+		"func check(err error) {\n\tif err != nil {\n\t\tlog.Fatal(err)\n\t}\n"
 	for name, path := range programImports {
 		if regexp.MustCompile(`\b` + name + `\.[A-Z]`).MatchString(body) {
 			b.WriteString("\t\"" + path + "\"\n")
@@ -77,6 +79,7 @@ func runProgram(t *testing.T, code string) {
 	must(t, os.WriteFile(source, b.Bytes(), 0o600))
 	shell(t, "", "go build -o "+program+" "+source)
 	cmd := exec.Command(program)
+	cmd.Dir = dir
 	out, err := cmd.StdoutPipe()
 	must(t, err)
 	cmd.Stderr = cmd.Stdout
