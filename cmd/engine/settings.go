@@ -106,7 +106,7 @@ func nodeSettings(n *node) []*setting {
 			"HOST:PORT to listen on for nsqlookupd's HTTP API; off disables it"),
 		row("lookup-tcp-address", "", text(&n.nsq.LookupTCPAddress),
 			"HOST:PORT for stock nsqds that register, without a proof; off disables it; empty means 127.0.0.1:4160 if "+
-				"lookup-address is its default and clients need no tokens"),
+				"lookup-address is its default and clients need no tokens, otherwise off"),
 		row("native-address", "", text(&n.nsq.NativeAddress),
 			"HOST:PORT for native clients; off disables it; empty means 127.0.0.1:4250 if nsq-address is its default, "+
 				"otherwise off"),
