@@ -57,17 +57,19 @@ func (o *operator) channelSetCommand() *cobra.Command {
 		"messages that have this header. A message matches if one rule matches, with --filter-all if all rules match. The\n" +
 		"channel delivers the messages that match, with --filter-invert those that do not. All others count as confirmed."
 	set = cmd.Flags()
-	set.StringVar(&f.order, "order", "none", "order of delivery: none; partition: one message per partition in flight; "+
-		"key: one message per key in flight; declared: like partition, but only for consumers that use SUB_ORDERED")
+	set.StringVar(&f.order, "order", "none",
+		"order of delivery: none; partition or key: one message of each in flight; declared: like partition, for "+
+			"consumers that use SUB_ORDERED")
 	set.StringVar(&f.keyHeader, "key-header", "", "header that holds the key; empty means "+core.DefaultKeyHeader)
 	set.IntVar(&f.maxAttempts, "max-attempts", 0,
 		"number of deliveries after which a message is moved to the dead-letter topic; 0 means no limit")
 	set.StringVar(&f.deadLetter, "dead-letter", "", "dead-letter topic; empty means TOPIC"+core.DeadLetterSuffix)
-	set.Uint32Var(&f.rate, "rate", 0, "maximum messages to deliver per second in the whole channel, of which each node "+
-		"has the share of the partitions that it leads; 0 means no limit")
-	set.Uint32Var(&f.maxInFlight, "max-in-flight", 0, "maximum messages in flight in the whole channel, of which each "+
-		"partition has a share in a cluster, so at least as many as the topic has partitions there; 0 means as many as "+
-		"consumers ask for")
+	set.Uint32Var(&f.rate, "rate", 0,
+		"maximum messages to deliver per second in the channel, of which each node has the share that it leads; 0 means "+
+			"no limit")
+	set.Uint32Var(&f.maxInFlight, "max-in-flight", 0,
+		"maximum messages in flight in the channel; in a cluster each partition has a share; 0 means as many as consumers "+
+			"ask for")
 	set.IntVar(&f.sampleRate, "sample-rate", 0, "percentage of messages to deliver, 1 to 99; 0 means all")
 	set.StringArrayVar(&f.rules, "filter", nil,
 		"RULE that messages must match; repeat the flag for several rules. Existing rules are replaced")

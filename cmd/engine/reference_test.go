@@ -144,10 +144,6 @@ func TestSettingsPage(t *testing.T) {
 	ofObject(t, &b, meta.TopicSettings{}, "topic", "set")
 	b.WriteString(strings.ReplaceAll(channelIntro, "'", "`"))
 	ofObject(t, &b, core.ChannelSettings{}, "channel", "set")
-	b.WriteString("\n## The names in files and in the environment\n\n| flag | TOML | environment |\n|---|---|---|\n")
-	for _, s := range c.settings {
-		fmt.Fprintf(&b, "| `--%s` | `%s` | `%s` |\n", s.name, s.key(), s.env())
-	}
 	generated(t, "settings.md", b.String())
 }
 

@@ -71,13 +71,12 @@ func clusterRows(c *clusterSettings) []*setting {
 		row("cluster-address", "", text(&c.address),
 			"HOST:PORT to listen on for the other nodes of the cluster; empty means a single node"),
 		row("cluster-max-handshakes", "64", count(&c.maxHandshakes, 1),
-			"maximum number of connections to cluster-address that have not shown yet that they come from a node of the "+
-				"cluster; the oldest of the address that has the most is closed for a newer one"),
+			"maximum number of connections to cluster-address that have not proved yet that they come from a node"),
 		row("cluster-name", "penstock", text(&c.name),
 			"name of the cluster; clusters that share an etcd need different names"),
 		row("cluster-peers", "", text(&c.peers),
-			"NAME=HOST:PORT,... of the one, three or five nodes that run the embedded etcd; NAME is a node's node-id and "+
-				"HOST:PORT its cluster-address; its etcd uses the next two ports"),
+			"NAME=HOST:PORT,... (node-id and cluster-address) of the one, three or five nodes that run etcd, on the next two "+
+				"ports"),
 		row("lease", "3s", duration(&c.lease, time.Second),
 			"a node that has been silent for this long is considered dead; the node itself stops serving before that"),
 		row("replicas", "3", count(&c.replicas, 1),
@@ -85,15 +84,14 @@ func clusterRows(c *clusterSettings) []*setting {
 		row("rack", "", text(&c.rack),
 			"name of the rack or zone in which this node stands; the replicas of a partition are spread over the racks"),
 		row("rebalance-after", "30m", duration(&c.rebalance.after, 0),
-			"spread replicas anew when a node has joined, or the only node that is away has been away, for this long; 0s "+
-				"means only when engine cluster rebalance says so"),
+			"spread replicas anew when a node has joined, or the only missing one has been away, for this long; 0s means "+
+				"only on command"),
 		row("rebalance-moves", "4", count(&c.rebalance.moves, 1),
 			"maximum number of partitions that a rebalance copies at the same time"),
 		row("replica-lag-max", "2s", duration(&c.lagMax, time.Millisecond),
 			"a replica that has been behind for this long is removed from the in-sync replicas"),
 		row("catch-up-bytes-per-second", "0", size64(&c.replication.CatchUpBytesPerSec, 0),
-			"maximum bytes of old messages to send per second to one replica that is catching up, in addition to newly "+
-				"published ones; 0 means no limit"),
+			"maximum bytes of old messages per second to one replica that is catching up; 0 means no limit"),
 		row("join-timeout", "2m", duration(&c.joinTimeout, time.Millisecond),
 			"maximum time to wait for a majority of etcd at startup"),
 		row("leave-timeout", "3s", duration(&c.leaveTimeout, time.Millisecond),
@@ -105,25 +103,24 @@ func clusterRows(c *clusterSettings) []*setting {
 func trustRows(c *clusterSettings) []*setting {
 	return []*setting{
 		row("cluster-secret-file", "", text(&c.trust.SecretFile),
-			"file with the secret that all nodes of the cluster share, at least 32 random characters; while it is replaced, "+
-				"the other secret stands on a second line"),
+			"file with the secret that all nodes share, at least 32 random characters; while it is replaced, a second line "+
+				"has the other"),
 		row("cluster-tls-ca", "", text(&c.trust.CA),
-			"PEM file with the authority of the nodes' certificates, which the embedded etcd reads only at the start; "+
-				"engine cluster init-tls makes one"),
+			"PEM file with the authority of the nodes' certificates; engine cluster init-tls makes one"),
 		row("cluster-tls-cert", "", text(&c.trust.Cert),
 			"PEM file with this node's certificate for the other nodes and the embedded etcd"),
 		row("cluster-tls-key", "", text(&c.trust.Key),
 			"PEM file with the private key for cluster-tls-cert"),
 		row("cluster-tls-names", string(trust.NamesOfNodes), choice((*string)(&c.trust.Names), string(trust.NamesOfNodes),
 			string(trust.NamesRequired), string(trust.NamesIgnored)),
-			"whether a certificate speaks only for the nodes that it names as its subject (CN) or as DNS names. auto: if it "+
-				"names nodes of the cluster; required: always; ignored: never, each speaks for every node"),
+			"whether a certificate speaks only for the nodes that it names: auto: if it names nodes of the cluster; "+
+				"required: always; ignored: never"),
 		row("cluster-tls-nodes", "", text(&c.tlsNodes),
-			"NAME,... of further nodes, with * and ?, whose certificates reach the embedded etcd on this node before they have "+
-				"joined; only with cluster-tls-names = required, where others must be in cluster-peers or in the cluster"),
+			"NAME,... of nodes, with * and ?, whose certificates reach this node's etcd before they join; only with "+
+				"cluster-tls-names = required"),
 		row("cluster-insecure", "false", boolean(&c.insecure),
-			"start without secret and certificates although other machines can reach the cluster's ports: whoever reaches "+
-				"them can read and change everything"),
+			"start without secret and certificates although other machines can reach the cluster's ports, and change "+
+				"everything"),
 	}
 }
 
@@ -135,14 +132,12 @@ func etcdRows(c *clusterSettings) []*setting {
 		row("etcd-client-address", "", text(&c.etcdClient),
 			"HOST:PORT the embedded etcd listens on for its clients; empty means the port of cluster-address + 2"),
 		row("etcd-data-path", "", text(&c.etcdDataPath),
-			"directory of the embedded etcd; empty means etcd in data-path. Its member stops while this disk is full, and "+
-				"the node uses the others"),
+			"directory of the embedded etcd, whose member stops while this disk is full; empty means etcd in data-path"),
 		row("etcd-endpoints", "", text(&c.etcdEndpoints),
 			"HOST:PORT,... of an existing etcd to use instead of cluster-peers"),
 		row("etcd-user", "", text(&c.etcdUser), "user name for etcd-endpoints"),
 		row("etcd-password", "", text(&c.etcdPassword),
-			"password for etcd-endpoints, in ENGINE_ETCD_PASSWORD or the file of --config; refused on a command line, which "+
-				"everybody on the machine can read").kept(),
+			"password for etcd-endpoints; refused on a command line, which everybody on the machine can read").kept(),
 		row("etcd-password-file", "", text(&c.etcdPasswordFile),
 			"file with the password for etcd-endpoints that others on this machine may not read"),
 		row("etcd-ca-file", "", text(&c.etcdTLS.CA), "PEM file with etcd's certificate authority; empty means no TLS"),

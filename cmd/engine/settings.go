@@ -95,8 +95,8 @@ func nodeSettings(n *node) []*setting {
 	return []*setting{
 		row("data-path", "./data", text(&n.engine.DataPath), "data directory; created if missing"),
 		row("backup-path", "", text(&n.nsq.BackupPath),
-			"directory of this machine below which engine backup and POST /backup may write; / means anywhere; empty means "+
-				"the name of data-path with -backups behind it"),
+			"directory below which backups may be written; / means anywhere; empty means the name of data-path with -backups "+
+				"behind it"),
 		row("nsq-address", "127.0.0.1:4150", text(&n.nsq.TCPAddress), "HOST:PORT to listen on for the NSQ protocol"),
 		row("http-address", "127.0.0.1:4151", text(&n.nsq.HTTPAddress),
 			"HOST:PORT to listen on for nsqd's HTTP API; off disables it"),
@@ -105,12 +105,11 @@ func nodeSettings(n *node) []*setting {
 		row("lookup-address", "127.0.0.1:4161", text(&n.nsq.LookupAddress),
 			"HOST:PORT to listen on for nsqlookupd's HTTP API; off disables it"),
 		row("lookup-tcp-address", "", text(&n.nsq.LookupTCPAddress),
-			"HOST:PORT to listen on for stock nsqds that register as with nsqlookupd, without authentication; off disables "+
-				"it; empty means 127.0.0.1:4160 if lookup-address is its default and clients need no tokens, otherwise off; "+
-				"where they do, lookups of a topic of this cluster name only its own nodes"),
+			"HOST:PORT for stock nsqds that register, without a proof; off disables it; empty means 127.0.0.1:4160 if "+
+				"lookup-address is its default and clients need no tokens, otherwise off"),
 		row("native-address", "", text(&n.nsq.NativeAddress),
-			"HOST:PORT to listen on for Penstock's own clients, with TLS if tls-cert is set; off disables it; empty means "+
-				"127.0.0.1:4250 if nsq-address is its default, otherwise off"),
+			"HOST:PORT for native clients; off disables it; empty means 127.0.0.1:4250 if nsq-address is its default, "+
+				"otherwise off"),
 		row("inactive-producer-timeout", "5m", duration(&n.nsq.InactiveProducerTimeout, time.Millisecond),
 			"omit a registered nsqd from lookups when it has been silent for longer than this"),
 		row("lookupd-tcp-address", "", addresses(&n.nsq.LookupdTCPAddresses),
@@ -119,8 +118,8 @@ func nodeSettings(n *node) []*setting {
 		row("broadcast-address", "", announced(&n.nsq.BroadcastAddress),
 			"host name or IP address that is announced to clients; empty means this machine's host name"),
 		row("broadcast-tcp-port", "0", port(&n.nsq.Announced.TCP),
-			"port that is announced to clients of the NSQ protocol, with broadcast-address, where a port of another machine is "+
-				"mapped to nsq-address; 0 means the port of nsq-address"),
+			"port that is announced to NSQ clients, where one of another machine is mapped to nsq-address; 0 means the port "+
+				"of nsq-address"),
 		row("broadcast-http-port", "0", port(&n.nsq.Announced.HTTP),
 			"likewise for HTTP; 0 means the port of http-address"),
 		row("broadcast-native-port", "0", port(&n.nsq.Announced.Native),
@@ -149,8 +148,7 @@ func storageSettings(o *engine.Options) []*setting {
 		row("disk-failed-after", "30s", duration(&o.DiskFailedAfter, 100*time.Millisecond),
 			"when writes are pending and none completes for this long, treat the disk as failed and report it at /ping"),
 		row("scrub-interval", "168h", duration(&o.ScrubInterval, 0),
-			"how often to read and verify all segments, at 16 MiB/s at most; the commit log is verified at this interval too, "+
-				"but at least every hour; 0s disables both"),
+			"how often to verify all segments, at 16 MiB/s at most; the commit log at least every hour; 0s disables both"),
 		row("groups-in-flight", "2", count(&o.GroupsInFlight, 1),
 			"maximum number of commit groups being written to disk at once"),
 		row("min-segment-bytes", "1MiB", size64(&o.MinSegmentBytes, 4096),
@@ -200,12 +198,10 @@ func messageSettings(o *engine.Options) []*setting {
 		row("max-batch-bytes", "6MiB", size(&o.MaxBatchBytes, 1),
 			"maximum size of a stored batch: the bodies of one MPUB and a few bytes for each"),
 		row("max-inflation-ratio", "256", count(&o.MaxInflationRatio, 1),
-			"maximum factor by which a client's compressed input may grow when it is decompressed, beyond the first 4 MiB of "+
-				"an NSQ connection and 64 KiB of a native client's batch"),
+			"maximum factor by which compressed input may grow, beyond 4 MiB of an NSQ connection and 64 KiB of a native "+
+				"batch"),
 		row("max-inflated-bytes", "64MiB", size64(&o.MaxInflatedBytes, 1<<20),
-			"maximum memory for what native clients' compressed batches above 64 KiB grow to while they are verified; a token, "+
-				"or the address of clients without one, has a quarter at most, or one batch; further batches wait for "+
-				"admit-timeout"),
+			"maximum memory for what native clients' compressed batches above 64 KiB grow to while they are verified"),
 		row("max-header-bytes", "32KiB", size(&o.MaxHeaderBytes, 1),
 			"maximum total size of the names and values of a message's headers"),
 		row("max-topics", "20000", count(&o.MaxTopics, 1), "maximum number of topics"),
@@ -215,18 +211,15 @@ func messageSettings(o *engine.Options) []*setting {
 		row("max-channels", "1000", count(&o.MaxChannels, 1), "maximum number of channels per topic"),
 		row("max-consumers", "0", count(&o.MaxConsumers, 0), "maximum number of consumers per channel; 0 means no limit"),
 		row("max-ranges", "262144", count(&o.MaxRanges, 1),
-			"maximum number of confirmed ranges after the first unconfirmed message, per channel and partition; at the limit, "+
-				"no new messages are delivered"),
+			"maximum number of confirmed ranges per channel and partition; at the limit, no new messages are delivered"),
 		row("max-deferred", "1048576", count(&o.MaxDeferred, 1),
 			"maximum number of deferred messages per channel and partition"),
 		row("max-state-bytes", "0", size64(&o.MaxStateBytes, 0),
-			"maximum memory for the node's deferred messages and confirmed ranges, about 300 bytes for each deferred "+
-				"message and channel; at the limit, deferred messages and new channels are refused; 0 means a third of "+
-				"the memory that the process may use besides its buffers"),
+			"maximum memory for the node's deferred messages and confirmed ranges; 0 means a third of what the process may "+
+				"use besides its buffers"),
 		row("token-share", "50", count(&o.TokenShare, 1),
-			"percent of max-topics, max-partitions and max-state-bytes, and of a disk that is nine tenths full, that the "+
-				"topics may take which one token has made, unless the token administers the node (admin on *); 100 means that "+
-				"there are no shares"),
+			"percent of max-topics, max-partitions, max-state-bytes and a nearly full disk for the topics of one token; 100 "+
+				"means no shares"),
 		row("max-defer", "1h", duration(&o.MaxDefer, time.Millisecond),
 			"maximum delay of a deferred publish; at most 1176h, which are 49 days"),
 		row("msg-timeout", "1m", duration(&o.MsgTimeout, time.Millisecond),
@@ -240,8 +233,7 @@ func messageSettings(o *engine.Options) []*setting {
 			"maximum time a confirmation waits to be stored together with others"),
 		row("default-partitions", "1", count(&o.DefaultPartitions, 1), "number of partitions of a new topic"),
 		row("default-quota-bytes", "0", size64(&o.DefaultQuotaBytes, 0),
-			"quota-bytes of a topic that publishing or subscribing makes: the maximum size of the messages in a partition "+
-				"that some channel has not confirmed, beyond which publishing is refused; 0 means no quota"),
+			"quota-bytes of topics that publishing or subscribing makes; 0 means no quota"),
 		row("disable-auto-create", "false", boolean(&o.DisableAutoCreate),
 			"do not create topics and channels on first use"),
 	}
@@ -253,8 +245,7 @@ func clientSettings(o *nsq.Options, on *offers) []*setting {
 			"maximum number of client connections, of each protocol"),
 		row("max-body-bytes", "5MiB", size(&o.MaxBodyBytes, 1), "maximum size of the body of an MPUB or IDENTIFY command"),
 		row("max-rdy-count", "2500", count(&o.MaxRdyCount, 1),
-			"maximum RDY count of an NSQ client, which is told it; native consumers have limits of their own: 65536 messages "+
-				"and 1 GiB in flight to a subscription"),
+			"maximum RDY count of an NSQ client, which is told it"),
 		row("max-conn-in-flight-bytes", "16MiB", size(&o.MaxConnInFlightBytes, 4096),
 			"stop reading from a connection while more than this many bytes it has published are waiting to be stored"),
 		row("max-conn-in-flight-count", "65536", count(&o.MaxConnInFlightCount, 1),
@@ -276,9 +267,7 @@ func clientSettings(o *nsq.Options, on *offers) []*setting {
 		row("max-command-time", "1m", duration(&o.MaxCommandTime, time.Millisecond),
 			"disconnect a client that takes longer than this to send a complete command"),
 		row("max-large-input-bytes", "256MiB", size64(&o.MaxLargeInputBytes, 1<<20),
-			"maximum memory for NSQ commands of which 64 KiB, and HTTP bodies of which 16 KiB have arrived, on all "+
-				"connections together; a token, or the address of clients without one, has a quarter at most; further commands "+
-				"wait, and further bodies are refused"),
+			"maximum memory for large NSQ commands and HTTP bodies that are arriving, on all connections together"),
 		row("write-timeout", "30s", duration(&o.WriteTimeout, time.Millisecond),
 			"disconnect a client that reads none of its output for this long, or half as long again"),
 		row("snappy", "true", boolean(&on.snappy), "allow clients to use snappy compression"),
@@ -291,8 +280,8 @@ func clientSettings(o *nsq.Options, on *offers) []*setting {
 func latencySettings(n *node) []*setting {
 	return []*setting{
 		row("e2e-processing-latency-percentile", "", percentiles(&n.latencyPercentiles),
-			"percentile, such as 0.99, of the time from publish to FIN to show per channel in /stats; separate several with "+
-				"commas or repeat the flag; empty means not measured"),
+			"percentile, such as 0.99, of the time from publish to FIN to show per channel in /stats; empty means not "+
+				"measured"),
 		row("e2e-processing-latency-window-time", "10m", duration(&n.latencyWindow, time.Millisecond),
 			"time window that e2e-processing-latency-percentile covers"),
 	}
@@ -302,28 +291,23 @@ func securitySettings(o *nsq.Options, on *offers) []*setting {
 	t, a := &o.TLS, &o.Auth
 	return []*setting{
 		row("http-allowed-hosts", "", hosts(&o.AllowedHosts),
-			"host name without a port by which browsers may address this node, and whose pages may change something, besides "+
-				"IP addresses, localhost, this machine's host name and broadcast-address; separate several with commas or "+
-				"repeat the flag; * allows all"),
+			"host names by which browsers may address this node, besides IP addresses, localhost, this machine and "+
+				"broadcast-address; * allows all"),
 		row("open-pages", "false", boolean(&o.OpenPages),
-			"where there are tokens, show /stats, /metrics, /info and the lists of lookups to clients without one, too, as "+
-				"nsqadmin, nsq_stat and a Prometheus without credentials need it"),
+			"show /stats, /metrics, /info and the lists of lookups to clients without a token, too"),
 		row("http-idle-time", "11m", duration(&o.HTTPIdleTime, time.Second),
 			"close an HTTP connection on which nothing was asked for this long; longer than the balancer's in front of it"),
 		row("max-audit-entries", "1000", count(&o.MaxAuditEntries, 1),
-			"number of changes and refusals to keep in memory for GET /audit, and a quarter as many refusals of clients that "+
-				"proved nothing; the log has all changes"),
+			"number of changes and refusals to keep in memory for GET /audit"),
 		row("max-audit-bytes", "16MiB", size64(&o.MaxAuditBytes, 64<<10),
-			"how much of the audit to keep in the folder audit of data-path, where a restart finds it; half of it is for "+
-				"refusals of clients that proved nothing"),
+			"how much of the audit to keep in the folder audit of data-path, where a restart finds it"),
 		row("tls-cert", "", text(&t.CertFile),
 			"PEM file with the server's certificate; empty disables TLS"),
 		row("tls-key", "", text(&t.KeyFile), "PEM file with the private key for tls-cert"),
 		row("tls-root-ca-file", "", text(&t.RootCAFile),
 			"PEM file with the certificate authorities for client certificates; empty means this machine's"),
 		row("tls-client-auth-policy", "", choice(&t.ClientAuth, "", "require", "require-verify"),
-			"require: clients must present a certificate; require-verify: a certificate signed by an authority in "+
-				"tls-root-ca-file; both make TLS required"),
+			"require: clients must present a certificate; require-verify: one of tls-root-ca-file; both make TLS required"),
 		row("tls-required", "false", choice(&t.Required, "false", "tcp-https", "true"),
 			"true: refuse clients without TLS; tcp-https: refuse them on the NSQ protocol only"),
 		row("tls-min-version", "1.3", choice(&t.MinVersion, "1.2", "1.3"),
@@ -331,33 +315,27 @@ func securitySettings(o *nsq.Options, on *offers) []*setting {
 		row("tls-handshake-timeout", "5s", duration(&o.HandshakeTimeout, time.Millisecond),
 			"maximum duration of the TLS handshake of an NSQ or native connection"),
 		row("max-tls-handshakes", "1024", count(&o.MaxHandshakes, 1),
-			"maximum number of TLS handshakes, of all protocols, that wait until they are computed, for 1 s each; for one "+
-				"beyond it the one that has waited longest is refused"),
+			"maximum number of TLS handshakes, of all protocols, that wait until they are computed, for 1 s each"),
 		row("auth-file", "", text(&a.File), "TOML file with tokens and their permissions"),
 		row("auth-http-address", "", urls(&on.authAddresses),
-			"HOST:PORT or URL of a server that speaks NSQ's auth protocol; separate several with commas. One with a password "+
-				"is refused on a command line"),
+			"HOST:PORT or URL of a server that speaks NSQ's auth protocol; one with a password is refused on a command line"),
 		row("auth-http-address-file", "", text(&on.authFile),
 			"file with further addresses like auth-http-address, one on a line, that others on this machine may not read"),
 		row("readable-secrets", "false", boolean(&a.ReadableFiles),
-			"accept files of tokens, passwords, private keys, auth servers and the cluster's secret that everybody on this "+
-				"machine may read, but not change: for secrets that are mounted so that chmod cannot work and only the node "+
-				"sees them"),
+			"accept files of secrets that everybody on this machine may read, but not change: for mounts that only the node "+
+				"sees"),
 		row("auth-http-request-method", "GET", choice(&a.HTTPMethod, "GET", "POST"),
 			"HTTP method for requests to auth-http-address: GET or POST"),
 		row("max-unauthenticated-connections", "256", count(&o.MaxStrangers, 1),
-			"where AUTH is required, maximum number of NSQ connections, and of native ones, that have not sent it; for a "+
-				"further one the oldest of the address that has the most is closed"),
+			"where AUTH is required, maximum number of NSQ connections, and of native ones, that have not sent it"),
 		row("max-unauthenticated-bytes", "4KiB", size(&o.MaxStrangerBytes, 64),
-			"maximum size of the bodies of all commands that an NSQ connection sends before AUTH, where it is required; of "+
-				"all frames of a native one"),
+			"maximum size of all bodies (NSQ) or frames (native) that a connection sends before AUTH, where it is required"),
 		row("max-unauthenticated-time", "10s", duration(&o.StrangerTime, time.Millisecond),
 			"where AUTH is required, disconnect an NSQ or native connection that has not sent it after this time"),
 		row("auth-http-timeout", "5s", duration(&a.RequestTimeout, time.Millisecond),
 			"maximum time to wait for the answer of one auth-http-address"),
 		row("auth-hold-time", "5m", duration(&a.HoldTime, time.Second),
-			"how long a client goes on with the last answer about it after that has expired, while no auth-http-address "+
-				"answers, or they answer 5xx; 401 and 403 count at once"),
+			"how long a client goes on after the last answer about it has expired, while no auth-http-address answers"),
 	}
 }
 
@@ -378,7 +356,6 @@ func metricSettings(n *node) []*setting {
 		row("slow-commit", "500ms", duration(&n.engine.SlowCommit, time.Millisecond),
 			"count and log groups of the commit log that take this long to become durable"),
 		row("metrics-max-series", "10000", count(&n.nsq.MaxMetricSeries, 1),
-			"maximum number of series of topics and channels in /metrics; beyond it, each of their metrics shows one sum over "+
-				"all of them, until the node is restarted"),
+			"maximum number of series of topics and channels in /metrics; beyond it, each metric shows one sum"),
 	}
 }

@@ -141,7 +141,7 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 		must(t, err)
 		return string(data)
 	}
-	table, _, _ := strings.Cut(after(t, read("../../docs/operating.md"), "## What holds up a channel"), "\n## ")
+	table, _, _ := strings.Cut(after(t, read("../../docs/reference/states.md"), "## Channels"), "\n## ")
 	for _, tc := range []struct {
 		state, field, metric string
 		fault                string // the end of the words in engine cluster status

@@ -121,11 +121,11 @@ var (
 	tokenState = define(ofStorage, gauge, "token_state_bytes",
 		"What deferred messages and confirmations out of order of these topics cost in memory.", "token")
 	tokenStored = define(ofStorage, gauge, "token_stored_bytes",
-		"Bytes that the logs of these topics have on this node. When nine tenths of the disk are used, publishing is "+
-			"refused to those of a token that has more than token-share percent of it.", "token")
+		"Bytes that the logs of these topics have on this node; publishing is refused above token-share of a disk nine "+
+			"tenths full.", "token")
 	tokenOfLimit = define(ofStorage, gauge, "token_limit_ratio",
-		"The part of max-topics, max-partitions or the room for delayed messages that these topics take, whichever is the "+
-			"largest, 0 to 1. At token-share percent, requests that would add to it are refused.", "token")
+		"The largest part, 0 to 1, that these topics take of max-topics, max-partitions or the room for delayed messages.",
+		"token")
 	listedTopics = define(ofStorage, gauge, "listed_topics",
 		"Topics that this node lists, wherever their copies are.")
 	topicLimit = define(ofStorage, gauge, "listed_topics_limit",
@@ -135,12 +135,10 @@ var (
 	heapLimit = define(ofStorage, gauge, "heap_limit_bytes",
 		"What the process may use besides its buffers, by the limit that it found at its start; 0: none is known.")
 	copies = define(ofStorage, gauge, "copies",
-		"Copies of partitions on this node that are not whole: damaged (a range cannot be read), contested (it has messages "+
-			"that its leader's log lacks: an operator has to choose), short (it forgot what it had acknowledged, and has not "+
-			"caught up), shortened (it may lack what this node acknowledged).", "state")
+		"Copies on this node that are not whole: damaged (a range cannot be read), contested (an operator has to choose), "+
+			"short (its leader saw that it forgot), shortened (it may lack what this node acknowledged).", "state")
 	olderDirectory = define(ofStorage, gauge, "older_directory",
-		"1 since a start on another data directory than the node ran on last: an older state, or the original of a copy "+
-			"that ran on. This node's copies are compared with other replicas and fetched again.")
+		"1 since a start on an older state of the data directory, or on the original of a copy that ran on.")
 	unknownTopics = define(ofStorage, gauge, "unknown_topics",
 		"Topics of the data directory that the cluster does not know: their messages are kept and not served.")
 	asideCuts = define(ofStorage, gauge, "aside_cuts",
@@ -181,16 +179,16 @@ var (
 			"stored.")
 	logForgotten = define(ofStorage, gauge, "commit_log_forgotten",
 		"1 since a start that found that files of the commit log were gone, or that an older state of the disk had come "+
-			"back: this node's copies are compared with other replicas and fetched again.")
+			"back.")
 	groundLost = define(ofStorage, gauge, "ground_lost",
 		"1 since files of the data directory were removed, replaced or covered under the running node: nothing more is "+
-			"answered OK, and what was answered may be gone from this disk.")
+			"answered OK.")
 	readOnlyTopics = define(ofStorage, gauge, "read_only_topics",
 		"Topics of which partitions store nothing new here, because a part of their logs is missing, damaged or of a newer "+
 			"version.")
 	corruptions = define(ofStorage, gauge, "corruptions",
-		"Damaged data, by where it is: copies (of partitions, with a range that cannot be read now), recovery (found at the "+
-			"start), segments and commit_log (found by the scrub since the start).", "where")
+		"Damaged data: in copies (cannot be read now), found by recovery, in segments and commit_log (found by the scrub "+
+			"since the start).", "where")
 )
 
 // Of the clients of this node.
@@ -203,18 +201,16 @@ var (
 	connections = define(ofClients, gauge, "connections",
 		"Open connections of clients: nsq, http, https, lookup (HTTP), lookup_tcp (of nsqds that register), native.", "kind")
 	descriptorsRefused = define(ofClients, counter, "connections_without_descriptor_total",
-		"Connections of clients that were closed at once, because only the file descriptors were left that are reserved for "+
-			"the node's own files; see docs/limits.md.")
+		"Connections of clients that were closed at once, because only descriptors were left that are the node's own: see "+
+			"docs/limits.md.")
 	strangers = define(ofClients, gauge, "unauthenticated_connections",
 		"Open NSQ connections that must send AUTH and have not; the limit is max-unauthenticated-connections.")
 	knownConns = define(ofClients, gauge, "known_connections",
 		"Open connections of NSQ's and native clients whose token has a share of them (token-share).")
 	unprovenClosed = define(ofClients, counter, "unproven_connections_closed_total",
-		"Connections that had proved nothing and were closed for newer ones, at all ports: before AUTH, in a handshake, of "+
-			"HTTP without a request. Those of the address that has the most go.")
+		"Connections that had proved nothing and were closed for newer ones, at all ports.")
 	strangersRefused = define(ofClients, counter, "unauthenticated_refused_total",
-		"NSQ connections that were closed before AUTH: connections (there were too many such), bytes (a body was too "+
-			"large), time (no AUTH came in time).", "reason")
+		"NSQ connections that were closed before AUTH: connections (too many), bytes (a body was too large), time.", "reason")
 	largeInput = define(ofClients, gauge, "large_input_bytes",
 		"Bytes of commands above 64 KiB and HTTP bodies above 16 KiB that are under way; the limit is max-large-input-bytes.")
 	largeInputWaits = define(ofClients, counter, "large_input_waits_total",
@@ -229,8 +225,8 @@ var (
 	credentialsStale = define(ofClients, gauge, "credentials_stale",
 		"1: the certificates, keys, tokens or the secret on the disk cannot be used, and what was read before holds on.")
 	certificateExpiry = define(ofClients, gauge, "certificate_expiry_seconds",
-		"Time until the certificate ends that a setting names, of clients, of nodes and of etcd; below 0: it has ended. Of "+
-			"several authorities in a file, that of the next one that ends.", "setting")
+		"Time until the certificate ends that a setting names (of several authorities, the next one); below 0: it has "+
+			"ended.", "setting")
 	certificateValid = define(ofClients, gauge, "certificate_valid",
 		"0: the certificate that a setting names has ended, or is not valid yet by this machine's clock.", "setting")
 	handshakesWaiting = define(ofClients, gauge, "tls_handshakes_waiting",
@@ -251,11 +247,10 @@ var (
 		"Lines that clients, or connections to the port for nodes, caused, and of which the log has only the number, once a "+
 			"minute.", "by")
 	unreadAnswers = define(ofClients, gauge, "unread_answer_bytes",
-		"Statistics, metrics and traces that are made and that clients have not read yet; the limit is 128 MiB for clients "+
-			"without a token, for those with one, and for traces.")
+		"Statistics, metrics and traces that clients have not read yet.")
 	answersRefused = define(ofClients, counter, "costly_answers_refused_total",
-		"Requests for statistics, metrics and traces that were answered 503: late (others had all turns), unread (clients "+
-			"have not read what was made for them).", "reason")
+		"Requests for statistics, metrics and traces that were answered 503: late (no turn came), unread (clients do not "+
+			"read).", "reason")
 	auditNotWritten = define(ofClients, counter, "audit_not_written_total",
 		"Entries of the audit that the disk did not take: they are in memory, changes also in the log, and a restart "+
 			"forgets them.")
@@ -275,8 +270,8 @@ var (
 	nativeStrangers = define(ofClients, gauge, "native_unauthenticated_connections",
 		"Open native connections that must send Auth and have not; the limit is max-unauthenticated-connections.")
 	nativeTurnedAway = define(ofClients, counter, "native_connections_refused_total",
-		"Native connections that this node refused or ended: handshake (it failed, or there were too many connections), "+
-			"unauthenticated (there were too many such), time (no Auth came in time).", "reason")
+		"Native connections that were refused or ended: handshake, unauthenticated (too many), time (no Auth came in time).",
+		"reason")
 )
 
 // Of the cluster, as this node sees it.
@@ -294,8 +289,8 @@ var (
 	controller = define(ofCluster, gauge, "controller",
 		"1 on the node that decides about elections and replicas.")
 	partitions = define(ofCluster, gauge, "partitions",
-		"Copies on this node by the state of their partition. Led here: in_sync, under_replicated (a replica is missing), "+
-			"below_min_isr (nothing can be published). Else: following; leaderless (nobody is known to serve it).", "state")
+		"Copies on this node by the state of their partition: led here in_sync, under_replicated or below_min_isr; "+
+			"following; leaderless.", "state")
 	partitionsLed = define(ofCluster, gauge, "partitions_led",
 		"Partitions that this node leads.")
 	isrChanges = define(ofCluster, counter, "isr_changes_total",
@@ -311,12 +306,11 @@ var (
 	unconnected = define(ofCluster, gauge, "nodes_unconnected",
 		"Living nodes to which this node has had no connection for longer than a lease.")
 	clockDiffers = define(ofCluster, gauge, "clock_differs_seconds",
-		"How far this node's engine clock is ahead of that of another node, below 0: behind, as it was measured within five "+
-			"minutes; missing while it is not known, as of nodes of older versions.", "peer")
+		"How far this node's engine clock is ahead of that of another node, measured within five minutes; below 0: behind.",
+		"peer")
 	nodeConnsRefused = define(ofCluster, counter, "node_connections_refused_total",
-		"Connections to the node port that came to nothing: unproven (the peer did not prove that it belongs to the "+
-			"cluster), crowded (more than cluster-max-handshakes newer ones came before its handshake was over), incomplete "+
-			"(anything else, also a node that only looks whether this one runs).", "reason")
+		"Connections to the node port that came to nothing: unproven (no proof of the cluster), crowded (newer ones came), "+
+			"incomplete (anything else).", "reason")
 	framesRefused = define(ofCluster, counter, "frames_refused_total",
 		"Frames of other nodes that were dropped: no_copy (about a partition of which this node has no copy).", "reason")
 )
