@@ -15,7 +15,7 @@ COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
 BUILD_FLAGS := $(if $(filter giouring,$(RING)),$(GIOURING_FLAGS),-ldflags=-X=main.commit=$(or $(COMMIT),unknown))
 BUILD_FLAGS += $(if $(COMMIT),,-buildvcs=false)
 # Packages whose tests run under the race detector: everything with goroutines.
-RACE_PACKAGES ?= ./engine/... ./nsq/... ./native/... ./client ./cmd/... ./internal/... ./segment/... ./clog/... ./netproto/... ./replicate/... ./cluster ./cluster/admin ./cluster/kv/...
+RACE_PACKAGES ?= ./engine/... ./client ./cmd/... $(filter-out %/cluster/etcd,$(shell $(GO) list ./internal/...)) ./segment/... ./clog/... ./netproto/... ./replicate/...
 # Modules of their own in this tree; go's ./... leaves them out.
 MODULES := bench/peers client/otel packaging
 # A time (30s) or a count of inputs (10000x) for each fuzz target.
@@ -49,7 +49,7 @@ cluster: program ## build and start three nodes with their data in ./cluster-dat
 # Tests wait more than they work: three packages at once, and six tests of each, keep two cores busy. Those that take
 # longest begin first.
 test: ## run all tests
-	$(GO) test -p 3 -parallel 6 ./engine ./nsq ./tools/sim/world ./cmd/engine ./...
+	$(GO) test -p 3 -parallel 6 ./engine ./internal/server ./tools/sim/world ./cmd/engine ./...
 	for module in $(MODULES); do (cd $$module && $(GO) test ./...); done
 
 # One package at a time: the detector makes work of what waits, and tests have deadlines. -short: fewer random trials.
@@ -59,9 +59,9 @@ race: ## run the tests of the packages with goroutines under the race detector; 
 # Tests in which many locks meet, in a build whose mutexes know their order (internal/lock). The rest of engine's tests
 # takes the same locks and is left out for its time.
 lock-order: ## run tests whose mutexes panic when locks are taken out of order
-	$(GO) test -tags lockcheck -short -timeout 10m ./internal/lock ./clog ./segment ./netproto ./replicate/peer ./cluster
+	$(GO) test -tags lockcheck -short -timeout 10m ./internal/lock ./clog ./segment ./netproto ./replicate/peer ./internal/cluster
 	$(GO) test -tags lockcheck -short -timeout 10m -run 'TestClusterM|TestRemote|TestModel' ./engine
-	$(GO) test -tags lockcheck -short -timeout 10m -run 'TestGoNSQ|TestSlow|TestHeld|TestPipelined|TestSubscriber|TestMax' ./nsq
+	$(GO) test -tags lockcheck -short -timeout 10m -run 'TestGoNSQ|TestSlow|TestHeld|TestPipelined|TestSubscriber|TestMax' ./internal/server
 
 test-giouring: ## run the storage tests on the giouring library
 	$(GO) test $(GIOURING_FLAGS) ./internal/uring ./segment/aio/...
@@ -85,13 +85,13 @@ sim-replicate: ## simulate a replicated partition, the machines alone, on SEEDS 
 	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-100000) $(GO) test ./replicate -run TestSimulation -count=1 -timeout 0
 
 sim-channel: ## simulate a channel's machine against a model of it, on SEEDS (0-100000)
-	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-100000) $(GO) test ./engine/core -run TestChannelRandom -count=1 -timeout 0
+	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-100000) $(GO) test ./internal/node/machine -run TestChannelRandom -count=1 -timeout 0
 
 sim-models: ## the models of producers' names, dead letters, redrives and clusters' changes, on SEEDS (0-200000)
-	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-200000) $(GO) test ./engine/core -count=1 -timeout 0 \
+	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-200000) $(GO) test ./internal/node/machine -count=1 -timeout 0 \
 		-run 'TestTenuresModel|TestDeadLettersRandom|TestRedriveRandom|TestAsideRandom'
-	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-200000) $(GO) test ./engine/channel -run TestWithRoomRandom -count=1 -timeout 0
-	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-200000) $(GO) test ./cluster -run 'TestModel$$' -count=1 -timeout 0
+	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-200000) $(GO) test ./internal/node/channel -run TestWithRoomRandom -count=1 -timeout 0
+	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-200000) $(GO) test ./internal/cluster -run 'TestModel$$' -count=1 -timeout 0
 
 # The doors have a target of their own, for the time that they take.
 cluster-test: ## break clusters of real processes under load and judge what clients saw (RUN=regexp of tests)
@@ -141,7 +141,7 @@ console-test: ## open the console in chromium, against real nodes; screenshots g
 	$(GO) test -tags console -run '$(or $(RUN),.)' -count=1 -timeout 10m ./tests/console
 
 vendor-web: ## fetch the console's libraries from npm again, by version and hash
-	console/vendor-web
+	internal/server/console/vendor-web
 
 bench: ## run the benchmarks (BENCH=regexp BENCH_TIME=1s)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCH_TIME) -benchmem ./bench/...
@@ -162,7 +162,7 @@ bench-relay: ## measure three nodes with round trips of 0.2 and 1 ms, in network
 		$(GO) test -tags relay -count=1 -timeout 30m -v -run TestRoundTrips ./bench
 
 # Packages that clients are built from, on the systems on which applications are written.
-PORTABLE := ./batch ./netproto ./native/wire ./client
+PORTABLE := ./batch ./netproto ./internal/server/native/wire ./client
 
 portable: ## vet the packages that clients are built from, for Linux, macOS and Windows, and for 32 bits
 	set -e; for os in linux darwin windows; do echo "GOOS=$$os"; GOOS=$$os $(GO) vet $(PORTABLE); \

@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cluster"
-	"penstock/cluster/admin"
-	"penstock/cluster/etcd"
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/cluster"
+	"penstock/internal/cluster/admin"
+	"penstock/internal/cluster/etcd"
+	"penstock/internal/meta"
 )
 
 // joinCluster makes this process a node of tr, which has the metadata. dev-cluster calls its cluster "dev".

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cluster/admin"
-	"penstock/cmd/engine/load"
+	"penstock/internal/cluster/admin"
+	"penstock/internal/load"
 )
 
 // steady is a load that leaves the machine room: publishers of an open loop, whose latency counts from the intended

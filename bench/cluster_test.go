@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cmd/engine/load"
+	"penstock/internal/load"
 )
 
 // side is one of the targets that take turns in a run.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cluster/admin"
+	"penstock/internal/cluster/admin"
 	"penstock/internal/porttest"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"penstock/cmd/engine/load"
+	"penstock/internal/load"
 )
 
 const (

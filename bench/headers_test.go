@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/cmd/engine/load"
 	"penstock/engine"
+	"penstock/internal/load"
 	"penstock/segment"
 )
 

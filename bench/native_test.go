@@ -13,7 +13,7 @@ import (
 	"github.com/nsqio/go-nsq"
 
 	"penstock/client"
-	"penstock/cmd/engine/load"
+	"penstock/internal/load"
 )
 
 // nativeConfig is a load for package client.

@@ -10,7 +10,7 @@ import (
 
 	"penstock/batch"
 	"penstock/engine"
-	"penstock/engine/core"
+	"penstock/internal/node/machine"
 	"penstock/segment"
 )
 
@@ -166,21 +166,23 @@ func drainChannel(b *testing.B, c *engine.Channel, want int64) (n int64) {
 
 // BenchmarkDispatch is the channel machine alone: offer and finish, in order.
 func BenchmarkDispatch(b *testing.B) {
-	c := core.NewChannel(core.ChannelConfig{Name: "c"})
-	var res core.Result
-	c.Step(1, &core.Event{Kind: core.EvAddPartition, Cursor: &core.Cursor{Name: "c"}, End: segment.MaxMsgID}, &res)
-	c.Step(1, &core.Event{Kind: core.EvSubscribe, Client: 1}, &res)
-	c.Step(1, &core.Event{Kind: core.EvReady, Client: 1, Count: 2500}, &res)
+	c := machine.NewChannel(machine.ChannelConfig{Name: "c"})
+	var res machine.Result
+	c.Step(1, &machine.Event{
+		Kind: machine.EvAddPartition, Cursor: &machine.Cursor{Name: "c"}, End: segment.MaxMsgID,
+	}, &res)
+	c.Step(1, &machine.Event{Kind: machine.EvSubscribe, Client: 1}, &res)
+	c.Step(1, &machine.Event{Kind: machine.EvReady, Client: 1, Count: 2500}, &res)
 	b.ReportAllocs()
 	id := segment.MsgID(0)
-	var ev core.Event
+	var ev machine.Event
 	for b.Loop() {
-		ev = core.Event{Kind: core.EvOffer, Msg: id}
+		ev = machine.Event{Kind: machine.EvOffer, Msg: id}
 		c.Step(2, &ev, &res)
-		if res.Decision != core.Deliver {
+		if res.Decision != machine.Deliver {
 			b.Fatal("not delivered")
 		}
-		ev = core.Event{Kind: core.EvFinish, Client: 1, ID: res.ID}
+		ev = machine.Event{Kind: machine.EvFinish, Client: 1, ID: res.ID}
 		c.Step(2, &ev, &res)
 		if res.Err != nil {
 			b.Fatal(res.Err)

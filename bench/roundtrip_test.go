@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"penstock/bench/relay"
-	"penstock/cmd/engine/load"
+	"penstock/internal/load"
 	"penstock/tests/cluster/harness"
 )
 

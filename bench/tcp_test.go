@@ -20,7 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"penstock/cmd/engine/load"
+	"penstock/internal/load"
 	"penstock/segment/aio"
 )
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"testing"
 
-	"penstock/native/wire"
+	"penstock/internal/server/native/wire"
 )
 
 // Produce allocates nothing for a message, with and without a key and headers; what a batch costs is shared by its

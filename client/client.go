@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"penstock/native/wire"
+	"penstock/internal/server/native/wire"
 )
 
 // Client is a program's access to a cluster. It may be used by any number of goroutines.

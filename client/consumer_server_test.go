@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/native/wire"
+	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
 

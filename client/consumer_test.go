@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/native/wire"
+	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
 

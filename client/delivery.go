@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"penstock/native/wire"
+	"penstock/internal/server/native/wire"
 )
 
 // Delivery is one delivery of a message to a Consumer. It stays in flight until it is finished or requeued, until its

@@ -16,12 +16,12 @@ import (
 
 	"penstock/batch"
 	"penstock/client"
-	"penstock/cluster"
-	"penstock/cluster/kv/memory"
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/cluster"
+	"penstock/internal/cluster/kv/memory"
+	"penstock/internal/meta"
 	"penstock/internal/porttest"
-	"penstock/native"
+	"penstock/internal/server/native"
 )
 
 // patience is how long a test waits for what must happen.

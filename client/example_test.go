@@ -15,7 +15,7 @@ import (
 
 	"penstock/client"
 	"penstock/engine"
-	"penstock/native"
+	"penstock/internal/server/native"
 )
 
 // exampleNode starts a node for an example. Programs use the address of a node that runs elsewhere.

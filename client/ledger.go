@@ -3,7 +3,7 @@ package client
 import (
 	"time"
 
-	"penstock/native/wire"
+	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
 

@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"penstock/native/wire"
+	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
 
 // leaderSim is a leader's side of one subscription: it delivers, redelivers, and does what it is told, by the rules of
-// native/wire/FORMAT.md.
+// internal/server/native/wire/FORMAT.md.
 type leaderSim struct {
 	t        testing.TB
 	draw     func(n int) int

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/native/wire"
+	"penstock/internal/server/native/wire"
 )
 
 // Limits and defaults.

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/native/wire"
+	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
 

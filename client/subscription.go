@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"penstock/native/wire"
+	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"penstock/client"
 	"penstock/engine"
-	"penstock/engine/core"
+	"penstock/internal/node/machine"
 )
 
 // A program whose name finds no room at a partition is told so at once, and that nothing was stored.
@@ -34,7 +34,7 @@ func TestRealNodeHasTooManyProducers(t *testing.T) {
 			}
 		})
 	}
-	for i := range core.MaxProducerCount {
+	for i := range machine.MaxProducerCount {
 		names <- fmt.Sprint("p", i)
 	}
 	close(names)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/native/wire"
+	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
 

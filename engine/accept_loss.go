@@ -10,10 +10,10 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/clog"
-	"penstock/engine/aside"
-	"penstock/engine/checkpoint"
-	"penstock/engine/dir"
-	"penstock/engine/host"
+	"penstock/internal/node/aside"
+	"penstock/internal/node/checkpoint"
+	"penstock/internal/node/datadir"
+	"penstock/internal/node/platform"
 	"penstock/segment"
 	"penstock/segment/aio"
 )
@@ -58,7 +58,7 @@ func AcceptLoss(path string, agree func(*Loss) bool) (loss *Loss, accepted bool,
 	if agree == nil {
 		return nil, false, errNil("the function that AcceptLoss asks")
 	}
-	if err := dir.Check(path, NewestLevel); err != nil {
+	if err := datadir.Check(path, NewestLevel); err != nil {
 		return nil, false, err
 	}
 	disk, err := aio.OpenDisk(path, aio.DiskOptions{Mode: aio.ModePwrite, LockWait: aio.ExitTime})
@@ -66,7 +66,7 @@ func AcceptLoss(path string, agree func(*Loss) bool) (loss *Loss, accepted bool,
 		return nil, false, err
 	}
 	defer func() { err = errors.Join(err, disk.Close()) }()
-	node, err := dir.ReadNode(disk, NewestLevel)
+	node, err := datadir.ReadNode(disk, NewestLevel)
 	if err != nil {
 		return nil, false, err
 	}
@@ -78,7 +78,7 @@ func AcceptLoss(path string, agree func(*Loss) bool) (loss *Loss, accepted bool,
 	if err != nil || loss.Forgotten == "" || !agree(loss) {
 		return loss, false, err
 	}
-	now := host.NewMachine().Wall()
+	now := platform.NewMachine().Wall()
 	for i := range loss.Partitions {
 		p := &loss.Partitions[i]
 		cut := aside.Beyond(node.NodeID(), p.Topic, p.id, &p.end)
@@ -86,18 +86,18 @@ func AcceptLoss(path string, agree func(*Loss) bool) (loss *Loss, accepted bool,
 			return loss, false, err
 		}
 	}
-	return loss, true, dir.RenewMark(disk, node.StoreID())
+	return loss, true, datadir.RenewMark(disk, node.StoreID())
 }
 
 // findLoss compares the commit log with log.mark and with the segments. It changes nothing of them.
-func findLoss(disk aio.Disk, node *dir.NodeFile) (*Loss, error) {
-	arena, err := dir.OfflineArena()
+func findLoss(disk aio.Disk, node *datadir.NodeFile) (*Loss, error) {
+	arena, err := datadir.OfflineArena()
 	if err != nil {
 		return nil, err
 	}
 	ends := &logEnds{parts: map[segment.Identity]*segment.State{}}
 	report, err := clog.Read(disk, arena, clog.Options{
-		Store: node.StoreID(), MarkRequired: node.Level() >= dir.MarkLevel,
+		Store: node.StoreID(), MarkRequired: node.Level() >= datadir.MarkLevel,
 	}, ends)
 	if err = errors.Join(err, ends.finish(), arena.Close()); err != nil {
 		return nil, err
@@ -111,11 +111,11 @@ func findLoss(disk aio.Disk, node *dir.NodeFile) (*Loss, error) {
 			do(i)
 		}
 	}
-	topics, err := dir.ListTopics(disk, slog.New(slog.DiscardHandler), each, func(string, error) {})
+	topics, err := datadir.ListTopics(disk, slog.New(slog.DiscardHandler), each, func(string, error) {})
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(topics, func(a, b dir.Topic) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(topics, func(a, b datadir.Topic) int { return strings.Compare(a.Name, b.Name) })
 	beyond := false
 	for i := range topics {
 		for n := range uint32(topics[i].Partitions) {
@@ -139,7 +139,7 @@ func (p *PartitionLoss) find(disk aio.Disk, st *segment.State) (err error) {
 		st = new(segment.State)
 	}
 	p.NextID, p.end = uint64(st.NextID), *st
-	p.files, err = segment.Beyond(disk, dir.PartitionPath(p.id.Topic, p.id.Partition), p.id, *st)
+	p.files, err = segment.Beyond(disk, datadir.PartitionPath(p.id.Topic, p.id.Partition), p.id, *st)
 	p.Files = len(p.files)
 	for i := range p.files {
 		p.Messages += p.files[i].Messages

@@ -15,8 +15,8 @@ import (
 
 	"penstock/clog"
 	"penstock/engine"
-	"penstock/engine/aside"
-	"penstock/engine/backup"
+	"penstock/internal/node/aside"
+	"penstock/internal/node/backup"
 )
 
 // lossy is a data directory of a single node after a clean stop: 40 messages in segments and 10 behind them in the

@@ -8,11 +8,11 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/core"
-	"penstock/engine/dir"
-	"penstock/engine/health"
-	"penstock/engine/meta"
-	"penstock/engine/part"
+	"penstock/internal/meta"
+	"penstock/internal/node/datadir"
+	"penstock/internal/node/health"
+	"penstock/internal/node/machine"
+	"penstock/internal/node/partition"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
@@ -60,7 +60,7 @@ func (a alone) createTopic(_ context.Context, name string, o TopicOptions) (*Top
 // refuseIfPoisoned closes the inboxes of partitions that were just listed, if the commit log has failed. When the
 // commit log fails, the failure is stored first, and then all listed inboxes are closed. So either that closes these
 // inboxes, or this check sees the failure.
-func (a alone) refuseIfPoisoned(parts []*part.Partition) {
+func (a alone) refuseIfPoisoned(parts []*partition.Partition) {
 	if a.e.store.Failure() == nil {
 		return
 	}
@@ -75,8 +75,9 @@ func (a alone) makeTopic(name string, o *TopicOptions) (*Topic, error) {
 	if err := e.store.Failure(); err != nil {
 		return nil, err
 	}
-	m := &dir.Topic{
-		Format: dir.TopicFormat, ID: e.host.NewUUID(), Name: name, Partitions: o.Partitions, CreatedNs: e.now().UnixNano(),
+	m := &datadir.Topic{
+		Format: datadir.TopicFormat, ID: e.host.NewUUID(), Name: name, Partitions: o.Partitions,
+		CreatedNs: e.now().UnixNano(),
 		MadeBy: o.MadeBy, Settings: o.settings(),
 	}
 	t := newTopic(e, m)
@@ -84,12 +85,12 @@ func (a alone) makeTopic(name string, o *TopicOptions) (*Topic, error) {
 		// The files must be removed: a second attempt creates another topic of that name, and the next Open would find
 		// both.
 		t.abandon()
-		return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, errors.Join(err, dir.TrashTopic(e.disk, m.ID)))
+		return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, errors.Join(err, datadir.TrashTopic(e.disk, m.ID)))
 	}
 	return t, nil
 }
 
-func (a alone) makeTopicFiles(t *Topic, m *dir.Topic) error {
+func (a alone) makeTopicFiles(t *Topic, m *datadir.Topic) error {
 	if err := a.e.createTopicFiles(m); err != nil {
 		return err
 	}
@@ -156,7 +157,7 @@ func (a alone) grow(ctx context.Context, t *Topic, to int, store func() error) e
 	if err := e.store.Failure(); err != nil {
 		return err
 	}
-	var added []*part.Partition
+	var added []*partition.Partition
 	abandon := func(err error) error {
 		for _, pt := range added {
 			_ = pt.Log().Close() // nothing was written
@@ -235,7 +236,7 @@ func (a alone) start() {
 func (a alone) completeChannels() {
 	a.e.forEachTopic(func(t *Topic) {
 		for _, in := range t.incomplete {
-			if err := in.pt.WriteControls(context.Background(), [][]core.Control{in.entries}, nil); err != nil {
+			if err := in.pt.WriteControls(context.Background(), [][]machine.Control{in.entries}, nil); err != nil {
 				a.e.log.Warn("channels of a topic are not in the log of one of its partitions yet; the next start tries again",
 					"topic", t.Name(), "partition", in.pt.Number(), "error", err)
 			}
@@ -247,7 +248,7 @@ func (a alone) completeChannels() {
 func (alone) leaveCluster(context.Context) error { return nil }
 func (alone) leaveBeforeClose()                  {}
 func (alone) close() error                       { return nil }
-func (alone) diskJudged(core.DiskVerdict)        {}
+func (alone) diskJudged(machine.DiskVerdict)     {}
 
 func (alone) describe(*StorageStats)   {}
 func (alone) look() *health.Cluster    { return nil }

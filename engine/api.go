@@ -3,9 +3,9 @@ package engine
 import (
 	"time"
 
-	"penstock/engine/base"
-	"penstock/engine/channel"
-	"penstock/engine/inbox"
+	"penstock/internal/node/base"
+	"penstock/internal/node/channel"
+	"penstock/internal/node/inbox"
 )
 
 // Types that packages below this one define, under the names by which programs use them.

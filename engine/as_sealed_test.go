@@ -13,7 +13,7 @@ import (
 	"penstock/batch"
 	"penstock/client"
 	"penstock/engine"
-	"penstock/native"
+	"penstock/internal/server/native"
 )
 
 // leadersPart is where the fields of a batch's header begin that the leader fills in: see batch/FORMAT.md.

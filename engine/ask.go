@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"penstock/engine/base"
+	"penstock/internal/node/base"
 	"penstock/replicate"
 	"penstock/replicate/wire"
 )

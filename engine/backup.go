@@ -13,10 +13,10 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/clog"
-	"penstock/engine/backup"
-	"penstock/engine/dir"
-	"penstock/engine/part"
 	"penstock/internal/lock"
+	"penstock/internal/node/backup"
+	"penstock/internal/node/datadir"
+	"penstock/internal/node/partition"
 	"penstock/segment"
 )
 
@@ -183,9 +183,9 @@ func (e *Engine) removeHeld() {
 	if e.opts.DataPath == "" {
 		return
 	}
-	if err := e.disk.RemoveAll(dir.Held); err != nil {
+	if err := e.disk.RemoveAll(datadir.Held); err != nil {
 		e.log.Warn("what an unfinished backup left could not be removed; it takes space until the next start",
-			"directory", dir.Held, "error", err)
+			"directory", datadir.Held, "error", err)
 	}
 }
 
@@ -278,10 +278,10 @@ func (r *backupRun) run() {
 }
 
 func (r *backupRun) make(m *backup.Manifest) error {
-	if err := r.e.disk.RemoveAll(dir.Held); err != nil {
+	if err := r.e.disk.RemoveAll(datadir.Held); err != nil {
 		return err
 	}
-	if err := r.e.disk.MkdirAll(dir.Held); err != nil {
+	if err := r.e.disk.MkdirAll(datadir.Held); err != nil {
 		return err
 	}
 	r.noteTopics()
@@ -297,7 +297,7 @@ func (r *backupRun) make(m *backup.Manifest) error {
 	}
 	m.Missing = r.missing(topics)
 	for id, t := range topics {
-		if err = r.w.WriteTwice(path.Join(dir.TopicPath(id), dir.TopicFile), t); err != nil {
+		if err = r.w.WriteTwice(path.Join(datadir.TopicPath(id), datadir.TopicFile), t); err != nil {
 			return err
 		}
 	}
@@ -320,14 +320,14 @@ func (r *backupRun) make(m *backup.Manifest) error {
 func (r *backupRun) noteTopics() {
 	r.e.mu.Lock()
 	defer r.e.mu.Unlock()
-	r.e.noted = make(map[uuid.UUID]*dir.Topic, len(r.e.topics))
+	r.e.noted = make(map[uuid.UUID]*datadir.Topic, len(r.e.topics))
 	for _, t := range r.e.topics {
 		r.e.noted[t.shared.ID] = t.meta()
 	}
 }
 
 // notedTopics ends what noteTopics began.
-func (r *backupRun) notedTopics() map[uuid.UUID]*dir.Topic {
+func (r *backupRun) notedTopics() map[uuid.UUID]*datadir.Topic {
 	r.e.mu.Lock()
 	defer r.e.mu.Unlock()
 	noted := r.e.noted
@@ -364,14 +364,14 @@ func (r *backupRun) freeze() error {
 }
 
 // hold gives the segment files of a partition their second names.
-func (r *backupRun) hold(pt *part.Partition) error {
+func (r *backupRun) hold(pt *partition.Partition) error {
 	if !pt.Replica().HasLog() {
 		return nil
 	}
 	committed := pt.CommittedEnd()
 	files, synced := &backup.Files{ID: pt.Identity()}, true
 	err := pt.Log().HoldFiles(func(h *segment.HeldFile) error {
-		name := path.Join(dir.Held, fmt.Sprint(len(r.segments)))
+		name := path.Join(datadir.Held, fmt.Sprint(len(r.segments)))
 		if err := os.Link(r.onDisk(h.Path), r.onDisk(name)); err != nil {
 			h.Release()
 			return err
@@ -394,7 +394,7 @@ func (r *backupRun) hold(pt *part.Partition) error {
 }
 
 // verify lets the writer verify the files of a partition, of which the newest ones may be missing.
-func (r *backupRun) verify(pt *part.Partition, files *backup.Files) {
+func (r *backupRun) verify(pt *partition.Partition, files *backup.Files) {
 	_, _, files.NextID = pt.Log().End()
 	for _, bad := range pt.Log().Isolated() {
 		if bad.From >= files.End {
@@ -408,7 +408,7 @@ func (r *backupRun) verify(pt *part.Partition, files *backup.Files) {
 
 // missing lists what does not read back, and lets the log know it, as if a reader had met it. So the damage is repaired
 // from another replica, or shown. Errors end here: the log is cut, or has repaired it meanwhile.
-func (r *backupRun) missing(topics map[uuid.UUID]*dir.Topic) []backup.Missing {
+func (r *backupRun) missing(topics map[uuid.UUID]*datadir.Topic) []backup.Missing {
 	all := r.w.Missing(func(id uuid.UUID) string {
 		if t := topics[id]; t != nil {
 			return t.Name
@@ -459,26 +459,26 @@ func (r *backupRun) releaseHeld() {
 	for i := range r.segments {
 		_ = r.release(&r.segments[i])
 	}
-	_ = r.e.disk.RemoveAll(dir.Held) // the next backup or Open tries again
+	_ = r.e.disk.RemoveAll(datadir.Held) // the next backup or Open tries again
 }
 
 // node writes node.json and, in a cluster, the list of shortened copies. The list is read from its file: it is newer
 // than the moment of the backup, and every copy counts as shortened after a restore anyway.
 func (r *backupRun) node(m *backup.Manifest) error {
-	var known dir.Node
-	r.e.node.With(func(n *dir.Node) { known = *n })
+	var known datadir.Node
+	r.e.node.With(func(n *datadir.Node) { known = *n })
 	m.NodeID, m.Cluster = known.NodeID, known.Cluster
-	if err := r.w.WriteTwice(dir.NodePath, &known); err != nil {
+	if err := r.w.WriteTwice(datadir.NodePath, &known); err != nil {
 		return err
 	}
-	list, err := r.e.disk.ReadFile(dir.ShortenedFile, dir.MaxShortenedBytes)
+	list, err := r.e.disk.ReadFile(datadir.ShortenedFile, datadir.MaxShortenedBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return r.w.Write(dir.ShortenedFile, slices.Clone(list))
+	return r.w.Write(datadir.ShortenedFile, slices.Clone(list))
 }
 
 // metadata writes the cluster's metadata. A node whose store does not answer can still be backed up.
@@ -496,7 +496,7 @@ func (r *backupRun) metadata() error {
 
 // exportMetadata implements membership.
 func (cn *clusterNode) exportMetadata() ([]byte, error) {
-	ctx, cancel := cn.e.host.WithTimeout(cn.Ctx, part.StoreTimeout)
+	ctx, cancel := cn.e.host.WithTimeout(cn.Ctx, partition.StoreTimeout)
 	defer cancel()
 	return cn.Rows.Export(ctx)
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/engine/backup"
+	"penstock/internal/node/backup"
 	"penstock/segment"
 )
 

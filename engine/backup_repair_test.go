@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/engine/backup"
+	"penstock/internal/node/backup"
 )
 
 // A backup that meets damage is marked, and lets the node repair it from another replica. The segment that it has

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/engine/backup"
+	"penstock/internal/node/backup"
 )
 
 // makeBackup backs the engine up into a new directory and waits for the end.

@@ -8,27 +8,27 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/base"
-	"penstock/engine/dir"
-	"penstock/engine/host"
-	"penstock/engine/meta"
-	"penstock/engine/part"
+	"penstock/internal/meta"
+	"penstock/internal/node/base"
+	"penstock/internal/node/datadir"
+	"penstock/internal/node/partition"
+	"penstock/internal/node/platform"
 	"penstock/replicate"
 	"penstock/segment/aio"
 )
 
 // bareNode is a node of a cluster without a disk, a network or a store.
-func bareNode() *clusterNode { return bareNodeOn(host.NewMachine()) }
+func bareNode() *clusterNode { return bareNodeOn(platform.NewMachine()) }
 
-func bareNodeOn(h host.Host) *clusterNode {
+func bareNodeOn(h platform.Host) *clusterNode {
 	e := &Engine{
-		log: slog.New(slog.DiscardHandler), host: h, clock: base.NewClock(h.Wall, h.Mono), node: new(dir.NodeFile),
+		log: slog.New(slog.DiscardHandler), host: h, clock: base.NewClock(h.Wall, h.Mono), node: new(datadir.NodeFile),
 	}
-	e.store = part.New(part.Options{
+	e.store = partition.New(partition.Options{
 		Host: h, Log: e.log, Clock: e.clock, Counters: &e.counters, Pulse: &e.pulse,
 	})
 	cn := &clusterNode{e: e}
-	cn.Node = part.NewNode(context.Background(), e.store, e.log, nil, replicate.Config{}, nil, cn)
+	cn.Node = partition.NewNode(context.Background(), e.store, e.log, nil, replicate.Config{}, nil, cn)
 	cn.Self = meta.Node{ID: 1, Store: uuid.UUID{1}, Boot: uuid.UUID{9}}
 	e.store.Join(cn.Node)
 	e.cluster, e.members = cn, cn

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/engine/health"
+	"penstock/internal/node/health"
 	"penstock/segment/aio/faultaio"
 )
 

@@ -8,7 +8,7 @@ import (
 	"penstock/engine"
 )
 
-// moreThanARound is more messages than one batch carries (core.MaxCarriedCount).
+// moreThanARound is more messages than one batch carries (machine.MaxCarriedCount).
 const moreThanARound = 5000
 
 // deferMany publishes messages with a delay of an hour.

@@ -5,11 +5,11 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/base"
-	"penstock/engine/channel"
-	"penstock/engine/core"
-	"penstock/engine/part"
-	"penstock/engine/remote"
+	"penstock/internal/node/base"
+	"penstock/internal/node/channel"
+	"penstock/internal/node/machine"
+	"penstock/internal/node/partition"
+	"penstock/internal/node/remote"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
@@ -58,8 +58,8 @@ func (c *Channel) create(ctx context.Context, o origin) error {
 		c.local.ApplyPosts()
 		return nil
 	}
-	err := c.t.writeControlsOf(ctx, func(pt *part.Partition) ([]core.Control, error) { return c.creation(pt, o) },
-		func(pt *part.Partition) { pt.Follow(c.local, c.name) })
+	err := c.t.writeControlsOf(ctx, func(pt *partition.Partition) ([]machine.Control, error) { return c.creation(pt, o) },
+		func(pt *partition.Partition) { pt.Follow(c.local, c.name) })
 	c.local.ApplyPosts()
 	return err
 }
@@ -75,7 +75,7 @@ func (t *Topic) restore() {
 		}
 	}
 	var names []string
-	paused := first.ReadChannels(func(cur *core.Cursor) { names = append(names, cur.Name) })
+	paused := first.ReadChannels(func(cur *machine.Cursor) { names = append(names, cur.Name) })
 	for _, name := range names {
 		c := newChannel(t, name)
 		for _, pt := range t.partitions() {
@@ -133,9 +133,9 @@ func (e *Engine) newChannelNode() *channel.Node {
 type channelTopic struct{ t *Topic }
 
 var (
-	_ channel.Topic     = channelTopic{}
-	_ channel.Partition = (*part.Partition)(nil)
-	_ part.Subscriber   = (*channel.Channel)(nil)
+	_ channel.Topic        = channelTopic{}
+	_ channel.Partition    = (*partition.Partition)(nil)
+	_ partition.Subscriber = (*channel.Channel)(nil)
 )
 
 func (s channelTopic) Name() string                      { return s.t.Name() }
@@ -159,7 +159,7 @@ func (s channelTopic) Fence(n int, epoch segment.Epoch) {
 	s.t.e.cluster.remotes.Fence(pt.Identity(), pt, epoch)
 }
 
-func (s channelTopic) WriteControls(ctx context.Context, controls []core.Control) error {
+func (s channelTopic) WriteControls(ctx context.Context, controls []machine.Control) error {
 	return s.t.writeControls(ctx, controls, nil)
 }
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/engine/health"
+	"penstock/internal/node/health"
 )
 
 // A channel that becomes full while none of its consumers waits is in health, although nobody asks for its counts.

@@ -12,16 +12,16 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/base"
-	"penstock/engine/diskwatch"
-	"penstock/engine/forward"
-	"penstock/engine/health"
-	"penstock/engine/host"
-	"penstock/engine/meta"
-	"penstock/engine/ops"
-	"penstock/engine/part"
-	"penstock/engine/remote"
 	"penstock/internal/lock"
+	"penstock/internal/meta"
+	"penstock/internal/node/base"
+	"penstock/internal/node/diskwatch"
+	"penstock/internal/node/fanout"
+	"penstock/internal/node/forward"
+	"penstock/internal/node/health"
+	"penstock/internal/node/partition"
+	"penstock/internal/node/platform"
+	"penstock/internal/node/remote"
 	"penstock/replicate"
 	"penstock/replicate/peer"
 	"penstock/replicate/wire"
@@ -72,17 +72,17 @@ const (
 // the worker uses topics and halfMade, except before start. exitedMu guards what is below it. A crash loses everything
 // here: the next process joins again and gets all rows from the store.
 type clusterNode struct {
-	*part.Node
+	*partition.Node
 
 	e     *Engine
 	opts  ClusterOptions
-	began time.Time // by host.Instant, when the node was made; it stands for the zero of Now
+	began time.Time // by platform.Instant, when the node was made; it stands for the zero of Now
 
 	cancel  context.CancelFunc
 	forward *forward.Forwarder
-	peers   host.Peers
-	listens atomic.Pointer[host.Network] // Net, for the store's goroutines; nil before join has set it
-	ops     *ops.Operations
+	peers   platform.Peers
+	listens atomic.Pointer[platform.Network] // Net, for the store's goroutines; nil before join has set it
+	ops     *fanout.Operations
 	remotes *remote.Consumers
 
 	table atomic.Pointer[meta.Rows[placed]] // the partitions of all topics; only the worker replaces it
@@ -143,11 +143,11 @@ func newClusterNode(e *Engine) *clusterNode {
 		decoders: sync.Pool{New: func() any { return new(wire.Decoder) }},
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	cn.Node, cn.cancel = part.NewNode(ctx, e.store, log, o.Store, o.Replication, o.PreferredLeader, cn), cancel
-	cn.peers = host.Peers{Ctx: cn.Ctx, Spawn: cn.Spawn}
+	cn.Node, cn.cancel = partition.NewNode(ctx, e.store, log, o.Store, o.Replication, o.PreferredLeader, cn), cancel
+	cn.peers = platform.Peers{Ctx: cn.Ctx, Spawn: cn.Spawn}
 	cn.disk = cn.newDiskMember()
 	cn.forward = cn.newForwarder()
-	cn.ops = ops.New(ops.Node{
+	cn.ops = fanout.New(fanout.Node{
 		Host: e.host, Peers: &cn.peers, Timeout: e.opts.PublishTimeout, News: &e.news, First: e.firstRequest(),
 		Level: e.Level, Execute: cn.execute,
 	})
@@ -178,7 +178,7 @@ func (cn *clusterNode) createChannel(ctx context.Context, t *Topic, name string,
 // deleteChannel deletes the channel at the leaders, and then on this node, which may have a record of it without
 // leading a partition.
 func (cn *clusterNode) deleteChannel(ctx context.Context, t *Topic, name string) error {
-	var d ops.Deletion
+	var d fanout.Deletion
 	err := cn.gather(ctx, t, wire.Operation{Kind: wire.OpDeleteChannel, Channel: name}, nil, d.Add)
 	if err != nil {
 		return err
@@ -475,11 +475,13 @@ func (cn *clusterNode) tryLater(mt *meta.Topic, partitions ...uint32) {
 
 // placed is a partition and its topic.
 type placed struct {
-	*part.Partition
+	*partition.Partition
 	topic *Topic
 }
 
-func (cn *clusterNode) partition(id meta.PartitionID) *part.Partition { return cn.placed(id).Partition }
+func (cn *clusterNode) partition(id meta.PartitionID) *partition.Partition {
+	return cn.placed(id).Partition
+}
 
 // placed returns a partition and its topic; the zero value if this node does not know the partition.
 func (cn *clusterNode) placed(id meta.PartitionID) placed {
@@ -490,7 +492,7 @@ func (cn *clusterNode) placed(id meta.PartitionID) placed {
 }
 
 // addToTable lists partitions of t in the table. Only the worker calls it, and start before the worker runs.
-func (cn *clusterNode) addToTable(t *Topic, parts []*part.Partition) {
+func (cn *clusterNode) addToTable(t *Topic, parts []*partition.Partition) {
 	table := cn.table.Load().Edit()
 	for _, pt := range parts {
 		table.Set(pt.Identity(), &placed{pt, t})

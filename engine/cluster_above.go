@@ -1,18 +1,18 @@
 package engine
 
 import (
-	"penstock/engine/base"
-	"penstock/engine/forward"
-	"penstock/engine/inbox"
-	"penstock/engine/meta"
-	"penstock/engine/part"
+	"penstock/internal/meta"
+	"penstock/internal/node/base"
+	"penstock/internal/node/forward"
+	"penstock/internal/node/inbox"
+	"penstock/internal/node/partition"
 	"penstock/replicate"
 	"penstock/segment"
 )
 
-// ForwardPut implements part.Above. It queues a put for the node that leads its partition. While no node leads, the put
-// waits in that queue, until its deadline. Puts of the engine itself are not forwarded: they get ErrNoLeader.
-func (cn *clusterNode) ForwardPut(pt *part.Partition, p *inbox.Put) error {
+// ForwardPut implements partition.Above. It queues a put for the node that leads its partition. While no node leads,
+// the put waits in that queue, until its deadline. Puts of the engine itself are not forwarded: they get ErrNoLeader.
+func (cn *clusterNode) ForwardPut(pt *partition.Partition, p *inbox.Put) error {
 	if p.Kind.Internal() {
 		return ErrNoLeader
 	}
@@ -20,19 +20,19 @@ func (cn *clusterNode) ForwardPut(pt *part.Partition, p *inbox.Put) error {
 	return cn.forward.Enqueue(pt, p)
 }
 
-// Freeze implements part.Above: see forward.Forwarder.Freeze.
-func (cn *clusterNode) Freeze(pt *part.Partition) { cn.forward.Freeze(pt) }
+// Freeze implements partition.Above: see forward.Forwarder.Freeze.
+func (cn *clusterNode) Freeze(pt *partition.Partition) { cn.forward.Freeze(pt) }
 
-// Reroute implements part.Above.
-func (cn *clusterNode) Reroute(pt *part.Partition) { cn.forward.Reroute(pt) }
+// Reroute implements partition.Above.
+func (cn *clusterNode) Reroute(pt *partition.Partition) { cn.forward.Reroute(pt) }
 
-// HasExited implements part.Above.
+// HasExited implements partition.Above.
 func (cn *clusterNode) HasExited(node replicate.NodeID) bool { return cn.hasExited(node) }
 
-// TryLater implements part.Above.
+// TryLater implements partition.Above.
 func (cn *clusterNode) TryLater(topic *meta.Topic, partition uint32) { cn.tryLater(topic, partition) }
 
-// News implements part.Above.
+// News implements partition.Above.
 func (cn *clusterNode) News() *base.Notice { return &cn.e.news }
 
 // newForwarder returns the forwarder of puts for other nodes.
@@ -50,4 +50,4 @@ func (cn *clusterNode) newForwarder() *forward.Forwarder {
 	})
 }
 
-var _ forward.Partition = (*part.Partition)(nil)
+var _ forward.Partition = (*partition.Partition)(nil)

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/engine/health"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
+	"penstock/internal/node/health"
 )
 
 // Members of the metadata store that the one on a node cannot reach, or that one itself if it has stopped, are a fault

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/engine/aside"
+	"penstock/internal/node/aside"
 	"penstock/netproto"
 	"penstock/segment"
 	"penstock/segment/aio"

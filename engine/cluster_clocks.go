@@ -7,14 +7,14 @@ import (
 	"strings"
 	"time"
 
-	"penstock/engine/core"
-	"penstock/engine/health"
+	"penstock/internal/node/health"
+	"penstock/internal/node/machine"
 	"penstock/replicate"
 	"penstock/replicate/wire"
 )
 
 // The nodes of a cluster compare their clocks. Each one asks every node that it is connected to for its engine clock,
-// and core.ClockPeers judges the answers. A node whose clock differs from those of most says so in its row
+// and machine.ClockPeers judges the answers. A node whose clock differs from those of most says so in its row
 // (meta.Node.ClockDiffers): it gets no leadership that another node can have, and balance gives away those that it has.
 // Otherwise delays would end, and messages be dated, by a clock that the next leader does not have. A node of an older
 // version does not answer: its clock is not known, and nothing is said of it.
@@ -32,9 +32,9 @@ const (
 // clockWatch is what a node knows of the clocks of the others. clusterNode.exitedMu guards it. A crash loses it; the
 // next process asks all again.
 type clockWatch struct {
-	peers core.ClockPeers
+	peers machine.ClockPeers
 	asks  map[replicate.NodeID]*clockAsk // one of each node that this one has been connected to
-	told  core.ClockVerdict              // of the last judgeClock
+	told  machine.ClockVerdict           // of the last judgeClock
 }
 
 // clockAsk is when a node is asked next.
@@ -88,7 +88,7 @@ func (cn *clusterNode) askClock(id replicate.NodeID, a *clockAsk) {
 	if err == nil {
 		err = wire.DecodeResult(answer, &c)
 	}
-	s := core.SampleClock(uint32(id), before, c.NowNs, after)
+	s := machine.SampleClock(uint32(id), before, c.NowNs, after)
 	now, wait := cn.Now(), clockInterval
 	// ErrNoTopic: it is of an older version, and looked for the topic of an operation that it does not know.
 	if err != nil && !errors.Is(err, ErrNoTopic) || err == nil && s.ErrorNs > int64(vagueClock) {
@@ -127,14 +127,14 @@ func (cn *clusterNode) judgeClock() {
 }
 
 // clockVerdict returns the last verdict on this node's clock.
-func (cn *clusterNode) clockVerdict() core.ClockVerdict {
+func (cn *clusterNode) clockVerdict() machine.ClockVerdict {
 	cn.exitedMu.Lock()
 	defer cn.exitedMu.Unlock()
 	return cn.clocks.told
 }
 
 // clockFact returns what health says of this node's clock; nil: nothing.
-func (cn *clusterNode) clockFact(v *core.ClockVerdict) *health.Clock {
+func (cn *clusterNode) clockFact(v *machine.ClockVerdict) *health.Clock {
 	if !v.Differs && !v.Undecided {
 		return nil
 	}

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cluster"
 	"penstock/engine"
+	"penstock/internal/cluster"
 )
 
 // clockFault is what a node counts as the fault of a clock that differs, in ms; 0: it is none.

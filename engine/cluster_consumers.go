@@ -6,10 +6,10 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/base"
-	"penstock/engine/channel"
-	"penstock/engine/meta"
-	"penstock/engine/remote"
+	"penstock/internal/meta"
+	"penstock/internal/node/base"
+	"penstock/internal/node/channel"
+	"penstock/internal/node/remote"
 	"penstock/segment"
 )
 

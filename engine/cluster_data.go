@@ -5,12 +5,12 @@ import (
 	"math"
 	"time"
 
-	"penstock/engine/meta"
+	"penstock/internal/meta"
 )
 
 // The node's row says how far its commit log went at least (meta.Node.Logged). A start whose log ends before that knows
-// that its directory is an older state of itself, although the row's process ran on it (dir.NodeFile.Life). Without the
-// row nothing would tell a state that was taken while the last process ran from what that process left behind.
+// that its directory is an older state of itself, although the row's process ran on it (datadir.NodeFile.Life). Without
+// the row nothing would tell a state that was taken while the last process ran from what that process left behind.
 //
 // The row never says more than what was durable before it was asked for, so a crash at any time leaves a directory that
 // reaches it. It is written at most every dataInterval: a state that is no older than that is not noticed if the
@@ -59,9 +59,9 @@ func (cn *clusterNode) reportData(ctx context.Context) {
 // life is meta.Registration.Life.
 func (cn *clusterNode) life(row *meta.Node) meta.Life { return cn.e.node.Life(row, cn.comparedEnd()) }
 
-// comparedEnd returns the number of the last group that recovery found, for dir.NodeFile.Life. If recovery itself found
-// that the log lacks something, all copies are shortened or damaged already, and the row tells nothing new: then no row
-// says more.
+// comparedEnd returns the number of the last group that recovery found, for datadir.NodeFile.Life. If recovery itself
+// found that the log lacks something, all copies are shortened or damaged already, and the row tells nothing new: then
+// no row says more.
 func (cn *clusterNode) comparedEnd() uint64 {
 	if cn.e.forgotten || cn.e.logDamaged {
 		return math.MaxUint64

@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/cluster/kv"
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/cluster/kv"
+	"penstock/internal/meta"
 	"penstock/segment/aio/faultaio"
 )
 

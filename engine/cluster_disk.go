@@ -1,8 +1,8 @@
 package engine
 
 import (
-	"penstock/engine/core"
-	"penstock/engine/diskwatch"
+	"penstock/internal/node/diskwatch"
+	"penstock/internal/node/machine"
 )
 
 // newDiskMember makes the diskwatch.Member, which tells the other nodes the state of this node's disk, and hands over
@@ -17,7 +17,7 @@ func (cn *clusterNode) newDiskMember() *diskwatch.Member {
 	return diskwatch.NewMember(c)
 }
 
-func (cn *clusterNode) diskJudged(v core.DiskVerdict) { cn.disk.Judged(v) }
+func (cn *clusterNode) diskJudged(v machine.DiskVerdict) { cn.disk.Judged(v) }
 
 // leaderships returns, for each partition that this node leads, a function that gives the leadership away. For the
 // results see diskwatch.MemberConfig.Led.

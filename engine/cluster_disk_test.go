@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
 	"penstock/replicate/peer"
 	"penstock/segment/aio/faultaio"
 )

@@ -9,10 +9,10 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/batch"
-	"penstock/engine/core"
-	"penstock/engine/dir"
-	"penstock/engine/part"
-	"penstock/engine/route"
+	"penstock/internal/node/datadir"
+	"penstock/internal/node/machine"
+	"penstock/internal/node/partition"
+	"penstock/internal/node/route"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -86,7 +86,7 @@ func CopyOf(e *Engine, topic string, n int) (c Copy, err error) {
 }
 
 // copyHere returns e's copy of a partition, or an error if it has none.
-func copyHere(e *Engine, topic string, n int) (*part.Partition, error) {
+func copyHere(e *Engine, topic string, n int) (*partition.Partition, error) {
 	t, ok := e.LookupTopic(topic)
 	if !ok {
 		return nil, ErrNoTopic
@@ -130,7 +130,7 @@ func ConnectedTo(e *Engine, node replicate.NodeID) bool { return e.cluster.Net.C
 // TopicDir returns the path of a topic's files in the data directory.
 func TopicDir(e *Engine, topic string) string {
 	t, _ := e.LookupTopic(topic)
-	return dir.TopicPath(t.shared.ID)
+	return datadir.TopicPath(t.shared.ID)
 }
 
 // Present says whether a node's copy of a partition takes part in replication.
@@ -163,7 +163,7 @@ func DurableGroup(e *Engine) uint64 { return e.store.CommitLog().Durable() }
 // FoldHas says whether a channel is in the log of a copy, committed or not.
 func FoldHas(e *Engine, topic string, n int, channel string) bool {
 	channels := partitionOf(e, topic, n).State().Channels
-	return slices.ContainsFunc(channels, func(c part.ChannelView) bool { return c.Name == channel })
+	return slices.ContainsFunc(channels, func(c partition.ChannelView) bool { return c.Name == channel })
 }
 
 // HoldChannels holds Topic.changing until release is called: the node cannot change the channels of the topic, or give
@@ -216,7 +216,7 @@ func ChannelHas(e *Engine, topic, channel string, n int) bool {
 // AppendChannel submits the creation of a channel to a partition that e leads, and does not wait for the commit.
 func AppendChannel(e *Engine, topic string, n int, channel string) error {
 	t, _ := e.LookupTopic(topic)
-	created := []core.Control{{Kind: core.ChannelCreated, Channel: channel}}
+	created := []machine.Control{{Kind: machine.ChannelCreated, Channel: channel}}
 	return t.partitions()[n].NewControls(nil, false, func(error) {})(created)
 }
 
@@ -266,8 +266,8 @@ func Hear(e *Engine, from replicate.NodeID, f *netproto.Frame, body []byte) {
 
 // ConfirmBody returns the body of a control batch that confirms the ids from from to to, exclusive, of a channel.
 func ConfirmBody(channel string, from, to segment.MsgID) []byte {
-	return core.AppendControl(nil, &core.Control{
-		Kind: core.Confirmed, Channel: channel, Ranges: []core.IDRange{{From: from, To: to}},
+	return machine.AppendControl(nil, &machine.Control{
+		Kind: machine.Confirmed, Channel: channel, Ranges: []machine.IDRange{{From: from, To: to}},
 	})
 }
 

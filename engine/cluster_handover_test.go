@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cluster"
 	"penstock/engine"
+	"penstock/internal/cluster"
 )
 
 // A leader that gives its leadership away, because it leaves in order or because an operator wants another one, first

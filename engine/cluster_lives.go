@@ -8,17 +8,17 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/dir"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
+	"penstock/internal/node/datadir"
 	"penstock/replicate/peer"
 	"penstock/segment"
 )
 
-// What this node knows of its own past when it registers: which processes ran on its directory (dir.NodeFile.Life), and
-// how new the metadata were that it saw (dir.SeenFile). The store compares both with its rows before it writes any
-// (meta.Registration). How far its commit log went is in its row, see cluster_data.go.
+// What this node knows of its own past when it registers: which processes ran on its directory (datadir.NodeFile.Life),
+// and how new the metadata were that it saw (datadir.SeenFile). The store compares both with its rows before it writes
+// any (meta.Registration). How far its commit log went is in its row, see cluster_data.go.
 
-// seenInterval is the least time between two writes of dir.SeenFile.
+// seenInterval is the least time between two writes of datadir.SeenFile.
 const seenInterval = 10 * time.Second
 
 // enter is meta.Registration.Enter: this process is about to replace row. If the directory is unknown to the row, each
@@ -36,7 +36,7 @@ func (cn *clusterNode) enter(row *meta.Node) error {
 // shortenAll durably lists all copies of this node as shortened, those that it does not know by name included. It
 // returns how many it knows.
 func (cn *clusterNode) shortenAll() (copies int, err error) {
-	ids := []segment.Identity{dir.UnnamedCopies}
+	ids := []segment.Identity{datadir.UnnamedCopies}
 	for _, pt := range cn.e.store.Partitions() {
 		ids = append(ids, pt.Identity())
 	}
@@ -94,7 +94,7 @@ func (cn *clusterNode) holder(ctx context.Context, row *meta.Node, cluster uuid.
 
 // seenBefore returns the newest metadata that an earlier process of this directory saw.
 func (cn *clusterNode) seenBefore() meta.Seen {
-	s, err := dir.ReadSeen(cn.e.disk)
+	s, err := datadir.ReadSeen(cn.e.disk)
 	if err != nil {
 		cn.Log.Warn("how new the metadata were that this node saw last cannot be read; it is written anew, and older "+
 			"metadata are not noticed at this start", "error", err)
@@ -126,7 +126,7 @@ func (cn *clusterNode) keepPast() {
 			registered = err == nil
 		}
 		if now := seenIn(cn.Rows.Snapshot()); now != kept && err == nil {
-			if err = dir.WriteSeen(cn.e.disk, now); err == nil {
+			if err = datadir.WriteSeen(cn.e.disk, now); err == nil {
 				kept = now
 			}
 		}

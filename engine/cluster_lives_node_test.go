@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/dir"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
+	"penstock/internal/node/datadir"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -18,7 +18,7 @@ func TestHolder(t *testing.T) {
 	cn.address, cn.boot = "here:1", uuid.New()
 	disk, log := faultaio.New(faultaio.Options{}), slog.New(slog.DiscardHandler)
 	var err error
-	if cn.e.node, err = dir.OpenNodeFile(disk, log, "n", NewestLevel, true, uuid.New); err != nil {
+	if cn.e.node, err = datadir.OpenNodeFile(disk, log, "n", NewestLevel, true, uuid.New); err != nil {
 		t.Fatal(err)
 	}
 	silent, err := net.Listen("tcp", "127.0.0.1:0")

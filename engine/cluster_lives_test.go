@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cluster"
 	"penstock/engine"
-	"penstock/engine/dir"
-	"penstock/engine/meta"
+	"penstock/internal/cluster"
+	"penstock/internal/meta"
+	"penstock/internal/node/datadir"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -84,12 +84,12 @@ func (tc *testCluster) publishPart(h *ackLog, name string) {
 func (tc *testCluster) registeredDurably(m *testNode) {
 	tc.t.Helper()
 	tc.eventually("the directory knows that its process registered", func() bool {
-		data, err := m.disk.ReadFile(dir.NodePath, dir.MaxFileBytes)
-		n := new(dir.Node)
+		data, err := m.disk.ReadFile(datadir.NodePath, datadir.MaxFileBytes)
+		n := new(datadir.Node)
 		if err == nil {
-			err = dir.UnsealFile(data, n, func() error { return nil })
+			err = datadir.UnsealFile(data, n, func() error { return nil })
 		}
-		return err == nil && len(n.Lives) > 0 && n.Lives[len(n.Lives)-1] == dir.Life{
+		return err == nil && len(n.Lives) > 0 && n.Lives[len(n.Lives)-1] == datadir.Life{
 			Boot: m.e.Node().Boot, Registered: true,
 		}
 	})
@@ -227,16 +227,16 @@ func TestClusterOlderMetadata(t *testing.T) {
 	tc, h, _ := newLoggedCluster(t)
 	x := tc.nodes[1]
 	tc.eventually("it keeps what it saw", func() bool {
-		s, err := dir.ReadSeen(x.disk)
+		s, err := datadir.ReadSeen(x.disk)
 		return err == nil && s.Cluster == x.e.Snapshot().Cluster && s.Revision > 0
 	})
 	tc.stop(x)
-	seen, err := dir.ReadSeen(x.disk)
+	seen, err := datadir.ReadSeen(x.disk)
 	if err != nil {
 		t.Fatal(err)
 	}
 	seen.Revision += 1 << 30
-	if err := dir.WriteSeen(x.disk, seen); err != nil {
+	if err := datadir.WriteSeen(x.disk, seen); err != nil {
 		t.Fatal(err)
 	}
 	tc.start(x)

@@ -6,10 +6,10 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/base"
-	"penstock/engine/dir"
-	"penstock/engine/meta"
-	"penstock/engine/part"
+	"penstock/internal/meta"
+	"penstock/internal/node/base"
+	"penstock/internal/node/datadir"
+	"penstock/internal/node/partition"
 )
 
 // A cluster node can restore a topic.json that it cannot read: the cluster's metadata has the same content.
@@ -20,7 +20,7 @@ import (
 // would cut their whole logs. A crash in between is harmless: the next start restores the rest.
 func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 	e.removeUnreadable(snap)
-	kept := map[uuid.UUID]map[uint32]*part.Partition{}
+	kept := map[uuid.UUID]map[uint32]*partition.Partition{}
 	for _, pt := range e.store.Partitions() {
 		id := pt.Topic().ID
 		if t := e.quarantined[id]; t != nil && snap.Deleted[id] && !slices.Contains(e.cluster.unlisted, t) {
@@ -28,7 +28,7 @@ func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 		}
 		if pt.Topic().Quarantined && snap.Topics[id] != nil {
 			if kept[id] == nil {
-				kept[id] = map[uint32]*part.Partition{}
+				kept[id] = map[uint32]*partition.Partition{}
 			}
 			kept[id][pt.Number()] = pt
 		}
@@ -46,14 +46,15 @@ func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 		}
 		if err := e.createTopicFiles(m); err != nil {
 			return fmt.Errorf("engine: %s of topic %s could not be read, and not be written anew: %w",
-				dir.TopicFile, m.Name, err)
+				datadir.TopicFile, m.Name, err)
 		}
 		if old := e.topics[m.Name]; old != nil {
 			e.cluster.unlisted = append(e.cluster.unlisted, old)
 		}
 		e.list(t)
 		e.info.CorruptionsAtRecover = append(e.info.CorruptionsAtRecover,
-			fmt.Sprintf("%s/%s could not be read: written anew from the cluster's metadata", dir.TopicPath(id), dir.TopicFile))
+			fmt.Sprintf("%s/%s could not be read: written anew from the cluster's metadata",
+				datadir.TopicPath(id), datadir.TopicFile))
 		e.log.Warn("the metadata of a topic could not be read on this node and was written anew from the cluster's; its "+
 			"messages are whole",
 			"topic", m.Name, "uuid", id)
@@ -70,7 +71,7 @@ func (e *Engine) removeUnreadable(snap *meta.Snapshot) {
 		if !snap.Deleted[id] || e.isQuarantined(id) {
 			continue
 		}
-		if err := dir.TrashTopic(e.disk, id); err != nil {
+		if err := datadir.TrashTopic(e.disk, id); err != nil {
 			e.log.Warn("the files of a deleted topic cannot be removed; the next start of this node tries again",
 				"uuid", id, "error", err)
 			continue
@@ -83,15 +84,15 @@ func (e *Engine) removeUnreadable(snap *meta.Snapshot) {
 // isQuarantined says whether this node has logs of a topic whose metadata it could not read: see
 // topicRecovery.quarantine.
 func (e *Engine) isQuarantined(id uuid.UUID) bool {
-	return slices.ContainsFunc(e.store.Partitions(), func(pt *part.Partition) bool {
+	return slices.ContainsFunc(e.store.Partitions(), func(pt *partition.Partition) bool {
 		return pt.Topic().Quarantined && pt.Topic().ID == id
 	})
 }
 
 // topicMetaOf returns the content of topic.json for a topic of the cluster.
-func topicMetaOf(mt *meta.Topic) *dir.Topic {
-	return &dir.Topic{
-		Format: dir.TopicFormat, ID: mt.ID, Name: mt.Name, Partitions: mt.Partitions, CreatedNs: mt.CreatedNs,
+func topicMetaOf(mt *meta.Topic) *datadir.Topic {
+	return &datadir.Topic{
+		Format: datadir.TopicFormat, ID: mt.ID, Name: mt.Name, Partitions: mt.Partitions, CreatedNs: mt.CreatedNs,
 		MadeBy: mt.MadeBy, Settings: mt.EffectiveSettings().Stored(),
 	}
 }

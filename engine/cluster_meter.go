@@ -3,14 +3,14 @@ package engine
 import (
 	"time"
 
-	"penstock/engine/health"
-	"penstock/engine/meta"
-	"penstock/engine/part"
+	"penstock/internal/meta"
+	"penstock/internal/node/health"
+	"penstock/internal/node/partition"
 )
 
 // ClusterMeter is what monitoring reads of a node in a cluster.
 type ClusterMeter struct {
-	part.Meter
+	partition.Meter
 	Store      health.Store
 	Leased     bool          // the metadata store has extended this node's lease: the node may serve
 	LeaseLeft  time.Duration // until the lease ends; 0: it has ended

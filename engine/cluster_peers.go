@@ -5,8 +5,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/meta"
-	"penstock/engine/part"
+	"penstock/internal/meta"
+	"penstock/internal/node/partition"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/peer"
@@ -58,7 +58,7 @@ func (cn *clusterNode) peerDown(node replicate.NodeID) {
 // that ended with that process. It runs on a goroutine of its own.
 func (cn *clusterNode) reportDown(node replicate.NodeID, boot uuid.UUID) {
 	for told := false; cn.hasExited(node) && cn.Ctx.Err() == nil; {
-		ctx, cancel := cn.e.host.WithTimeout(cn.Ctx, part.StoreTimeout)
+		ctx, cancel := cn.e.host.WithTimeout(cn.Ctx, partition.StoreTimeout)
 		err := cn.Rows.ReportDown(ctx, node, boot)
 		cancel()
 		if err == nil || errors.Is(err, meta.ErrNotFound) {
@@ -127,7 +127,7 @@ func (cn *clusterNode) hasExited(node replicate.NodeID) bool {
 func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netproto.Received, r peer.Reading) {
 	d := cn.decoders.Get().(*wire.Decoder)
 	defer cn.decoders.Put(d)
-	var some [32]*part.Partition
+	var some [32]*partition.Partition
 	work := some[:0]
 	for i := range burst {
 		f := &burst[i]
@@ -164,10 +164,10 @@ func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netpro
 
 // request handles a frame that is not about replication. It returns the partition whose inbox got a put from the frame,
 // or nil.
-func (cn *clusterNode) request(from replicate.NodeID, f *netproto.Received) *part.Partition {
+func (cn *clusterNode) request(from replicate.NodeID, f *netproto.Received) *partition.Partition {
 	switch f.Header.Type {
 	case netproto.TypeForwardPut:
-		if pt, ok := cn.forward.HandlePut(from, f).(*part.Partition); ok {
+		if pt, ok := cn.forward.HandlePut(from, f).(*partition.Partition); ok {
 			return pt
 		}
 	case netproto.TypeForwardAck:

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/cluster"
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/cluster"
+	"penstock/internal/meta"
 )
 
 // A node that joins gets its share of replicas and leaderships when an operator wants that, while messages are

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
 )
 
 // A topic has the replicas that it was made with. More of them are copied from the leader while messages are published,

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"penstock/engine"
-	"penstock/engine/aside"
+	"penstock/internal/node/aside"
 	"penstock/segment/aio/faultaio"
 )
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/engine/backup"
+	"penstock/internal/node/backup"
 )
 
 // The leader's node is restored from a backup in which messages do not read back, and starts before the others. It

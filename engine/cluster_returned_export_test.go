@@ -1,8 +1,8 @@
 package engine
 
 import (
-	"penstock/engine/meta"
-	"penstock/engine/part"
+	"penstock/internal/meta"
+	"penstock/internal/node/partition"
 	"penstock/segment"
 )
 
@@ -12,7 +12,7 @@ type Holds struct {
 	End     segment.Position // behind the last batch that was appended
 }
 
-func partitionOf(e *Engine, topic string, n int) *part.Partition {
+func partitionOf(e *Engine, topic string, n int) *partition.Partition {
 	t, ok := e.LookupTopic(topic)
 	if !ok {
 		panic("no topic " + topic)

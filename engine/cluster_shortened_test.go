@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"penstock/clog"
-	"penstock/cluster/kv"
 	"penstock/engine"
+	"penstock/internal/cluster/kv"
 	"penstock/segment"
 	"penstock/segment/aio/faultaio"
 )

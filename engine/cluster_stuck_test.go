@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"penstock/cluster"
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/cluster"
+	"penstock/internal/meta"
 	"penstock/replicate"
 	"penstock/segment"
 )

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
 	"penstock/replicate"
 	"penstock/segment/aio/faultaio"
 )

@@ -12,12 +12,12 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/core"
-	"penstock/engine/dir"
-	"penstock/engine/inbox"
-	"penstock/engine/meta"
-	"penstock/engine/ops"
-	"penstock/engine/part"
+	"penstock/internal/meta"
+	"penstock/internal/node/datadir"
+	"penstock/internal/node/fanout"
+	"penstock/internal/node/inbox"
+	"penstock/internal/node/machine"
+	"penstock/internal/node/partition"
 	"penstock/segment"
 )
 
@@ -27,11 +27,11 @@ import (
 func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, error) {
 	if e.isQuarantined(mt.ID) {
 		return nil, fmt.Errorf("engine: there are logs of topic %s on this node whose %s cannot be read; restart the node",
-			mt.Name, dir.TopicFile)
+			mt.Name, datadir.TopicFile)
 	}
 	m := topicMetaOf(mt)
 	t := newTopic(e, m)
-	var local []*part.Partition
+	var local []*partition.Partition
 	for n := range uint32(m.Partitions) {
 		pt := e.store.NewPartition(&t.shared, n)
 		t.add(pt)
@@ -81,7 +81,7 @@ func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) erro
 			}
 		}
 		t.add(pt)
-		e.cluster.addToTable(t, []*part.Partition{pt})
+		e.cluster.addToTable(t, []*partition.Partition{pt})
 		if row != nil {
 			pt.Replica().Learn(row)
 		}
@@ -91,7 +91,7 @@ func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) erro
 
 // openReplica begins to replicate a partition of a known topic, of which this node has never had a copy or has retired
 // its copy. Only the worker calls it.
-func (e *Engine) openReplica(t *Topic, pt *part.Partition) error {
+func (e *Engine) openReplica(t *Topic, pt *partition.Partition) error {
 	if pt.Replica().HasLog() {
 		return pt.Replica().OpenAgain()
 	}
@@ -102,13 +102,13 @@ func (e *Engine) openReplica(t *Topic, pt *part.Partition) error {
 }
 
 // openEmpty gives a partition of a known topic an empty log, and lists the partition.
-func (e *Engine) openEmpty(pt *part.Partition) error {
+func (e *Engine) openEmpty(pt *partition.Partition) error {
 	if err := e.store.OpenEmpty(pt); err != nil {
 		return err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.store.Add([]*part.Partition{pt})
+	e.store.Add([]*partition.Partition{pt})
 	return nil
 }
 
@@ -117,7 +117,7 @@ func (e *Engine) openEmpty(pt *part.Partition) error {
 func (e *Engine) dropTopic(t *Topic) {
 	e.noteTopicDeleted(t.Name())
 	t.shared.Deleted.Store(true) // before the replicas end, so that readers hear why
-	var local []*part.Partition
+	var local []*partition.Partition
 	for _, pt := range t.partitions() {
 		pt.Replica().End(ErrDeleted)
 		if pt.Log() != nil {
@@ -252,7 +252,7 @@ func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
 	defer cancel()
 	if err := cn.Rows.DeleteTopic(ctx, t.shared.ID); err != nil {
 		if errors.Is(err, meta.ErrNotFound) { // another request deleted it a moment ago
-			return ops.NewGoneError(0, ErrNoTopic)
+			return fanout.NewGoneError(0, ErrNoTopic)
 		}
 		return err
 	}
@@ -268,7 +268,7 @@ func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
 
 // syncChannels makes the channels of t have exactly the partitions that this node serves now. It returns at once: a new
 // goroutine does so, with Topic.changing held. It is called whenever this node begins or ceases to serve a partition of
-// t (part.Topic.ServingChanged).
+// t (partition.Topic.ServingChanged).
 func (cn *clusterNode) syncChannels(t *Topic) {
 	cn.Spawn(func() {
 		t.e.host.Lock(&t.changing)
@@ -335,20 +335,20 @@ func (t *Topic) hasOtherEpoch(i int, epoch segment.Epoch) bool {
 
 // missingChannel is a channel of this node that the log of pt lacks.
 type missingChannel struct {
-	pt *part.Partition
+	pt *partition.Partition
 	ch *Channel
 }
 
 // assignPartitions gives the channels the partitions that this node has begun to serve since the last call. missing are
 // the channels that the logs of these partitions lack. barren are those of these partitions that may still need all of
 // the topic's channels, because the partition is new (mayLackChannels). Topic.changing is held.
-func (t *Topic) assignPartitions() (missing []missingChannel, barren []*part.Partition) {
+func (t *Topic) assignPartitions() (missing []missingChannel, barren []*partition.Partition) {
 	var fresh []assignedPartition
 	parts := t.partitions()
 	for _, i := range t.adoption.Adopt(t.servingEpochs()) {
 		pt := parts[i]
 		t.begun(pt)
-		names, paused, neverHad := pt.Adopt(func(name string) part.Subscriber {
+		names, paused, neverHad := pt.Adopt(func(name string) partition.Subscriber {
 			c, ok := t.LookupChannel(name)
 			if !ok {
 				c = newChannel(t, name)
@@ -386,7 +386,7 @@ func (t *Topic) assignPartitions() (missing []missingChannel, barren []*part.Par
 
 // assignedPartition is a partition that this node has begun to serve, and the channels in its log.
 type assignedPartition struct {
-	pt    *part.Partition
+	pt    *partition.Partition
 	names []string
 }
 
@@ -422,7 +422,7 @@ func (t *Topic) removeChannel(c *Channel) {
 // channel. The new channel has the partition only if the entry was in the log when the channel was made, so createIn
 // then calls reassign. So it does if the commit takes too long: nobody waits for it any more, and the entry is in the
 // log. It returns ErrDeleted, and writes nothing, if there is no channel of this name any more. It takes changing.
-func (t *Topic) createIn(ctx context.Context, pt *part.Partition, c *Channel, o origin) error {
+func (t *Topic) createIn(ctx context.Context, pt *partition.Partition, c *Channel, o origin) error {
 	w, err := t.appendCreation(ctx, pt, c, o)
 	if err == nil {
 		err = w.Result(t.e.host)
@@ -438,7 +438,7 @@ func (t *Topic) createIn(ctx context.Context, pt *part.Partition, c *Channel, o 
 // appendCreation puts the creation of channel c into the inbox of one more partition. It holds changing, so a deletion
 // of the channel, which holds it too, is either known here or comes behind the creation in every log.
 func (t *Topic) appendCreation(
-	ctx context.Context, pt *part.Partition, c *Channel, o origin,
+	ctx context.Context, pt *partition.Partition, c *Channel, o origin,
 ) (*inbox.Waiter, error) {
 	entries, err := c.creation(pt, o)
 	if err != nil {
@@ -481,7 +481,7 @@ func (t *Topic) channelNames() []string {
 		if !pt.Replica().HasLog() {
 			continue
 		}
-		pt.ReadChannels(func(cur *core.Cursor) { seen[cur.Name] = true })
+		pt.ReadChannels(func(cur *machine.Cursor) { seen[cur.Name] = true })
 	}
 	names := make([]string, 0, len(seen))
 	for name := range seen {
@@ -499,7 +499,7 @@ func (t *Topic) ChannelNames() []string { return t.channelNames() }
 // 0, which does not name ephemeral channels, and returns ErrNoLeader if that leader does not answer within
 // Options.PublishTimeout.
 func (t *Topic) ReadChannelNames(ctx context.Context) ([]string, error) {
-	hasCopy := func(pt *part.Partition) bool { return pt.Replica().HasLog() }
+	hasCopy := func(pt *partition.Partition) bool { return pt.Replica().HasLog() }
 	if slices.ContainsFunc(t.partitions(), hasCopy) {
 		return t.channelNames(), nil
 	}

@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cluster"
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/cluster"
+	"penstock/internal/meta"
 	"penstock/replicate"
 )
 

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
 	"penstock/netproto"
 	"penstock/segment/aio/faultaio"
 )

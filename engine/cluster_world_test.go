@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cluster"
-	"penstock/cluster/kv/memory"
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/cluster"
+	"penstock/internal/cluster/kv/memory"
+	"penstock/internal/meta"
 	"penstock/replicate"
 	"penstock/segment/aio/faultaio"
 )

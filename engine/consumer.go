@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"penstock/engine/base"
-	"penstock/engine/channel"
+	"penstock/internal/node/base"
+	"penstock/internal/node/channel"
 	"penstock/replicate/wire"
 )
 

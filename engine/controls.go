@@ -5,24 +5,27 @@ import (
 	"errors"
 	"slices"
 
-	"penstock/engine/core"
-	"penstock/engine/inbox"
-	"penstock/engine/part"
+	"penstock/internal/node/inbox"
+	"penstock/internal/node/machine"
+	"penstock/internal/node/partition"
 )
 
 // writeControls appends the same control entries to every partition that this node leads, and returns when all are
 // committed. onCommit (nil: nothing) runs for each partition at the moment of its commit: see inbox.List.Committed for
 // the lock. For the other partitions, the same operation runs on their leaders (onLeaders). After an error or a crash
 // the entries are in the logs of some of the partitions, or of none.
-func (t *Topic) writeControls(ctx context.Context, controls []core.Control, onCommit func(*part.Partition)) error {
-	return t.writeControlsOf(ctx, func(*part.Partition) ([]core.Control, error) {
+func (t *Topic) writeControls(
+	ctx context.Context, controls []machine.Control, onCommit func(*partition.Partition),
+) error {
+	return t.writeControlsOf(ctx, func(*partition.Partition) ([]machine.Control, error) {
 		return slices.Clone(controls), nil // each log fills in its own
 	}, onCommit)
 }
 
 // writeControlsOf is writeControls with entries of its own for each partition. An error of controls ends it.
 func (t *Topic) writeControlsOf(
-	ctx context.Context, controls func(*part.Partition) ([]core.Control, error), onCommit func(*part.Partition),
+	ctx context.Context, controls func(*partition.Partition) ([]machine.Control, error),
+	onCommit func(*partition.Partition),
 ) error {
 	var ws []*inbox.Waiter
 	var err error

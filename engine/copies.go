@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 
-	"penstock/engine/health"
-	"penstock/engine/meta"
-	"penstock/engine/scrub"
+	"penstock/internal/meta"
+	"penstock/internal/node/health"
+	"penstock/internal/node/scrub"
 	"penstock/replicate"
 	"penstock/replicate/wire"
 )

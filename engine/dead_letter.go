@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"penstock/engine/channel"
+	"penstock/internal/node/channel"
 )
 
 // redriveChannel is the channel of a dead-letter topic from which Redrive sends messages back. deadLetterTopic creates

@@ -3,7 +3,7 @@ package engine
 import (
 	"context"
 
-	"penstock/engine/inbox"
+	"penstock/internal/node/inbox"
 )
 
 // WritesWaiting returns how many writes to the disk have begun and not completed.

@@ -35,6 +35,7 @@
 //
 // # In the source
 //
-// The path of a message: topic_publish.go (the caller's request) → engine/inbox → engine/part (the committer, then the
-// replica) → clog (the group on disk) → engine/part (committed) → engine/channel (delivered to a consumer).
+// The path of a message: topic_publish.go (the caller's request) → internal/node/inbox → internal/node/partition (the
+// committer, then the replica) → clog (the group on disk) → internal/node/partition (committed) → internal/node/channel
+// (delivered to a consumer).
 package engine

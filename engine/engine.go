@@ -14,16 +14,16 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/clog"
-	"penstock/engine/base"
-	"penstock/engine/channel"
-	"penstock/engine/dir"
-	"penstock/engine/diskwatch"
-	"penstock/engine/host"
-	"penstock/engine/inbox"
-	"penstock/engine/ops"
-	"penstock/engine/part"
-	"penstock/engine/scrub"
 	"penstock/internal/lock"
+	"penstock/internal/node/base"
+	"penstock/internal/node/channel"
+	"penstock/internal/node/datadir"
+	"penstock/internal/node/diskwatch"
+	"penstock/internal/node/fanout"
+	"penstock/internal/node/inbox"
+	"penstock/internal/node/partition"
+	"penstock/internal/node/platform"
+	"penstock/internal/node/scrub"
 	"penstock/segment/aio"
 )
 
@@ -34,14 +34,14 @@ type Engine struct {
 	// docs/concurrency.md has the order of locks. After a crash, recover rebuilds everything here from the commit log, the
 	// segments and each topic.json.
 
-	store *part.Store // what the partitions of this data directory share
+	store *partition.Store // what the partitions of this data directory share
 
 	opts   Options
 	limits inbox.Limits
 	log    *slog.Logger
 	clock  *base.Clock
 	disk   aio.Disk
-	node   *dir.NodeFile
+	node   *datadir.NodeFile
 	info   Info
 
 	catalog lock.Mutex[lock.EngineCatalog] // held while a topic.json is written or repaired
@@ -63,7 +63,7 @@ type Engine struct {
 	transience string       // why the data directory does not last; "": it does. Constant after Open
 	cluster    *clusterNode // nil on a single node; code for both cases calls members instead
 	members    membership
-	host       host.Host
+	host       platform.Host
 
 	// news is raised when a topic is listed or unlisted or gets a partition, when rows of the cluster are applied, when
 	// this node begins or ceases to serve a partition, and at every step of a partition whose leadership is being handed
@@ -72,9 +72,9 @@ type Engine struct {
 
 	mu            lock.RWMutex[lock.Engine]
 	topics        map[string]*Topic
-	noted         map[uuid.UUID]*dir.Topic // see backupRun.noteTopics; nil: no backup is before its moment
-	quarantined   map[uuid.UUID]*Topic     // kept and not served; only recovery writes it, so readers need no lock
-	deletedTopics ops.DeletedNames         // names of topics that were deleted a moment ago
+	noted         map[uuid.UUID]*datadir.Topic // see backupRun.noteTopics; nil: no backup is before its moment
+	quarantined   map[uuid.UUID]*Topic         // kept and not served; only recovery writes it, so readers need no lock
+	deletedTopics fanout.DeletedNames          // names of topics that were deleted a moment ago
 	closed        bool
 	creating      map[string]*creation
 	growing       map[*Topic]int // how many partitions topics are about to have
@@ -106,7 +106,7 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 		o.Logger = slog.Default()
 	}
 	o.Logger = logs.Logger(o.Logger)
-	e, err := openEngine(ctx, o, host.NewMachine(), func(e *Engine) { e.logs = logs })
+	e, err := openEngine(ctx, o, platform.NewMachine(), func(e *Engine) { e.logs = logs })
 	if err != nil {
 		logs.End()
 	}
@@ -115,7 +115,7 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 
 // openEngine opens an engine on a host. It calls opening with the engine before it touches the data directory's
 // content, so that tests can look into an engine whose Open fails or never returns.
-func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engine)) (*Engine, error) {
+func openEngine(ctx context.Context, o Options, h platform.Host, opening func(*Engine)) (*Engine, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
@@ -137,7 +137,7 @@ func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engin
 	}
 	e.limits = inbox.NewLimits(o.MaxMessageBytes, o.MaxBatchBytes, o.MaxHeaderBytes, o.MaxDefer)
 	e.limits.Inflate(o.MaxInflationRatio, o.MaxInflatedBytes, o.AdmitTimeout)
-	e.store = part.New(part.Options{
+	e.store = partition.New(partition.Options{
 		Host: h, Log: e.log, Clock: e.clock, Disk: disk, Counters: &e.counters, Pulse: &e.pulse, Stop: e.stop,
 		CommitFileBytes: o.CommitFileBytes, CommitLiveBytes: o.CommitLiveBytes, GroupsInFlight: o.GroupsInFlight,
 		MinSegmentBytes: o.MinSegmentBytes, MaxSegmentBytes: o.MaxSegmentBytes,
@@ -179,20 +179,20 @@ func (o *Options) openDisk() (aio.Disk, error) {
 func (e *Engine) open(ctx context.Context) error {
 	start := e.host.Instant()
 	o := &e.opts
-	if err := dir.CheckDevices(e.disk); err != nil {
+	if err := datadir.CheckDevices(e.disk); err != nil {
 		return err
 	}
 	var err error
-	e.node, err = dir.OpenNodeFile(e.disk, e.log, o.NodeID, o.MaxLevel, o.Cluster != nil, e.host.NewUUID)
+	e.node, err = datadir.OpenNodeFile(e.disk, e.log, o.NodeID, o.MaxLevel, o.Cluster != nil, e.host.NewUUID)
 	if err != nil {
 		return err
 	}
 	// What is deleted later must not need an inode that there is none of. Without this folder it is removed in place.
-	if err := e.disk.MkdirAll(dir.Trash); err != nil && !aio.NoRoom(err) {
+	if err := e.disk.MkdirAll(datadir.Trash); err != nil && !aio.NoRoom(err) {
 		return err
 	}
 	e.removeHeld()
-	if e.store.SetFeature(dir.FirstLevel); e.opts.Cluster == nil {
+	if e.store.SetFeature(datadir.FirstLevel); e.opts.Cluster == nil {
 		e.store.SetFeature(e.node.Level())
 	}
 	if err = e.store.Begin(e.opts.BufferBytes); err != nil {
@@ -267,7 +267,7 @@ func (e *Engine) describe(took time.Duration) {
 	e.info.Direct, e.info.Registered, e.info.BlockBytes = d.Direct, d.Registered, d.BlockBytes
 	e.info.FileSystem, e.info.Device, e.info.DeviceCache, e.info.Kernel = d.FileSystem, d.Device, d.DeviceCache, d.Kernel
 	e.info.NodeID, e.info.StoreID, e.info.FormatVersion = e.node.NodeID(), e.node.StoreID().String(),
-		dir.FormatOf(e.DirectoryLevel())
+		datadir.FormatOf(e.DirectoryLevel())
 	e.info.Recovered = took
 }
 
@@ -291,12 +291,12 @@ func (e *Engine) Info() Info {
 	i := e.info
 	d := e.disk.Info() // the ring knows only after its start whether memory could be registered
 	i.IOEngine, i.IOReason, i.Registered = d.Engine, d.Reason, d.Registered
-	i.Level, i.FormatVersion = e.Level(), dir.FormatOf(e.DirectoryLevel())
+	i.Level, i.FormatVersion = e.Level(), datadir.FormatOf(e.DirectoryLevel())
 	return i
 }
 
 // Counters are totals since Open. They are atomic and may be read at any time.
-type Counters = part.Counters
+type Counters = partition.Counters
 
 // Counters returns the engine's own counters, not a copy: they go on counting, and the caller must not change them.
 func (e *Engine) Counters() *Counters { return &e.counters }

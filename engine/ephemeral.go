@@ -5,9 +5,9 @@ import (
 	"errors"
 	"time"
 
-	"penstock/engine/base"
-	"penstock/engine/meta"
-	"penstock/engine/part"
+	"penstock/internal/meta"
+	"penstock/internal/node/base"
+	"penstock/internal/node/partition"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
@@ -29,7 +29,7 @@ const (
 
 // begun ends the topic after a while, if nobody uses it: this node has begun to lead a partition in place of another
 // node, which may have had the last consumer.
-func (t *Topic) begun(pt *part.Partition) {
+func (t *Topic) begun(pt *partition.Partition) {
 	if epoch := pt.ServingEpoch(); epoch > 1 {
 		t.endLater(int(pt.Number()), epoch, t.e.opts.ephemeralGrace)
 	}

@@ -2,13 +2,13 @@ package engine
 
 import (
 	"penstock/clog"
-	"penstock/engine/base"
-	"penstock/engine/ops"
+	"penstock/internal/node/base"
+	"penstock/internal/node/fanout"
 )
 
 // GoneError is the ErrNoTopic or ErrNoChannel for a topic or channel that was deleted less than about 10 s ago. Its Ago
 // is the time since the deletion.
-type GoneError = ops.GoneError
+type GoneError = fanout.GoneError
 
 // LimitError is an error about a value that is above a limit. Its text has all three: value, limit and setting.
 type LimitError = base.LimitError

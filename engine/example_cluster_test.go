@@ -12,17 +12,18 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/cluster"
-	"penstock/cluster/kv/memory"
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/cluster"
+	"penstock/internal/cluster/kv/memory"
+	"penstock/internal/meta"
 )
 
 // quiet is the log of the examples. A program would let the engine log.
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 // openNode opens a node of a cluster, with its data below dir, which listens on loopback. Nodes on several machines
-// need ClusterOptions.Trust, and metadata that all of them reach: package cluster/etcd instead of cluster/kv/memory.
+// need ClusterOptions.Trust, and metadata that all of them reach: package internal/cluster/etcd instead of
+// internal/cluster/kv/memory.
 func openNode(ctx context.Context, dir, name string, metadata *memory.Map) *engine.Engine {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

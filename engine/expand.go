@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"penstock/engine/core"
-	"penstock/engine/part"
+	"penstock/internal/node/machine"
+	"penstock/internal/node/partition"
 	"penstock/replicate/wire"
 )
 
@@ -37,20 +37,20 @@ func (t *Topic) stateLocal() *wire.TopicState {
 }
 
 // initBatches returns the control entries that create s in an empty log. The first batch creates all channels.
-func initBatches(s *wire.TopicState) (all [][]core.Control) {
-	var now []core.Control
+func initBatches(s *wire.TopicState) (all [][]machine.Control) {
+	var now []machine.Control
 	for i := range s.Channels {
-		now = append(now, core.Control{Kind: core.ChannelCreated, Channel: s.Channels[i].Name})
+		now = append(now, machine.Control{Kind: machine.ChannelCreated, Channel: s.Channels[i].Name})
 	}
-	now = append(now, core.Control{Kind: core.TopicPaused, Flag: s.Paused})
+	now = append(now, machine.Control{Kind: machine.TopicPaused, Flag: s.Paused})
 	size := 0
 	for i := range s.Channels {
 		c := &s.Channels[i]
 		if c.Paused {
-			now = append(now, core.Control{Kind: core.ChannelPaused, Channel: c.Name, Flag: true})
+			now = append(now, machine.Control{Kind: machine.ChannelPaused, Channel: c.Name, Flag: true})
 		}
 		if c.Skipped {
-			now = append(now, core.Control{Kind: core.ChannelSkipped, Channel: c.Name, Flag: true})
+			now = append(now, machine.Control{Kind: machine.ChannelSkipped, Channel: c.Name, Flag: true})
 		}
 		if c.Settings.Version == 0 {
 			continue
@@ -58,14 +58,14 @@ func initBatches(s *wire.TopicState) (all [][]core.Control) {
 		if size += len(c.Settings.Append(nil)); size > maxInitBytes {
 			all, now, size = append(all, now), nil, 0
 		}
-		now = append(now, core.Control{Kind: core.ChannelConfigured, Channel: c.Name, Settings: &c.Settings})
+		now = append(now, machine.Control{Kind: machine.ChannelConfigured, Channel: c.Name, Settings: &c.Settings})
 	}
 	return append(all, now)
 }
 
 // join adds a new partition to the topic, so that puts can enter it, and gives it to the channels. It runs on the
 // committer, so that no message can be committed between the two.
-func (t *Topic) join(pt *part.Partition) {
+func (t *Topic) join(pt *partition.Partition) {
 	t.add(pt)
 	for _, c := range t.Channels() {
 		pt.Follow(c.local, c.name)
@@ -75,8 +75,8 @@ func (t *Topic) join(pt *part.Partition) {
 
 // incompletePart is a partition whose log lacks channels, with the entries that create them there.
 type incompletePart struct {
-	pt      *part.Partition
-	entries []core.Control
+	pt      *partition.Partition
+	entries []machine.Control
 }
 
 // findIncomplete finds partitions whose log lacks channels that partition 0 has, and adds them to incomplete. restore
@@ -98,14 +98,14 @@ func (t *Topic) findIncomplete() {
 
 // mayLackChannels says whether other partitions may have channels that pt, which never had one, lacks. That can be so
 // only if the topic has grown, which raised the version of its settings above 0.
-func (t *Topic) mayLackChannels(pt *part.Partition) bool {
+func (t *Topic) mayLackChannels(pt *partition.Partition) bool {
 	return pt.Number() > 0 && t.settings.Load().Version > 0
 }
 
 // leadsUninitialized says whether this node leads the partition, and the partition has never had a channel, although
 // other partitions of the topic may have. A partition whose channels were deleted does not count: the leader of
 // partition 0 may not have deleted them yet.
-func (t *Topic) leadsUninitialized(pt *part.Partition) bool {
+func (t *Topic) leadsUninitialized(pt *partition.Partition) bool {
 	return t.mayLackChannels(pt) && pt.LeadsWithoutChannels() // on a single node false: see completeChannels
 }
 
@@ -114,7 +114,7 @@ const initRetryPause = 100 * time.Millisecond
 
 // initPartitionsUntilDone repeats initPartitions until it succeeds, the topic is deleted, or the engine closes. It also
 // counts as success if this node no longer leads the partitions. It runs on a goroutine of its own.
-func (t *Topic) initPartitionsUntilDone(parts []*part.Partition) {
+func (t *Topic) initPartitionsUntilDone(parts []*partition.Partition) {
 	cn := t.e.cluster
 	for {
 		err := t.initPartitions(cn.Ctx, parts)
@@ -126,8 +126,8 @@ func (t *Topic) initPartitionsUntilDone(parts []*part.Partition) {
 
 // initPartitions creates the topic's channels, as the leader of partition 0 knows them, in those of parts that this
 // node leads and that have never had a channel. It takes changing, and may wait for other nodes and for commits.
-func (t *Topic) initPartitions(ctx context.Context, parts []*part.Partition) error {
-	var empty []*part.Partition
+func (t *Topic) initPartitions(ctx context.Context, parts []*partition.Partition) error {
+	var empty []*partition.Partition
 	for _, pt := range parts {
 		if t.leadsUninitialized(pt) {
 			empty = append(empty, pt)
@@ -157,9 +157,9 @@ func (t *Topic) initPartitions(ctx context.Context, parts []*part.Partition) err
 // If the caller wrote another control entry into such a partition first, the partition would look initialized, and the
 // channels that are added later would miss messages. If lockInitialized returns nil, the caller must unlock changing.
 func (t *Topic) lockInitialized(ctx context.Context) error {
-	for asked := map[*part.Partition]bool{}; ; {
+	for asked := map[*partition.Partition]bool{}; ; {
 		t.e.host.Lock(&t.changing)
-		var barren []*part.Partition
+		var barren []*partition.Partition
 		for _, pt := range t.partitions() {
 			if !asked[pt] && t.leadsUninitialized(pt) {
 				barren = append(barren, pt)
@@ -188,7 +188,7 @@ func (t *Topic) fetchState(ctx context.Context, adopts bool) (*wire.TopicState, 
 
 // initPartition writes the channels and the pause of s into the log of a partition, and gives the partition to these
 // channels. changing is held.
-func (t *Topic) initPartition(ctx context.Context, pt *part.Partition, s *wire.TopicState) error {
+func (t *Topic) initPartition(ctx context.Context, pt *partition.Partition, s *wire.TopicState) error {
 	var channels []*Channel
 	for i := range s.Channels {
 		c, ok := t.LookupChannel(s.Channels[i].Name)

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
 )
 
 // refusedSettings are changes that a topic with two partitions and settings of version 1 must refuse.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"penstock/clog"
-	"penstock/engine/health"
+	"penstock/internal/node/health"
 	"penstock/replicate"
 	"penstock/replicate/wire"
 )

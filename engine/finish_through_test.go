@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cluster"
 	"penstock/engine"
+	"penstock/internal/cluster"
 )
 
 // sync waits until all that was finished so far is committed.

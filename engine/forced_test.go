@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
 )
 
 // An operator chooses a leader that lacks what the others have committed. They do not refuse for ever: each gives its

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 
-	"penstock/engine/base"
-	"penstock/engine/channel"
-	"penstock/engine/core"
-	"penstock/engine/part"
+	"penstock/internal/node/base"
+	"penstock/internal/node/channel"
+	"penstock/internal/node/machine"
+	"penstock/internal/node/partition"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
@@ -17,7 +17,7 @@ import (
 // starts where channels do otherwise, with the default settings.
 type origin struct {
 	from     *SeekTo
-	settings *core.ChannelSettings
+	settings *machine.ChannelSettings
 }
 
 func originOf(op *wire.Operation) origin { return origin{op.Seek, op.Settings} }
@@ -74,20 +74,20 @@ func (c *Channel) Fork(ctx context.Context, name string, at *SeekTo) (*Channel, 
 }
 
 // creation returns the entries that create the channel in a partition.
-func (c *Channel) creation(pt *part.Partition, o origin) ([]core.Control, error) {
+func (c *Channel) creation(pt *partition.Partition, o origin) ([]machine.Control, error) {
 	start, err := startIn(pt, o.from)
 	if err != nil {
 		return nil, err
 	}
-	all := []core.Control{{Kind: core.ChannelCreated, Channel: c.name, Start: start}}
+	all := []machine.Control{{Kind: machine.ChannelCreated, Channel: c.name, Start: start}}
 	if o.settings != nil {
-		all = append(all, core.Control{Kind: core.ChannelConfigured, Channel: c.name, Settings: o.settings})
+		all = append(all, machine.Control{Kind: machine.ChannelConfigured, Channel: c.name, Settings: o.settings})
 	}
 	return all, nil
 }
 
 // startIn returns the id at which a channel starts in a partition; nil: where channels start if nobody says anything.
-func startIn(pt *part.Partition, from *SeekTo) (*segment.MsgID, error) {
+func startIn(pt *partition.Partition, from *SeekTo) (*segment.MsgID, error) {
 	switch {
 	case from == nil:
 		return nil, nil
@@ -96,7 +96,7 @@ func startIn(pt *part.Partition, from *SeekTo) (*segment.MsgID, error) {
 			return nil, nil
 		}
 		var id *segment.MsgID
-		pt.ReadChannels(func(cur *core.Cursor) {
+		pt.ReadChannels(func(cur *machine.Cursor) {
 			if cur.Name == from.Channel {
 				stands := cur.Confirmed
 				id = &stands

@@ -11,17 +11,19 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/dir"
 	"penstock/internal/formattest"
+	"penstock/internal/node/datadir"
 )
 
 // The keys of the two JSON files are those of FORMAT.md, in its order.
 func TestFormatOfFiles(t *testing.T) {
 	found := formattest.Tables(t)
-	formats := map[string]int{dir.NodePath: dir.FormatOf(NewestLevel), dir.TopicFile: dir.TopicFormat}
+	formats := map[string]int{datadir.NodePath: datadir.FormatOf(NewestLevel), datadir.TopicFile: datadir.TopicFormat}
 	for heading, file := range map[string]any{
-		dir.NodePath:  dir.Node{Format: dir.FormatOf(NewestLevel), Cluster: uuid.UUID{1}, Lives: []dir.Life{{}}},
-		dir.TopicFile: dir.Topic{Format: dir.TopicFormat, MadeBy: "shop", Settings: TopicSettings{Version: 1}},
+		datadir.NodePath: datadir.Node{
+			Format: datadir.FormatOf(NewestLevel), Cluster: uuid.UUID{1}, Lives: []datadir.Life{{}},
+		},
+		datadir.TopicFile: datadir.Topic{Format: datadir.TopicFormat, MadeBy: "shop", Settings: TopicSettings{Version: 1}},
 	} {
 		var keys []string
 		for f := range reflect.TypeOf(file).Fields() {

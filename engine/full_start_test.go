@@ -6,12 +6,12 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/host"
+	"penstock/internal/node/platform"
 	"penstock/replicate/peer"
 	"penstock/segment/aio/faultaio"
 )
 
-// stillHost is a host.World in which no time passes: what happens in it has waited for no clock.
+// stillHost is a platform.World in which no time passes: what happens in it has waited for no clock.
 type stillHost struct{}
 
 func (stillHost) Now() time.Time         { return time.Unix(1_700_000_000, 0) }
@@ -22,7 +22,9 @@ func (stillHost) Hung() bool             { return false }
 func (stillHost) Slow() bool             { return false }
 func (stillHost) Choose(int) int         { return 0 }
 
-func (stillHost) Listen(peer.Node, uuid.UUID, peer.Handler) host.Transport { panic("a single node") }
+func (stillHost) Listen(peer.Node, uuid.UUID, peer.Handler) platform.Transport {
+	panic("a single node")
+}
 
 // A process that finds its commit log full makes room at once, even if nothing in the log waits for segments. Until the
 // log begins a new file, publishers wait, and no mark makes the last group of the earlier process count as durable.
@@ -44,7 +46,7 @@ func TestFullLogBeginsAFileAtTheStart(t *testing.T) {
 	o := e.opts
 	o.Disk = disk.Kill(1)
 	release()
-	m := host.NewStepped(stillHost{}, 0)
+	m := platform.NewStepped(stillHost{}, 0)
 	inside := NewInspector(m)
 	var next *Engine
 	m.Go(func() { next, err = inside.Open(t.Context(), o) })

@@ -3,12 +3,12 @@ package engine
 import (
 	"errors"
 
-	"penstock/engine/core"
+	"penstock/internal/node/machine"
 	"penstock/segment"
 )
 
 // ControlKinds adds the kinds of control entries that are in e's logs of a topic to kinds.
-func ControlKinds(e *Engine, topic string, kinds map[core.ControlKind]bool) error {
+func ControlKinds(e *Engine, topic string, kinds map[machine.ControlKind]bool) error {
 	t, ok := e.LookupTopic(topic)
 	if !ok {
 		return ErrNoTopic
@@ -34,7 +34,7 @@ func ControlKinds(e *Engine, topic string, kinds map[core.ControlKind]bool) erro
 				if !h.Control() {
 					continue
 				}
-				err := core.DecodeControls(body, func(c *core.Control) error { kinds[c.Kind] = true; return nil })
+				err := machine.DecodeControls(body, func(c *machine.Control) error { kinds[c.Kind] = true; return nil })
 				if err != nil {
 					return err
 				}

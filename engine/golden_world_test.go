@@ -9,10 +9,10 @@ import (
 	"path/filepath"
 	"time"
 
-	"penstock/cluster"
-	"penstock/cluster/kv/file"
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/cluster"
+	"penstock/internal/cluster/kv/file"
+	"penstock/internal/meta"
 )
 
 // Golden data directories were written by older versions. golden_make_test.go writes them, in the tree of the older

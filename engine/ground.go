@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 
 	"penstock/clog"
-	"penstock/engine/dir"
+	"penstock/internal/node/datadir"
 	"penstock/segment/aio"
 )
 
@@ -52,7 +52,7 @@ func (e *Engine) lostGround() error {
 	if err := e.node.CheckGround(); err != nil {
 		return err
 	}
-	for _, name := range dir.GroundFolders {
+	for _, name := range datadir.GroundFolders {
 		if err := e.checkFolder(name); err != nil {
 			return err
 		}

@@ -1,6 +1,6 @@
 package engine
 
-import "penstock/engine/dir"
+import "penstock/internal/node/datadir"
 
 // GroundLooks is how often the engine has looked at its ground.
 func GroundLooks(e *Engine) uint64 { return e.ground.looks.Load() }
@@ -13,6 +13,6 @@ func LookAtGround(e *Engine) { e.lookAtGround() }
 
 // RewriteNodeFile replaces node.json, as the scrub does when it repairs it.
 func RewriteNodeFile(e *Engine) (err error) {
-	e.node.With(func(known *dir.Node) { err = dir.WriteTwice(e.disk, dir.NodePath, known) })
+	e.node.With(func(known *datadir.Node) { err = datadir.WriteTwice(e.disk, datadir.NodePath, known) })
 	return err
 }

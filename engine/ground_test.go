@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/engine/dir"
+	"penstock/internal/node/datadir"
 	"penstock/segment/aio"
 )
 
@@ -283,8 +283,8 @@ func clusterGroundIsTakenAway(t *testing.T, do func(dir string) error) {
 			return false
 		}
 		defer disk.Close()
-		list, err := dir.ReadShortened(disk)
-		return err == nil && list.Has(dir.UnnamedCopies) && list.Count() > 1
+		list, err := datadir.ReadShortened(disk)
+		return err == nil && list.Has(datadir.UnnamedCopies) && list.Count() > 1
 	})
 	tc.network.kill(l.name)
 	tc.kv.Cut(l.client)

@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/meta"
-	"penstock/engine/part"
+	"penstock/internal/meta"
+	"penstock/internal/node/partition"
 	"penstock/replicate"
 )
 
@@ -45,7 +45,7 @@ func (cn *clusterNode) balance() {
 // the new one is in sync, no other replica is waited for: one may be dead for good. Nor is it if the clock of this node
 // differs: each delay that it stores meanwhile may be wrong.
 func (cn *clusterNode) convenient(
-	s *meta.Snapshot, row *meta.Partition, pt *part.Partition, to replicate.NodeID,
+	s *meta.Snapshot, row *meta.Partition, pt *partition.Partition, to replicate.NodeID,
 ) bool {
 	own := s.Nodes[cn.Self.ID]
 	inSync := len(row.State.ISR) == len(row.State.Replicas) || own != nil && own.ClockDiffers
@@ -77,19 +77,19 @@ func stays(s *meta.Snapshot, row *meta.Partition, node replicate.NodeID) bool {
 // of that. handOver returns when this node leads no partition that another node could lead, or when ctx ends. If
 // another call is running, it first waits for the end of that.
 func (cn *clusterNode) handOver(ctx context.Context) error {
-	return cn.handOverSome(ctx, func(*part.Partition) bool { return true })
+	return cn.handOverSome(ctx, func(*partition.Partition) bool { return true })
 }
 
 // drain is handOver for a node that goes on: it keeps what only nodes could lead that would hand it back at once.
 func (cn *clusterNode) drain(ctx context.Context) error {
-	wanted := func(pt *part.Partition) bool {
+	wanted := func(pt *partition.Partition) bool {
 		if cn.opts.PreferredLeader == nil {
 			return true
 		}
 		to := cn.opts.PreferredLeader(cn.Rows.Snapshot(), pt.Identity())
 		return to != 0 && to != cn.Self.ID
 	}
-	if !slices.ContainsFunc(cn.e.store.Partitions(), func(pt *part.Partition) bool {
+	if !slices.ContainsFunc(cn.e.store.Partitions(), func(pt *partition.Partition) bool {
 		return pt.Leading.Load() && wanted(pt)
 	}) {
 		return nil
@@ -97,7 +97,7 @@ func (cn *clusterNode) drain(ctx context.Context) error {
 	return cn.handOverSome(ctx, wanted)
 }
 
-func (cn *clusterNode) handOverSome(ctx context.Context, wanted func(*part.Partition) bool) error {
+func (cn *clusterNode) handOverSome(ctx context.Context, wanted func(*partition.Partition) bool) error {
 	if err := cn.Await(ctx, func() bool { return cn.Leaving.CompareAndSwap(false, true) }); err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (cn *clusterNode) handOverSome(ctx context.Context, wanted func(*part.Parti
 // confirmPatience is how long a hand-over waits until confirmations are committed.
 const confirmPatience = 500 * time.Millisecond
 
-// Confirm implements part.Above.
+// Confirm implements partition.Above.
 func (cn *clusterNode) Confirm(ctx context.Context, topic uuid.UUID) {
 	if t, ok := cn.e.LookupTopicID(topic); ok {
 		cn.confirm(ctx, []*Topic{t})

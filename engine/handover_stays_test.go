@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/meta"
+	"penstock/internal/meta"
 	"penstock/replicate"
 )
 

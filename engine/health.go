@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
-	"penstock/engine/core"
-	"penstock/engine/health"
-	"penstock/engine/meta"
 	"penstock/internal/descriptors"
+	"penstock/internal/meta"
+	"penstock/internal/node/health"
+	"penstock/internal/node/machine"
 	"penstock/replicate"
 )
 
@@ -23,7 +23,7 @@ func (e *Engine) Verdict() health.Verdict {
 func (e *Engine) HealthFacts() *health.Facts {
 	f := &health.Facts{Node: e.node.NodeID(), Closing: e.leaving.Load() || e.isClosed(), Cluster: e.members.look()}
 	f.ClockAhead = e.clock.Ahead()
-	if s := e.disks.Stats().State; s == core.DiskSlow || s == core.DiskHung {
+	if s := e.disks.Stats().State; s == machine.DiskSlow || s == machine.DiskHung {
 		f.DiskState = s.String()
 	}
 	f.AsideMessages, f.Forgotten = e.store.Aside().Stats().Messages, e.forgotten

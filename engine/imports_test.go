@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// deps lists all packages that each package of the module is built from. The go command is asked once, for all: one
+// deps lists all packages that each package of the module is built from, by its path without internal/ in front. The go command is asked once, for all: one
 // takes as long.
 func deps(t *testing.T) map[string][]string {
 	t.Helper()
@@ -18,7 +18,7 @@ func deps(t *testing.T) map[string][]string {
 	all := make(map[string][]string)
 	for line := range strings.Lines(string(out)) {
 		if f := strings.Fields(line); len(f) > 0 {
-			all[f[0]] = f[1:]
+			all[strings.Replace(f[0], module+"internal/", module, 1)] = f[1:]
 		}
 	}
 	return all
@@ -40,16 +40,17 @@ func onlyBelow(t *testing.T, all map[string][]string, pkg string, below, foreign
 				}
 			}
 			own, isOurs := strings.CutPrefix(dep, module)
+			own = strings.TrimPrefix(own, "internal/")
 			internal := strings.HasPrefix(own, "segment/aio/internal/") || // the disk layer's own
-				own == "internal/uring" || // and io_uring's
-				own == "internal/failpoint" || // nothing, in the product
-				own == "internal/lock" || // sync's mutexes
-				own == "internal/jsonbody" || // encoding/json's errors, in words
-				own == "internal/clip" || // texts, shortened between characters
-				own == "internal/sparing" || // a log with few lines about strangers
-				own == "internal/shares" || // who has how much of a budget
-				own == "internal/strangers" || // a list of connections that have proved nothing
-				own == "nsq/internal/lines" && strings.HasPrefix(pkg, "nsq") || // files of lines
+				own == "uring" || // and io_uring's
+				own == "failpoint" || // nothing, in the product
+				own == "lock" || // sync's mutexes
+				own == "jsonbody" || // encoding/json's errors, in words
+				own == "clip" || // texts, shortened between characters
+				own == "sparing" || // a log with few lines about strangers
+				own == "shares" || // who has how much of a budget
+				own == "strangers" || // a list of connections that have proved nothing
+				own == "server/lines" && strings.HasPrefix(pkg, "server") || // files of lines
 				own == "batch" && slices.Contains(below, "segment") // the codec of what it stores
 			if isOurs && own != pkg && !internal && !slices.Contains(below, own) {
 				t.Errorf("it is built from %s, which is not below it", dep)
@@ -64,12 +65,12 @@ func TestImportGraph(t *testing.T) {
 	t.Parallel()
 	all := deps(t)
 	engine := []string{
-		"internal/descriptors",
-		"engine/aside", "engine/backup",
-		"engine/base", "engine/channel", "engine/checkpoint", "engine/core", "engine/dir", "engine/diskwatch",
-		"engine/flush", "engine/forward", "engine/health", "engine/host", "engine/inbox", "engine/meta", "engine/ops",
-		"engine/outgoing", "engine/part", "engine/pull", "engine/reason", "engine/remote", "engine/replay", "engine/retain",
-		"engine/route", "engine/scrub", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment",
+		"descriptors",
+		"node/aside", "node/backup",
+		"node/base", "node/channel", "node/checkpoint", "node/machine", "node/datadir", "node/diskwatch",
+		"node/flush", "node/forward", "node/health", "node/platform", "node/inbox", "meta", "node/fanout",
+		"node/outgoing", "node/partition", "node/pull", "node/reason", "node/remote", "node/replay", "node/retain",
+		"node/route", "node/scrub", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment",
 		"segment/aio",
 	}
 	foreign := []string{
@@ -77,76 +78,76 @@ func TestImportGraph(t *testing.T) {
 		"github.com/pawelgaczynski/", "testing", "flag",
 	}
 	for pkg, below := range map[string][]string{
-		"internal/uring": {},
-		"internal/netio": {"internal/uring"},
-		"segment/aio":    {"internal/uring"},
-		"batch":          {},
-		"segment":        {"batch", "segment/aio"},
-		"clog":           {"segment", "segment/aio"},
-		"netproto":       {},
-		"native/wire":    {"batch", "netproto"},
-		"client":         {"batch", "native/wire", "netproto"},
-		"replicate":      {"segment", "segment/aio"},
-		"replicate/wire": {"engine/core", "replicate", "netproto", "segment", "segment/aio"},
-		"replicate/peer": {"replicate", "netproto", "segment", "segment/aio"},
-		"engine/meta":    {"replicate", "segment", "segment/aio"},
-		"engine/core":    {"segment", "segment/aio"},
-		"engine/base":    {"engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
-		"engine/dir":     {"clog", "engine/base", "engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
-		"engine/aside": {
-			"clog", "engine/base", "engine/core", "engine/dir", "engine/meta", "replicate", "segment", "segment/aio",
+		"uring":              {},
+		"netio":              {"uring"},
+		"segment/aio":                 {"uring"},
+		"batch":                       {},
+		"segment":                     {"batch", "segment/aio"},
+		"clog":                        {"segment", "segment/aio"},
+		"netproto":                    {},
+		"server/native/wire": {"batch", "netproto"},
+		"client":                      {"batch", "server/native/wire", "netproto"},
+		"replicate":                   {"segment", "segment/aio"},
+		"replicate/wire":              {"node/machine", "replicate", "netproto", "segment", "segment/aio"},
+		"replicate/peer":              {"replicate", "netproto", "segment", "segment/aio"},
+		"meta":               {"replicate", "segment", "segment/aio"},
+		"node/machine":       {"segment", "segment/aio"},
+		"node/base":          {"node/machine", "meta", "replicate", "segment", "segment/aio"},
+		"node/datadir":       {"clog", "node/base", "node/machine", "meta", "replicate", "segment", "segment/aio"},
+		"node/aside": {
+			"clog", "node/base", "node/machine", "node/datadir", "meta", "replicate", "segment", "segment/aio",
 		},
-		"engine/backup": {
-			"clog", "engine/base", "engine/checkpoint", "engine/core", "engine/dir", "engine/meta", "replicate", "segment",
+		"node/backup": {
+			"clog", "node/base", "node/checkpoint", "node/machine", "node/datadir", "meta", "replicate", "segment",
 			"segment/aio",
 		},
-		"engine/inbox": {
-			"engine/base", "engine/core", "engine/host", "engine/meta", "netproto", "replicate", "replicate/peer",
+		"node/inbox": {
+			"node/base", "node/machine", "node/platform", "meta", "netproto", "replicate", "replicate/peer",
 			"segment", "segment/aio",
 		},
-		"engine/outgoing": {"engine/core", "replicate", "replicate/wire", "netproto", "segment", "segment/aio"},
-		"engine/part": {
-			"engine/aside", "engine/base", "engine/checkpoint", "engine/core", "engine/dir", "engine/flush", "engine/health",
-			"engine/host",
-			"engine/inbox", "engine/meta", "engine/outgoing", "engine/replay", "engine/retain", "clog", "netproto", "replicate",
+		"node/outgoing": {"node/machine", "replicate", "replicate/wire", "netproto", "segment", "segment/aio"},
+		"node/partition": {
+			"node/aside", "node/base", "node/checkpoint", "node/machine", "node/datadir", "node/flush", "node/health",
+			"node/platform",
+			"node/inbox", "meta", "node/outgoing", "node/replay", "node/retain", "clog", "netproto", "replicate",
 			"replicate/peer", "replicate/wire", "segment", "segment/aio",
 		},
-		"engine/replay": {
-			"clog", "engine/base", "engine/checkpoint", "engine/core", "engine/meta", "replicate", "segment", "segment/aio",
+		"node/replay": {
+			"clog", "node/base", "node/checkpoint", "node/machine", "meta", "replicate", "segment", "segment/aio",
 		},
-		"engine/flush": {
-			"engine/base", "engine/core", "engine/dir", "engine/host", "engine/meta", "engine/retain", "clog", "netproto",
+		"node/flush": {
+			"node/base", "node/machine", "node/datadir", "node/platform", "meta", "node/retain", "clog", "netproto",
 			"replicate", "replicate/peer", "segment", "segment/aio",
 		},
-		"engine/pull":   {"engine/base", "engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
-		"engine/health": {"engine/meta", "replicate", "segment", "segment/aio"},
-		"engine/route":  {"replicate", "segment", "segment/aio"},
-		"engine/host":   {"replicate", "replicate/peer", "netproto", "segment", "segment/aio"},
-		"engine/reason": {
-			"engine/base", "engine/core", "engine/meta", "replicate", "replicate/wire", "netproto", "segment", "segment/aio",
+		"node/pull":     {"node/base", "node/machine", "meta", "replicate", "segment", "segment/aio"},
+		"node/health":   {"meta", "replicate", "segment", "segment/aio"},
+		"node/route":    {"replicate", "segment", "segment/aio"},
+		"node/platform": {"replicate", "replicate/peer", "netproto", "segment", "segment/aio"},
+		"node/reason": {
+			"node/base", "node/machine", "meta", "replicate", "replicate/wire", "netproto", "segment", "segment/aio",
 		},
-		"engine/forward": {
-			"engine/base", "engine/core", "engine/host", "engine/inbox", "engine/meta", "engine/reason", "engine/route",
+		"node/forward": {
+			"node/base", "node/machine", "node/platform", "node/inbox", "meta", "node/reason", "node/route",
 			"replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
 		},
-		"engine/ops": {
-			"engine/base", "engine/core", "engine/host", "engine/meta", "engine/reason", "replicate", "replicate/wire",
+		"node/fanout": {
+			"node/base", "node/machine", "node/platform", "meta", "node/reason", "replicate", "replicate/wire",
 			"replicate/peer", "netproto", "segment", "segment/aio",
 		},
-		"engine/diskwatch": {
-			"engine/base", "engine/core", "engine/host", "engine/meta", "replicate", "replicate/peer", "netproto", "segment",
+		"node/diskwatch": {
+			"node/base", "node/machine", "node/platform", "meta", "replicate", "replicate/peer", "netproto", "segment",
 			"segment/aio",
 		},
-		"engine/scrub": {
-			"engine/base", "engine/core", "engine/dir", "engine/host", "engine/meta", "clog", "replicate", "replicate/wire",
+		"node/scrub": {
+			"node/base", "node/machine", "node/datadir", "node/platform", "meta", "clog", "replicate", "replicate/wire",
 			"replicate/peer", "netproto", "segment", "segment/aio",
 		},
-		"engine/remote": {
-			"engine/base", "engine/core", "engine/host", "engine/meta", "engine/reason", "engine/route", "replicate",
+		"node/remote": {
+			"node/base", "node/machine", "node/platform", "meta", "node/reason", "node/route", "replicate",
 			"replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
 		},
-		"engine/channel": {
-			"engine/base", "engine/core", "engine/host", "engine/meta", "replicate", "replicate/wire", "replicate/peer",
+		"node/channel": {
+			"node/base", "node/machine", "node/platform", "meta", "replicate", "replicate/wire", "replicate/peer",
 			"netproto", "segment", "segment/aio",
 		},
 		"engine": engine,
@@ -157,39 +158,39 @@ func TestImportGraph(t *testing.T) {
 	// and only one package knows etcd.
 	foreign = []string{"go.etcd.io/", "google.golang.org/grpc", "github.com/spf13/", "github.com/nsqio/", "testing"}
 	for pkg, below := range map[string][]string{
-		"nsq": append([]string{
-			"engine", "internal/netio", "native", "native/wire", "nsq/auth", "nsq/lookup", "nsq/metrics", "nsq/internal/audit",
-			"nsq/internal/handshakes", "nsq/internal/history", "nsq/internal/listen", "nsq/internal/web", "console",
-			"internal/descriptors", "internal/shares",
+		"server": append([]string{
+			"engine", "netio", "server/native", "server/native/wire", "server/auth", "server/lookup", "server/metrics", "server/audit",
+			"server/handshakes", "server/history", "server/listen", "server/web", "server/console",
+			"descriptors", "shares",
 		}, engine...),
-		"nsq/metrics": append([]string{
-			"engine", "internal/netio", "native", "native/wire", "nsq/auth", "nsq/internal/audit", "nsq/internal/handshakes",
-			"nsq/internal/web", "internal/descriptors", "internal/shares",
+		"server/metrics": append([]string{
+			"engine", "netio", "server/native", "server/native/wire", "server/auth", "server/audit", "server/handshakes",
+			"server/web", "descriptors", "shares",
 		}, engine...),
-		"native": append([]string{
-			"engine", "internal/netio", "native/wire", "nsq/auth", "internal/descriptors",
+		"server/native": append([]string{
+			"engine", "netio", "server/native/wire", "server/auth", "descriptors",
 		}, engine...),
-		"nsq/auth": {},
-		"nsq/lookup": append([]string{
-			"engine", "nsq/internal/audit", "nsq/internal/listen", "nsq/internal/web", "internal/descriptors",
-			"internal/shares",
+		"server/auth": {},
+		"server/lookup": append([]string{
+			"engine", "server/audit", "server/listen", "server/web", "descriptors",
+			"shares",
 		}, engine...),
-		"console":              {},
-		"nsq/internal/audit":   {},
-		"nsq/internal/history": append([]string{"engine"}, engine...),
-		"nsq/internal/listen":  {"internal/descriptors"},
-		"nsq/internal/web":     append([]string{"engine", "nsq/internal/audit", "internal/shares"}, engine...),
-		"cluster":              {"cluster/kv", "engine/meta", "replicate", "segment", "segment/aio"},
+		"server/console":                 {},
+		"server/audit":   {},
+		"server/history": append([]string{"engine"}, engine...),
+		"server/listen":  {"descriptors"},
+		"server/web":     append([]string{"engine", "server/audit", "shares"}, engine...),
+		"cluster":                 {"cluster/kv", "meta", "replicate", "segment", "segment/aio"},
 		"cluster/admin": {
-			"cluster", "cluster/kv", "engine/base", "engine/core", "engine/health", "engine/meta", "replicate", "segment",
+			"cluster", "cluster/kv", "node/base", "node/machine", "node/health", "meta", "replicate", "segment",
 			"segment/aio",
 		},
 		"cluster/kv":      {},
 		"cluster/kv/file": {"cluster/kv", "cluster/kv/memory"},
-		"migrate":         {},
-		"cmd/engine/load": {"batch", "client", "native/wire", "netproto"},
+		"migrate":                  {},
+		"load":            {"batch", "client", "server/native/wire", "netproto"},
 	} {
 		onlyBelow(t, all, pkg, below, foreign)
 	}
-	onlyBelow(t, all, "cluster/etcd", []string{"cluster/kv", "netproto", "internal/descriptors"}, []string{"testing"})
+	onlyBelow(t, all, "cluster/etcd", []string{"cluster/kv", "netproto", "descriptors"}, []string{"testing"})
 }

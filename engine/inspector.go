@@ -5,29 +5,29 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/core"
-	"penstock/engine/host"
-	"penstock/engine/part"
+	"penstock/internal/node/machine"
+	"penstock/internal/node/partition"
+	"penstock/internal/node/platform"
 	"penstock/segment"
 )
 
 // PartitionMarks, PartitionView and ChannelView are what a simulation sees of the copies on a node.
 type (
-	PartitionMarks = part.Marks
-	PartitionView  = part.View
-	ChannelView    = part.ChannelView
+	PartitionMarks = partition.Marks
+	PartitionView  = partition.View
+	ChannelView    = partition.ChannelView
 )
 
 // Inspector opens an engine in a simulation and reads its state, from the moment when the engine begins to open. Only
 // the goroutine that steps the engine's host may call the Inspector's methods.
 type Inspector struct {
-	host  *host.Stepped
+	host  *platform.Stepped
 	e     *Engine        // nil: Open has not been called
 	marks PartitionMarks // scratch of EachMarks
 }
 
 // NewInspector makes an Inspector for an engine on h.
-func NewInspector(h *host.Stepped) *Inspector { return &Inspector{host: h} }
+func NewInspector(h *platform.Stepped) *Inspector { return &Inspector{host: h} }
 
 // Open is engine.Open on the simulated host. Unlike the other methods, it must be called by one of the host's tasks.
 //
@@ -37,7 +37,7 @@ func (i *Inspector) Open(ctx context.Context, o Options) (*Engine, error) {
 	return openEngine(ctx, o, i.host, func(e *Engine) { i.e = e })
 }
 
-// Kill ends the engine as a killed process ends: see host.Stepped.Kill. It returns an error if a part of the engine
+// Kill ends the engine as a killed process ends: see platform.Stepped.Kill. It returns an error if a part of the engine
 // still holds a buffer that only the end of a real process would free.
 func (i *Inspector) Kill() error {
 	i.host.Kill()
@@ -61,7 +61,7 @@ func (i *Inspector) Kill() error {
 func (i *Inspector) TopicID(t *Topic) uuid.UUID { return t.shared.ID }
 
 // Disk returns this node's view of its disk, and the number of writes that have completed.
-func (i *Inspector) Disk() (state core.DiskState, done uint64) {
+func (i *Inspector) Disk() (state machine.DiskState, done uint64) {
 	_, done = i.e.pulse.Counts()
 	return i.e.disks.State(), done
 }

@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine/host"
-	"penstock/engine/meta"
-	"penstock/engine/remote"
+	"penstock/internal/meta"
+	"penstock/internal/node/platform"
+	"penstock/internal/node/remote"
 )
 
 // clockHost is a machine whose clock of leases is set by the test.
 type clockHost struct {
-	*host.Machine
+	*platform.Machine
 	awake  atomic.Int64 // ns
 	hidden atomic.Int64 // ns that only ReadAwake notices
 }
@@ -24,7 +24,7 @@ func (h *clockHost) ReadAwake() { h.awake.Add(h.hidden.Swap(0)) }
 
 func (h *clockHost) pass(d time.Duration) { h.awake.Add(int64(d)) }
 
-func newClockHost() *clockHost { return &clockHost{Machine: host.NewMachine()} }
+func newClockHost() *clockHost { return &clockHost{Machine: platform.NewMachine()} }
 
 // F9: a lease that was given before the machine stood still is over when the machine goes on, for the very first
 // question about it. Mono does not count the time in which the machine stood still; Awake does.
@@ -56,7 +56,7 @@ func TestTicksReadTheBootClock(t *testing.T) {
 	cn.Rows = emptyStore{}
 	cn.Ctx, cn.cancel = context.WithCancel(t.Context())
 	cn.forward = cn.newForwarder()
-	cn.Net = new(host.Network) // without connections
+	cn.Net = new(platform.Network) // without connections
 	cn.remotes = remote.New(remote.Node{Host: h, Peers: &cn.peers, Lease: cn, Level: cn.e.Level})
 	cn.Extend(cn.Now() + int64(3*time.Second))
 	h.hidden.Store(int64(time.Hour))

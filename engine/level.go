@@ -5,9 +5,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/dir"
-	"penstock/engine/meta"
-	"penstock/engine/part"
+	"penstock/internal/meta"
+	"penstock/internal/node/datadir"
+	"penstock/internal/node/partition"
 )
 
 // Feature levels. An older version cannot read everything that a newer one writes: control kinds, frames, records, and
@@ -27,7 +27,7 @@ import (
 // members have done so.
 const (
 	// NewestLevel is the highest feature level that this version knows.
-	NewestLevel = dir.NewestLevel
+	NewestLevel = datadir.NewestLevel
 )
 
 // ErrNewerLevel says that a data directory or a cluster is at a feature level that this version does not know.
@@ -94,7 +94,7 @@ func (cn *clusterNode) raiseLater(level int) {
 		for cn.Ctx.Err() == nil {
 			err := cn.e.node.Raise(level)
 			if err == nil {
-				ctx, cancel := cn.e.host.WithTimeout(cn.Ctx, part.StoreTimeout)
+				ctx, cancel := cn.e.host.WithTimeout(cn.Ctx, partition.StoreTimeout)
 				err = cn.Rows.Raised(ctx, cn.e.DirectoryLevel())
 				cancel()
 			}
@@ -115,9 +115,9 @@ func (cn *clusterNode) raiseLater(level int) {
 // CheckDirectory returns ErrNewerLevel if the directory is at a level that this version does not know, and an error if
 // it is of a version that was never released, or a backup. A program that starts a node calls it before anything else
 // touches the directory. It only reads node.json, and returns nil if it cannot: Open reports every other problem.
-func CheckDirectory(path string) error { return dir.Check(path, NewestLevel) }
+func CheckDirectory(path string) error { return datadir.Check(path, NewestLevel) }
 
 // Upgrade raises the data directory of a single node to the newest level, and returns the old and the new level. It
 // fails while a node runs on the directory, and if the directory belongs to a cluster. Afterwards older versions refuse
 // the directory. A crash leaves it at either level.
-func Upgrade(path string) (from, to int, err error) { return dir.Upgrade(path, NewestLevel) }
+func Upgrade(path string) (from, to int, err error) { return datadir.Upgrade(path, NewestLevel) }

@@ -6,9 +6,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/dir"
-	"penstock/engine/meta"
-	"penstock/engine/part"
+	"penstock/internal/meta"
+	"penstock/internal/node/datadir"
+	"penstock/internal/node/partition"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -17,7 +17,7 @@ import (
 // F3.
 func TestNoFenceBelowItsLevel(t *testing.T) {
 	cn := bareNode()
-	cn.e.store.SetFeature(dir.FirstLevel)
+	cn.e.store.SetFeature(datadir.FirstLevel)
 	if ms := cn.fenceTime(); ms != 0 {
 		t.Errorf("a leader waits %d ms for nodes that know of no fence", ms)
 	}
@@ -25,7 +25,7 @@ func TestNoFenceBelowItsLevel(t *testing.T) {
 
 func (cn *clusterNode) fenceTime() int64 {
 	t := &Topic{e: cn.e}
-	t.list.Store(&[]*part.Partition{cn.e.store.NewPartition(&t.shared, 0)})
+	t.list.Store(&[]*partition.Partition{cn.e.store.NewPartition(&t.shared, 0)})
 	return channelTopic{t}.FenceMs(0, 2)
 }
 
@@ -38,7 +38,7 @@ func TestLevelNeedsItsDirectory(t *testing.T) {
 	cn.e.store.SetFeature(1)
 	disk, log := faultaio.New(faultaio.Options{}), slog.New(slog.DiscardHandler)
 	var err error
-	if cn.e.node, err = dir.OpenNodeFile(disk, log, "n", NewestLevel, true, uuid.New); err != nil {
+	if cn.e.node, err = datadir.OpenNodeFile(disk, log, "n", NewestLevel, true, uuid.New); err != nil {
 		t.Fatal(err)
 	}
 	cn.raising.Store(true) // as if a goroutine were raising the directory

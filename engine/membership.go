@@ -6,9 +6,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/core"
-	"penstock/engine/health"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
+	"penstock/internal/node/health"
+	"penstock/internal/node/machine"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
@@ -71,7 +71,7 @@ type membership interface {
 	close() error
 
 	// diskJudged is called with what each step of the disk watch found. It must not wait.
-	diskJudged(v core.DiskVerdict)
+	diskJudged(v machine.DiskVerdict)
 
 	// Statistics, metadata and verification. A single node has no snapshot, no row of its own, no tombstones, and no
 	// second copy to compare.

@@ -4,9 +4,9 @@ import (
 	"context"
 	"time"
 
-	"penstock/engine/base"
-	"penstock/engine/pull"
 	"penstock/internal/lock"
+	"penstock/internal/node/base"
+	"penstock/internal/node/pull"
 )
 
 // ConsumeOptions are the options of Channel.Open and Channel.Consume; the zero value is ready.

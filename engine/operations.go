@@ -6,15 +6,16 @@ import (
 	"fmt"
 	"time"
 
-	"penstock/engine/channel"
-	"penstock/engine/ops"
+	"penstock/internal/node/channel"
+	"penstock/internal/node/fanout"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
 
-// This file executes operations (wire.Operation) on this node. Package engine/ops carries them to other nodes.
+// This file executes operations (wire.Operation) on this node. Package internal/node/fanout carries them to other
+// nodes.
 
-// gather is membership.gather in a cluster: see ops.Operations.Gather.
+// gather is membership.gather in a cluster: see fanout.Operations.Gather.
 func (cn *clusterNode) gather(
 	ctx context.Context, t *Topic, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
 ) error {
@@ -170,7 +171,7 @@ func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) 
 	case wire.OpRemoveProducer:
 		return marshal(t.removeProducerLocal(ctx, op))
 	case wire.OpDeleteChannel:
-		return ops.DeletionResult(t.deleteChannelLocal(ctx, op.Channel))
+		return fanout.DeletionResult(t.deleteChannelLocal(ctx, op.Channel))
 	case wire.OpPauseChannel, wire.OpSkipChannel, wire.OpEmptyChannel, wire.OpResolveSeek, wire.OpSeek, wire.OpPending,
 		wire.OpDeferred, wire.OpConfirm, wire.OpSettings, wire.OpConfigure, wire.OpRedrive:
 	default:

@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/engine/base"
-	"penstock/engine/core"
-	"penstock/engine/dir"
-	"penstock/engine/flush"
-	"penstock/engine/health"
-	"penstock/engine/inbox"
+	"penstock/internal/node/base"
+	"penstock/internal/node/datadir"
+	"penstock/internal/node/flush"
+	"penstock/internal/node/health"
+	"penstock/internal/node/inbox"
+	"penstock/internal/node/machine"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/segment"
@@ -144,7 +144,7 @@ type Options struct {
 
 	// unknownKind is a kind of control entry that this process treats as unknown, as if a newer version had written it.
 	// Tests set it.
-	unknownKind core.ControlKind
+	unknownKind machine.ControlKind
 	markAfter   time.Duration // 0: the constant markAfter. Tests set another
 	// 0: the constant ephemeralGrace. Tests set another
 	ephemeralGrace time.Duration
@@ -156,7 +156,7 @@ type Options struct {
 
 const (
 	// MaxPartitions is the most partitions of a topic, 65536: an ID has 16 bits for the partition.
-	MaxPartitions = dir.MaxPartitions
+	MaxPartitions = datadir.MaxPartitions
 	// MaxReplicas is the most replicas of a partition.
 	MaxReplicas = replicate.MaxReplicaCount
 	// markAfter is how long the commit log is idle before it marks its last group as durable. Once the mark is durable,
@@ -226,7 +226,7 @@ func (o *Options) setDefaults() error {
 	defDur(&o.PublishTimeout, 5*time.Second)
 	defDur(&o.DiskPatience, 5*time.Second)
 	defDur(&o.DiskFailedAfter, 30*time.Second)
-	defDur(&o.DiskProbeAfter, core.DiskProbeIdleNs)
+	defDur(&o.DiskProbeAfter, machine.DiskProbeIdleNs)
 	defDur(&o.SlowCommit, 500*time.Millisecond)
 	defDur(&o.AdmitTimeout, 800*time.Millisecond)
 	defDur(&o.ConfirmInterval, 5*time.Millisecond)
@@ -257,9 +257,9 @@ func (o *Options) check() error {
 	case !netproto.ValidNodeID(o.NodeID):
 		return fmt.Errorf("%w: Options.NodeID is %q; it can be at most %d printable ASCII characters without blanks",
 			ErrOptions, o.NodeID, netproto.MaxNodeIDBytes)
-	case o.MaxLevel < dir.FirstLevel || o.MaxLevel > NewestLevel:
+	case o.MaxLevel < datadir.FirstLevel || o.MaxLevel > NewestLevel:
 		return fmt.Errorf("%w: MaxLevel is %d; this version knows %d to %d",
-			ErrOptions, o.MaxLevel, dir.FirstLevel, NewestLevel)
+			ErrOptions, o.MaxLevel, datadir.FirstLevel, NewestLevel)
 	case o.BufferBytes < 4*inbox.GroupBytes:
 		return fmt.Errorf("%w: BufferBytes is %d; it must be at least %d", ErrOptions, o.BufferBytes, 4*inbox.GroupBytes)
 	case o.MaxBatchBytes > 15<<20:

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/engine/channel"
+	"penstock/internal/node/channel"
 	"penstock/replicate/wire"
 )
 

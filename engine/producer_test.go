@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/engine/core"
+	"penstock/internal/node/machine"
 	"penstock/segment"
 	"penstock/segment/aio/faultaio"
 )
@@ -494,7 +494,7 @@ func TestProducerOwnerSurvives(t *testing.T) {
 // A name with its owner is as long as a name may be, and two names stay two.
 func TestLongOwnedNames(t *testing.T) {
 	owner, long := engine.ProducerOwner("a"), strings.Repeat("x", engine.MaxProducerNameBytes-1)
-	if len(owner) != core.OwnerBytes || owner[0] != core.OwnerMark || owner == engine.ProducerOwner("b") {
+	if len(owner) != machine.OwnerBytes || owner[0] != machine.OwnerMark || owner == engine.ProducerOwner("b") {
 		t.Errorf("the owner is %q", owner)
 	}
 	for _, name := range []string{long, long + "y", long[:engine.MaxProducerNameBytes-len(owner)]} {

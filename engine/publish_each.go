@@ -3,7 +3,7 @@ package engine
 import (
 	"context"
 
-	"penstock/engine/inbox"
+	"penstock/internal/node/inbox"
 )
 
 // publishEach stores messages that the engine makes itself: dead letters, and those that Redrive sends back. Each is a

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/engine/base"
-	"penstock/engine/part"
+	"penstock/internal/node/base"
+	"penstock/internal/node/partition"
 	"penstock/segment"
 )
 
@@ -61,7 +61,7 @@ type Stored struct {
 // keeps the id of the next message, and opens one at that id.
 type Reader struct {
 	t      *Topic
-	pt     *part.Partition
+	pt     *partition.Partition
 	epoch  segment.Epoch // of the leadership in which the reader was opened; 0 on a single node
 	closed atomic.Bool
 

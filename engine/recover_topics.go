@@ -9,10 +9,10 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/aside"
-	"penstock/engine/dir"
-	"penstock/engine/host"
-	"penstock/engine/part"
+	"penstock/internal/node/aside"
+	"penstock/internal/node/datadir"
+	"penstock/internal/node/partition"
+	"penstock/internal/node/platform"
 	"penstock/segment"
 )
 
@@ -20,14 +20,14 @@ import (
 // runs on the goroutine of Open, before any other goroutine of the engine, and needs no lock. It only moves directories
 // of deleted topics to the trash and writes nothing else, so after a crash it can simply run again.
 type topicRecovery struct {
-	*part.Recovery
+	*partition.Recovery
 	e *Engine
 }
 
 // recover opens the commit log and rebuilds all topics from it. If the commit log is damaged, the engine serves the
 // data that could be read and stores nothing new (Store.poison).
 func (e *Engine) recover() error {
-	r := &topicRecovery{part.NewRecovery(e.store), e}
+	r := &topicRecovery{partition.NewRecovery(e.store), e}
 	defer func() {
 		r.Log.Release()
 		found := r.Report()
@@ -51,8 +51,8 @@ func (e *Engine) recover() error {
 // open makes topics and partitions from the metadata and from the replayed batches.
 func (r *topicRecovery) open() error {
 	e := r.e
-	each := func(n int, do func(i int)) { host.Each(e.host, n, do) }
-	metas, err := dir.ListTopics(e.disk, e.log, each, func(name string, err error) {
+	each := func(n int, do func(i int)) { platform.Each(e.host, n, do) }
+	metas, err := datadir.ListTopics(e.disk, e.log, each, func(name string, err error) {
 		id, parseErr := uuid.Parse(name)
 		if parseErr == nil && r.sweep(id, err) {
 			return
@@ -102,7 +102,7 @@ func (r *topicRecovery) sweep(id uuid.UUID, why error) bool {
 	case r.Log.Dropped(id):
 		r.trash(id, id.String())
 		return true
-	case r.e.members.others() || r.e.store.Failure() != nil || r.Log.Empty() || dir.HasPartitions(r.e.disk, id):
+	case r.e.members.others() || r.e.store.Failure() != nil || r.Log.Empty() || datadir.HasPartitions(r.e.disk, id):
 		return false
 	}
 	for _, rp := range r.Log.Partitions() {
@@ -118,19 +118,19 @@ func (r *topicRecovery) sweep(id uuid.UUID, why error) bool {
 // trash moves the files of a deleted topic away. If that fails, the flusher tries again; until it succeeds, the commit
 // log keeps all its files, one of which has the topic's tombstone.
 func (r *topicRecovery) trash(id uuid.UUID, name string) {
-	err := dir.TrashTopic(r.e.disk, id)
+	err := datadir.TrashTopic(r.e.disk, id)
 	if err == nil {
 		return
 	}
 	r.e.log.Error("the files of a deleted topic cannot be moved away; it is tried again. Until then the commit log keeps "+
 		"all its files, and publishing waits when they are used up: look at this directory, and remove it if nothing helps",
-		"topic", name, "directory", dir.TopicPath(id), "error", err)
+		"topic", name, "directory", datadir.TopicPath(id), "error", err)
 	f := r.e.store.Flusher()
 	f.TrashLater(id, f.PinFiles())
 }
 
 // wanted returns the partitions of these topics that are to be opened.
-func (r *topicRecovery) wanted(metas []dir.Topic) (ids []segment.Identity) {
+func (r *topicRecovery) wanted(metas []datadir.Topic) (ids []segment.Identity) {
 	for i := range metas {
 		m := &metas[i]
 		if r.Log.Dropped(m.ID) {
@@ -154,14 +154,14 @@ func (r *topicRecovery) mayOpen(id segment.Identity) bool {
 // mustHaveLog returns an error if the directory has segments and the commit log is empty. Only the commit log says
 // where the segments end; without it, new batches would overwrite their content. A node of a cluster starts all the
 // same: it notes that all its copies are shortened, and setAside moves the segments away.
-func (r *topicRecovery) mustHaveLog(metas []dir.Topic) error {
+func (r *topicRecovery) mustHaveLog(metas []datadir.Topic) error {
 	if !r.Log.Empty() || r.e.store.Failure() != nil {
 		return nil // with a damaged commit log nothing is written; recover has reported it
 	}
 	others := r.e.members.others()
 	for i := range metas {
 		for n := range uint32(metas[i].Partitions) {
-			in := dir.PartitionPath(metas[i].ID, n)
+			in := datadir.PartitionPath(metas[i].ID, n)
 			files, err := r.e.disk.ReadDir(in)
 			if err != nil {
 				continue // no segment was ever written there
@@ -183,7 +183,7 @@ func (r *topicRecovery) mustHaveLog(metas []dir.Topic) error {
 
 // setAside moves segments out of the way that a commit log which has forgotten does not know, so that nothing that is
 // written or fetched from now on replaces them. The list of shortened copies is durable already.
-func (r *topicRecovery) setAside(metas []dir.Topic) error {
+func (r *topicRecovery) setAside(metas []datadir.Topic) error {
 	if !r.Report().Forgotten {
 		return nil
 	}
@@ -193,7 +193,7 @@ func (r *topicRecovery) setAside(metas []dir.Topic) error {
 		for n := range uint32(m.Partitions) {
 			id := segment.Identity{Topic: m.ID, Partition: n}
 			end := &r.Log.Partition(id).State
-			files, err := segment.Beyond(e.disk, dir.PartitionPath(id.Topic, id.Partition), id, *end)
+			files, err := segment.Beyond(e.disk, datadir.PartitionPath(id.Topic, id.Partition), id, *end)
 			if err != nil {
 				return err
 			}
@@ -222,12 +222,12 @@ func (r *topicRecovery) quarantine(known map[uuid.UUID]bool) error {
 		}
 		t := e.quarantined[id]
 		if t == nil {
-			t = newTopic(e, &dir.Topic{ID: id})
+			t = newTopic(e, &datadir.Topic{ID: id})
 			t.shared.Quarantined = true
 			e.quarantined[id] = t
 			e.log.Warn("the commit log holds messages of a topic without metadata: they are kept and not served; restore "+
 				"its topic.json and restart; a node of a cluster gets it from the cluster",
-				"topic", id, "file", path.Join(dir.TopicPath(id), dir.TopicFile))
+				"topic", id, "file", path.Join(datadir.TopicPath(id), datadir.TopicFile))
 		}
 		pt, err := r.OpenPartition(&t.shared, rp.ID.Partition)
 		if err != nil {
@@ -241,7 +241,7 @@ func (r *topicRecovery) quarantine(known map[uuid.UUID]bool) error {
 // openTopic makes a topic with its partitions, and lists it. Two directories that claim the same name are an
 // error, unless the data directory belongs to a cluster: then the newer topic is listed, and the worker decides about
 // the other one.
-func (r *topicRecovery) openTopic(m *dir.Topic) error {
+func (r *topicRecovery) openTopic(m *datadir.Topic) error {
 	e := r.e
 	old := e.topics[m.Name]
 	if old != nil && !(e.members.others() && e.node.Cluster() != uuid.Nil) {

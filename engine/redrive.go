@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/engine/channel"
-	"penstock/engine/core"
+	"penstock/internal/node/channel"
+	"penstock/internal/node/machine"
 	"penstock/replicate/wire"
 )
 
@@ -50,7 +50,7 @@ func (c *Channel) Redrive(ctx context.Context, max int) (moved int, err error) {
 	defer r.giveBack(ctx)
 	first := s.DeadLetter
 	if first == "" {
-		first = c.t.Name() + core.DeadLetterSuffix
+		first = c.t.Name() + machine.DeadLetterSuffix
 	}
 	for _, t := range c.e.deadLetterTopics(ctx, first) {
 		if err := r.from(ctx, t); err != nil {
@@ -137,7 +137,7 @@ func (r *redrive) from(ctx context.Context, t *Topic) error {
 			return err
 		}
 		for _, m := range dead {
-			req.Next = core.GoOnAfter(req.Next, m.ID)
+			req.Next = machine.GoOnAfter(req.Next, m.ID)
 		}
 	}
 	return nil

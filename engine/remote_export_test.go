@@ -1,5 +1,5 @@
 package engine
 
 // RemoteWindowBytes is the window of a leader: the most bytes on their way to a client of another node. See
-// engine/remote.
+// internal/node/remote.
 const RemoteWindowBytes = 1 << 20

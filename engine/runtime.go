@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 	"time"
 
-	"penstock/engine/base"
-	"penstock/engine/host"
+	"penstock/internal/node/base"
+	"penstock/internal/node/platform"
 )
 
 // The engine reaches clocks, goroutines and the network only through Engine.host; the disk is Engine.disk. This file
@@ -19,7 +19,7 @@ func (e *Engine) now() time.Time { return time.Unix(0, e.clock.NowNs()) }
 var wallNow func() time.Time
 
 // newEngineClock makes the clock of an engine that opens now: it reads the wall clock once.
-func newEngineClock(o *Options, h host.Host) *base.Clock {
+func newEngineClock(o *Options, h platform.Host) *base.Clock {
 	wall := h.Wall
 	if wallNow != nil {
 		wall = wallNow

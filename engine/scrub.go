@@ -1,9 +1,9 @@
 package engine
 
 import (
-	"penstock/engine/dir"
-	"penstock/engine/part"
-	"penstock/engine/scrub"
+	"penstock/internal/node/datadir"
+	"penstock/internal/node/partition"
+	"penstock/internal/node/scrub"
 )
 
 // newScrub makes the scrub, which reads and verifies this node's segments, commit log files and small files in the
@@ -32,7 +32,7 @@ func (e *Engine) copiesToScrub() []scrub.Copy {
 }
 
 // scrubbedCopy is a partition as the scrub sees it.
-type scrubbedCopy struct{ *part.Partition }
+type scrubbedCopy struct{ *partition.Partition }
 
 func (c scrubbedCopy) Topic() string        { return c.Partition.Topic().Name }
 func (c scrubbedCopy) WaitsForDevice() bool { return c.Replica().IsWaitingForDevice() }
@@ -48,7 +48,7 @@ func (e *Engine) topicFiles() []scrub.TopicFile {
 
 // withFile implements scrub.TopicFile. It calls check with the content that topic.json should have, and keeps
 // topic.json from being replaced meanwhile: it holds Engine.catalog. It does not call check for a deleted topic.
-func (t *Topic) withFile(check func(*dir.Topic)) {
+func (t *Topic) withFile(check func(*datadir.Topic)) {
 	t.e.host.Lock(&t.e.catalog)
 	defer t.e.catalog.Unlock()
 	if !t.shared.Deleted.Load() {

@@ -12,9 +12,9 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/clog"
-	"penstock/engine/base"
-	"penstock/engine/dir"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
+	"penstock/internal/node/base"
+	"penstock/internal/node/datadir"
 	"penstock/segment"
 	"penstock/segment/aio"
 )
@@ -54,10 +54,11 @@ func OpenStopped(path string) (*Stopped, error) {
 		_, err := os.Stat(filepath.Join(path, name))
 		return err == nil
 	}
-	if !has(dir.NodePath) && !has(dir.CopyOf(dir.NodePath)) {
-		return nil, fmt.Errorf("engine: %s is not a data directory: it has no %s; nothing was changed", path, dir.NodePath)
+	if !has(datadir.NodePath) && !has(datadir.CopyOf(datadir.NodePath)) {
+		return nil, fmt.Errorf("engine: %s is not a data directory: it has no %s; nothing was changed",
+			path, datadir.NodePath)
 	}
-	if err := dir.Check(path, NewestLevel); err != nil {
+	if err := datadir.Check(path, NewestLevel); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	s := &Stopped{Path: path, Partial: !has("clog") && !has("topics") && !has(clog.MarkName)}
@@ -74,22 +75,22 @@ func OpenStopped(path string) (*Stopped, error) {
 	if err := s.readNode(); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), s.disk.Close())
 	}
-	s.Seen, _ = dir.ReadSeen(s.disk) // one that cannot be read means that less is noticed
+	s.Seen, _ = datadir.ReadSeen(s.disk) // one that cannot be read means that less is noticed
 	return s, nil
 }
 
 // readNode reads node.json. In a part of a directory, its second copy may be missing.
 func (s *Stopped) readNode() error {
 	if s.Partial {
-		n := new(dir.Node)
-		data, err := s.disk.ReadFile(dir.NodePath, dir.MaxFileBytes)
+		n := new(datadir.Node)
+		data, err := s.disk.ReadFile(datadir.NodePath, datadir.MaxFileBytes)
 		if err == nil {
-			err = dir.UnsealFile(data, n, func() error { return n.CheckFormat(NewestLevel) })
+			err = datadir.UnsealFile(data, n, func() error { return n.CheckFormat(NewestLevel) })
 		}
 		s.NodeID, s.StoreID, s.Cluster, s.level = n.NodeID, n.StoreID, n.Cluster, n.Level()
 		return err
 	}
-	n, err := dir.ReadNode(s.disk, NewestLevel)
+	n, err := datadir.ReadNode(s.disk, NewestLevel)
 	if err != nil {
 		return err
 	}
@@ -106,12 +107,13 @@ func (s *Stopped) Copies() (copies []StoppedCopy, odd string, err error) {
 	if s.Partial {
 		return nil, "", nil
 	}
-	arena, err := dir.OfflineArena()
+	arena, err := datadir.OfflineArena()
 	if err != nil {
 		return nil, "", err
 	}
 	ends := &logEnds{parts: map[segment.Identity]*segment.State{}}
-	report, err := clog.Read(s.disk, arena, clog.Options{Store: s.StoreID, MarkRequired: s.level >= dir.MarkLevel}, ends)
+	o := clog.Options{Store: s.StoreID, MarkRequired: s.level >= datadir.MarkLevel}
+	report, err := clog.Read(s.disk, arena, o, ends)
 	var corrupt *segment.CorruptError
 	if errors.As(err, &corrupt) {
 		odd, err = "its commit log is damaged: "+err.Error(), nil
@@ -123,7 +125,7 @@ func (s *Stopped) Copies() (copies []StoppedCopy, odd string, err error) {
 	if report.Forgotten != nil {
 		odd = "its commit log has forgotten something: " + report.Forgotten.Detail
 	}
-	list, err := dir.ReadShortened(s.disk)
+	list, err := datadir.ReadShortened(s.disk)
 	if err != nil {
 		all = true // as at a start
 	}
@@ -135,7 +137,7 @@ func (s *Stopped) Copies() (copies []StoppedCopy, odd string, err error) {
 		st := ends.parts[id]
 		copies = append(copies, StoppedCopy{
 			ID: id, Topic: names[id.Topic], Next: st.Next, NextID: st.NextID, Epoch: st.Epoch,
-			Shortened: all || list.Has(id) || list.Has(dir.UnnamedCopies), Discarded: list.IsDiscarded(id),
+			Shortened: all || list.Has(id) || list.Has(datadir.UnnamedCopies), Discarded: list.IsDiscarded(id),
 		})
 	}
 	return copies, odd, nil
@@ -148,7 +150,7 @@ func (s *Stopped) topics() (map[uuid.UUID]string, error) {
 			do(i)
 		}
 	}
-	topics, err := dir.ListTopics(s.disk, slog.New(slog.DiscardHandler), each, func(string, error) {})
+	topics, err := datadir.ListTopics(s.disk, slog.New(slog.DiscardHandler), each, func(string, error) {})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Path, err)
 	}
@@ -159,17 +161,17 @@ func (s *Stopped) topics() (map[uuid.UUID]string, error) {
 	return names, nil
 }
 
-// Distrust lists all copies of the directory as shortened (dir.Shortened), durably: whether they have everything that
-// the node acknowledged is not known any more. Each of them compares itself with others before it leads. It returns the
-// number of the copies.
+// Distrust lists all copies of the directory as shortened (datadir.Shortened), durably: whether they have everything
+// that the node acknowledged is not known any more. Each of them compares itself with others before it leads. It
+// returns the number of the copies.
 func (s *Stopped) Distrust(copies []StoppedCopy) (int, error) {
-	ids := []segment.Identity{dir.UnnamedCopies} // a copy that was created and has no record yet is in none
+	ids := []segment.Identity{datadir.UnnamedCopies} // a copy that was created and has no record yet is in none
 	for i := range copies {
 		ids = append(ids, copies[i].ID)
 	}
-	list, err := dir.ReadShortened(s.disk)
+	list, err := datadir.ReadShortened(s.disk)
 	if err != nil {
-		list = dir.NewShortened(s.disk) // it cannot be read: what it named is named anew
+		list = datadir.NewShortened(s.disk) // it cannot be read: what it named is named anew
 	}
 	if err := list.Add(ids); err != nil {
 		return 0, fmt.Errorf("%s: %w", s.Path, err)

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"penstock/clog"
-	"penstock/engine/health"
+	"penstock/internal/node/health"
 )
 
 // StorageStats describes the commit log, the buffers, the segments and replication of this node: counts since Open, and
@@ -60,7 +60,7 @@ type StorageStats struct {
 	Dropped uint64 `json:"copies_dropped"`
 	// Losses: partitions that went on although no replica could show that no acknowledged message is missing.
 	Losses uint64 `json:"shortened_copies_lost"`
-	// AsideCuts: cuts of copies that took messages and are kept aside now; see engine/aside. AsideMessages and AsideBytes
+	// AsideCuts: cuts of copies that took messages and are kept aside now; see internal/node/aside. AsideMessages and AsideBytes
 	// are those messages, and the bytes of their batches.
 	AsideCuts     int   `json:"aside_cuts"`
 	AsideMessages int64 `json:"aside_messages"`
@@ -168,7 +168,7 @@ type StorageStats struct {
 	Transient     bool   `json:"disk_transient"`  // the data directory is in memory, or in the layer of a container
 	Failed        bool   `json:"failed"`          // see ErrDisk
 	GroundLost    bool   `json:"ground_lost"`     // files of the data directory were taken away, see groundWatch
-	DiskState     string `json:"disk_state"`      // good, slow, hung or failed; see core.DiskWatch
+	DiskState     string `json:"disk_state"`      // good, slow, hung or failed; see machine.DiskWatch
 	DiskWaitedMs  int64  `json:"disk_waited_ms"`  // how long writes have been waiting while none came back
 	DiskProbes    uint64 `json:"disk_probes"`     // writes that only ask whether the disk answers
 	DiskHangs     uint64 `json:"disk_hangs"`      // times that no write completed for disk-patience while some waited

@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/engine/backup"
-	"penstock/engine/dir"
+	"penstock/internal/node/backup"
+	"penstock/internal/node/datadir"
 	"penstock/internal/seedtest"
 )
 
@@ -252,7 +252,7 @@ func (s *storeSim) backUp() {
 
 func (s *storeSim) copyTo(to string) error {
 	o := backup.Options{Pause: func(time.Duration) bool { return true }}
-	return backup.Copy(s.dir, to, new(backup.Manifest), dir.NewestLevel, o)
+	return backup.Copy(s.dir, to, new(backup.Manifest), datadir.NewestLevel, o)
 }
 
 // copyInto is copyTo for a directory inside of the data. It fails when the copy goes into itself.
@@ -404,7 +404,7 @@ func (s *storeSim) rotOriginal() {
 		data[at] ^= 0x10
 		m := new(backup.Manifest)
 		if err := errors.Join(err, os.WriteFile(file, data, 0o600), backup.Copy(rotten, filepath.Join(s.t.TempDir(), "of"),
-			m, dir.NewestLevel, backup.Options{Pause: func(time.Duration) bool { return true }})); err != nil {
+			m, datadir.NewestLevel, backup.Options{Pause: func(time.Duration) bool { return true }})); err != nil {
 			s.fail("a backup of a directory with a wrong bit: %v", err)
 		}
 		e := openWith(s.t, inDir(rotten))

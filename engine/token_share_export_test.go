@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/engine/dir"
+	"penstock/internal/node/datadir"
 	"penstock/segment/aio"
 )
 
@@ -52,7 +52,9 @@ func StoredMakers(t testing.TB, disk aio.Disk) string {
 			do(i)
 		}
 	}
-	all, err := dir.ListTopics(disk, slog.Default(), each, func(name string, err error) { t.Errorf("%s: %v", name, err) })
+	all, err := datadir.ListTopics(disk, slog.Default(), each, func(name string, err error) {
+		t.Errorf("%s: %v", name, err)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,15 +9,15 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/base"
-	"penstock/engine/core"
-	"penstock/engine/dir"
-	"penstock/engine/flush"
-	"penstock/engine/inbox"
-	"penstock/engine/ops"
-	"penstock/engine/part"
-	"penstock/engine/route"
 	"penstock/internal/lock"
+	"penstock/internal/node/base"
+	"penstock/internal/node/datadir"
+	"penstock/internal/node/fanout"
+	"penstock/internal/node/flush"
+	"penstock/internal/node/inbox"
+	"penstock/internal/node/machine"
+	"penstock/internal/node/partition"
+	"penstock/internal/node/route"
 	"penstock/replicate/wire"
 )
 
@@ -29,21 +29,21 @@ type Topic struct {
 	// whole creation, deletion, pause or expansion, which waits for commits; mu is taken inside it. After a crash,
 	// recovery restores the channels and the pause from the logs, and the settings from topic.json.
 
-	shared part.Topic // what the partitions know of their topic
+	shared partition.Topic // what the partitions know of their topic
 
 	e    *Engine
-	list atomic.Pointer[[]*part.Partition] // by number; replaced as a whole, and partitions are only added
-	next atomic.Uint32                     // round robin over partitions
+	list atomic.Pointer[[]*partition.Partition] // by number; replaced as a whole, and partitions are only added
+	next atomic.Uint32                          // round robin over partitions
 
 	hasRedrive atomic.Bool // set once this process has seen the channel redrive of this dead-letter topic committed
 	paused     atomic.Bool
 
-	settings atomic.Pointer[TopicSettings] // configure sets it, together with part.Topic.Limits
+	settings atomic.Pointer[TopicSettings] // configure sets it, together with partition.Topic.Limits
 
 	mu              lock.Mutex[lock.Topic]
 	channels        map[string]*Channel
-	deletedChannels ops.DeletedNames // names of channels that were deleted a moment ago
-	unreconciled    unreconciled     // channels whose settings the leaders may see differently
+	deletedChannels fanout.DeletedNames // names of channels that were deleted a moment ago
+	unreconciled    unreconciled        // channels whose settings the leaders may see differently
 	// changing is held by one creation, deletion, pause or expansion at a time. The holder may wait for commits, the
 	// disk or other nodes, so nothing that must answer in time may take it.
 	changing lock.Mutex[lock.TopicChanging]
@@ -66,9 +66,9 @@ type creation struct {
 }
 
 // newTopic makes a topic without partitions. It lists nothing and writes no file.
-func newTopic(e *Engine, m *dir.Topic) *Topic {
+func newTopic(e *Engine, m *datadir.Topic) *Topic {
 	t := &Topic{
-		shared: part.Topic{Name: m.Name, ID: m.ID},
+		shared: partition.Topic{Name: m.Name, ID: m.ID},
 		e:      e, created: m.CreatedNs, channels: map[string]*Channel{},
 	}
 	if e.cluster != nil { // a single node serves all its partitions until it closes
@@ -81,7 +81,7 @@ func newTopic(e *Engine, m *dir.Topic) *Topic {
 
 // partitions returns all partitions, by number. The caller must not change the slice, and no one else does: add
 // replaces it.
-func (t *Topic) partitions() []*part.Partition {
+func (t *Topic) partitions() []*partition.Partition {
 	if parts := t.list.Load(); parts != nil {
 		return *parts
 	}
@@ -89,7 +89,7 @@ func (t *Topic) partitions() []*part.Partition {
 }
 
 // add adds a partition to the end. Only one goroutine at a time may call it; readers need no lock.
-func (t *Topic) add(pt *part.Partition) {
+func (t *Topic) add(pt *partition.Partition) {
 	parts := append(slices.Clone(t.partitions()), pt)
 	t.list.Store(&parts)
 	t.recount()
@@ -103,7 +103,7 @@ func (t *Topic) Partitions() int { return len(t.partitions()) }
 
 // nextPartition returns the partition for the next put that has no key: round robin, and one that has a leader if there
 // is any.
-func (t *Topic) nextPartition() *part.Partition {
+func (t *Topic) nextPartition() *partition.Partition {
 	parts := t.partitions()
 	if len(parts) == 1 {
 		return parts[0]
@@ -292,7 +292,7 @@ func (e *Engine) noTopic(name string) error {
 // deleteParts deletes this node's copies (parts) of a topic; there is at least one. It takes changing, and waits for
 // the tombstone to be durable. After a crash before that, the topic is still there; after it, the next Open moves the
 // files to the trash.
-func (e *Engine) deleteParts(t *Topic, parts []*part.Partition) error {
+func (e *Engine) deleteParts(t *Topic, parts []*partition.Partition) error {
 	t.shared.Deleted.Store(true)
 	t.e.host.Lock(&t.changing)
 	defer t.changing.Unlock()
@@ -319,7 +319,7 @@ func (e *Engine) deleteParts(t *Topic, parts []*part.Partition) error {
 // trashTopic moves the files of a deleted topic to the trash. Until they are there, the tombstone must stay in the
 // commit log, or the next Open would find the topic again. So trashTopic calls release, which frees the commit log
 // files from the tombstone on, only afterwards.
-func (e *Engine) trashTopic(t *Topic, parts []*part.Partition, release func()) {
+func (e *Engine) trashTopic(t *Topic, parts []*partition.Partition, release func()) {
 	var err error
 	for _, pt := range parts {
 		err = errors.Join(err, pt.CloseLog())
@@ -333,7 +333,7 @@ func (e *Engine) trashTopic(t *Topic, parts []*part.Partition, release func()) {
 // trashFiles moves the files of a deleted topic to the trash, and calls release when they are durably there. If moving
 // them fails, the flusher tries again and then calls release.
 func (e *Engine) trashFiles(id uuid.UUID, name string, release func()) {
-	if err := dir.TrashTopic(e.disk, id); err != nil {
+	if err := datadir.TrashTopic(e.disk, id); err != nil {
 		if !e.isClosed() { // if the engine is closed, the next Open moves the files
 			e.log.Warn("a deleted topic's files could not be moved away; it is tried again", "topic", name, "error", err)
 		}
@@ -364,7 +364,7 @@ func (t *Topic) pauseLocal(ctx context.Context, paused bool) error {
 	defer t.changing.Unlock()
 	// The entry is written even if the topic is already in that state: a partition that another node led until now may
 	// have missed an earlier request.
-	err := t.writeControls(ctx, []core.Control{{Kind: core.TopicPaused, Flag: paused}}, nil)
+	err := t.writeControls(ctx, []machine.Control{{Kind: machine.TopicPaused, Flag: paused}}, nil)
 	if err != nil {
 		return err
 	}
@@ -388,7 +388,7 @@ func (t *Topic) emptyLocal(ctx context.Context) error {
 		return err
 	}
 	defer t.changing.Unlock()
-	return t.writeControls(ctx, []core.Control{{Kind: core.TopicEmptied}}, nil)
+	return t.writeControls(ctx, []machine.Control{{Kind: machine.TopicEmptied}}, nil)
 }
 
 // dropEphemeral deletes the ephemeral topics that an earlier process left behind. Only a single node calls it, at the

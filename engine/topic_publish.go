@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/engine/inbox"
-	"penstock/engine/part"
+	"penstock/internal/node/inbox"
+	"penstock/internal/node/partition"
 )
 
 // Publish stores one message, of 1 to Options.MaxMessageBytes bytes, and returns its id when the message is on stable
@@ -91,7 +91,7 @@ func (t *Topic) submitAll(ctx context.Context, w *inbox.Waiter, ms []Outgoing) e
 	if err != nil {
 		return err
 	}
-	var to *part.Partition
+	var to *partition.Partition
 	if n != inbox.AnyPartition {
 		to = parts[n]
 	}
@@ -115,7 +115,7 @@ func (t *Topic) PublishAsync(m Outgoing, done func(ID, error)) error {
 	if err != nil {
 		return err
 	}
-	var to *part.Partition
+	var to *partition.Partition
 	if n != inbox.AnyPartition {
 		to = parts[n]
 	}
@@ -139,7 +139,7 @@ func (t *Topic) Submit(p *inbox.Put) error {
 
 // submit measures p and appends it to the inbox of pt (nil: of the topic's next partition), or passes it to the
 // forwarder if another node leads that partition.
-func (t *Topic) submit(ctx context.Context, p *inbox.Put, pt *part.Partition) error {
+func (t *Topic) submit(ctx context.Context, p *inbox.Put, pt *partition.Partition) error {
 	e := t.e
 	if err := e.limits.Measure(p); err != nil {
 		return err

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"penstock/engine/dir"
-	"penstock/engine/flush"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
+	"penstock/internal/node/datadir"
+	"penstock/internal/node/flush"
 	"penstock/replicate/wire"
 )
 
@@ -111,9 +111,9 @@ func (t *Topic) configure(s TopicSettings) {
 }
 
 // meta returns the content of topic.json for the topic's present state.
-func (t *Topic) meta() *dir.Topic {
-	m := &dir.Topic{
-		Format: dir.TopicFormat, ID: t.shared.ID, Name: t.Name(), Partitions: len(t.partitions()), CreatedNs: t.created,
+func (t *Topic) meta() *datadir.Topic {
+	m := &datadir.Topic{
+		Format: datadir.TopicFormat, ID: t.shared.ID, Name: t.Name(), Partitions: len(t.partitions()), CreatedNs: t.created,
 		MadeBy: t.MadeBy(),
 	}
 	if s := t.Settings(); s.Version != 0 {
@@ -170,7 +170,7 @@ func (t *Topic) learnSettings(mt *meta.Topic) {
 
 // createTopicFiles writes a topic's directory and topic.json durably. It must return before any put of the topic is
 // answered. It takes catalog and mu, and keeps m.
-func (e *Engine) createTopicFiles(m *dir.Topic) error {
+func (e *Engine) createTopicFiles(m *datadir.Topic) error {
 	e.host.Lock(&e.catalog)
 	defer e.catalog.Unlock()
 	if err := m.Write(e.disk); err != nil {

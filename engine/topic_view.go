@@ -5,22 +5,22 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/ops"
-	"penstock/engine/part"
-	"penstock/engine/remote"
+	"penstock/internal/node/fanout"
+	"penstock/internal/node/partition"
+	"penstock/internal/node/remote"
 	"penstock/replicate"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
 
-// topicView is a Topic as engine/ops and engine/remote see it, the packages that talk to other nodes about topics. Two
-// views of the same Topic are equal.
+// topicView is a Topic as internal/node/fanout and internal/node/remote see it, the packages that talk to other nodes
+// about topics. Two views of the same Topic are equal.
 type topicView struct{ t *Topic }
 
 var (
-	_ ops.Topic        = topicView{}
+	_ fanout.Topic     = topicView{}
 	_ remote.Topic     = topicView{}
-	_ remote.Partition = (*part.Partition)(nil)
+	_ remote.Partition = (*partition.Partition)(nil)
 )
 
 func (v topicView) ID() uuid.UUID   { return v.t.shared.ID }

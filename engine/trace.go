@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/engine/core"
-	"penstock/engine/part"
+	"penstock/internal/node/machine"
+	"penstock/internal/node/partition"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
@@ -21,11 +21,11 @@ type (
 )
 
 // ErrNoMessage says that no message of the topic ever had this id.
-var ErrNoMessage = part.ErrNoMessage
+var ErrNoMessage = partition.ErrNoMessage
 
 // Trace tells the life of a message from the log of its partition: when and where it was stored, and what became of it
 // in each channel. The leader of the partition reads the log from the message on, without any lock that clients need,
-// until all channels are done with the message or a limit (part.MaxTraceBytes, part.MaxTraceTime) is reached;
+// until all channels are done with the message or a limit (partition.MaxTraceBytes, partition.MaxTraceTime) is reached;
 // Trace.Cut says which. Trace returns ErrNoMessage or ErrClosed, and in a cluster ErrNoLeader.
 func (t *Topic) Trace(ctx context.Context, id ID) (*Trace, error) {
 	only, err := t.onlyPartition(int(id.Partition()))
@@ -59,7 +59,7 @@ func (t *Topic) traceLocal(ctx context.Context, op wire.Operation) (*Trace, erro
 		return nil, errors.New("engine: a trace is about one message of one partition")
 	}
 	id := op.IDs[0]
-	tr, err := t.partitions()[id.Partition()].Trace(ctx, id.MsgID(), part.TraceLimits{})
+	tr, err := t.partitions()[id.Partition()].Trace(ctx, id.MsgID(), partition.TraceLimits{})
 	if errors.Is(err, ErrNoMessage) {
 		return new(Trace), nil
 	}
@@ -76,7 +76,7 @@ func (t *Topic) traceLocal(ctx context.Context, op wire.Operation) (*Trace, erro
 // deliveries.
 func (t *Topic) traceDelivery(c *TraceChannel, id ID) {
 	ch, ok := t.LookupChannel(c.Channel)
-	if !ok || !slices.Contains([]core.TraceState{core.StateWaiting, core.StateDeferred}, c.State) {
+	if !ok || !slices.Contains([]machine.TraceState{machine.StateWaiting, machine.StateDeferred}, c.State) {
 		return
 	}
 	m, ok := ch.local.Find(id)
@@ -85,7 +85,7 @@ func (t *Topic) traceDelivery(c *TraceChannel, id ID) {
 	}
 	c.Attempts = &m.Attempts
 	if !m.Since.IsZero() {
-		c.State, c.At, c.Due, c.Client = core.StateInFlight, m.Since.UTC(), m.Due.UTC(), m.Client
+		c.State, c.At, c.Due, c.Client = machine.StateInFlight, m.Since.UTC(), m.Due.UTC(), m.Client
 	}
 }
 

@@ -3,10 +3,10 @@ package engine
 import (
 	"context"
 
-	"penstock/engine/part"
+	"penstock/internal/node/partition"
 )
 
 // TraceWithin traces a message with other limits than Topic.Trace.
-func TraceWithin(ctx context.Context, t *Topic, id ID, limits part.TraceLimits) (*Trace, error) {
+func TraceWithin(ctx context.Context, t *Topic, id ID, limits partition.TraceLimits) (*Trace, error) {
 	return t.partitions()[id.Partition()].Trace(ctx, id.MsgID(), limits)
 }

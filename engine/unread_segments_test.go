@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/engine/core"
+	"penstock/internal/node/machine"
 )
 
 // A partition has several segments, and an entry of a newer version is in the first of them; the commit log has
@@ -44,17 +44,17 @@ func TestUnknownControlBeforeTheLastSegment(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	older := func(unknown core.ControlKind) *engine.Engine {
+	older := func(unknown machine.ControlKind) *engine.Engine {
 		o := inDir(dir)
 		engine.SetUnknownKind(&o, unknown)
 		return openWith(t, o)
 	}
 	for round := range 2 { // the second start finds nothing of it in the commit log any more
 		o := inDir(dir)
-		engine.SetUnknownKind(&o, core.Checkpoint)
+		engine.SetUnknownKind(&o, machine.Checkpoint)
 		o.RetentionBytes, o.RetentionInterval = 1, 10*time.Millisecond // remove as much as possible
 		old := openWith(t, o)
-		if err := old.Health(); !errors.Is(err, core.ErrNewerControl) ||
+		if err := old.Health(); !errors.Is(err, machine.ErrNewerControl) ||
 			!strings.Contains(err.Error(), "topic t, partition 0") {
 			t.Errorf("round %d: health: %v", round, err)
 		}
@@ -84,7 +84,7 @@ func TestUnknownControlBeforeTheLastSegment(t *testing.T) {
 			t.Errorf("the channel is %+v, want it paused with %d messages", s, count)
 		}
 	}
-	old := older(core.ChannelPaused)
+	old := older(machine.ChannelPaused)
 	check(old, count)
 	publish(topicOf(t, old, "t"), count)
 	if err := old.Close(); err != nil {

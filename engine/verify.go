@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"penstock/engine/meta"
-	"penstock/engine/scrub"
+	"penstock/internal/meta"
+	"penstock/internal/node/scrub"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )

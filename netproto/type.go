@@ -7,7 +7,7 @@ import "strconv"
 type Type uint8
 
 // Frame types. 1–15 belong to the connection, 16–31 to replication, 32–47 to forwarding between nodes; 64 and more to
-// clients (package native/wire defines them).
+// clients (package internal/server/native/wire defines them).
 const (
 	TypeHello    Type = 1 // first frame of the side that connected; see Hello
 	TypeHelloAck Type = 2 // answer to Hello; see Hello

@@ -73,7 +73,7 @@ func (r *release) licences(ctx context.Context, binaries ...string) ([]byte, err
 	if err := appendLicences(&b, "Go's standard library", goRoot); err != nil {
 		return nil, err
 	}
-	vendored := filepath.Join(r.source, "console/static/vendor")
+	vendored := filepath.Join(r.source, "internal/server/console/static/vendor")
 	err = appendLicences(&b, "libraries of the web console", vendored)
 	return b.Bytes(), err
 }

@@ -6,7 +6,7 @@
 //
 // # Use
 //
-// A replica is a Leader or a Follower, never both. Its owner (part.Replica, with its lock held) steps it:
+// A replica is a Leader or a Follower, never both. Its owner (partition.Replica, with its lock held) steps it:
 //
 //	l := replicate.NewLeader(cfg, self, boot, log, state, now)
 //	var acts replicate.Actions // reused by every Step

@@ -15,7 +15,7 @@ import (
 
 	"penstock/client"
 	"penstock/engine"
-	"penstock/native"
+	"penstock/internal/server/native"
 )
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))

@@ -15,7 +15,7 @@ import (
 
 	"penstock/batch"
 	nodes "penstock/client"
-	"penstock/engine/aside"
+	"penstock/internal/node/aside"
 	"penstock/segment/aio"
 )
 

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	nodes "penstock/client"
-	"penstock/engine/aside"
+	"penstock/internal/node/aside"
 	"penstock/segment/aio"
 )
 

@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/batch"
-	"penstock/engine/aside"
+	"penstock/internal/node/aside"
 	"penstock/segment"
 	"penstock/segment/aio"
 )

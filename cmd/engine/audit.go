@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	nsqd "penstock/nsq"
+	nsqd "penstock/internal/server"
 )
 
 // auditCommand shows the audit of all nodes, of which each keeps its own.

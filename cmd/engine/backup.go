@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/engine"
-	"penstock/engine/backup"
+	"penstock/internal/node/backup"
 )
 
 // backupPoll is how often the command asks the node for the state of its backup.

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cmd/engine/load"
 	"penstock/engine"
+	"penstock/internal/load"
 	"penstock/internal/patience"
 )
 

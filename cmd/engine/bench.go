@@ -14,8 +14,8 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
-	"penstock/cmd/engine/client"
-	"penstock/cmd/engine/load"
+	"penstock/cmd/engine/internal/client"
+	"penstock/internal/load"
 )
 
 const (

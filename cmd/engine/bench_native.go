@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/pflag"
 
 	nodes "penstock/client"
-	"penstock/cmd/engine/client"
-	"penstock/cmd/engine/load"
+	"penstock/cmd/engine/internal/client"
+	"penstock/internal/load"
 )
 
 // benchNative are the flags of bench that are about the native protocol.

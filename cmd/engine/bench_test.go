@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/cmd/engine/load"
+	"penstock/internal/load"
 )
 
 // bench with --headers publishes messages that a node stores with their headers. Plain NSQ consumers get only the

@@ -23,8 +23,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/cluster/admin"
-	"penstock/cmd/engine/client"
+	"penstock/cmd/engine/internal/client"
+	"penstock/internal/cluster/admin"
 )
 
 // Limits of a bundle. A node that hangs may cost maxPartTime for each part; one that does not answer at all costs only

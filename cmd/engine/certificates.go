@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/cluster/trust"
-	"penstock/engine/health"
+	"penstock/internal/cluster/trust"
+	"penstock/internal/node/health"
 )
 
 // remindEvery is how often a certificate that ends soon, or that nobody takes, is in the log.

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cluster/trust"
+	"penstock/internal/cluster/trust"
 )
 
 const day = 24 * time.Hour

@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"penstock/engine"
-	"penstock/engine/core"
-	"penstock/nsq"
+	"penstock/internal/node/machine"
+	"penstock/internal/server"
 )
 
 // publishRush publishes a message with the header kind=rush to the topic orders.
@@ -98,7 +98,7 @@ func TestChannelAndTopicCommands(t *testing.T) {
 		!strings.Contains(got[1], `  -  7  kind=rush  "order\n`) {
 		t.Errorf("peek prints %q", got)
 	}
-	var list nsq.PeekList
+	var list server.PeekList
 	must(t, json.Unmarshal([]byte(steer(t, "topic", "peek", "orders", "--json", "--from", "0001000000000001", "--count",
 		"1")), &list))
 	if len(list.Messages) != 1 || list.Messages[0].ID != "0001000000000001" || list.Messages[0].Number != 1 {
@@ -165,7 +165,8 @@ func TestSettingsCommands(t *testing.T) {
 	var s engine.ChannelSettings
 	must(t, json.Unmarshal([]byte(steer(t, "channel", "set", "orders", "billing", "--no-filter", "--max-in-flight", "9",
 		"--json")), &s))
-	if s.Version != 2 || s.MaxInFlight != 9 || s.MaxAttempts != 5 || s.Order != core.OrderKey || len(s.Filter.Rules) != 0 {
+	if s.Version != 2 || s.MaxInFlight != 9 || s.MaxAttempts != 5 || s.Order != machine.OrderKey ||
+		len(s.Filter.Rules) != 0 {
 		t.Errorf("set --json prints %+v", s)
 	}
 	file := filepath.Join(t.TempDir(), "settings.json")
@@ -262,14 +263,14 @@ func TestChannelUsage(t *testing.T) {
 }
 
 func TestParseRule(t *testing.T) {
-	for text, want := range map[string]core.Rule{
-		"a=b":    {Header: "a", Match: core.MatchExact, Pattern: "b"},
-		"a=":     {Header: "a", Match: core.MatchExact},
-		"a^=b=c": {Header: "a", Match: core.MatchPrefix, Pattern: "b=c"},
-		"a*=b*":  {Header: "a", Match: core.MatchGlob, Pattern: "b*"},
-		"a~=^b$": {Header: "a", Match: core.MatchRegexp, Pattern: "^b$"},
-		"a=b~=c": {Header: "a", Match: core.MatchExact, Pattern: "b~=c"},
-		"a":      {Header: "a", Match: core.MatchExists},
+	for text, want := range map[string]machine.Rule{
+		"a=b":    {Header: "a", Match: machine.MatchExact, Pattern: "b"},
+		"a=":     {Header: "a", Match: machine.MatchExact},
+		"a^=b=c": {Header: "a", Match: machine.MatchPrefix, Pattern: "b=c"},
+		"a*=b*":  {Header: "a", Match: machine.MatchGlob, Pattern: "b*"},
+		"a~=^b$": {Header: "a", Match: machine.MatchRegexp, Pattern: "^b$"},
+		"a=b~=c": {Header: "a", Match: machine.MatchExact, Pattern: "b~=c"},
+		"a":      {Header: "a", Match: machine.MatchExists},
 	} {
 		if got := parseRule(text); got != want {
 			t.Errorf("%q is %+v, want %+v", text, got, want)

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/cluster/admin"
-	"penstock/cmd/engine/client"
+	"penstock/cmd/engine/internal/client"
+	"penstock/internal/cluster/admin"
 )
 
 // drainPoll is the interval at which drain --wait asks for the status.

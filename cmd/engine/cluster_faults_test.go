@@ -6,8 +6,8 @@ import (
 	"reflect"
 	"testing"
 
-	"penstock/cluster/admin"
 	"penstock/engine"
+	"penstock/internal/cluster/admin"
 )
 
 // Every fault that a node counts is one line of engine cluster status. A node without faults has no line.

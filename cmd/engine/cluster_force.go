@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/cluster/admin"
+	"penstock/internal/cluster/admin"
 )
 
 func (o *operator) forceLeaderCommand() *cobra.Command {

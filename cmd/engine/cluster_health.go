@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/engine/health"
+	"penstock/internal/node/health"
 )
 
 // minAsk is how long a command with --wait waits at least for an answer, also if --wait is shorter.

@@ -10,10 +10,10 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"penstock/cluster/admin"
-	"penstock/engine/health"
-	"penstock/engine/meta"
 	"penstock/internal/clip"
+	"penstock/internal/cluster/admin"
+	"penstock/internal/meta"
+	"penstock/internal/node/health"
 )
 
 func printJSON(w io.Writer, v any) error {

@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/cluster"
-	"penstock/cluster/admin"
-	"penstock/engine/meta"
+	"penstock/internal/cluster"
+	"penstock/internal/cluster/admin"
+	"penstock/internal/meta"
 )
 
 // rebalancePoll is the interval at which rebalance --wait asks for the status.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/cluster/admin"
+	"penstock/internal/cluster/admin"
 )
 
 func TestRebalanceWaits(t *testing.T) {

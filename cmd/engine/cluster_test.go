@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"penstock/cluster/admin"
+	"penstock/internal/cluster/admin"
 	"penstock/internal/patience"
 )
 
@@ -33,7 +33,7 @@ type clusterNode struct {
 }
 
 // The answers are the golden files of package admin's own tests.
-const adminAnswers = "../../cluster/admin/testdata/"
+const adminAnswers = "../../internal/cluster/admin/testdata/"
 
 func startClusterNode(t *testing.T) *clusterNode {
 	t.Helper()

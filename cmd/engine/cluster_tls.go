@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/cluster/trust"
+	"penstock/internal/cluster/trust"
 	"penstock/netproto"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/cluster/admin"
+	"penstock/internal/cluster/admin"
 )
 
 // transferPoll is the interval at which transfer-leader --wait asks who leads.

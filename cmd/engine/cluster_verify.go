@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/cluster/admin"
 	"penstock/engine"
+	"penstock/internal/cluster/admin"
 )
 
 // verifiedPartition is the result of verifying one partition.

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock/cmd/engine/client"
+	"penstock/cmd/engine/internal/client"
 )
 
 // local are the commands that talk to no running node; completion makes more.

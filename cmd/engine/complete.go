@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock/cluster/admin"
+	"penstock/internal/cluster/admin"
 )
 
 // completionTimeout bounds the wait for a node while somebody types: a shell that hangs is worse than no proposal.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"penstock/cluster/admin"
+	"penstock/internal/cluster/admin"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")

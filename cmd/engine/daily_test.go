@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cluster/admin"
-	"penstock/cmd/engine/load"
+	"penstock/internal/cluster/admin"
+	"penstock/internal/load"
 	"penstock/internal/patience"
 )
 

@@ -17,11 +17,11 @@ import (
 	"github.com/pelletier/go-toml/v2"
 	"github.com/spf13/cobra"
 
-	"penstock/cluster/admin"
-	"penstock/cmd/engine/client"
+	"penstock/cmd/engine/internal/client"
 	"penstock/engine"
-	"penstock/engine/core"
+	"penstock/internal/cluster/admin"
 	"penstock/internal/jsonbody"
+	"penstock/internal/node/machine"
 )
 
 const (
@@ -407,7 +407,7 @@ func deadLetters(is, want *definitions) map[string]bool {
 	var keep func(topic string, channels []channelDefinition)
 	keep = func(topic string, channels []channelDefinition) {
 		for _, c := range channels {
-			name := topic + core.DeadLetterSuffix
+			name := topic + machine.DeadLetterSuffix
 			if c.Settings != nil {
 				name = cmp.Or(c.Settings.DeadLetter, name)
 			}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/cluster/admin"
 	"penstock/engine"
+	"penstock/internal/cluster/admin"
 )
 
 // applied is what `definitions apply --json` prints.

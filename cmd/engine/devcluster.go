@@ -16,9 +16,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock/cluster/trust"
+	"penstock/internal/cluster/trust"
 
-	"penstock/cmd/engine/client"
+	"penstock/cmd/engine/internal/client"
 )
 
 const (

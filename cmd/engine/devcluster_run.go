@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"penstock/cluster/admin"
+	"penstock/internal/cluster/admin"
 )
 
 const (

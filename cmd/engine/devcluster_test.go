@@ -20,7 +20,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
-	"penstock/cluster/admin"
+	"penstock/internal/cluster/admin"
 	"penstock/internal/patience"
 	"penstock/internal/porttest"
 )

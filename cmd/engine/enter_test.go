@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cluster/etcd"
-	"penstock/cluster/trust"
+	"penstock/internal/cluster/etcd"
+	"penstock/internal/cluster/trust"
 )
 
 // With certificates that have to name nodes, only nodes reach the embedded etcd: those of cluster-peers, those of the

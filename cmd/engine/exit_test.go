@@ -20,7 +20,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
-	"penstock/engine/dir"
+	"penstock/internal/node/datadir"
 	"penstock/internal/patience"
 	"penstock/segment/aio"
 )
@@ -216,7 +216,7 @@ func TestExitDataDirectory(t *testing.T) {
 		path := t.TempDir()
 		disk, err := aio.OpenDisk(path, aio.DiskOptions{Mode: aio.ModePwrite})
 		must(t, err)
-		f, err := dir.OpenNodeFile(disk, slog.New(slog.DiscardHandler), "a", dir.FirstLevel, true, uuid.New)
+		f, err := datadir.OpenNodeFile(disk, slog.New(slog.DiscardHandler), "a", datadir.FirstLevel, true, uuid.New)
 		must(t, err)
 		must(t, f.Adopt(uuid.New()))
 		must(t, disk.Close())

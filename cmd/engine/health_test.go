@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cluster/admin"
-	"penstock/engine/health"
+	"penstock/internal/cluster/admin"
+	"penstock/internal/node/health"
 	"penstock/internal/patience"
 )
 

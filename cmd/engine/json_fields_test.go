@@ -20,9 +20,9 @@ import (
 
 	"github.com/nsqio/go-nsq"
 
-	"penstock/cluster/admin"
+	"penstock/internal/cluster/admin"
 	"penstock/internal/patience"
-	nsqd "penstock/nsq"
+	nsqd "penstock/internal/server"
 )
 
 var updateFields = flag.Bool("update-json-fields", false, "write testdata/json_fields.txt")

@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"penstock/cmd/engine/client"
-	"penstock/migrate"
+	"penstock/cmd/engine/internal/client"
+	"penstock/internal/migrate"
 )
 
 // migration holds the flags of `engine migrate nsqd`.

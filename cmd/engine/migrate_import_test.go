@@ -20,13 +20,13 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/migrate"
+	"penstock/internal/migrate"
 )
 
-// nsqdDir extracts the data directory of a real nsqd; see migrate/testdata/make.sh.
+// nsqdDir extracts the data directory of a real nsqd; see internal/migrate/testdata/make.sh.
 func nsqdDir(t *testing.T, name string) string {
 	t.Helper()
-	f, err := os.Open(filepath.Join("../../migrate/testdata", name+".tar.gz"))
+	f, err := os.Open(filepath.Join("../../internal/migrate/testdata", name+".tar.gz"))
 	must(t, err)
 	defer f.Close()
 	z, err := gzip.NewReader(f)

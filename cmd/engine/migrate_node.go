@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"penstock/cmd/engine/client"
-	"penstock/migrate"
+	"penstock/cmd/engine/internal/client"
+	"penstock/internal/migrate"
 )
 
 // importRequestTime bounds one request. A publish waits at most a few seconds for room and for the disk.

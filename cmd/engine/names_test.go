@@ -16,9 +16,9 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"penstock/cluster/admin"
-	"penstock/cluster/etcd"
-	"penstock/cluster/trust"
+	"penstock/internal/cluster/admin"
+	"penstock/internal/cluster/etcd"
+	"penstock/internal/cluster/trust"
 )
 
 // A node listens on the address of cluster-address, and others know it by a host name: the embedded etcd binds to

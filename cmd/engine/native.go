@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	nodes "penstock/client"
-	"penstock/cmd/engine/client"
+	"penstock/cmd/engine/internal/client"
 	"penstock/engine"
 	"penstock/netproto"
 )

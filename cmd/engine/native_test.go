@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/native/wire"
+	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
 

@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cmd/engine/load"
+	"penstock/internal/load"
 	"penstock/internal/patience"
 )
 

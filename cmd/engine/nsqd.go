@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock/migrate"
-	"penstock/nsq"
+	"penstock/internal/migrate"
+	"penstock/internal/server"
 )
 
 const (
@@ -178,8 +178,8 @@ func (n *nsqdLine) presets(c *config) error {
 	for _, p := range [][2]string{
 		{"nsq-address", "0.0.0.0:4150"},
 		{"http-address", "0.0.0.0:4151"},
-		{"lookup-address", nsq.Off},
-		{"lookup-tcp-address", nsq.Off},
+		{"lookup-address", server.Off},
+		{"lookup-tcp-address", server.Off},
 		{"data-path", "."},
 	} {
 		if err := c.set(c.named(p[0]), p[1], "nsqd's default"); err != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"penstock/nsq"
+	"penstock/internal/server"
 )
 
 // nsqdFlag is one flag of nsqd 1.3.0, which is also a key in nsqd's configuration file. It is a flag.Value that
@@ -292,7 +292,7 @@ func tcpAddress(s string) (string, error) {
 
 func optionalAddress(s string) (string, error) {
 	if s == "" {
-		return nsq.Off, nil
+		return server.Off, nil
 	}
 	return tcpAddress(s)
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cluster/trust"
+	"penstock/internal/cluster/trust"
 )
 
 // All nodes move, and their certificates have the old addresses: each says so while it waits for the others, and they

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock/cmd/engine/client"
+	"penstock/cmd/engine/internal/client"
 	"penstock/internal/clip"
 )
 

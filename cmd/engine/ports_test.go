@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"testing"
 
-	"penstock/cluster/admin"
+	"penstock/internal/cluster/admin"
 )
 
 // A node of a cluster that lets the kernel choose ports announces those that it listens on, and not port 0.

@@ -16,11 +16,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	"penstock/cluster"
-	"penstock/cluster/etcd"
 	"penstock/engine"
-	"penstock/engine/backup"
-	"penstock/engine/dir"
+	"penstock/internal/cluster"
+	"penstock/internal/cluster/etcd"
+	"penstock/internal/node/backup"
+	"penstock/internal/node/datadir"
 )
 
 // rebuildCommand rebuilds the metadata of a cluster from the data directories of its stopped nodes.
@@ -294,7 +294,7 @@ func (r *rebuilder) apply(nodes []*rebuildNode, newest *cluster.Export) (kept []
 			return nil, err
 		}
 	}
-	mark, err := dir.SealFile(cluster.MarkOf(newest))
+	mark, err := datadir.SealFile(cluster.MarkOf(newest))
 	if err != nil {
 		return nil, err
 	}
@@ -348,7 +348,7 @@ func writeSeed(nodes []*rebuildNode, newest *cluster.Export) error {
 	if seed.Rows, err = newest.Revive(stores); err != nil {
 		return err
 	}
-	data, err := dir.SealFile(&seed)
+	data, err := datadir.SealFile(&seed)
 	if err != nil {
 		return err
 	}

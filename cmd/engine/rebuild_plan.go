@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"penstock/cluster"
 	"penstock/engine"
+	"penstock/internal/cluster"
 	"penstock/segment"
 )
 

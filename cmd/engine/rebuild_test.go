@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"penstock/cluster"
+	"penstock/internal/cluster"
 )
 
 // rebuild runs engine rebuild-cluster with the directories of nodes, the first one first.

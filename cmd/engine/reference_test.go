@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock/cmd/engine/client"
-	"penstock/engine/core"
-	"penstock/engine/meta"
+	"penstock/cmd/engine/internal/client"
+	"penstock/internal/meta"
+	"penstock/internal/node/machine"
 )
 
 // generated compares a page of docs/reference with what the program says of itself, or writes it with -update. ' in
@@ -143,7 +143,7 @@ func TestSettingsPage(t *testing.T) {
 	b.WriteString(strings.ReplaceAll(topicIntro, "'", "`"))
 	ofObject(t, &b, meta.TopicSettings{}, "topic", "set")
 	b.WriteString(strings.ReplaceAll(channelIntro, "'", "`"))
-	ofObject(t, &b, core.ChannelSettings{}, "channel", "set")
+	ofObject(t, &b, machine.ChannelSettings{}, "channel", "set")
 	generated(t, "settings.md", b.String())
 }
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	nsqd "penstock/nsq"
+	nsqd "penstock/internal/server"
 )
 
 // reloadCommand asks a node to look at its files of credentials, and says what came of each.

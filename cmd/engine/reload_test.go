@@ -30,7 +30,7 @@ import (
 	"go.uber.org/zap"
 
 	"penstock/internal/patience"
-	nsqd "penstock/nsq"
+	nsqd "penstock/internal/server"
 )
 
 var httpsAddress = regexp.MustCompile(`msg=ready .* https=(\S+)`)

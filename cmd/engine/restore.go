@@ -14,12 +14,12 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	"penstock/cluster"
-	"penstock/cluster/etcd"
-	"penstock/cluster/kv"
-	"penstock/engine/backup"
-	"penstock/engine/dir"
-	"penstock/engine/meta"
+	"penstock/internal/cluster"
+	"penstock/internal/cluster/etcd"
+	"penstock/internal/cluster/kv"
+	"penstock/internal/meta"
+	"penstock/internal/node/backup"
+	"penstock/internal/node/datadir"
 )
 
 // restoreCommand makes a data directory of a backup.
@@ -102,7 +102,7 @@ func clusterFiles(from string, files map[string][]byte) error {
 		return fmt.Errorf("%s of %s: %w; nothing was restored", backup.MetadataFile, from, err)
 	}
 	files[cluster.ExportFile] = data
-	files[cluster.MarkFile], err = dir.SealFile(cluster.MarkOf(e))
+	files[cluster.MarkFile], err = datadir.SealFile(cluster.MarkOf(e))
 	return err
 }
 
@@ -125,7 +125,7 @@ func (c *clusterSettings) seed(ctx context.Context, n *node, o *etcd.MemberOptio
 		return err
 	}
 	e := new(cluster.Export)
-	if err := dir.UnsealFile(data, e, func() error { return nil }); err != nil {
+	if err := datadir.UnsealFile(data, e, func() error { return nil }); err != nil {
 		return fmt.Errorf("%s is damaged: the cluster was not begun anew; run engine rebuild-cluster again: %w", name, err)
 	}
 	ops := make([]kv.Op, len(e.Rows))
@@ -166,7 +166,7 @@ func (c *clusterSettings) checkMark(n *node, entries []kv.Entry) error {
 		return fmt.Errorf("the node does not start, and its data is untouched: %w", err)
 	}
 	var seen meta.Seen
-	if readSealed(filepath.Join(n.engine.DataPath, dir.SeenFile), &seen) != nil {
+	if readSealed(filepath.Join(n.engine.DataPath, datadir.SeenFile), &seen) != nil {
 		seen = meta.Seen{} // the engine warns of it
 	}
 	return cluster.CheckMark(m, seen, n.engine.NodeID, entries, keyPrefix(c.name))
@@ -179,7 +179,7 @@ func readSealed(name string, v any) error {
 		return nil
 	}
 	if err == nil {
-		err = dir.UnsealFile(data, v, func() error { return nil })
+		err = datadir.UnsealFile(data, v, func() error { return nil })
 	}
 	if err != nil {
 		return fmt.Errorf("%s cannot be read: %w", name, err)

@@ -15,7 +15,7 @@ import (
 
 	gonsq "github.com/nsqio/go-nsq"
 
-	"penstock/cluster/trust"
+	"penstock/internal/cluster/trust"
 	"penstock/internal/patience"
 )
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"penstock/nsq/auth"
+	"penstock/internal/server/auth"
 )
 
 // maxSecretFileBytes bounds a file with a password or with addresses.

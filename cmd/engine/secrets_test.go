@@ -20,11 +20,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"penstock/cluster/etcd"
-	"penstock/cluster/trust"
+	"penstock/internal/cluster/etcd"
+	"penstock/internal/cluster/trust"
 	"penstock/internal/patience"
-	"penstock/nsq"
-	"penstock/nsq/auth"
+	"penstock/internal/server"
+	"penstock/internal/server/auth"
 )
 
 // etcdWithPassword starts an etcd whose only user is root.
@@ -50,11 +50,11 @@ func etcdWithPassword(t *testing.T, base int, password string) (address string) 
 	return at(1)
 }
 
-// paths returns every path that answers GET on the listener with this heading in nsq/testdata/grants.txt, which a test
-// of nsq compares with the tables of routes.
+// paths returns every path that answers GET on the listener with this heading in internal/server/testdata/grants.txt,
+// which a test of nsq compares with the tables of routes.
 func paths(t *testing.T, heading string) (all []string) {
 	t.Helper()
-	f, err := os.Open("../../nsq/testdata/grants.txt")
+	f, err := os.Open("../../internal/server/testdata/grants.txt")
 	must(t, err)
 	defer f.Close()
 	in := false
@@ -244,7 +244,7 @@ func TestAllSecretsArePrivate(t *testing.T) {
 	secret := filepath.Join(dir, "secret")
 	must(t, os.WriteFile(secret, []byte(strings.Repeat("s3cret-", 8)), 0o600))
 	all := (&node{
-		nsq:    nsq.Options{TLS: nsq.TLSOptions{KeyFile: secret}, Auth: auth.Options{File: secret}},
+		nsq:    server.Options{TLS: server.TLSOptions{KeyFile: secret}, Auth: auth.Options{File: secret}},
 		offers: offers{authFile: secret},
 		cluster: clusterSettings{
 			trust: trust.Options{SecretFile: secret, Key: secret}, etcdTLS: etcd.TLSFiles{Key: secret},

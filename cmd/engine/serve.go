@@ -19,8 +19,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/engine"
-	"penstock/engine/health"
-	"penstock/nsq"
+	"penstock/internal/node/health"
+	"penstock/internal/server"
 )
 
 func serveCommand() *cobra.Command {
@@ -115,19 +115,19 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	}
 	startup.Enter("begins to listen")
 	n.nsq.Front = front
-	reload := func() []nsq.CredentialFile { return watched.look("POST /reload", true) }
-	server, err := listen(e, c, part, logger, level, reload)
+	reload := func() []server.CredentialFile { return watched.look("POST /reload", true) }
+	srv, err := listen(e, c, part, logger, level, reload)
 	if err != nil {
 		front.Close()
 		return errors.Join(n.listenFailure(err), e.Close())
 	}
-	watched.serves(server)
-	logReady(logger, server, n.engine.DataPath)
+	watched.serves(srv)
+	logReady(logger, srv, n.engine.DataPath)
 	notifySystemd(daemon.SdNotifyReady)
 	defer startWatchdog(e, logger)()
 
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve() }()
+	go func() { failed <- srv.Serve() }()
 	var serveErr error
 	select {
 	case <-ctx.Done():
@@ -139,14 +139,14 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 		logger.Error("stopping: this node's part of the metadata store failed", "error", serveErr)
 	}
 	notifySystemd(daemon.SdNotifyStopping)
-	return stop(logger, n, server, e, serveErr)
+	return stop(logger, n, srv, e, serveErr)
 }
 
 // judge completes the settings, and judges them and the files that they name, before serve opens anything. It writes
 // nothing.
 func (c *config) judge(logger *slog.Logger, level *slog.LevelVar) (err error) {
 	n := c.node
-	if n.engine.Latencies, err = nsq.Latencies(n.latencyPercentiles, n.latencyWindow); err != nil {
+	if n.engine.Latencies, err = server.Latencies(n.latencyPercentiles, n.latencyWindow); err != nil {
 		return &exitError{exitUsage, err}
 	}
 	if err := n.checkSecrets(n.credentialFiles()); err != nil {
@@ -188,24 +188,24 @@ func openEngine(ctx context.Context, n *node) (*engine.Engine, error) {
 }
 
 // logReady says that clients are served, and where.
-func logReady(logger *slog.Logger, server *nsq.Server, dataPath string) {
-	logger.Info("ready", "nsq", addressText(server.TCPAddr()), "http", addressText(server.HTTPAddr()),
-		"https", addressText(server.HTTPSAddr()), "lookup", addressText(server.LookupAddr()),
-		"lookup_tcp", addressText(server.LookupTCPAddr()), "native", addressText(server.NativeAddr()),
+func logReady(logger *slog.Logger, srv *server.Server, dataPath string) {
+	logger.Info("ready", "nsq", addressText(srv.TCPAddr()), "http", addressText(srv.HTTPAddr()),
+		"https", addressText(srv.HTTPSAddr()), "lookup", addressText(srv.LookupAddr()),
+		"lookup_tcp", addressText(srv.LookupTCPAddr()), "native", addressText(srv.NativeAddr()),
 		"data", dataPath, "version", version)
 }
 
 // openFront tries all addresses of the node before anything is made in its data directory (O13), and answers the probes
 // from then on. A directory that exists may belong to a process that is ending: then its addresses are waited for as
 // long as its lock.
-func openFront(n *node, startup *health.Startup) (*nsq.Front, error) {
+func openFront(n *node, startup *health.Startup) (*server.Front, error) {
 	o := n.nsq
 	o.Logger = n.engine.Logger
 	var wait time.Duration
 	if _, err := os.Stat(n.engine.DataPath); err == nil {
 		wait = n.engine.LockWait
 	}
-	front, err := nsq.OpenFront(o, n.engine.NodeID, startup, wait, n.cluster.addresses(n.engine.NodeID)...)
+	front, err := server.OpenFront(o, n.engine.NodeID, startup, wait, n.cluster.addresses(n.engine.NodeID)...)
 	if err != nil {
 		return nil, n.listenFailure(err)
 	}
@@ -222,7 +222,7 @@ func (c *config) public(key string) (any, bool) {
 }
 
 // nsqOptions returns the options of the server, as far as they come from the settings.
-func (c *config) nsqOptions(logger *slog.Logger, level *slog.LevelVar) nsq.Options {
+func (c *config) nsqOptions(logger *slog.Logger, level *slog.LevelVar) server.Options {
 	o := c.node.nsq
 	o.Version = nsqVersion
 	o.Logger = logger
@@ -259,21 +259,21 @@ func (c *config) checkOptions(logger *slog.Logger, level *slog.LevelVar) error {
 
 func listen(
 	e *engine.Engine, c *config, part *clusterPart, logger *slog.Logger, level *slog.LevelVar,
-	reload func() []nsq.CredentialFile,
-) (*nsq.Server, error) {
+	reload func() []server.CredentialFile,
+) (*server.Server, error) {
 	o := c.nsqOptions(logger, level)
 	o.Reload = reload
 	o.ClusterHandler = part.handler(c.node, e, logger)
-	server, err := nsq.Listen(e, o)
+	srv, err := server.Listen(e, o)
 	if part != nil {
-		part.server = server
+		part.server = srv
 	}
-	return server, err
+	return srv, err
 }
 
 // stop hands over leaderships, answers pending commands, closes the connections, and then closes the engine. Killing
 // the process at any point of this loses nothing that was answered OK.
-func stop(logger *slog.Logger, n *node, server *nsq.Server, e *engine.Engine, serveErr error) error {
+func stop(logger *slog.Logger, n *node, srv *server.Server, e *engine.Engine, serveErr error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), n.shutdownTimeout)
 	defer cancel()
 	leaving, cancelLeave := context.WithTimeout(ctx, n.leaveTimeout())
@@ -282,7 +282,7 @@ func stop(logger *slog.Logger, n *node, server *nsq.Server, e *engine.Engine, se
 		logger.Warn("not every partition could be handed over: the others take them over when this node is gone", "error",
 			err)
 	}
-	if err := server.Shutdown(ctx); err != nil {
+	if err := srv.Shutdown(ctx); err != nil {
 		logger.Warn("connections were cut before everything pending was answered", "error", err)
 	}
 	if err := e.Close(); err != nil {
@@ -298,7 +298,7 @@ func stop(logger *slog.Logger, n *node, server *nsq.Server, e *engine.Engine, se
 // addressText returns the address of a listener, or "off".
 func addressText(a net.Addr) string {
 	if a == nil {
-		return nsq.Off
+		return server.Off
 	}
 	return a.String()
 }
@@ -332,7 +332,7 @@ var addressFlags = map[string]string{
 
 // addressFlag names the flag that sets the address of which the error is.
 func (n *node) addressFlag(err error) string {
-	var failed *nsq.ListenFailure
+	var failed *server.ListenFailure
 	if n.addressNames == "" && errors.As(err, &failed) {
 		return addressFlags[failed.What]
 	}

@@ -16,16 +16,16 @@ import (
 	"sync"
 	"time"
 
-	"penstock/cluster"
-	"penstock/cluster/admin"
-	"penstock/cluster/etcd"
-	"penstock/cluster/kv"
-	"penstock/cluster/trust"
 	"penstock/engine"
-	"penstock/engine/health"
-	"penstock/engine/meta"
+	"penstock/internal/cluster"
+	"penstock/internal/cluster/admin"
+	"penstock/internal/cluster/etcd"
+	"penstock/internal/cluster/kv"
+	"penstock/internal/cluster/trust"
+	"penstock/internal/meta"
+	"penstock/internal/node/health"
+	"penstock/internal/server"
 	"penstock/netproto"
-	"penstock/nsq"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -198,7 +198,7 @@ func (n *node) leaveTimeout() time.Duration { return n.cluster.leaveTimeout }
 // before the node joins: mu guards what joinable sets meanwhile. Who comes later needs no lock.
 type clusterPart struct {
 	trust  *trust.Trust
-	server *nsq.Server // set when it listens, before it serves; nil until then
+	server *server.Server // set when it listens, before it serves; nil until then
 
 	mu     sync.Mutex
 	member *etcd.Member // nil: this node is only a client of etcd

@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"time"
 
-	"penstock/nsq"
-	"penstock/nsq/auth"
+	"penstock/internal/server"
+	"penstock/internal/server/auth"
 )
 
 // lookEvery is how often a node looks whether a file of credentials has changed.
@@ -90,7 +90,7 @@ type credentials struct {
 	log   *slog.Logger
 	now   func() time.Time
 
-	serves func(*nsq.Server) // adds the files for clients when there is a server, which has read them
+	serves func(*server.Server) // adds the files for clients when there is a server, which has read them
 
 	mu   sync.Mutex // guards the rest, and is held while files are read
 	sets []*watchedSet
@@ -141,10 +141,10 @@ func (w *watchedSet) states() []string {
 
 // look reads the sets of which a file has changed since they were read, or that could not be used then; all of them if
 // asked is set. It says only once of the same files that they cannot be used. why says what made it do so.
-func (c *credentials) look(why string, asked bool) []nsq.CredentialFile {
+func (c *credentials) look(why string, asked bool) []server.CredentialFile {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var all []nsq.CredentialFile
+	var all []server.CredentialFile
 	var read, took []string
 	var refused []error
 	bad := false
@@ -192,15 +192,15 @@ func (c *credentials) take(w *watchedSet, states []string) (settings []string, e
 
 // results says of each file what came of the last look. Of a set that was refused, those that have changed are refused;
 // if none has, all are.
-func (w *watchedSet) results(states, took []string) (all []nsq.CredentialFile) {
+func (w *watchedSet) results(states, took []string) (all []server.CredentialFile) {
 	same := slices.Equal(states, w.used)
 	for i, f := range w.files {
-		r := nsq.CredentialFile{Setting: f.setting, File: f.name, Result: nsq.Unchanged, Since: w.since[i]}
+		r := server.CredentialFile{Setting: f.setting, File: f.name, Result: server.Unchanged, Since: w.since[i]}
 		switch {
 		case w.refusal != nil && (same || states[i] != w.used[i]):
-			r.Result, r.Error = nsq.Refused, plainNames(w.refusal)
+			r.Result, r.Error = server.Refused, plainNames(w.refusal)
 		case slices.Contains(took, f.setting):
-			r.Result = nsq.Reloaded
+			r.Result = server.Reloaded
 		}
 		all = append(all, r)
 	}
@@ -228,22 +228,22 @@ func (n *node) checkSecrets(files []credentialFile) error {
 
 // readCredentials takes the files of a set, which are these, as they are now.
 func (n *node) readCredentials(
-	set credentialSet, files []credentialFile, server *nsq.Server, part *clusterPart,
+	set credentialSet, files []credentialFile, srv *server.Server, part *clusterPart,
 ) error {
 	if err := n.checkSecrets(files); err != nil {
 		return err
 	}
 	switch set {
 	case setTLS:
-		return server.ReloadTLS()
+		return srv.ReloadTLS()
 	case setTokens:
-		return server.ReloadTokens()
+		return srv.ReloadTokens()
 	case setServers:
 		addresses, err := n.authServers()
 		if err != nil {
 			return err
 		}
-		return server.SetAuthServers(addresses)
+		return srv.SetAuthServers(addresses)
 	case setNodes:
 		return part.reload()
 	case setEtcd:
@@ -259,20 +259,20 @@ func (n *node) readCredentials(
 func (n *node) watchCredentials(
 	files []credentialFile, certs *certificates, part *clusterPart, logger *slog.Logger,
 ) *credentials {
-	var server atomic.Pointer[nsq.Server] // nil: there is none yet
+	var srv atomic.Pointer[server.Server] // nil: there is none yet
 	c := &credentials{
 		read: func(set credentialSet, files []credentialFile) error {
-			return n.readCredentials(set, files, server.Load(), part)
+			return n.readCredentials(set, files, srv.Load(), part)
 		},
 		taken: certs.readAgain, log: logger, now: time.Now,
 		stale: func(bad bool) {
-			if s := server.Load(); s != nil {
+			if s := srv.Load(); s != nil {
 				s.CredentialsStale(bad)
 			}
 		},
 	}
-	c.serves = func(s *nsq.Server) {
-		server.Store(s)
+	c.serves = func(s *server.Server) {
+		srv.Store(s)
 		c.watch(slices.DeleteFunc(slices.Clone(files), func(f credentialFile) bool { return f.set.joins() }))
 	}
 	c.watch(slices.DeleteFunc(slices.Clone(files), func(f credentialFile) bool { return !f.set.joins() }))

@@ -9,11 +9,11 @@ import (
 	"sync"
 
 	"penstock/clog"
-	"penstock/cluster"
-	"penstock/cluster/etcd"
 	"penstock/engine"
-	"penstock/engine/dir"
-	"penstock/engine/meta"
+	"penstock/internal/cluster"
+	"penstock/internal/cluster/etcd"
+	"penstock/internal/meta"
+	"penstock/internal/node/datadir"
 	"penstock/segment/aio"
 )
 
@@ -21,7 +21,7 @@ import (
 // directory yet. The function reads the directory when another member has answered, before the engine opens and locks
 // it. This process has the node's addresses already, so no other process of the node changes the files.
 func (c *clusterSettings) past(n *node, log *slog.Logger) func(etcd.Testimony) (string, int64) {
-	if _, err := os.Stat(filepath.Join(n.engine.DataPath, dir.NodePath)); err != nil {
+	if _, err := os.Stat(filepath.Join(n.engine.DataPath, datadir.NodePath)); err != nil {
 		return nil
 	}
 	read := sync.OnceValue(func() *pastOf {
@@ -45,7 +45,7 @@ func (c *clusterSettings) past(n *node, log *slog.Logger) func(etcd.Testimony) (
 type pastOf struct {
 	seen meta.Seen
 	end  uint64 // of the commit log; math.MaxUint64 if it is not known
-	// behind is dir.NodeFile.Behind.
+	// behind is datadir.NodeFile.Behind.
 	behind func(row *meta.Node, end uint64) bool
 }
 
@@ -55,12 +55,12 @@ func readPast(path string) (*pastOf, error) {
 		return nil, err
 	}
 	defer disk.Close()
-	f, err := dir.ReadNode(disk, engine.NewestLevel)
+	f, err := datadir.ReadNode(disk, engine.NewestLevel)
 	if err != nil {
 		return nil, err
 	}
 	p := &pastOf{end: math.MaxUint64, behind: f.Behind}
-	if p.seen, err = dir.ReadSeen(disk); err != nil {
+	if p.seen, err = datadir.ReadSeen(disk); err != nil {
 		return nil, err
 	}
 	if end, known, err := clog.End(disk, f.StoreID()); err == nil && known { // recovery tells of errors

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/cluster/etcd"
-	"penstock/engine/meta"
+	"penstock/internal/cluster/etcd"
+	"penstock/internal/meta"
 )
 
 // A directory is older than what a majority says, or what a single member says that knows no less than the directory.

@@ -14,8 +14,8 @@ import (
 	"strings"
 	"time"
 
-	"penstock/cluster/etcd"
-	"penstock/cluster/trust"
+	"penstock/internal/cluster/etcd"
+	"penstock/internal/cluster/trust"
 	"penstock/netproto"
 )
 

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cluster/etcd"
-	"penstock/cluster/trust"
+	"penstock/internal/cluster/etcd"
+	"penstock/internal/cluster/trust"
 )
 
 // replaceFiles copies files over others, as a mount of secrets does: by rename.

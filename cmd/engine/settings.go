@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/nsq"
+	"penstock/internal/server"
 )
 
 // node holds all options of `engine serve`. The settings table below is the only place that gives its fields names for
@@ -12,7 +12,7 @@ import (
 // from it.
 type node struct {
 	engine          engine.Options
-	nsq             nsq.Options
+	nsq             server.Options
 	offers          offers
 	cluster         clusterSettings
 	config          string
@@ -239,7 +239,7 @@ func messageSettings(o *engine.Options) []*setting {
 	}
 }
 
-func clientSettings(o *nsq.Options, on *offers) []*setting {
+func clientSettings(o *server.Options, on *offers) []*setting {
 	return []*setting{
 		row("max-connections", "65536", count(&o.MaxConnections, 1),
 			"maximum number of client connections, of each protocol"),
@@ -287,7 +287,7 @@ func latencySettings(n *node) []*setting {
 	}
 }
 
-func securitySettings(o *nsq.Options, on *offers) []*setting {
+func securitySettings(o *server.Options, on *offers) []*setting {
 	t, a := &o.TLS, &o.Auth
 	return []*setting{
 		row("http-allowed-hosts", "", hosts(&o.AllowedHosts),

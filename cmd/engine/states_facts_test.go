@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cluster/admin"
 	"penstock/engine"
-	"penstock/engine/health"
-	"penstock/engine/meta"
+	"penstock/internal/cluster/admin"
+	"penstock/internal/meta"
+	"penstock/internal/node/health"
 	"penstock/replicate"
 )
 
@@ -167,7 +167,7 @@ func (s *stateOfFacts) surfaces(t *testing.T) map[string]string {
 // consoleOfNode returns the words that the console has on its page of nodes for one.
 func consoleOfNode(t *testing.T, n *admin.Node) string {
 	t.Helper()
-	data, err := os.ReadFile("../../console/static/nodes.js")
+	data, err := os.ReadFile("../../internal/server/console/static/nodes.js")
 	must(t, err)
 	script := string(data)
 	said := []string{string(n.Presence)}

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"penstock/cluster/admin"
+	"penstock/internal/cluster/admin"
 )
 
 // aloneWorld is the world of a single node.

@@ -17,7 +17,7 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"penstock/cluster/admin"
+	"penstock/internal/cluster/admin"
 	"penstock/internal/patience"
 	"penstock/segment/aio"
 )

@@ -15,10 +15,10 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"penstock/cluster/admin"
-	"penstock/engine/health"
+	"penstock/internal/cluster/admin"
+	"penstock/internal/node/health"
 	"penstock/internal/patience"
-	nsqd "penstock/nsq"
+	nsqd "penstock/internal/server"
 )
 
 // stateRow is a row of docs/reference/states.md: by surface, what it shows while the state holds; "": nothing, and the
@@ -139,7 +139,7 @@ func (w *stateWorld) health() (all string) {
 func (w *stateWorld) console() string {
 	w.t.Helper()
 	read := func(name string) string {
-		data, err := os.ReadFile("../../console/static/" + name)
+		data, err := os.ReadFile("../../internal/server/console/static/" + name)
 		must(w.t, err)
 		return string(data)
 	}

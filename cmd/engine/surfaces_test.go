@@ -13,10 +13,10 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/cluster/admin"
 	"penstock/engine"
-	"penstock/engine/health"
-	"penstock/engine/meta"
+	"penstock/internal/cluster/admin"
+	"penstock/internal/meta"
+	"penstock/internal/node/health"
 	"penstock/replicate"
 )
 
@@ -113,7 +113,7 @@ func TestStatesOnSurfaces(t *testing.T) {
 		if tc.state != "aside" {
 			surfaces["the metric"] = after(t, read("../../docs/metrics.md"), "penstock_copies{state}")
 			surfaces["the column of the node"] = after(t, lineOf(t, status.String(), "n2 "), "1 "+tc.state)
-			surfaces["the console"] = after(t, read("../../console/static/nodes.js"), `"damaged contested`)
+			surfaces["the console"] = after(t, read("../../internal/server/console/static/nodes.js"), `"damaged contested`)
 			surfaces["the alerts"] = read("../../deploy/prometheus/alerts.yml")
 			if st.Healthy {
 				t.Errorf("%s: the cluster is healthy: %s", tc.state, st.Health)
@@ -216,8 +216,8 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 			"the HTTP interface":       strings.Contains(read("../../docs/openapi.yaml"), tc.field+":"),
 			"the metrics":              strings.Contains(read("../../docs/metrics.md"), tc.metric+"{"),
 			"the alerts":               strings.Contains(read("../../deploy/prometheus/alerts.yml"), tc.metric),
-			"the console":              strings.Contains(read("../../console/static/channel.js"), "."+tc.field),
-			"the marks of the console": strings.Contains(read("../../console/static/ui.js"), `"`+tc.state+`"`),
+			"the console":              strings.Contains(read("../../internal/server/console/static/channel.js"), "."+tc.field),
+			"the marks of the console": strings.Contains(read("../../internal/server/console/static/ui.js"), `"`+tc.state+`"`),
 			"the boards":               strings.Contains(read("../../deploy/grafana/topics.json"), tc.metric),
 			"the table of the states":  strings.Contains(table, "| "+tc.state+" |"),
 		} {

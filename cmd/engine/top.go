@@ -16,9 +16,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"penstock/engine/health"
 	"penstock/internal/clip"
-	"penstock/nsq"
+	"penstock/internal/node/health"
+	"penstock/internal/server"
 )
 
 const (
@@ -70,7 +70,7 @@ func topOf(before, after []topicNumbers, elapsed time.Duration, most int) topLoo
 	for i := range after {
 		t := &after[i]
 		old := cmp.Or(was[t.Name], &topicNumbers{})
-		if !slices.Equal(nsq.Unserved(old.Partitions, old.Served), nsq.Unserved(t.Partitions, t.Served)) {
+		if !slices.Equal(server.Unserved(old.Partitions, old.Served), server.Unserved(t.Partitions, t.Served)) {
 			old = t
 		}
 		row := topRow{

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock/engine/meta"
+	"penstock/internal/meta"
 )
 
 type topicSettings = meta.TopicSettings

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"penstock/engine"
-	"penstock/engine/core"
-	"penstock/nsq"
+	"penstock/internal/node/machine"
+	"penstock/internal/server"
 )
 
 // The command tells what a real node's log says, as a table and as JSON, and says what is wrong with an id.
@@ -19,7 +19,7 @@ func TestTraceCommand(t *testing.T) {
 	publishRush(t, n.http, "one")
 	publishRush(t, n.http, "two")
 	steer(t, "channel", "seek", "orders", "billing", "--to", "count", "--value", "1")
-	var list nsq.PeekList
+	var list server.PeekList
 	must(t, json.Unmarshal([]byte(steer(t, "topic", "peek", "orders", "--json")), &list))
 	got := rows(steer(t, "trace", "orders", list.Messages[0].ID))
 	text := strings.Join(got, "\n")
@@ -34,7 +34,7 @@ func TestTraceCommand(t *testing.T) {
 	}
 	var tr engine.Trace
 	must(t, json.Unmarshal([]byte(steer(t, "trace", "orders", list.Messages[1].ID, "--json")), &tr))
-	if len(tr.Channels) != 1 || tr.Channels[0].State != core.StateWaiting || tr.ID != list.Messages[1].ID {
+	if len(tr.Channels) != 1 || tr.Channels[0].State != machine.StateWaiting || tr.ID != list.Messages[1].ID {
 		t.Errorf("%+v", tr)
 	}
 	for id, want := range map[string]struct {

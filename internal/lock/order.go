@@ -14,8 +14,8 @@ type (
 	ChannelConfiguring struct{}
 	EngineCatalog      struct{}
 	ReplicaDiscard     struct{}
-	ShortenedFile      struct{} // dir.Shortened.file
-	NodeFile           struct{} // dir.NodeFile.mu
+	ShortenedFile      struct{} // datadir.Shortened.file
+	NodeFile           struct{} // datadir.NodeFile.mu
 
 	Channel        struct{}
 	Subscription   struct{}
@@ -37,7 +37,7 @@ type (
 	Confirmer      struct{} // channel.Node.mu
 	Remotes        struct{} // remote.Consumers.mu
 	Operations     struct{}
-	Refusals       struct{} // of engine/forward
+	Refusals       struct{} // of internal/node/forward
 	AbsentCopies   struct{}
 	Shortened      struct{}
 	Aside          struct{} // aside.Keeper.mu

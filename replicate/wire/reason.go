@@ -2,8 +2,8 @@ package wire
 
 import "strconv"
 
-// Reason is the number of an error in an answer to another node. Package engine/reason maps errors to numbers. No
-// receiver interprets the text of an answer, except in answers of nodes that send no number.
+// Reason is the number of an error in an answer to another node. Package internal/node/reason maps errors to numbers.
+// No receiver interprets the text of an answer, except in answers of nodes that send no number.
 //
 // A number never changes its meaning: a new error gets the next number, and the number of a removed error is not used
 // again. If the receiver of a refusal does not know the number, the answer is still a refusal; only the reason is lost.

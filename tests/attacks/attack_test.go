@@ -123,8 +123,8 @@ func (a *assault) silent(to, first string) {
 	}
 }
 
-// connects connects as the attacker, at the pace: beyond it, the kernel that both sides share here is what becomes slow,
-// not the node.
+// connects connects as the attacker, at the pace: beyond it, the kernel that both sides share here is what becomes
+// slow, not the node.
 func (a *assault) connects(to string) (net.Conn, error) {
 	if err := a.mayConnect(); err != nil {
 		return nil, err

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"penstock/internal/porttest"
-	"penstock/nsq/auth/authtest"
+	"penstock/internal/server/auth/authtest"
 	"penstock/tests/cluster/harness"
 )
 

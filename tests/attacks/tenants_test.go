@@ -15,8 +15,8 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/batch"
+	"penstock/internal/server/native/wire"
 	"penstock/internal/shares"
-	"penstock/native/wire"
 	"penstock/netproto"
 )
 

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cluster/trust"
+	"penstock/internal/cluster/trust"
 	"penstock/internal/porttest"
 	"penstock/tests/cluster/harness"
 )

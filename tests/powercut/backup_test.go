@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/engine/backup"
+	"penstock/internal/node/backup"
 	"penstock/tests/powercut/volatile"
 )
 

@@ -16,11 +16,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/cluster"
-	"penstock/cluster/kv"
-	"penstock/cluster/kv/file"
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/cluster"
+	"penstock/internal/cluster/kv"
+	"penstock/internal/cluster/kv/file"
+	"penstock/internal/meta"
 	"penstock/replicate"
 )
 

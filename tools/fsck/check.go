@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"penstock/clog"
-	"penstock/engine/core"
+	"penstock/internal/node/machine"
 	"penstock/segment"
 	"penstock/segment/aio"
 	"penstock/tools/internal/offline"
@@ -186,7 +186,7 @@ func (c *checker) decodeCheckpoint() error {
 		return err
 	}
 	for _, p := range parts {
-		if _, rest, err := core.DecodeCursors(p.Cursors); err != nil || len(rest) != 0 {
+		if _, rest, err := machine.DecodeCursors(p.Cursors); err != nil || len(rest) != 0 {
 			return fmt.Errorf("the channels of topic %s, partition %d do not decode: another version wrote them (%v)",
 				p.ID.Topic, p.ID.Partition, err)
 		}
@@ -272,7 +272,7 @@ func (c *checker) cut(rec *clog.Record) error {
 // body decodes what a verified batch carries.
 func (c *checker) body(h *segment.Header, body []byte) (err error) {
 	if h.Control() {
-		return core.DecodeControls(body, func(*core.Control) error { return nil })
+		return machine.DecodeControls(body, func(*machine.Control) error { return nil })
 	}
 	c.scratch, err = offline.Records(h, body, c.scratch, nil)
 	return err

@@ -4,34 +4,34 @@ import (
 	"fmt"
 	"strings"
 
-	"penstock/engine/core"
+	"penstock/internal/node/machine"
 	"penstock/segment"
 )
 
-var controlNames = map[core.ControlKind]string{
-	core.ChannelCreated: "channel created", core.ChannelDeleted: "channel deleted", core.Confirmed: "confirmed",
-	core.Deferred: "deferred", core.ChannelPaused: "channel paused", core.ChannelSkipped: "channel skipped",
-	core.ChannelReset: "channel reset", core.TopicPaused: "topic paused", core.TopicEmptied: "topic emptied",
-	core.EpochStart: "epoch start", core.Checkpoint: "checkpoint", core.ChannelConfigured: "channel configured",
-	core.DeadLettered: "dead letters", core.DeadLetterMoved: "dead letters moved",
-	core.DeferredCarried: "deferred carried", core.ProducerOpened: "producer opened",
-	core.ProducerTaken: "producer taken", core.ProducerRemoved: "producer removed",
+var controlNames = map[machine.ControlKind]string{
+	machine.ChannelCreated: "channel created", machine.ChannelDeleted: "channel deleted", machine.Confirmed: "confirmed",
+	machine.Deferred: "deferred", machine.ChannelPaused: "channel paused", machine.ChannelSkipped: "channel skipped",
+	machine.ChannelReset: "channel reset", machine.TopicPaused: "topic paused", machine.TopicEmptied: "topic emptied",
+	machine.EpochStart: "epoch start", machine.Checkpoint: "checkpoint", machine.ChannelConfigured: "channel configured",
+	machine.DeadLettered: "dead letters", machine.DeadLetterMoved: "dead letters moved",
+	machine.DeferredCarried: "deferred carried", machine.ProducerOpened: "producer opened",
+	machine.ProducerTaken: "producer taken", machine.ProducerRemoved: "producer removed",
 }
 
 // controlLine is one entry of a control batch; only what its kind uses is set.
 type controlLine struct {
-	Entry     string                `json:"entry"`
-	Channel   string                `json:"channel,omitempty"`
-	ID        *segment.MsgID        `json:"id,omitempty"`
-	Flag      *bool                 `json:"flag,omitempty"`
-	Epoch     segment.Epoch         `json:"epoch,omitempty"`
-	Ranges    []core.IDRange        `json:"ranges,omitempty"` // half-open
-	Deferrals []core.Deferral       `json:"deferrals,omitempty"`
-	Channels  *int                  `json:"channels,omitempty"` // of a checkpoint
-	Settings  *core.ChannelSettings `json:"settings,omitempty"`
-	Dead      []core.DeadMessage    `json:"dead,omitempty"`
-	Carried   []carriedLine         `json:"carried,omitempty"`
-	Producer  *producerLine         `json:"producer,omitempty"`
+	Entry     string                   `json:"entry"`
+	Channel   string                   `json:"channel,omitempty"`
+	ID        *segment.MsgID           `json:"id,omitempty"`
+	Flag      *bool                    `json:"flag,omitempty"`
+	Epoch     segment.Epoch            `json:"epoch,omitempty"`
+	Ranges    []machine.IDRange        `json:"ranges,omitempty"` // half-open
+	Deferrals []machine.Deferral       `json:"deferrals,omitempty"`
+	Channels  *int                     `json:"channels,omitempty"` // of a checkpoint
+	Settings  *machine.ChannelSettings `json:"settings,omitempty"`
+	Dead      []machine.DeadMessage    `json:"dead,omitempty"`
+	Carried   []carriedLine            `json:"carried,omitempty"`
+	Producer  *producerLine            `json:"producer,omitempty"`
 }
 
 // carriedLine is a copied message without its record.
@@ -50,38 +50,38 @@ type producerLine struct {
 	Tenure uint64 `json:"tenure,omitempty"`
 }
 
-func describe(c *core.Control) controlLine {
+func describe(c *machine.Control) controlLine {
 	l := controlLine{Entry: controlNames[c.Kind], Channel: c.Channel}
 	if l.Entry == "" {
 		l.Entry = fmt.Sprintf("kind %d", c.Kind)
 	}
 	switch c.Kind {
-	case core.ChannelCreated, core.ChannelReset, core.TopicEmptied:
+	case machine.ChannelCreated, machine.ChannelReset, machine.TopicEmptied:
 		l.ID = &c.ID
-	case core.TopicPaused:
+	case machine.TopicPaused:
 		l.ID, l.Flag = &c.ID, &c.Flag
-	case core.ChannelPaused, core.ChannelSkipped:
+	case machine.ChannelPaused, machine.ChannelSkipped:
 		l.Flag = &c.Flag
-	case core.Confirmed:
+	case machine.Confirmed:
 		l.Ranges = c.Ranges
-	case core.Deferred:
+	case machine.Deferred:
 		l.Deferrals = c.Deferrals
-	case core.EpochStart:
+	case machine.EpochStart:
 		l.Epoch = c.Epoch
-	case core.Checkpoint:
+	case machine.Checkpoint:
 		n := c.Cursors.Len()
 		l.Channels = &n
-	case core.ChannelConfigured:
+	case machine.ChannelConfigured:
 		l.Settings = c.Settings
-	case core.DeadLettered:
+	case machine.DeadLettered:
 		l.Dead = c.Dead
-	case core.DeadLetterMoved:
+	case machine.DeadLetterMoved:
 		l.Ranges = c.Ranges
-	case core.DeferredCarried:
+	case machine.DeferredCarried:
 		for _, m := range c.Carried {
 			l.Carried = append(l.Carried, carriedLine{m.ID, m.DueMs, len(m.Record)})
 		}
-	case core.ProducerOpened, core.ProducerTaken, core.ProducerRemoved:
+	case machine.ProducerOpened, machine.ProducerTaken, machine.ProducerRemoved:
 		l.Producer = &producerLine{c.Producer.ID, c.Producer.Epoch, c.Producer.Name, c.Producer.Tenure}
 	}
 	return l

@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	"penstock/engine/core"
+	"penstock/internal/node/machine"
 	"penstock/segment"
 	"penstock/tools/internal/offline"
 )
@@ -160,7 +160,7 @@ func (d *dumper) batch(at segment.Offset, h *segment.Header) {
 
 func (d *dumper) content(h *segment.Header, body []byte) (err error) {
 	if h.Control() {
-		return core.DecodeControls(body, func(c *core.Control) error {
+		return machine.DecodeControls(body, func(c *machine.Control) error {
 			l := describe(c)
 			if d.json {
 				d.print(line{Kind: "control", Control: &l})

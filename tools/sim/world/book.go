@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine"
-	"penstock/engine/core"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
+	"penstock/internal/node/machine"
 	"penstock/segment"
 )
 
@@ -93,11 +93,11 @@ type channelModel struct {
 	doneValues map[int]bool
 	high       map[uint32]segment.MsgID // of first deliveries, by partition: one beyond the last
 
-	settings   *core.ChannelSettings // that it has before anybody consumes it
-	configured bool                  // it has them
-	loose      bool                  // messages may be delivered first that were published later: those of a busy key wait
-	acked      core.ChannelSettings  // the last that were answered
-	versions   map[uint64]core.ChannelSettings
+	settings   *machine.ChannelSettings // that it has before anybody consumes it
+	configured bool                     // it has them
+	loose      bool                     // messages of a busy key wait for those that were published later
+	acked      machine.ChannelSettings  // the last that were answered
+	versions   map[uint64]machine.ChannelSettings
 	lanes      map[lane]msgID             // the highest delivered
 	copies     map[int]map[engine.ID]bool // by value: what was sent back to the channel
 	redriven   int                        // dead letters that were sent back, as operators were told
@@ -168,7 +168,7 @@ func (w *World) put(n *node, t *topicModel) {
 	for i := range count {
 		hs := w.drawHeaders()
 		if key != "" {
-			hs = append(hs, engine.Header{Key: []byte(core.DefaultKeyHeader), Value: []byte(key)})
+			hs = append(hs, engine.Header{Key: []byte(machine.DefaultKeyHeader), Value: []byte(key)})
 		}
 		b.values = append(b.values, value{
 			topic: t, by: n, life: n.life, submitted: w.now, deferred: p.Defer > 0, delay: int64(p.Defer), key: key, headers: hs,

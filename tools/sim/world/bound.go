@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"penstock/engine"
-	"penstock/engine/forward"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
+	"penstock/internal/node/forward"
 	"penstock/replicate"
 )
 

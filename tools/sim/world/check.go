@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"penstock/engine"
-	"penstock/engine/core"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
+	"penstock/internal/node/machine"
 	"penstock/segment"
 )
 
@@ -415,7 +415,7 @@ func (w *World) noteBatch(
 	t *topicModel, id meta.PartitionID, at segment.Offset, h *segment.Header, body []byte, logs logs,
 ) {
 	if h.Control() {
-		_ = core.DecodeControls(body, func(ct *core.Control) error {
+		_ = machine.DecodeControls(body, func(ct *machine.Control) error {
 			w.Stats.Carried += len(ct.Carried)
 			w.checkKinds(id, ct)
 			return nil

@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/cluster"
-	"penstock/engine/meta"
+	"penstock/internal/cluster"
+	"penstock/internal/meta"
 	"penstock/replicate"
 )
 

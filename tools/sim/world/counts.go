@@ -4,8 +4,8 @@ import (
 	"slices"
 
 	"penstock/engine"
-	"penstock/engine/core"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
+	"penstock/internal/node/machine"
 	"penstock/segment"
 )
 
@@ -51,7 +51,7 @@ func (w *World) idsOf(n *node, id meta.PartitionID) (has []msgID, ok bool) {
 			}
 			return true
 		}
-		_ = core.DecodeControls(body, func(ct *core.Control) error {
+		_ = machine.DecodeControls(body, func(ct *machine.Control) error {
 			for i := range ct.Carried {
 				has = append(has, ct.Carried[i].ID)
 			}
@@ -66,7 +66,7 @@ func (w *World) idsOf(n *node, id meta.PartitionID) (has []msgID, ok bool) {
 // unconfirmed counts the messages below visible that a channel has not confirmed.
 func unconfirmed(has []msgID, c *engine.ChannelView, visible msgID) (n int64) {
 	for _, id := range has {
-		done := id < c.Confirmed || slices.ContainsFunc(c.Ranges, func(r core.IDRange) bool {
+		done := id < c.Confirmed || slices.ContainsFunc(c.Ranges, func(r machine.IDRange) bool {
 			return r.From <= id && id < r.To
 		})
 		if !done && id >= c.Start && id < visible {

@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"penstock/engine"
-	"penstock/engine/core"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
+	"penstock/internal/node/machine"
 	"penstock/segment"
 )
 
@@ -40,7 +40,7 @@ func (w *World) chooseFilter(c *channelModel) {
 	if !w.has(FeatureFilters) {
 		return
 	}
-	s := core.ChannelSettings{}
+	s := machine.ChannelSettings{}
 	if c.settings != nil {
 		s = *c.settings
 	}
@@ -58,29 +58,29 @@ func (w *World) chooseFilter(c *channelModel) {
 	}
 }
 
-func (w *World) drawFilter() (f core.Filter) {
+func (w *World) drawFilter() (f machine.Filter) {
 	f.All, f.Invert = w.more.IntN(2) == 0, w.more.IntN(3) == 0
 	for range 1 + w.more.IntN(2) {
-		r := core.Rule{Header: filterHeaders[w.more.IntN(len(filterHeaders))]}
+		r := machine.Rule{Header: filterHeaders[w.more.IntN(len(filterHeaders))]}
 		letter, digit := 'a'+rune(w.more.IntN(2)), w.more.IntN(3)
 		switch w.more.IntN(5) {
 		case 0:
-			r.Match, r.Pattern = core.MatchExact, fmt.Sprintf("%c%d", letter, digit)
+			r.Match, r.Pattern = machine.MatchExact, fmt.Sprintf("%c%d", letter, digit)
 		case 1:
-			r.Match, r.Pattern = core.MatchPrefix, string(letter)
+			r.Match, r.Pattern = machine.MatchPrefix, string(letter)
 		case 2:
-			r.Match, r.Pattern = core.MatchGlob, fmt.Sprintf("?%d", digit)
+			r.Match, r.Pattern = machine.MatchGlob, fmt.Sprintf("?%d", digit)
 		case 3:
-			r.Match, r.Pattern = core.MatchRegexp, fmt.Sprintf("%d$", digit)
+			r.Match, r.Pattern = machine.MatchRegexp, fmt.Sprintf("%d$", digit)
 		case 4:
-			r.Match = core.MatchExists
+			r.Match = machine.MatchExists
 		}
 		f.Rules = append(f.Rules, r)
 	}
 	return f
 }
 
-// wants says whether a channel's filter lets a message through: what core.Matcher should do, in other words.
+// wants says whether a channel's filter lets a message through: what machine.Matcher should do, in other words.
 func (c *channelModel) wants(val *value) bool {
 	if c.settings == nil || len(c.settings.Filter.Rules) == 0 {
 		return true
@@ -100,15 +100,15 @@ func (c *channelModel) wants(val *value) bool {
 	return (holding > 0) != f.Invert
 }
 
-func matches(r *core.Rule, value string) bool {
+func matches(r *machine.Rule, value string) bool {
 	switch r.Match {
-	case core.MatchExact:
+	case machine.MatchExact:
 		return value == r.Pattern
-	case core.MatchPrefix:
+	case machine.MatchPrefix:
 		return strings.HasPrefix(value, r.Pattern)
-	case core.MatchGlob: // ?1
+	case machine.MatchGlob: // ?1
 		return len(value) == 2 && value[1] == r.Pattern[1]
-	case core.MatchRegexp: // 1$
+	case machine.MatchRegexp: // 1$
 		return strings.HasSuffix(value, r.Pattern[:1])
 	}
 	return true
@@ -329,7 +329,7 @@ func (w *World) checkConfirmed(d *topicModel, number uint32, list []placedLetter
 	}
 	confirmed := map[which]int{}
 	for _, l := range list {
-		holds := func(r core.IDRange) bool { return r.From <= l.id && l.id < r.To }
+		holds := func(r machine.IDRange) bool { return r.From <= l.id && l.id < r.To }
 		if l.id >= view.Confirmed && !slices.ContainsFunc(view.Ranges, holds) {
 			continue
 		}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/engine/meta"
+	"penstock/internal/meta"
 	"penstock/replicate"
 )
 

@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
 	"penstock/segment/aio/faultaio"
 )
 

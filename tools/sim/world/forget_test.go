@@ -7,10 +7,10 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/cluster/kv"
-	"penstock/cluster/kv/memory"
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/cluster/kv"
+	"penstock/internal/cluster/kv/memory"
+	"penstock/internal/meta"
 	"penstock/segment"
 )
 

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/engine/core"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
+	"penstock/internal/node/machine"
 	"penstock/segment"
 )
 
@@ -495,7 +495,7 @@ func (n *node) eachRecord(id meta.PartitionID, visit func(*segment.Record)) erro
 			eachOf(h, body, visit)
 			return true
 		}
-		_ = core.DecodeControls(body, func(ct *core.Control) error {
+		_ = machine.DecodeControls(body, func(ct *machine.Control) error {
 			for i := range ct.Carried {
 				eachOf(&segment.Header{Count: 1}, ct.Carried[i].Record, visit)
 			}

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
 	"penstock/replicate"
 )
 

@@ -6,7 +6,7 @@ import (
 
 	"penstock/clog"
 	"penstock/engine"
-	"penstock/engine/core"
+	"penstock/internal/node/machine"
 )
 
 // With FeatureIdle the producers rest from time to time. Then commit logs promise their last group with a mark, and
@@ -192,7 +192,7 @@ func (w *World) judgeDisks() {
 			continue
 		}
 		state, done := n.inside.Disk()
-		if done != n.cameBack || state >= core.DiskHung {
+		if done != n.cameBack || state >= machine.DiskHung {
 			n.cameBack, n.unawareSince = done, w.now
 		}
 		if w.now-n.unawareSince > maxUnaware {

@@ -7,7 +7,7 @@ import (
 
 	"penstock/batch"
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
 	"penstock/segment"
 )
 

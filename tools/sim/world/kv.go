@@ -8,10 +8,10 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/cluster"
-	"penstock/cluster/kv"
-	"penstock/cluster/kv/memory"
-	"penstock/engine/meta"
+	"penstock/internal/cluster"
+	"penstock/internal/cluster/kv"
+	"penstock/internal/cluster/kv/memory"
+	"penstock/internal/meta"
 	"penstock/replicate"
 )
 

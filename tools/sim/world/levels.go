@@ -2,8 +2,8 @@ package world
 
 import (
 	"penstock/engine"
-	"penstock/engine/core"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
+	"penstock/internal/node/machine"
 	"penstock/netproto"
 )
 
@@ -113,7 +113,7 @@ func (n *node) joined() bool {
 }
 
 // checkKinds: a cluster at level 1 has nothing of level 2 in its logs.
-func (w *World) checkKinds(id meta.PartitionID, ct *core.Control) {
+func (w *World) checkKinds(id meta.PartitionID, ct *machine.Control) {
 	if w.has(FeatureLevels) && ct.Kind.Level() > w.store.snap.FeatureLevel() {
 		w.fail("%s holds a control entry of kind %d, and the cluster is at level 1", w.partName(id), ct.Kind)
 	}

@@ -6,7 +6,7 @@ import (
 
 	"penstock/batch"
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
 	"penstock/replicate"
 	"penstock/segment"
 	"penstock/segment/aio/faultaio"

@@ -6,7 +6,7 @@ import (
 	"path"
 	"slices"
 
-	"penstock/engine/meta"
+	"penstock/internal/meta"
 	"penstock/replicate"
 )
 

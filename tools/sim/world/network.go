@@ -23,7 +23,7 @@ type network struct {
 	cut   [8][8]bool // by node index: what the first sends does not reach the second
 }
 
-// ports is one process's end of everything: the host.Transport of it.
+// ports is one process's end of everything: the platform.Transport of it.
 type ports struct {
 	net    *network
 	n      *node
@@ -188,7 +188,7 @@ func (net *network) gone(n *node, silent bool) {
 // silence is how long an end waits for a sign of the other.
 const silence = 400 * ms
 
-// SetNodes implements host.Transport.
+// SetNodes implements platform.Transport.
 func (p *ports) SetNodes(nodes map[replicate.NodeID]*peer.Node) {
 	p.known = nodes
 	for _, c := range p.net.conns {
@@ -214,18 +214,18 @@ func (p *ports) connTo(to replicate.NodeID) (*conn, *end) {
 	return nil, nil
 }
 
-// Connected implements host.Transport.
+// Connected implements platform.Transport.
 func (p *ports) Connected(to replicate.NodeID) bool {
 	c, _ := p.connTo(to)
 	return c != nil
 }
 
-// Disconnect implements host.Transport.
+// Disconnect implements platform.Transport.
 func (p *ports) Disconnect(to replicate.NodeID, reason error) {
 	p.net.w.fail("%s ends the connection to node %d because of what came over it: %v", p.n.name, to, reason)
 }
 
-// Close implements host.Transport.
+// Close implements platform.Transport.
 func (p *ports) Close() {
 	p.closed = true
 	for _, c := range p.net.conns {
@@ -235,14 +235,14 @@ func (p *ports) Close() {
 	}
 }
 
-// AwaitRoom implements host.Transport. Queues are full at random here, and for a moment.
+// AwaitRoom implements platform.Transport. Queues are full at random here, and for a moment.
 func (p *ports) AwaitRoom(ctx context.Context, _ replicate.NodeID) error {
 	p.n.m.Sleep(ctx, time.Millisecond)
 	return ctx.Err()
 }
 
-// TrySend implements host.Transport. The bytes are copied, and the frame is released at once or, in some runs, later,
-// as by a connection.
+// TrySend implements platform.Transport. The bytes are copied, and the frame is released at once or, in some runs,
+// later, as by a connection.
 func (p *ports) TrySend(to replicate.NodeID, f *netproto.Frame) error {
 	w := p.net.w
 	c, e := p.connTo(to)

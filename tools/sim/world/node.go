@@ -9,17 +9,17 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/cluster"
 	"penstock/engine"
-	"penstock/engine/host"
-	"penstock/engine/meta"
+	"penstock/internal/cluster"
+	"penstock/internal/meta"
+	"penstock/internal/node/platform"
 	"penstock/replicate"
 	"penstock/replicate/peer"
 	"penstock/segment/aio/faultaio"
 )
 
 // node is a machine with a disk and clocks; a process of the engine runs on it, or not. It is that process's
-// host.World.
+// platform.World.
 type node struct {
 	w                 *World
 	index             int
@@ -30,7 +30,7 @@ type node struct {
 	media             *faultaio.Disk
 	disk              *disk
 
-	m         *host.Stepped     // nil: no process runs
+	m         *platform.Stepped // nil: no process runs
 	inside    *engine.Inspector // of its engine
 	e         *engine.Engine    // when Open has returned
 	life      int               // counts processes
@@ -86,16 +86,16 @@ func (n *node) setSkew(d int64) {
 	n.skew, n.lowSkew, n.highSkew = d, min(n.lowSkew, d), max(n.highSkew, d)
 }
 
-// Now implements host.World.
+// Now implements platform.World.
 func (n *node) Now() time.Time { return time.Unix(bootTime, n.local()-n.leapt+n.skew+n.stepped) }
 
-// Instant implements host.World.
+// Instant implements platform.World.
 func (n *node) Instant() time.Duration { return time.Duration(n.local()) }
 
-// NewUUID implements host.World.
+// NewUUID implements platform.World.
 func (n *node) NewUUID() uuid.UUID { return n.sameBoot(n.w.newUUID()) }
 
-// Linger implements host.World.
+// Linger implements platform.World.
 func (n *node) Linger() time.Duration {
 	if !n.w.chance(n.w.opt.lingerOften) {
 		return 0
@@ -103,11 +103,11 @@ func (n *node) Linger() time.Duration {
 	return time.Duration(n.w.skewed(0, n.w.opt.linger))
 }
 
-// Choose implements host.World.
+// Choose implements platform.World.
 func (n *node) Choose(k int) int { return n.w.rng.IntN(k) }
 
-// Listen implements host.World.
-func (n *node) Listen(self peer.Node, _ uuid.UUID, h peer.Handler) host.Transport {
+// Listen implements platform.World.
+func (n *node) Listen(self peer.Node, _ uuid.UUID, h peer.Handler) platform.Transport {
 	n.id = uint32(self.ID)
 	n.noteBoot(self.Boot)
 	n.ports = n.w.net.listen(n, self, h)
@@ -164,7 +164,7 @@ func (n *node) boot() {
 	n.flying, n.unawareSince = 0, w.now
 	n.chooseBinary()
 	n.beginLife()
-	n.m = host.NewStepped(n, w.marksAfter())
+	n.m = platform.NewStepped(n, w.marksAfter())
 	n.inside = engine.NewInspector(n.m)
 	n.disk = newDisk(n)
 	n.client = newClient(w, n)

@@ -11,10 +11,10 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/cluster"
-	"penstock/cluster/kv"
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/cluster"
+	"penstock/internal/cluster/kv"
+	"penstock/internal/meta"
 	"penstock/replicate"
 )
 

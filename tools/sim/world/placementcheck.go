@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"penstock/cluster"
-	"penstock/cluster/kv"
-	"penstock/engine/meta"
+	"penstock/internal/cluster"
+	"penstock/internal/cluster/kv"
+	"penstock/internal/meta"
 	"penstock/replicate"
 )
 

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/engine/meta"
+	"penstock/internal/meta"
 	"penstock/replicate"
 	"penstock/segment/aio/faultaio"
 )

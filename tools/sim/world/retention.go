@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
 	"penstock/segment"
 )
 

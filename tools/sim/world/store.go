@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
 	"penstock/replicate"
 	"penstock/segment"
 )

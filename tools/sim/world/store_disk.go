@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/meta"
+	"penstock/internal/meta"
 	"penstock/replicate"
 )
 

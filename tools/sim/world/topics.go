@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
 )
 
 // Topics that are deleted and made again under the same name are several topicModels, one for each uuid that the store

@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"penstock/engine"
-	"penstock/engine/core"
-	"penstock/engine/meta"
+	"penstock/internal/meta"
+	"penstock/internal/node/machine"
 )
 
 // startWorkload makes the topics, and producers, consumers and administrators who use them.
@@ -114,7 +114,7 @@ func newChannel(t *topicModel, name string) *channelModel {
 	return &channelModel{
 		t: t, name: name, delivered: map[engine.ID]int{}, done: map[engine.ID]bool{}, high: map[uint32]msgID{},
 		doneValues: map[int]bool{},
-		versions:   map[uint64]core.ChannelSettings{}, lanes: map[lane]msgID{},
+		versions:   map[uint64]machine.ChannelSettings{}, lanes: map[lane]msgID{},
 		copies: map[int]map[engine.ID]bool{},
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/meta"
+	"penstock/internal/meta"
 	"penstock/internal/seedtest"
 	"penstock/replicate"
 )

@@ -1,0 +1,106 @@
+package memory
+
+import (
+	"context"
+	"time"
+
+	"penstock/internal/cluster/kv"
+)
+
+// Store is one client. It implements kv.Store.
+type Store struct {
+	m      *Map
+	name   string
+	closed bool // guarded by the map's lock
+}
+
+var _ kv.Store = (*Store)(nil)
+
+// enter locks the map for a call, or returns why the call fails.
+func (s *Store) enter(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.m.mu.Lock()
+	switch {
+	case s.closed || s.m.closed:
+		s.m.mu.Unlock()
+		return kv.ErrClosed
+	case s.m.cut[s.name]:
+		s.m.mu.Unlock()
+		return kv.ErrUnavailable
+	}
+	return nil
+}
+
+// List implements kv.Store. Values are shared with the map and must not be changed.
+func (s *Store) List(ctx context.Context, prefix string) ([]kv.Entry, int64, error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, 0, err
+	}
+	defer s.m.mu.Unlock()
+	return s.m.list(prefix), s.m.revision, nil
+}
+
+// Txn implements kv.Store.
+func (s *Store) Txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, int64, error) {
+	if err := s.enter(ctx); err != nil {
+		return false, 0, err
+	}
+	defer s.m.mu.Unlock()
+	ok, revision, err := s.m.txn(conds, ops)
+	if s.m.loses(s.name, ops) {
+		return false, 0, kv.ErrUnavailable
+	}
+	return ok, revision, err
+}
+
+// Watch implements kv.Store. One call of changed has all revisions that there are.
+func (s *Store) Watch(ctx context.Context, prefix string, after int64, changed func([]kv.Event, int64)) error {
+	return s.m.watch(ctx, s, prefix, after, changed)
+}
+
+// Grant implements kv.Store.
+func (s *Store) Grant(ctx context.Context, ttl time.Duration) (kv.LeaseID, error) {
+	if err := s.enter(ctx); err != nil {
+		return 0, err
+	}
+	defer s.m.mu.Unlock()
+	return s.m.grant(ttl), nil
+}
+
+// KeepAlive implements kv.Store.
+func (s *Store) KeepAlive(ctx context.Context, id kv.LeaseID) (time.Duration, error) {
+	if err := s.enter(ctx); err != nil {
+		return 0, err
+	}
+	defer s.m.mu.Unlock()
+	l := s.m.leases[id]
+	if l == nil {
+		return 0, kv.ErrLeaseGone
+	}
+	l.until = s.m.now().Add(l.ttl)
+	return l.ttl, nil
+}
+
+// Revoke implements kv.Store.
+func (s *Store) Revoke(ctx context.Context, id kv.LeaseID) error {
+	if err := s.enter(ctx); err != nil {
+		return err
+	}
+	defer s.m.mu.Unlock()
+	if s.m.leases[id] == nil {
+		return kv.ErrLeaseGone
+	}
+	s.m.dropLease(id)
+	return nil
+}
+
+// Close ends this client's calls and watches. The map and the leases stay.
+func (s *Store) Close() error {
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	s.closed = true
+	s.m.wake()
+	return nil
+}

@@ -1,0 +1,352 @@
+package channel
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"penstock/batch"
+	"penstock/internal/node/base"
+	"penstock/internal/node/machine"
+	"penstock/replicate/wire"
+	"penstock/segment"
+)
+
+// Headers that the engine adds to a dead letter, and to a message that Redrive publishes again.
+const (
+	OriginTopicHeader   = base.ReservedHeaders + "origin-topic"
+	OriginChannelHeader = base.ReservedHeaders + "origin-channel"
+	// 16 hex digits; two dead letters with the same id are duplicates
+	OriginIDHeader = base.ReservedHeaders + "origin-id"
+	AttemptsHeader = base.ReservedHeaders + "attempts"
+	// how often the message became a dead letter since it was published, or published again by Redrive
+	HopsHeader    = base.ReservedHeaders + "hops"
+	ChannelHeader = base.OnlyChannelHeader // only this channel gets the message; Redrive sets it
+)
+
+// TagHeader is the header that says which consumers get a message: see ConsumerOptions.Tag.
+const TagHeader = "tag"
+
+const (
+	maxMoveCount = 64 // most dead letters that are moved at once
+	movePause    = 50 * time.Millisecond
+	maxMovePause = 30 * time.Second
+	asidePause   = 250 * time.Millisecond // how often it is looked for new ones while others are aside
+)
+
+// startDeadLetterMover starts moveDeadLetters if the outbox has dead letters. Before the channel is started it does
+// nothing: while the engine opens, not all topics exist and nothing can be published. mu is held.
+func (c *Channel) startDeadLetterMover() {
+	if !c.started || c.deadLetterMover || c.closed != nil || c.settings.Version == 0 || c.outboxCount() == 0 {
+		return
+	}
+	c.deadLetterMover = true
+	c.node.Host.SpawnIn(c.node.Tasks, c.moveDeadLetters)
+}
+
+// outboxCount returns how many dead letters of the channel are not in its dead-letter topic yet. mu is held.
+func (c *Channel) outboxCount() (n int) {
+	for i := range c.cursors {
+		if cur := &c.cursors[i]; cur.assigned {
+			c.outbox = c.m.Outbox(cur.number, c.outbox[:0])
+			n += len(c.outbox)
+		}
+	}
+	return n
+}
+
+// moveDeadLetters publishes the dead letters in the outbox to the dead-letter topic. When they are stored there, it
+// writes that to the log of the partition. A crash between the two lets a dead letter be published twice, but loses
+// none. moveDeadLetters runs on a goroutine of its own until the outbox is empty.
+func (c *Channel) moveDeadLetters() {
+	pause, told := movePause, ""
+	for {
+		dead, name, ok := c.nextDead()
+		if !ok {
+			return
+		}
+		moved, failed, err := c.moveDead(dead, name)
+		c.movedDead(moved)
+		if why := c.setAside(failed, err); why != "" && why != told {
+			told = why
+			c.node.Log.Warn("dead letters could not be moved; they are kept, and it is tried again",
+				"topic", c.topic.Name(), "channel", c.name, "to", name, "error", why)
+		}
+		if err == nil && len(moved)+len(failed) > 0 {
+			pause = movePause
+			continue
+		}
+		if err == nil {
+			pause = asidePause // all that is left is aside
+		}
+		if !c.node.Host.Pause(pause, c.done) {
+			return
+		}
+		pause = min(2*pause, maxMovePause)
+	}
+}
+
+// failedLetter is a dead letter that could not be moved.
+type failedLetter struct {
+	id  base.ID
+	why error
+}
+
+// setAside notes which dead letters could not be moved. err says why the dead-letter topic takes none. It returns the
+// last reason; "": there is none.
+func (c *Channel) setAside(failed []failedLetter, err error) (why string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		why = reason(err)
+	}
+	c.aside.FailAll(why)
+	for _, f := range failed {
+		why = reason(f.why)
+		c.aside.Fail(f.id, why, c.node.now().UnixNano())
+	}
+	if c.closed == nil {
+		c.noteAside()
+	}
+	return why
+}
+
+// reason returns the text of an error for people, without the name of the package.
+func reason(err error) string { return strings.TrimPrefix(err.Error(), "engine: ") }
+
+// deadLetter is an entry of an outbox.
+type deadLetter struct {
+	id       base.ID
+	attempts uint16
+}
+
+// nextDead returns some dead letters of the outbox that may be tried now, and their topic. If ok is false, the outbox
+// is empty, and the caller's goroutine must end.
+func (c *Channel) nextDead() (dead []deadLetter, name string, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return nil, "", false
+	}
+	waiting, now := 0, c.node.now().UnixNano()
+	for i := range c.cursors {
+		if cur := &c.cursors[i]; cur.assigned && len(dead) < maxMoveCount {
+			c.outbox = c.m.Outbox(cur.number, c.outbox[:0])
+			waiting += len(c.outbox)
+			for _, d := range c.outbox {
+				if id := batch.MakeID(cur.number, d.ID); len(dead) < maxMoveCount && !c.aside.Waits(id, now) {
+					dead = append(dead, deadLetter{id, d.Attempts})
+				}
+			}
+		}
+	}
+	if waiting == 0 {
+		c.deadLetterMover = false
+		c.aside.Clear()
+		c.noteAside()
+		return nil, "", false
+	}
+	name = c.settings.DeadLetter
+	if name == "" {
+		name = c.topic.Name() + machine.DeadLetterSuffix
+	}
+	return dead, name, true
+}
+
+// moveDead publishes dead letters, and returns those that are stored in their topic now, and those that could not be
+// moved. err says that the topic takes none.
+func (c *Channel) moveDead(dead []deadLetter, name string) (moved []base.ID, failed []failedLetter, err error) {
+	if len(dead) == 0 {
+		return nil, nil, nil
+	}
+	var ms []base.Outgoing
+	var ids []base.ID
+	p := peeker{count: 1, room: MaxPeekBytes, whole: true, readAhead: c.node.ReadAheadBytes}
+	for _, d := range dead {
+		m, err := c.readDead(&p, d)
+		var headers []base.Header
+		if err == nil && m != nil {
+			headers, err = c.deadHeaders(m.Headers, d)
+		}
+		switch {
+		case errors.Is(err, segment.ErrBelowStart):
+			c.node.Log.Warn("a dead letter is gone: retention by size or age removed it before it was moved",
+				"topic", c.topic.Name(), "channel", c.name, "id", d.id.String())
+			moved = append(moved, d.id)
+		case err != nil: // damage may be repaired, and settings changed: it is tried again
+			failed = append(failed, failedLetter{d.id, err})
+		case m != nil: // otherwise there was no room: the next round moves it
+			ids = append(ids, d.id)
+			ms = append(ms, base.Outgoing{Body: m.Body, Headers: headers})
+		}
+	}
+	if len(ms) == 0 {
+		return moved, failed, nil
+	}
+	ctx := c.node.Context() // what is gone counts as moved, whether the topic can be opened or not
+	publish, err := c.topic.OpenDeadLetters(ctx, name)
+	if err != nil {
+		return moved, failed, err
+	}
+	for i, perr := range publish(ctx, ms) {
+		if perr == nil {
+			moved = append(moved, ids[i])
+		} else {
+			failed = append(failed, failedLetter{ids[i], perr})
+		}
+	}
+	return moved, failed, nil
+}
+
+// readDead returns a copy of the message of a dead letter; nil: there is no room for it.
+func (c *Channel) readDead(p *peeker, d deadLetter) (*wire.PeekedMessage, error) {
+	pt := c.topic.Partition(int(d.id.Partition()))
+	m, err := p.one(pt, d.id.MsgID())
+	if errors.Is(err, segment.ErrBelowStart) {
+		return carriedOne(pt, d.id.MsgID())
+	}
+	return m, err
+}
+
+// errHops says that a message went from one dead-letter topic to the next too often.
+var errHops = fmt.Errorf("the message became a dead letter %d times, each time of the dead-letter topic before: "+
+	"the settings of their channels make a cycle of topics", machine.MaxDeadHops)
+
+// deadHeaders returns the headers of a dead letter: its own, as many as fit, and those that name its origin.
+func (c *Channel) deadHeaders(own []base.Header, d deadLetter) ([]base.Header, error) {
+	hops, ok := machine.DeadHops(headerOf(own, HopsHeader))
+	if !ok {
+		return nil, errHops
+	}
+	hs := WithRoom(WithoutReserved(own))
+	return append(hs, NewHeader(OriginTopicHeader, c.topic.Name()), NewHeader(OriginChannelHeader, c.name),
+		NewHeader(OriginIDHeader, d.id.String()), NewHeader(AttemptsHeader, strconv.Itoa(int(d.attempts))),
+		NewHeader(HopsHeader, strconv.Itoa(hops))), nil
+}
+
+// WithRoom returns as many of a message's headers as leave room for those that the engine adds. It keeps the first key,
+// which chooses the partition. Messages that were stored before publishers were held to base.MaxHeaderCount may have
+// more.
+func WithRoom(hs []base.Header) []base.Header {
+	if len(hs) <= base.MaxHeaderCount {
+		return hs
+	}
+	last := base.MaxHeaderCount - 1
+	for i := last + 1; i < len(hs); i++ {
+		if string(hs[i].Key) == base.KeyHeader && headerOf(hs[:last+1], base.KeyHeader) == nil {
+			hs[last] = hs[i]
+		}
+	}
+	return hs[:last+1]
+}
+
+// NewHeader returns a header with this name and value.
+func NewHeader(name, value string) base.Header {
+	return base.Header{Key: []byte(name), Value: []byte(value)}
+}
+
+// WithoutReserved returns a copy without the engine's own headers.
+func WithoutReserved(hs []base.Header) []base.Header {
+	return slices.DeleteFunc(slices.Clone(hs),
+		func(h base.Header) bool { return strings.HasPrefix(string(h.Key), base.ReservedHeaders) })
+}
+
+// movedDead notes for the log which dead letters left the outbox.
+func (c *Channel) movedDead(ids []base.ID) {
+	if len(ids) == 0 {
+		return
+	}
+	slices.Sort(ids)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return // the next leader moves them again
+	}
+	for i := range c.cursors {
+		if rs := rangesOf(ids, c.cursors[i].number); c.cursors[i].assigned && len(rs) > 0 {
+			c.ev = machine.Event{Kind: machine.EvDeadMoved, Part: c.cursors[i].number, Ranges: rs}
+			c.step()
+		}
+	}
+	for _, id := range ids {
+		c.aside.Forget(id)
+	}
+	c.deadMoved += uint64(len(ids))
+	c.queueControls()
+}
+
+// rangesOf returns the ids of one partition as ranges. ids must be sorted.
+func rangesOf(ids []base.ID, part uint32) (rs []machine.IDRange) {
+	for _, id := range ids {
+		if id.Partition() != part {
+			continue
+		}
+		m := id.MsgID()
+		if n := len(rs); n > 0 && rs[n-1].To == m {
+			rs[n-1].To++
+		} else {
+			rs = append(rs, machine.IDRange{From: m, To: m + 1})
+		}
+	}
+	return rs
+}
+
+// one returns a copy of one whole message, or nil if there is no room for it.
+func (p *peeker) one(pt Partition, id segment.MsgID) (*wire.PeekedMessage, error) {
+	before := len(p.found)
+	err := p.readRange(pt, machine.IDRange{From: id, To: id + 1})
+	p.view.Release()
+	switch {
+	case err != nil:
+		return nil, err
+	case len(p.found) == before:
+		return nil, nil
+	}
+	return &p.found[before], nil
+}
+
+// carriedOne returns a copy of a message that a control batch carries. If no batch carries it, the error is
+// ErrBelowStart.
+func carriedOne(pt Partition, id segment.MsgID) (*wire.PeekedMessage, error) {
+	p := peeker{whole: true, room: MaxPeekBytes}
+	if list, _ := pt.OnlyCarried(id, 1); len(list) == 1 && list[0].ID == id {
+		if err := p.readCarried(pt, list); err != nil {
+			return nil, err
+		}
+	}
+	if len(p.found) == 0 {
+		return nil, segment.ErrBelowStart
+	}
+	return &p.found[0], nil
+}
+
+// claimRedrive takes the claim on the channel's dead letters, or gives it back.
+func (c *Channel) claimRedrive(op wire.Operation) (wire.RedriveClaim, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return wire.RedriveClaim{}, c.closed
+	}
+	if !op.Flag {
+		c.redrive.Give(op.Claim)
+		return wire.RedriveClaim{}, nil
+	}
+	c.applyPostsLocked()
+	taken := c.redrive.Take(op.Claim, c.node.now().UnixNano())
+	return wire.RedriveClaim{Taken: taken, Skipped: c.m.Stats().Skipped}, nil
+}
+
+// AboutMessage says whether a message was refused because of what it is, so that it would be refused each time.
+func AboutMessage(err error) bool {
+	for _, one := range []error{
+		base.ErrMessageTooBig, base.ErrBatchTooBig, base.ErrEmptyMessage, base.ErrHeaders, base.ErrHeaderBytes, errHops,
+	} {
+		if errors.Is(err, one) {
+			return true
+		}
+	}
+	return false
+}

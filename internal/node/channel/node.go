@@ -1,0 +1,70 @@
+package channel
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"penstock/internal/lock"
+	"penstock/internal/node/base"
+	"penstock/internal/node/platform"
+)
+
+// Config is the view that a node's channels have of the node. The engine fills it in when it opens.
+type Config struct {
+	Host    platform.Host
+	Log     *slog.Logger
+	Clock   *base.Clock
+	Tasks   *sync.WaitGroup // the goroutines of channels; the engine waits for them when it closes
+	Stop    <-chan struct{} // closed to end Node.Run
+	Cluster bool            // there are other nodes, or may be
+
+	Limits
+
+	// Leased says whether consumers may settle messages here now, because no other node delivers them. It is called for
+	// every message, with Channel.mu held.
+	Leased func() bool
+	// Closing says whether the engine is closing. No goroutine may be started then.
+	Closing func() bool
+	// Context returns the context for requests to other nodes. It ends when the engine closes; on a single node it
+	// never ends.
+	Context func() context.Context
+}
+
+// Limits are the engine's Options that channels obey; see the comments there.
+type Limits struct {
+	MaxConsumers, MaxRanges, MaxDeferred     int
+	MsgTimeout, MaxMsgTimeout, MaxReqTimeout time.Duration
+	ConfirmInterval, SweepInterval           time.Duration
+	ReadAheadBytes, MaxDeliveriesAtOne       int
+	Latencies                                func() base.LatencyRecorder
+}
+
+// Node is shared by the channels of a node. It writes their confirmations, deferrals and resets into the log, at most
+// ConfirmInterval late: one control batch per partition and channel, however many FINs there were. After a crash,
+// messages confirmed in these few milliseconds are delivered again.
+//
+// mu guards list. A channel adds itself with Channel.mu held. Flush, which Run calls, takes the list.
+type Node struct {
+	Config
+
+	aheadBytes    atomic.Int64 // kept by all channels, see ahead; at most MaxAheadBytes
+	inflatedBytes atomic.Int64 // kept by all channels, see inflated; at most MaxInflatedBytes
+
+	mu   lock.Mutex[lock.Confirmer]
+	list []*Channel
+	kick chan struct{}
+}
+
+// NewNode returns a Node without channels. The engine then calls Run on a goroutine of its own.
+func NewNode(c Config) *Node { return &Node{Config: c, kick: make(chan struct{}, 1)} }
+
+// now returns the time of the engine's clock, see base.Clock.
+func (n *Node) now() time.Time { return time.Unix(0, n.Clock.NowNs()) }
+
+// until returns the duration until a time of the engine's clock.
+func (n *Node) until(dueMs int64) time.Duration {
+	return time.Duration(dueMs*int64(time.Millisecond) - n.Clock.NowNs())
+}

@@ -1,0 +1,184 @@
+package channel
+
+import (
+	"cmp"
+
+	"penstock/internal/node/base"
+)
+
+// syncWait is a Sync that waits for commits. Channel.mu guards it. A crash loses it together with its caller.
+type syncWait struct {
+	marks []syncMark // one per partition whose entries are not committed yet; never empty
+	done  func(error)
+}
+
+// syncMark is a place in one partition's takes (machine.Channel.TakeControls): a Sync waits for the commit of this
+// take.
+type syncMark struct {
+	put  *controlPut // the cursor's at the time of the Sync
+	take uint64      // or notTaken
+}
+
+// notTaken stands for the take that will leave the machine without entries.
+const notTaken = 1<<64 - 1
+
+// Sync calls done once all that the channel's consumers here have finished and requeued so far is committed. An error
+// means that some of it may be lost. Deliveries whose time is over when Sync is called are not in flight when done is.
+// done runs on a goroutine of its own.
+func (k *Consumer) Sync(done func(error)) {
+	c := k.ch
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tick()
+	switch {
+	case c.closed != nil:
+		c.answerSync(done, c.closed)
+		return
+	case c.consumers[k.id] != k: // what it had in flight was given to others
+		c.answerSync(done, base.ErrMoved)
+		return
+	}
+	if err := c.lost(); err != nil {
+		c.answerSync(done, err)
+	} else if w := c.unsettled(done); w == nil {
+		c.answerSync(done, nil)
+	} else {
+		c.sync(w)
+	}
+}
+
+// lost returns why entries of the channel are not stored, or may not be; nil: all are, or are on their way. mu is held.
+func (c *Channel) lost() error {
+	for i := range c.cursors {
+		if cur := &c.cursors[i]; cur.assigned && (cur.put.lost != nil || cur.put.refused != nil) {
+			return cmp.Or(cur.put.lost, cur.put.refused)
+		}
+	}
+	return nil
+}
+
+// Confirm is Sync for all consumers, for a node that gives its leaderships away. It returns true if nothing has to be
+// waited for; done is not called then. As a read from a disk that hangs may hold mu for ever, Confirm may be given up:
+// done may be called at any later time, or never.
+func (c *Channel) Confirm(done func(error)) bool {
+	if c.ephemeral {
+		return true
+	}
+	if !c.mu.TryLock() {
+		c.node.Host.Spawn(func() {
+			c.mu.Lock()
+			settled := c.confirmLocked(done)
+			c.mu.Unlock()
+			if settled {
+				done(nil)
+			}
+		})
+		return false
+	}
+	defer c.mu.Unlock()
+	return c.confirmLocked(done)
+}
+
+func (c *Channel) confirmLocked(done func(error)) bool {
+	if c.closed != nil {
+		return true
+	}
+	w := c.unsettled(done)
+	if w != nil && c.lost() == nil {
+		c.sync(w)
+		return false
+	}
+	return true
+}
+
+// unsettled returns what has to be committed until all that consumers have finished and requeued so far is; nil:
+// nothing. mu is held.
+func (c *Channel) unsettled(done func(error)) *syncWait {
+	w := &syncWait{done: done}
+	for i := range c.cursors {
+		cur := &c.cursors[i]
+		switch {
+		case c.ephemeral || !cur.assigned:
+		case c.m.HasControls(cur.number):
+			w.marks = append(w.marks, syncMark{cur.put, notTaken})
+		case c.m.LastCommitted(cur.number) < c.m.LastTake(cur.number):
+			w.marks = append(w.marks, syncMark{cur.put, c.m.LastTake(cur.number)})
+		}
+	}
+	if w.marks == nil {
+		return nil
+	}
+	return w
+}
+
+// sync begins to wait for what unsettled has returned. mu is held.
+func (c *Channel) sync(w *syncWait) {
+	c.syncs = append(c.syncs, w)
+	c.sendControls() // a caller who waits need not wait for ConfirmInterval, too
+}
+
+func (c *Channel) answerSync(done func(error), err error) { c.node.Host.Spawn(func() { done(err) }) }
+
+// labelSyncs notes which take has the entries that Syncs wait for, after a take from the cursor's partition. If it has
+// left entries in the machine, that is not known yet. mu is held.
+func (c *Channel) labelSyncs(cur *cursor) {
+	if len(c.syncs) == 0 || c.m.HasControls(cur.number) {
+		return
+	}
+	for _, w := range c.syncs {
+		for i := range w.marks {
+			if m := &w.marks[i]; m.put == cur.put && m.take == notTaken {
+				m.take = c.m.LastTake(cur.number)
+			}
+		}
+	}
+}
+
+// settleSyncs answers the Syncs for which the commit of a take was the last. mu is held.
+func (c *Channel) settleSyncs(put *controlPut, take uint64) {
+	c.endSyncs(func(w *syncWait) (bool, error) {
+		for i, m := range w.marks {
+			if m.put == put && m.take != notTaken && m.take <= take {
+				w.marks[i] = w.marks[len(w.marks)-1]
+				w.marks = w.marks[:len(w.marks)-1]
+				break
+			}
+		}
+		return len(w.marks) == 0, nil
+	})
+}
+
+// failSyncs answers the Syncs that wait for entries of a control put, because these may be lost, and notes that for
+// later ones. nil: all Syncs. mu is held.
+func (c *Channel) failSyncs(put *controlPut, err error) {
+	if put != nil {
+		put.lost = err
+	}
+	c.answerSyncs(put, err)
+}
+
+// answerSyncs answers the Syncs that wait for entries of a control put; nil: all Syncs. mu is held.
+func (c *Channel) answerSyncs(put *controlPut, err error) {
+	c.endSyncs(func(w *syncWait) (bool, error) {
+		for _, m := range w.marks {
+			if put == nil || m.put == put {
+				return true, err
+			}
+		}
+		return false, nil
+	})
+}
+
+// endSyncs answers the Syncs that ended says have ended, and keeps the others. mu is held.
+func (c *Channel) endSyncs(ended func(*syncWait) (bool, error)) {
+	kept := c.syncs[:0]
+	for _, w := range c.syncs {
+		if end, err := ended(w); end {
+			c.answerSync(w.done, err)
+		} else {
+			kept = append(kept, w)
+		}
+	}
+	clear(c.syncs[len(kept):])
+	c.syncs = kept
+}

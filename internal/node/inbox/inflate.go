@@ -1,0 +1,133 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"penstock/batch"
+	"penstock/internal/node/base"
+	"penstock/internal/shares"
+	"penstock/segment"
+)
+
+// A producer may compress its batches. A few bytes may become millions, and the node must decompress them before it can
+// store them. So before it does, a batch says how large it becomes and is refused if that is too much for its size, and
+// a large one takes that much of a budget of the node, of which one client has a share. It waits for that for a short
+// time. What fits into batch.FreeInflationBytes costs as little as other small messages, and takes nothing.
+
+// Inflation is that budget and the rule. A node has one; NewLimits makes it. Any goroutine may call its methods.
+type Inflation struct {
+	ratio    int           // see batch.MostInflated
+	patience time.Duration // longest wait for the budget; negative: none
+	budget   *shares.Budget
+	most     int64 // of the budget
+	refused  atomic.Uint64
+}
+
+// Bytes returns how many bytes batches have become, or become now, that are being verified.
+func (f *Inflation) Bytes() int64 { return f.budget.Used() }
+
+// Refused returns how many compressed batches were refused because of their ratio or the budget.
+func (f *Inflation) Refused() uint64 { return f.refused.Load() }
+
+// scratches are memory for the records of compressed batches while they are verified, of MaxBatchBytes each at most.
+var scratches = sync.Pool{New: func() any { return new([]byte) }}
+
+// measureInflated checks the records of a compressed batch.
+func (l *Limits) measureInflated(p *Put, h *segment.Header, body []byte) error {
+	need, stated, err := l.inflatedBytes(h, body)
+	if err != nil {
+		return err
+	}
+	if !stated { // as in the frames of what is small; so it is tried as such
+		if damaged, err := l.measureWithin(p, h, body, batch.FreeInflationBytes); !damaged {
+			return err
+		}
+	}
+	if need > batch.FreeInflationBytes { // before any memory is taken: many may wait here
+		if err := l.Inflation.take(p, int64(need)); err != nil {
+			l.Inflation.refused.Add(1)
+			return err
+		}
+		defer l.Inflation.budget.Give(p.Special.Payer, int64(need))
+	}
+	damaged, err := l.measureWithin(p, h, body, need)
+	if damaged && !stated {
+		return l.inflatesTooMuch(len(body), fmt.Sprintf("more, or it is damaged (%v)", err))
+	}
+	return err
+}
+
+// measureWithin decompresses a body that becomes need bytes at most, and checks its records. damaged says that it
+// cannot be decompressed so.
+func (l *Limits) measureWithin(p *Put, h *segment.Header, body []byte, need int) (damaged bool, err error) {
+	scratch := scratches.Get().(*[]byte)
+	defer scratches.Put(scratch)
+	records, err := base.Inflate(h, body, *scratch, need)
+	if err != nil {
+		return true, refusedBatch(err)
+	}
+	*scratch = records
+	return false, l.measureRecords(p, h, records)
+}
+
+// inflatedBytes is how many bytes the body of a batch may become, or why that is refused. stated: it says so itself.
+func (l *Limits) inflatedBytes(h *segment.Header, body []byte) (n int, stated bool, err error) {
+	most := batch.MostInflated(len(body), l.Inflation.ratio)
+	n, stated, err = batch.InflatedBytes(h, body)
+	switch {
+	case err != nil:
+		return 0, false, refusedBatch(err)
+	case !stated:
+		return min(most, l.maxBatchBytes), false, nil
+	case n > most:
+		return 0, false, l.inflatesTooMuch(len(body), n)
+	case n+segment.HeaderBytes > l.maxBatchBytes:
+		return 0, false, l.batchTooBig(n + segment.HeaderBytes)
+	}
+	return n, true, nil
+}
+
+// inflatesTooMuch refuses a body of so many compressed bytes for what it becomes.
+func (l *Limits) inflatesTooMuch(packed int, becomes any) error {
+	l.Inflation.refused.Add(1)
+	return &base.LimitError{
+		Err: base.ErrInflation, Value: becomes, Most: min(batch.MostInflated(packed, l.Inflation.ratio), l.maxBatchBytes),
+		What:    fmt.Sprintf("the size in bytes to which a compressed batch of %d bytes grows", packed),
+		Setting: "max-inflation-ratio",
+	}
+}
+
+// take lets the client of p have n bytes of the budget, or says why not.
+func (f *Inflation) take(p *Put, n int64) error {
+	who := p.Special.Payer
+	err := f.budget.TryTake(who, n)
+	if err == nil {
+		return nil
+	}
+	if !p.NoWait && f.patience > 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), f.patience)
+		defer cancel()
+		if err = f.budget.Take(ctx, who, n); err == nil {
+			return nil
+		}
+	}
+	over := &base.LimitError{
+		Err: base.ErrOverloaded, What: "with this one the size in bytes to which the compressed batches grow that the node " +
+			"verifies now", Value: f.budget.Used() + n, Most: f.most, Setting: "max-inflated-bytes",
+	}
+	if errors.Is(err, shares.ErrShare) {
+		over.What += " for this token or address"
+		over.Value, over.Most = "more", f.budget.Share()
+		over.Setting += ", of which it may have a quarter"
+	}
+	return over
+}
+
+func refusedBatch(why error) error {
+	return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: %w", why)
+}

@@ -1,0 +1,119 @@
+package partition
+
+import (
+	"log/slog"
+
+	"penstock/internal/node/aside"
+	"penstock/segment"
+)
+
+// This file connects the cuts of replicas with internal/node/aside, which keeps what they take.
+
+// Aside returns what keeps the batches that cuts took from copies on this node.
+func (s *Store) Aside() *aside.Keeper { return s.aside }
+
+// loadAside reads what earlier processes kept. If that fails, the node starts nevertheless: what is there stays until a
+// later start can read it.
+func (s *Store) loadAside() {
+	if err := s.aside.Load(); err != nil {
+		s.log.Warn("what earlier cuts took from copies cannot be listed; it stays where it is", "error", err)
+	}
+}
+
+// keepAside is the last part of step 2 of a cut: it durably keeps the messages that the cut takes. It keeps nothing if
+// the cut takes only control batches, such as the one that begins an epoch. It also keeps nothing if the copy
+// begins anew and the leader had all of it: retention removed that there on purpose. If keepAside fails, no record of
+// the cut is written, and the log stays as it is. It runs on the goroutine of doCut, without mu, and reads what is cut,
+// which may wait for the device.
+func (r *Replica) keepAside(c *logCut) error {
+	if !r.HasLog() {
+		return nil // it begins with the reset
+	}
+	log := r.pt.log
+	end, endPos, endID := log.End()
+	from, about := c.state.End, aside.Cut{
+		TopicID: r.pt.topic.ID, Topic: r.pt.topic.Name, Partition: r.pt.number, Reason: aside.ReasonCut,
+		Committed: c.committed, From: c.state.Next, FromID: c.state.NextID, Until: endPos, NextID: endID,
+	}
+	if c.reset {
+		about.Reason = aside.ReasonAnew
+		from, about.From, about.FromID = log.Start()
+	}
+	if endID <= about.FromID || c.reset && c.leaderHad {
+		return nil
+	}
+	about.Node = r.node.Self.Name
+	if row := r.row.Load(); row != nil {
+		about.Leader, about.LeaderEpoch = uint32(row.State.Leader), row.State.Epoch
+	}
+	kept, err := r.node.store.aside.Keep(log, about, from, end)
+	if err == nil {
+		r.logAside(&kept)
+	}
+	return err
+}
+
+// logAside logs a cut that takes messages.
+func (r *Replica) logAside(kept *aside.Entry) {
+	args := []any{
+		slog.String("topic", kept.Topic), slog.Uint64("partition", uint64(kept.Partition)),
+		slog.Int64("messages", kept.Messages), slog.Any("from", kept.From), slog.Any("until", kept.Until),
+		slog.Any("committed", kept.Committed), slog.Any("leader", kept.Leader), slog.Any("epoch", kept.LeaderEpoch),
+	}
+	lost := kept.Lost()
+	if lost > 0 {
+		args = append(args, slog.Int64("messages_not_kept", lost), slog.Int64("no_room_bytes", kept.NoRoomBytes),
+			slog.Int("unreadable_ranges", len(kept.Holes)))
+	}
+	if kept.Name == "" {
+		r.node.Log.Warn("a cut takes messages from a copy that its leader does not have, and none of them could be kept",
+			args...)
+		return
+	}
+	args = append(args, slog.String("aside", kept.Name))
+	text := "a cut takes messages from a copy that its leader does not have. They are kept aside for 7 days, in case " +
+		"they were acknowledged: engine aside show prints them, engine aside publish publishes them again"
+	if lost > 0 {
+		text = "a cut takes messages from a copy that its leader does not have. Only some could be kept aside, for 7 days: " +
+			"engine aside show prints them, engine aside publish publishes them again"
+	}
+	r.node.Log.Warn(text, args...)
+}
+
+// SweepAside removes what need not be kept any more. The flusher calls it.
+func (s *Store) SweepAside() {
+	parts := map[segment.Identity]*Partition{}
+	for _, pt := range s.Partitions() {
+		parts[pt.Identity()] = pt
+	}
+	s.aside.Sweep(func(id segment.Identity, pos segment.Position, crc uint32) aside.State {
+		if pt := parts[id]; pt != nil {
+			return pt.hasBatch(pos, crc)
+		}
+		return aside.Unknown
+	})
+}
+
+// hasBatch says whether the log has, committed, the batch with this position and checksum. A checksum covers the one of
+// the batch before, so then the log has, or had, all the batches before it, too. While the log is being cut, it still
+// has what the cut takes, and hasBatch does not look. It may read the device. It takes Replica.mu.
+func (pt *Partition) hasBatch(pos segment.Position, crc uint32) aside.State {
+	r := pt.replica
+	r.mu.Lock()
+	looks := pt.log != nil && r.cut == nil && r.committed() > pos
+	r.mu.Unlock()
+	if !looks {
+		return aside.Unknown
+	}
+	if _, first, _ := pt.log.Start(); pos < first {
+		return aside.Other
+	}
+	h, err := pt.headerAt(pos)
+	if err != nil || h.Position != pos {
+		return aside.Unknown
+	}
+	if h.CRC != crc {
+		return aside.Other
+	}
+	return aside.Same
+}

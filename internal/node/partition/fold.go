@@ -1,0 +1,92 @@
+package partition
+
+import (
+	"penstock/internal/node/machine"
+	"penstock/replicate/wire"
+	"penstock/segment"
+)
+
+// These methods give goroutines that do not own the fold of a partition access to it. Unless they say otherwise, they
+// take Replica.mu, so the fold does not change meanwhile.
+
+// ReadChannels calls f with the cursor of each channel in the log, and returns whether the log says that the topic is
+// paused. f runs with Replica.mu held.
+func (pt *Partition) ReadChannels(f func(*machine.Cursor)) (paused bool) {
+	pt.replica.mu.Lock()
+	defer pt.replica.mu.Unlock()
+	pt.fold.Each(f)
+	return pt.fold.TopicPaused
+}
+
+// FoldState returns the topic's state and its channels as the log has them. It takes Replica.mu.
+func (pt *Partition) FoldState() *wire.TopicState {
+	pt.replica.mu.Lock()
+	defer pt.replica.mu.Unlock()
+	s := &wire.TopicState{Paused: pt.fold.TopicPaused}
+	pt.fold.Each(func(cur *machine.Cursor) {
+		s.Channels = append(s.Channels, wire.ChannelState{
+			Name: cur.Name, Paused: cur.Paused, Skipped: cur.Skipped, Settings: cur.Settings,
+		})
+	})
+	return s
+}
+
+// FindChannel says whether the log has the channel, and whether the log has batches at its end that are not committed
+// (open). It takes Replica.mu.
+func (pt *Partition) FindChannel(name string) (has, open bool) {
+	pt.replica.mu.Lock()
+	defer pt.replica.mu.Unlock()
+	return pt.fold.Channel(name) != nil, pt.replica.committed() < pt.machine.State().Next
+}
+
+// Adopt gives the partition to all channels that the log has: each gets a snapshot and all later events. channel
+// returns the Subscriber of a name, and is called with Replica.mu held. Adopt returns the names, whether the topic is
+// paused, and whether nothing about channels was ever written to the log (neverHad).
+func (pt *Partition) Adopt(channel func(name string) Subscriber) (names []string, paused, neverHad bool) {
+	pt.replica.mu.Lock()
+	defer pt.replica.mu.Unlock()
+	pt.fold.Each(func(cur *machine.Cursor) { names = append(names, cur.Name) })
+	for _, name := range names {
+		pt.followFound(channel(name), name)
+	}
+	return names, pt.fold.TopicPaused, pt.neverHadChannels()
+}
+
+// neverHadChannels says whether nothing about channels was ever written to the log. Replica.mu is held.
+func (pt *Partition) neverHadChannels() bool {
+	return pt.fold.Len() == 0 && pt.fold.Unclaimed == 0 && !pt.fold.TopicPaused
+}
+
+// LeadsWithoutChannels says whether this node of a cluster leads the partition, and nothing about channels was ever
+// written to its log. It takes Replica.mu.
+func (pt *Partition) LeadsWithoutChannels() bool {
+	if pt.replica.solo() || !pt.Leading.Load() {
+		return false
+	}
+	pt.replica.mu.Lock()
+	defer pt.replica.mu.Unlock()
+	return pt.neverHadChannels()
+}
+
+// Lacks returns the control entries with which this partition's log gets the channels and the pause that the log of
+// first has and this one lacks. Recovery calls it while nothing else uses the folds, so it takes no lock.
+func (pt *Partition) Lacks(first *Partition) (entries []machine.Control) {
+	first.fold.Each(func(cur *machine.Cursor) {
+		if pt.fold.Channel(cur.Name) == nil {
+			entries = append(entries, machine.Control{Kind: machine.ChannelCreated, Channel: cur.Name})
+		}
+	})
+	if first.fold.TopicPaused && !pt.fold.TopicPaused && pt.fold.Len() == 0 {
+		entries = append(entries, machine.Control{Kind: machine.TopicPaused, Flag: true})
+	}
+	return entries
+}
+
+// Epoch returns the epoch of the newest batch, or 0 if there is none. It takes no lock: the engine calls it while it
+// opens, before the commit log runs.
+func (pt *Partition) Epoch() segment.Epoch {
+	if pt.machine == nil {
+		return 0
+	}
+	return pt.machine.State().Epoch
+}

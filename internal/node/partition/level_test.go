@@ -1,0 +1,68 @@
+package partition
+
+import (
+	"testing"
+
+	"penstock/internal/node/datadir"
+	"penstock/internal/node/machine"
+)
+
+// Each kind of control entry belongs to a feature level that this version knows, and no entry is written below its
+// level. A number that is not a kind is never written.
+func TestControlKindsOfALevel(t *testing.T) {
+	panics := func(k machine.ControlKind, level int) (did bool) {
+		defer func() { did = recover() != nil }()
+		mustBeOfLevel(k, level)
+		return
+	}
+	k := machine.ChannelCreated
+	for ; k.Level() > 0; k++ {
+		if k.Level() > datadir.NewestLevel {
+			t.Errorf("kind %d is of level %d, the newest is %d", k, k.Level(), datadir.NewestLevel)
+		}
+		for level := 0; level <= datadir.NewestLevel; level++ {
+			if panics(k, level) != (k.Level() > level) {
+				t.Errorf("kind %d of level %d at level %d", k, k.Level(), level)
+			}
+		}
+	}
+	if k != machine.ProducerRemoved+1 {
+		t.Errorf("kind %d has no level, or is newer than this test", k)
+	}
+	if !panics(k, datadir.NewestLevel) || !panics(0, datadir.NewestLevel) {
+		t.Error("what is no kind is written")
+	}
+}
+
+// A fold is written to a log only at a level that allows it.
+func TestFoldMustBeOfLevel(t *testing.T) {
+	panics := func(level int) (did bool) {
+		defer func() { did = recover() != nil }()
+		foldMustBeOfLevel(new(machine.Cursors), level)
+		return
+	}
+	if panics(datadir.FirstLevel) || panics(datadir.NewestLevel) || !panics(datadir.FirstLevel-1) {
+		t.Error("a fold of the first level is refused, or written below it")
+	}
+}
+
+// The committer checks the level of each entry that it seals.
+func TestCommitterAsksForTheLevel(t *testing.T) {
+	r := bareReplica()
+	r.pt.machine = new(machine.Partition)
+	c := &committer{store: r.pt.store}
+	for level, want := range []bool{true, false} {
+		c.store.level.Store(int32(level))
+		panicked := func() (did bool) {
+			defer func() { did = recover() != nil }()
+			c.encodeControls(r.pt, []machine.Control{
+				{Kind: machine.ChannelPaused, Channel: "c", Flag: true},
+				{Kind: machine.TopicEmptied},
+			}, nil)
+			return
+		}()
+		if panicked != want {
+			t.Errorf("at level %d: panicked %v", level, panicked)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package partition
+
+import (
+	"context"
+	"sync/atomic"
+
+	"penstock/internal/node/base"
+	"penstock/internal/node/flush"
+	"penstock/internal/node/inbox"
+	"penstock/internal/node/machine"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// Partition connects the state machine of one partition (machine.Partition) to its inbox, its log and its channels. log
+// has its own lock. After a crash the inbox is empty; its puts were not answered. Recovery rebuilds the rest from the
+// commit log (recover.go).
+type Partition struct {
+	store   *Store
+	topic   *Topic
+	number  uint32
+	log     *segment.Log
+	replica *Replica
+
+	inbox.Inbox
+	logEnd
+	retained
+	flush flush.Part // the flusher's state of this partition
+
+	// Atomics that any goroutine reads.
+	first    atomic.Pointer[firstBatch]   // the first batch of the log when readFirst was last called
+	unread   atomic.Pointer[error]        // why the fold is not known; nil: it is known. See WhyUnread
+	watchers atomic.Pointer[[]Subscriber] // those who get its events; see watching
+	visible  atomic.Uint64                // messages below this MsgID are committed
+	news     base.Notice                  // see News
+	// While the topic has no channel, the messages from this MsgID on wait for the first channel. Otherwise noMsgID.
+	unclaimed atomic.Uint64
+	// The messages below this MsgID went to channels of which some were ephemeral: they do not wait for another ephemeral
+	// channel. The log knows nothing of it, so it is forgotten with the process.
+	passed atomic.Uint64
+	// While the topic is paused, the messages from this MsgID on are held back. Otherwise noMsgID.
+	pausedFrom    atomic.Uint64
+	stateBytes    atomic.Int64 // upper bound of the fold's size in a checkpoint
+	stateMemory   atomic.Int64 // what the fold and its channels cost in memory
+	delayMemory   atomic.Int64 // what one more delayed message costs
+	gaps          atomic.Int64 // upper bound of the fold's Gaps
+	producerCount atomic.Int32 // producers that the fold knows
+	readOnly      atomic.Bool  // see ReadOnly
+	quotaAt       atomic.Int64 // when a put was last refused because of the quota, by base.Clock.Mono; 0: none was
+}
+
+// newPartition returns a partition whose log ends as st says, and whose log content folds to fold. The caller sets
+// replica and log.
+func newPartition(
+	s *Store, t *Topic, number uint32, st segment.State, fold *machine.Cursors,
+) *Partition {
+	pt := &Partition{store: s, topic: t, number: number}
+	pt.Use(&s.inboxes)
+	pt.flush.Init(pt, t.Name, number)
+	pt.machine, pt.fold = machine.NewPartition(st, s.sizes()), fold
+	return pt
+}
+
+// logEnd describes the end of the log and what is derived from the log's content. Once recovery is done, only the
+// committer changes it, with Replica.mu held. So the committer may read it without Replica.mu, and any other goroutine
+// must hold Replica.mu.
+type logEnd struct {
+	machine   *machine.Partition
+	fold      *machine.Cursors
+	epochs    replicate.EpochTable
+	writer    machine.WriterClock
+	rewinds   uint64           // of fold when Part.ForgetWaiting was called last
+	newest    int64            // append time of the newest batch, ns since 1970; no later batch gets an earlier one
+	recovered segment.Position // recovery found that the log is committed at least up to here
+}
+
+// retained holds the state of deferred messages whose segments are removed. See carry.go.
+type retained struct {
+	// Offset of the first control batch whose carried messages are still needed, or noOffset if there is none.
+	carriedFrom   atomic.Int64
+	carrying      atomic.Bool // Carry is at work on this partition
+	searchingLost atomic.Bool // FindLost is at work on this partition
+	mayHaveLost   atomic.Bool // unconfirmed messages were removed, and channels may still wait for them: see FindLost
+}
+
+// Identity returns the topic and the number that identify the partition.
+func (pt *Partition) Identity() segment.Identity {
+	return segment.Identity{Topic: pt.topic.ID, Partition: pt.number}
+}
+
+const noMsgID = ^uint64(0)
+
+// Enqueue puts p into the inbox and tells the committer. In a cluster, the forwarder takes the puts of partitions that
+// this node does not lead; for a put that is Forwarded already, Enqueue returns ErrNoLeader instead. If the inbox is
+// full, Enqueue waits for room for at most Options.AdmitTimeout. If Enqueue returns nil, p gets an answer, perhaps
+// before Enqueue returns. If Enqueue returns an error, p gets no answer. The caller holds no lock of the commit path
+// (docs/concurrency.md), because a put that is Alone may be written and answered on the caller's goroutine. The caller
+// may hold Channel.mu if p is not Alone.
+func (pt *Partition) Enqueue(ctx context.Context, p *inbox.Put) error {
+	first, alone, err := pt.Enter(ctx, p)
+	switch {
+	case first:
+		pt.store.committer.push(pt, alone, nil)
+	case err == inbox.ErrElsewhere && p.Forwarded:
+		return base.ErrNoLeader
+	case err == inbox.ErrElsewhere:
+		return pt.replica.node.above.ForwardPut(pt, p)
+	}
+	return err
+}
+
+// ExpirePuts refuses the puts in the inbox whose deadline has passed. It returns whether any put was waiting. The
+// engine's watch goroutine calls it every 250 ms, without a lock. It takes Replica.mu and Inbox.mu, one after the
+// other.
+func (pt *Partition) ExpirePuts(nowNs int64) bool {
+	why := pt.replica.whyStalled()
+	late, waiting := pt.Inbox.Expire(nowNs)
+	late.Answer(why)
+	return waiting
+}

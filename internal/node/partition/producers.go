@@ -1,0 +1,135 @@
+package partition
+
+import (
+	"encoding/binary"
+
+	"penstock/batch"
+	"penstock/internal/node/base"
+	"penstock/internal/node/inbox"
+	"penstock/internal/node/machine"
+	"penstock/segment"
+)
+
+// The fold decides about the batches of producers (machine.Cursors.JudgeBatch), at the place where they would be
+// appended: it knows everything in the log by then, committed or not. After a crash, and on every other node, the fold
+// of the same log gives the same answers.
+
+// ofProducer says whether p becomes a batch of a producer.
+func ofProducer(p *inbox.Put) bool {
+	return p.Kind == inbox.Numbered || p.Kind == inbox.Sealed && p.Special.Header.ProducerID != 0
+}
+
+// judge asks the fold about the first put of l, which becomes a batch of a producer. It returns true if the batch must
+// be appended. Otherwise it takes the put out of l, and the put is answered: with the reason for which it is refused;
+// or, if it repeats a batch in the log, with the id of that batch, once that batch is committed. Replica.mu is held.
+func (c *committer) judge(pt *Partition, l *inbox.List) (wanted bool) {
+	p := l.First()
+	h := &p.Special.Header
+	var first segment.MsgID
+	var repeat bool
+	var err error
+	if p.Kind == inbox.Numbered {
+		h.Count, h.BodyCRC = uint32(len(p.Messages)), 0
+		first, repeat, err = pt.fold.JudgeNamed(p.Special.Producer, p.Special.Tenure, h)
+		if repeat {
+			h.BodyCRC = sumOf(p)
+			first, repeat, err = pt.fold.JudgeBatch(h)
+		}
+	} else if err = machine.ErrProducerOwner; pt.fold.OwnsProducer(h.ProducerID, p.Special.Owner) {
+		first, repeat, err = pt.fold.JudgeBatch(h)
+	}
+	switch {
+	case err != nil:
+		inbox.Answer(l.Pop(), err)
+	case repeat:
+		l.Pop()
+		p.First, p.Special.Repeat = batch.MakeID(pt.number, first), true
+		switch end := first + segment.MsgID(h.Count); {
+		case uint64(end) <= pt.visible.Load():
+			pt.replica.out.done.Push(p)
+		case !pt.replica.pending.join(end, p):
+			inbox.Answer(p, base.ErrUnknown)
+		}
+	default:
+		return true
+	}
+	return false
+}
+
+// sumOf returns the checksum that the body of the batch of p would have. Only what seems to be a repetition is encoded
+// for that.
+func sumOf(p *inbox.Put) uint32 {
+	var body []byte
+	rec := segment.Record{Defer: p.DeferMs}
+	for i, m := range p.Messages {
+		rec.Body = m
+		if p.Headered {
+			rec.Headers = p.Headers[i]
+		}
+		body = batch.AppendRecord(body, &rec)
+	}
+	return batch.Checksum(body)
+}
+
+// join makes p wait for the commit of the messages below end, which are in the log. They are in a batch of the queue,
+// or were appended by an earlier leader, before the batch that begins the epoch: in both cases they are committed when
+// the first batch of the queue that ends at end or later is. join returns false if there is none, because this node has
+// just stopped to lead.
+func (q *pendingQueue) join(end segment.MsgID, p *inbox.Put) bool {
+	for i := range q.n {
+		if b := q.slot(i); b.nextID >= end {
+			b.puts.Push(p)
+			return true
+		}
+	}
+	return false
+}
+
+// refusesProducer returns why the entry that opens a producer must not be stored, or nil. The entry is alone in its
+// batch. A producer that is known by its name adds nothing to the state, so the state's limits do not refuse it.
+func (c *committer) refusesProducer(pt *Partition, controls []machine.Control) error {
+	if len(controls) != 1 || controls[0].Kind != machine.ProducerOpened && controls[0].Kind != machine.ProducerTaken {
+		return nil
+	}
+	name := controls[0].Producer.Name
+	if pt.fold.KnowsProducer(name) {
+		return pt.fold.RefusesTenure(&controls[0].Producer)
+	}
+	if pt.fold.IsForeignProducer(name) {
+		return machine.ErrProducerOwner
+	}
+	if n := pt.fold.OwnedProducers(name, c.stampNs(pt)); n >= machine.MaxOwnedProducers {
+		return &base.LimitError{
+			Err: base.ErrProducerShare, Value: n + 1, Most: machine.MaxOwnedProducers,
+			What: "with this one the number of producers' names of this token in the partition",
+		}
+	}
+	if !pt.fold.HasRoomForProducer(name, c.stampNs(pt)) {
+		return &base.LimitError{
+			Err: machine.ErrTooManyProducers, Value: pt.fold.ProducerCount() + 1, Most: machine.MaxProducerCount,
+			What: "with this one the number of producers that the partition knows",
+		}
+	}
+	if pt.exceedsState(machine.MaxProducerBytes, 4*machine.MaxProducerBytes) != nil {
+		pt.measureState()
+		return pt.exceedsState(machine.MaxProducerBytes, 4*machine.MaxProducerBytes)
+	}
+	return nil
+}
+
+// secret returns a random number for FillOpening.
+func (c *committer) secret() uint64 {
+	random := c.store.host.NewUUID()
+	return binary.LittleEndian.Uint64(random[:8])
+}
+
+// KnownProducers returns the producers that the log knows by their names, and the number of the others. It takes
+// Replica.mu.
+func (pt *Partition) KnownProducers() (named []machine.KnownProducer, nameless int) {
+	pt.replica.mu.Lock()
+	defer pt.replica.mu.Unlock()
+	return pt.fold.KnownProducers()
+}
+
+// ProducerCount returns the number of producers that the log knows. Any goroutine may call it.
+func (pt *Partition) ProducerCount() int { return int(pt.producerCount.Load()) }

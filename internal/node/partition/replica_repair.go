@@ -1,0 +1,132 @@
+package partition
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// repair overwrites damaged batches with the bytes that another replica sent. It copies the bytes out of the frame, and
+// a goroutine writes them. mu is held.
+func (r *Replica) repair(m *replicate.Message) {
+	d := r.frame.d
+	body := slices.Clone(d.Body)
+	from, at, batches := m.Position, m.Batches[0].Offset, slices.Clone(m.Batches)
+	r.node.Spawn(func() {
+		until, err := r.repairRange(at, body, batches)
+		if errors.Is(err, errBeginsBefore) && !r.hasBroken() {
+			r.run(func() {
+				for _, ev := range r.isolated() { // the machine asks again, now for the whole damaged range
+					r.step(&ev)
+				}
+			})
+			return
+		}
+		if err != nil {
+			r.notRepaired(err)
+			return
+		}
+		r.node.store.log.Info("a damaged range was repaired from another replica",
+			"topic", r.pt.topic.Name, "partition", r.pt.number, "bytes", len(body))
+		if len(r.pt.log.Isolated()) == 0 {
+			r.pt.flush.ReopenInbox()
+		}
+		r.run(func() { r.step(&replicate.Event{Kind: replicate.EvRepaired, Position: from, Until: until}) })
+		r.pt.ResumeReaders()
+	})
+}
+
+// notRepaired handles a repair that failed. If a file of the copy is broken, or holds batches of another history that
+// verify, the copy is given up. Otherwise the machine tries again. It takes mu.
+func (r *Replica) notRepaired(err error) {
+	if r.brokenFile() != nil || errors.Is(err, errOtherBatches) && r.othersHaveAll() {
+		r.discard(err, nil)
+		return
+	}
+	if now := r.node.Now(); r.loggedRepairAt.Load() == 0 || now-r.loggedRepairAt.Load() > int64(repairLogEvery) {
+		r.loggedRepairAt.Store(now)
+		r.node.store.log.Warn("a damaged range could not be repaired yet",
+			"topic", r.pt.topic.Name, "partition", r.pt.number, "error", err)
+	}
+}
+
+// repairLogEvery is the least time between two log lines about failed repairs of one copy. Repairs are tried more often
+// than that.
+const repairLogEvery = 10 * time.Second
+
+// errBeginsBefore says that the damaged range begins before the bytes that were fetched.
+var errBeginsBefore = errors.New("engine: what is damaged begins before the range that was fetched")
+
+// errOtherBatches says that a damaged range does not begin and end where batches of the other replicas do. So batches
+// beside it are not those that the others have, although they verify: a second process has written to the same files.
+var errOtherBatches = errors.New("engine: a damaged range begins or ends inside a batch of the other replicas: this " +
+	"copy has batches beside it that they do not have")
+
+// repairRange writes body, which begins at offset at, over the isolated ranges of the log. Afterwards everything below
+// until can be read. If body ends inside a damaged range, only the part that body covers is repaired, and the machine
+// asks for the rest. repairRange waits for the disk and takes no lock of the replica.
+func (r *Replica) repairRange(
+	at segment.Offset, body []byte, batches []replicate.Batch,
+) (until segment.Position, err error) {
+	w := segment.NewWriter()
+	defer w.Close()
+	end := at + segment.Offset(len(body))
+	for _, bad := range r.pt.log.Isolated() {
+		if bad.To <= at || bad.From >= end {
+			continue
+		}
+		if bad.From < at {
+			return 0, errBeginsBefore
+		}
+		bad.To = min(bad.To, end)
+		if !beginsAt(batches, bad.From) || bad.To < end && !beginsAt(batches, bad.To) {
+			return 0, errOtherBatches
+		}
+		if err := r.pt.log.Repair(w, bad, body[bad.From-at:bad.To-at]); err != nil {
+			return 0, err
+		}
+	}
+	return batches[len(batches)-1].Position + 1, nil
+}
+
+// beginsAt says whether one of the batches begins at an offset.
+func beginsAt(batches []replicate.Batch, at segment.Offset) bool {
+	return slices.ContainsFunc(batches, func(b replicate.Batch) bool { return b.Offset == at })
+}
+
+// isolated returns events that tell a new machine which positions of the log cannot be read. A machine does not inherit
+// that knowledge from the machine before it. The events cover whole segments, because the device would have to be read
+// for exact positions. They end before the batches that are in memory: the segment behind a damaged one may have no
+// file yet.
+func (r *Replica) isolated() (events []replicate.Event) {
+	bad := r.pt.log.Isolated()
+	if len(bad) == 0 {
+		return nil
+	}
+	segments := r.pt.log.Segments()
+	_, start, _ := r.pt.log.Start()
+	for i := range bad {
+		from := start
+		_, until, _ := r.pt.log.End()
+		if pos, ok := r.pt.log.InMemory(bad[i].To); ok {
+			until = min(until, pos)
+		}
+		for j := range segments {
+			s := &segments[j]
+			switch {
+			case s.Err != nil: // its header cannot be read
+			case s.Start <= bad[i].From:
+				from = max(from, s.FirstPosition)
+			default:
+				until = min(until, s.FirstPosition)
+			}
+		}
+		if from = max(from, segment.Position(r.leaderStart.Load())); from < until {
+			events = append(events, replicate.Event{Kind: replicate.EvCorrupt, Position: from, Until: until})
+		}
+	}
+	return events
+}

@@ -1,0 +1,282 @@
+package partition
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"penstock/batch"
+	"penstock/internal/node/base"
+	"penstock/internal/node/machine"
+	"penstock/replicate/wire"
+	"penstock/segment"
+)
+
+// Limits of Trace.
+const (
+	MaxTraceBytes  = 1 << 30         // of the log that one trace reads
+	MaxTraceTime   = 2 * time.Second // for which it reads
+	MaxTraceEvents = 1000            // that it lists
+	traceStepBytes = 1 << 20         // read at once, and pinned while they are looked at
+)
+
+// ErrNoMessage says that no message has this id.
+var ErrNoMessage = errors.New("engine: no message was ever published with this id")
+
+// tracing reads what a log says about one message. No lock is held while it reads.
+type tracing struct {
+	pt     *Partition
+	t      machine.Tracer
+	out    wire.Trace
+	fold   []machine.ChannelFold
+	at     segment.Offset   // where to read on
+	end    segment.Offset   // end of the log that fold describes
+	closed segment.Position // end of what was committed when the trace ended
+	limits TraceLimits
+}
+
+// TraceLimits bounds a trace; zero: the limits above.
+type TraceLimits struct {
+	Bytes  int64
+	Events int
+	Time   time.Duration
+}
+
+// Trace tells the life of a message from the log, which it reads from the message on. It reads without a lock, in steps
+// of traceStepBytes. It takes Replica.mu twice, to look at the fold and at the committed mark. Trace returns
+// ErrNoMessage for an id that no message has.
+func (pt *Partition) Trace(ctx context.Context, id segment.MsgID, limits TraceLimits) (*wire.Trace, error) {
+	if err := pt.WhyUnread(); err != nil {
+		return nil, err
+	}
+	tr := &tracing{pt: pt, t: machine.Tracer{ID: id}, limits: limits.orDefault()}
+	tr.out = wire.Trace{ID: batch.MakeID(pt.number, id).String(), Partition: pt.number, Number: id}
+	carriedAt, known := tr.look()
+	if !known {
+		return nil, ErrNoMessage
+	}
+	if err := tr.readMessage(carriedAt); err != nil {
+		return nil, err
+	}
+	if err := tr.read(ctx); err != nil {
+		return nil, err
+	}
+	tr.closed = pt.committedMark()
+	tr.finish()
+	return &tr.out, nil
+}
+
+func (l TraceLimits) orDefault() TraceLimits {
+	if l.Bytes <= 0 {
+		l.Bytes = MaxTraceBytes
+	}
+	if l.Events <= 0 {
+		l.Events = MaxTraceEvents
+	}
+	if l.Time <= 0 {
+		l.Time = MaxTraceTime
+	}
+	return l
+}
+
+// look notes what the fold says, and where the log ends. It returns the offset of the batch that carries a copy of the
+// message (0: none), and whether the log ever had the message. It takes Replica.mu.
+func (tr *tracing) look() (carriedAt segment.Offset, known bool) {
+	pt := tr.pt
+	pt.replica.mu.Lock()
+	defer pt.replica.mu.Unlock()
+	start := pt.startBorder()
+	tr.at, tr.out.LogFrom = start.At, start.ID
+	if list := pt.fold.CarriedBelow(nil, tr.t.ID, start, 1); len(list) == 1 && list[0].ID == tr.t.ID {
+		carriedAt = list[0].At
+	}
+	tr.fold = pt.fold.Trace(tr.t.ID)
+	tr.end, _, _ = pt.log.End()
+	return carriedAt, tr.t.ID < pt.fold.End()
+}
+
+// readMessage reads the message where it was published, or else the copy of it, and decides from where on to read. If
+// retention has removed both, it reads all that is left of the log.
+func (tr *tracing) readMessage(carriedAt segment.Offset) error {
+	at, _, err := tr.pt.log.Seek(tr.t.ID)
+	switch {
+	case err == nil:
+		tr.at = at
+	case errors.Is(err, segment.ErrBelowStart) && carriedAt != 0:
+		at, err = carriedAt, nil
+	}
+	if err == nil {
+		err = tr.store(at)
+	}
+	switch {
+	case err == nil:
+	case errors.Is(err, segment.ErrBelowStart): // removed before, or just now
+		tr.at, _, _ = tr.pt.log.Start()
+	case errors.Is(err, segment.ErrClosed):
+		return err
+	default: // what lies behind the damage may still say something
+		tr.pt.store.log.Warn("a message cannot be read that is to be traced", "topic", tr.pt.topic.Name,
+			"partition", tr.pt.number, "error", err)
+		tr.out.Cut = machine.CutDamage
+	}
+	return nil
+}
+
+// store reads the batch at an offset and notes what it says about the message.
+func (tr *tracing) store(at segment.Offset) error {
+	var v segment.View
+	defer v.Release()
+	if err := tr.pt.log.View(&v, at, 1); err != nil {
+		return err
+	}
+	var it segment.BatchIter
+	it.Reset(v.Bytes())
+	h, _, ok := it.Next()
+	if !ok {
+		return it.Err()
+	}
+	m, err := recordIn(v.Bytes(), tr.t.ID)
+	if err != nil {
+		return err
+	}
+	var records segment.RecordIter
+	records.Reset(&segment.Header{Count: 1, Created: m.CreatedNs}, m.Record)
+	r := records.NextRef()
+	if r == nil {
+		return errors.Join(segment.ErrInvalid, records.Err())
+	}
+	s := &wire.TraceStored{
+		At: time.Unix(0, h.Appended).UTC(), Published: time.Unix(0, m.CreatedNs+r.TimeDelta*1000).UTC(), Due: msTime(m.DueMs),
+		Offset: at, Batch: h.Position, Epoch: h.Epoch, BodyBytes: len(r.Body), Headers: len(r.Headers), Carried: h.Control(),
+		Index: uint32(max(tr.t.ID, h.FirstID) - h.FirstID), InBatch: h.Count,
+	}
+	tr.out.Stored, tr.t.Read = s, true
+	for _, kv := range r.Headers { // they lie in the copy that recordIn made
+		tr.t.Headers = append(tr.t.Headers, kv)
+		if string(kv.Key) == base.OnlyChannelHeader {
+			tr.t.Only = string(kv.Value)
+		}
+	}
+	return nil
+}
+
+func msTime(ms int64) (t time.Time) {
+	if ms != 0 {
+		t = time.UnixMilli(ms).UTC()
+	}
+	return t
+}
+
+// read reads the log until it ends as fold describes it, until the message is settled, or until a limit is reached.
+func (tr *tracing) read(ctx context.Context) error {
+	host := tr.pt.store.host
+	until := host.Mono() + tr.limits.Time
+	for tr.at < tr.end {
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case tr.out.ReadBytes >= tr.limits.Bytes:
+			tr.out.Cut = machine.CutBytes
+		case host.Mono() >= until:
+			tr.out.Cut = machine.CutTime
+		case len(tr.t.Events) >= tr.limits.Events:
+			tr.out.Cut = machine.CutEvents
+		}
+		if tr.out.Cut != "" {
+			return nil
+		}
+		before := len(tr.t.Events)
+		if err := tr.step(); err != nil {
+			return err
+		}
+		if len(tr.t.Events) > before && tr.t.Settled(tr.fold) {
+			tr.out.Settled = true
+			return nil
+		}
+	}
+	return nil
+}
+
+// step reads one run of batches. If retention has removed what comes next, it goes on where the log begins now. Damage
+// ends the trace, and what was found stays.
+func (tr *tracing) step() error {
+	var v segment.View
+	err := tr.pt.log.View(&v, tr.at, traceStepBytes)
+	defer v.Release()
+	switch {
+	case errors.Is(err, segment.ErrBelowStart):
+		tr.at, _, _ = tr.pt.log.Start()
+		return nil
+	case err != nil:
+		tr.out.Cut = machine.CutDamage
+		return nil
+	}
+	var it segment.BatchIter
+	it.Reset(v.Bytes())
+	for h, body, ok := it.Next(); ok && tr.at < tr.end; h, body, ok = it.Next() {
+		if tr.out.LogSince.IsZero() {
+			tr.out.LogSince = time.Unix(0, h.Appended).UTC()
+		}
+		if h.Control() {
+			at := machine.TracePlace{AppendedNs: h.Appended, Offset: tr.at, Position: h.Position, Epoch: h.Epoch}
+			err := machine.DecodeControls(body, func(ct *machine.Control) error {
+				tr.t.Apply(ct, at)
+				return nil
+			})
+			if err != nil {
+				return fmt.Errorf("engine: partition %d, offset %d: %w", tr.pt.number, tr.at, err)
+			}
+		}
+		tr.at += segment.Offset(h.Size())
+		tr.out.ReadBytes += int64(h.Size())
+	}
+	return it.Err()
+}
+
+// finish fills in the events, and what became of the message in each channel.
+func (tr *tracing) finish() {
+	channels := tr.t.Finish(tr.fold, tr.out.Stored == nil)
+	for i := range tr.t.Events[:min(len(tr.t.Events), tr.limits.Events)] {
+		tr.out.Events = append(tr.out.Events, tr.event(&tr.t.Events[i]))
+	}
+	behind := tr.out.Stored != nil && !tr.out.Stored.Carried // all that was written about it lies behind it
+	for i := range channels {
+		c := &channels[i]
+		o := wire.TraceChannel{Channel: c.Channel, State: c.State, Due: msTime(c.DueMs)}
+		if c.Counted {
+			o.Attempts = &c.Attempts
+		}
+		if c.By != nil {
+			o.At, o.Epoch = time.Unix(0, c.By.AppendedNs).UTC(), c.By.Epoch
+		}
+		o.OlderThanLog = c.By == nil && !behind && slices.Contains(madeByEntry, c.State)
+		if c.State == machine.StateDead || c.State == machine.StateDeadWaiting {
+			o.DeadLetterTopic = c.Settings.DeadLetter
+			if o.DeadLetterTopic == "" {
+				o.DeadLetterTopic = tr.pt.topic.Name + machine.DeadLetterSuffix
+			}
+		}
+		if c.DeadStored != nil {
+			o.DeadLetterAt = time.Unix(0, c.DeadStored.AppendedNs).UTC()
+		}
+		tr.out.Channels = append(tr.out.Channels, o)
+	}
+}
+
+// madeByEntry are the states into which an entry of the log brings a message.
+var madeByEntry = []machine.TraceState{
+	machine.StateConfirmed, machine.StateDead, machine.StateDeadWaiting, machine.StateDeferred,
+}
+
+func (tr *tracing) event(e *machine.TraceEvent) wire.TraceEvent {
+	o := wire.TraceEvent{
+		At: time.Unix(0, e.AppendedNs).UTC(), Kind: e.Kind, Channel: e.Channel, Due: msTime(e.DueMs), Offset: e.Offset,
+		Batch: e.Position, Epoch: e.Epoch, Open: e.Position >= tr.closed,
+	}
+	if e.Kind == machine.TraceDead || e.Kind == machine.TraceDeferred {
+		o.Attempts = &e.Attempts
+	}
+	return o
+}

@@ -1,0 +1,411 @@
+package platform
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/replicate/peer"
+)
+
+// World is what a simulation must provide for a Stepped: the clocks of one machine, a network, the state of its disk,
+// and randomness. If the World and the disk draw from one random source, the same seed gives the same run.
+type World interface {
+	Now() time.Time         // the wall clock, which may step
+	Instant() time.Duration // the monotonic clock, from any origin
+	NewUUID() uuid.UUID
+	// Listen creates the node's connections. Their events go to h, outside of any task.
+	Listen(self peer.Node, cluster uuid.UUID, h peer.Handler) Transport
+	// Linger is how long a task that the engine starts now waits before it runs, because goroutines do not run at once
+	// either.
+	Linger() time.Duration
+	// Hung says whether the disk hangs now. See Host.AwaitDisk.
+	Hung() bool
+	// Slow says whether writes hang or take longer than usual. If so, no group of the commit log is written on the
+	// caller's goroutine, as a lone group otherwise is: that code cannot wait in the middle of a Step.
+	Slow() bool
+	// Choose picks one of n tasks, to be tried first.
+	Choose(n int) int
+}
+
+// Answerer is a World that knows who answers at an address. It says so at once.
+type Answerer interface {
+	Ask(self peer.Node, address string) peer.Answer
+}
+
+// Stepped is a simulated machine on which one engine runs without goroutines. Code that waits is a task (a coroutine).
+// Exactly one task, or the caller of Step, runs at a time. Time passes only between calls of Step.
+//
+// All methods of a Stepped, and those of the engine on it, belong to one goroutine. Methods of the engine that wait
+// must be called in a task (Go). A Stepped also runs the tasks of the engine's metadata store; see
+// cluster.Options.Host.
+type Stepped struct {
+	world    World
+	tasks    []*task
+	running  *task // nil: the caller of Step
+	timeouts []*timeout
+	loops    []*steppedLoop
+	log      Log // nil: no commit log runs
+	dead     bool
+
+	markAfter time.Duration // the commit log writes a mark after resting this long; 0: never
+	owes      uint64        // the group for which the commit log owes a mark; 0: none
+	markAt    time.Duration // when the commit log is told to write it
+}
+
+// task is a function that can wait.
+type task struct {
+	own    bool          // started by the engine, not by the simulation
+	ready  func() bool   // nil: the task waits only for its time
+	at     time.Duration // when the task may run even if ready says false
+	yield  func(struct{}) bool
+	resume func() (struct{}, bool)
+	stop   func()
+}
+
+type timeout struct {
+	at     time.Duration
+	cancel context.CancelFunc
+}
+
+type steppedLoop struct {
+	Loop
+	timer *steppedTimer
+}
+
+type steppedTimer struct {
+	s  *Stepped
+	at time.Duration
+}
+
+func (t *steppedTimer) Reset(d time.Duration) { t.at = t.s.Mono() + max(0, d) }
+func (t *steppedTimer) Stop()                 { t.at = never }
+
+// maxRounds is more rounds than any step needs.
+const maxRounds = 100_000
+
+const never = time.Duration(1<<63 - 1)
+
+// NewStepped returns a Stepped on which nothing runs yet. The commit log writes a mark when it has rested for
+// markAfter, or never if markAfter is 0.
+func NewStepped(w World, markAfter time.Duration) *Stepped {
+	return &Stepped{world: w, markAfter: markAfter}
+}
+
+// Go starts a task of the simulation, which runs within a later Step.
+func (s *Stepped) Go(f func()) { s.start(f, false, 0) }
+
+func (s *Stepped) Spawn(f func()) { s.start(f, true, s.world.Linger()) }
+
+func (s *Stepped) SpawnIn(_ *sync.WaitGroup, f func()) { s.Spawn(f) }
+
+func (s *Stepped) Alongside(_ *sync.WaitGroup, f func()) { f() }
+
+// errEnded unwinds a task that is stopped.
+var errEnded = errors.New("host: the task was stopped")
+
+func (s *Stepped) start(f func(), own bool, delay time.Duration) {
+	if s.dead {
+		return
+	}
+	t := &task{own: own, at: s.Mono() + delay}
+	t.resume, t.stop = iter.Pull(func(yield func(struct{}) bool) {
+		defer func() {
+			if r := recover(); r != nil && r != any(errEnded) {
+				panic(r)
+			}
+		}()
+		t.yield = yield
+		f()
+	})
+	s.tasks = append(s.tasks, t)
+}
+
+// WaitUntil lets other tasks run until ready returns true. It must be called in a task. Step calls ready often, outside
+// of the task.
+func (s *Stepped) WaitUntil(ready func() bool) {
+	if !ready() {
+		s.wait(ready, never)
+	}
+}
+
+func (s *Stepped) wait(ready func() bool, at time.Duration) {
+	t := s.running
+	if t == nil {
+		panic("BUG: host: something waits outside of a task")
+	}
+	t.ready, t.at = ready, at
+	if !t.yield(struct{}{}) {
+		panic(errEnded)
+	}
+}
+
+// WaitFor is WaitUntil with a limit: it gives up after d, unless d is 0. It says whether ready returned true.
+func (s *Stepped) WaitFor(ready func() bool, d time.Duration) bool {
+	if d == 0 {
+		s.WaitUntil(ready)
+		return true
+	}
+	if ready() {
+		return true
+	}
+	was := false
+	s.wait(func() bool { was = ready(); return was }, s.Mono()+d)
+	return was
+}
+
+// Sleep waits for d, and returns false if ctx ended before. It is for tasks of the simulation.
+func (s *Stepped) Sleep(ctx context.Context, d time.Duration) bool { return s.Pause(d, ctx.Done()) }
+
+func (s *Stepped) Pause(d time.Duration, stop <-chan struct{}) bool {
+	stopped := false
+	s.wait(func() bool { stopped = taken(stop); return stopped }, s.Mono()+d)
+	return !stopped
+}
+
+func (s *Stepped) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	t := &timeout{s.Mono() + d, cancel}
+	s.timeouts = append(s.timeouts, t)
+	return ctx, func() {
+		cancel()
+		s.timeouts = slices.DeleteFunc(s.timeouts, func(o *timeout) bool { return o == t })
+	}
+}
+
+// Wait waits for all tasks of the engine except the running one, whatever the group, because it is called when the
+// engine ends.
+func (s *Stepped) Wait(*sync.WaitGroup, func() bool) bool {
+	s.WaitUntil(func() bool {
+		return !slices.ContainsFunc(s.tasks, func(t *task) bool { return t.own && t != s.running })
+	})
+	return true
+}
+
+func (s *Stepped) Lock(mu Mutex) { s.WaitUntil(mu.TryLock) }
+
+func (s *Stepped) Receive(ch <-chan struct{}) { s.WaitUntil(func() bool { return taken(ch) }) }
+
+func (s *Stepped) Either(a, b <-chan struct{}) bool {
+	var first bool
+	s.WaitUntil(func() bool { first = taken(a); return first || taken(b) })
+	return first
+}
+
+func (s *Stepped) EitherUntil(at time.Duration, a, b <-chan struct{}) (isA, byTime bool) {
+	var isB bool
+	s.wait(func() bool {
+		isA = taken(a)
+		isB = !isA && taken(b)
+		return isA || isB
+	}, at)
+	return isA, !isA && !isB
+}
+
+func (s *Stepped) Result(ch <-chan error, stop <-chan struct{}) (err error, ok bool) {
+	s.WaitUntil(func() bool {
+		select {
+		case err = <-ch:
+			ok = true
+			return true
+		default:
+			return taken(stop)
+		}
+	})
+	return err, ok
+}
+
+func (s *Stepped) Wall() time.Time                 { return s.world.Now() }
+func (s *Stepped) Mono() time.Duration             { return s.world.Instant() }
+func (s *Stepped) Awake() time.Duration            { return s.world.Instant() }
+func (s *Stepped) ReadAwake()                      {}
+func (s *Stepped) Instant() time.Time              { return time.Unix(0, int64(s.Mono())) }
+func (s *Stepped) Since(t time.Time) time.Duration { return s.Instant().Sub(t) }
+func (s *Stepped) Until(t time.Time) time.Duration { return t.Sub(s.world.Now()) }
+func (s *Stepped) NewUUID() uuid.UUID              { return s.world.NewUUID() }
+
+func (s *Stepped) NewTimer() Timer { return &steppedTimer{s: s, at: never} }
+
+func (s *Stepped) Loop(_ *sync.WaitGroup, l Loop) {
+	s.loops = append(s.loops, &steppedLoop{l, l.Timer.(*steppedTimer)})
+}
+
+// Ask asks the world, if it has an answer (Answerer). Otherwise nobody is at any address.
+func (s *Stepped) Ask(_ context.Context, o peer.Options, address string) (peer.Answer, error) {
+	if w, ok := s.world.(Answerer); ok {
+		return w.Ask(o.Self, address), nil
+	}
+	return peer.Answer{Nobody: true}, nil
+}
+
+func (s *Stepped) Listen(o peer.Options) (*Network, error) {
+	return &Network{simulated: s.world.Listen(o.Self, o.Cluster, o.Handler)}, nil
+}
+
+func (s *Stepped) AwaitDisk(stop <-chan struct{}) {
+	s.WaitUntil(func() bool { return !s.world.Hung() || taken(stop) })
+}
+
+func (s *Stepped) DiskQueues() bool { return s.world.Slow() }
+
+func (s *Stepped) InlineLog() bool { return true }
+
+// RunLog starts the log. Step then calls l.Step.
+func (s *Stepped) RunLog(l Log, _ func() error) error {
+	if err := l.Start(); err != nil {
+		return err
+	}
+	s.log = l
+	return nil
+}
+
+// maxDrain bounds the wait for a log that cannot store everything it has accepted.
+const maxDrain = 5 * time.Second
+
+// StopLog waits until drained returns true, for at most maxDrain.
+func (s *Stepped) StopLog(_ Log, drained, _ func() bool) (err error, ended bool) {
+	s.wait(drained, s.Mono()+maxDrain)
+	s.log = nil
+	return nil, true
+}
+
+// Step does everything that can be done now, and returns when there will be something to do if nothing else happens. An
+// error says that the commit log has failed: the engine stores nothing more.
+func (s *Stepped) Step() (next time.Duration, err error) {
+	rounds := 0
+	for progress := true; progress && !s.dead; rounds++ {
+		if rounds > maxRounds {
+			panic("BUG: host: it always finds something to do, and no time passes")
+		}
+		progress = s.expire()
+		progress = s.runTask() || progress
+		if err == nil && s.log != nil && !(s.log.NoRoom() && s.world.Hung()) { // a write without a queue would come back
+			s.rest()
+			var moved bool
+			moved, err = s.log.Step(false)
+			progress = moved || progress
+		}
+		progress = s.runLoops() || progress
+	}
+	return s.due(), err
+}
+
+// expire cancels the contexts whose timeouts have passed.
+func (s *Stepped) expire() (any bool) {
+	now := s.Mono()
+	for i := 0; i < len(s.timeouts); {
+		if t := s.timeouts[i]; t.at <= now {
+			s.timeouts = slices.Delete(s.timeouts, i, i+1)
+			t.cancel()
+			any = true
+			continue
+		}
+		i++
+	}
+	return any
+}
+
+// runTask lets one task run until it waits again. It says whether there was a task to run.
+func (s *Stepped) runTask() bool {
+	n := len(s.tasks)
+	if n == 0 {
+		return false
+	}
+	first := 0
+	if n > 1 {
+		first = s.world.Choose(n)
+	}
+	for i := range n {
+		t := s.tasks[(first+i)%n]
+		if t.at <= s.Mono() || t.ready != nil && t.ready() {
+			s.resume(t)
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Stepped) resume(t *task) {
+	t.ready, t.at = nil, never
+	s.running = t
+	_, more := t.resume()
+	s.running = nil
+	if !more {
+		s.tasks = slices.DeleteFunc(s.tasks, func(o *task) bool { return o == t })
+	}
+}
+
+// rest tells the commit log when it has rested long enough. On a Machine, the log has a timer for this.
+func (s *Stepped) rest() {
+	if s.markAfter == 0 {
+		return
+	}
+	now := s.Mono()
+	if seq := s.log.Owes(); seq != s.owes {
+		s.owes, s.markAt = seq, now+s.markAfter
+	}
+	switch {
+	case s.owes == 0:
+		s.markAt = never
+	case now >= s.markAt:
+		s.markAt = never
+		s.log.Rested()
+	}
+}
+
+// runLoops runs each loop that was woken or whose time has come. It says whether it ran any.
+func (s *Stepped) runLoops() (any bool) {
+	for i := 0; i < len(s.loops); i++ {
+		l := s.loops[i]
+		if taken(l.Done) {
+			s.loops = slices.Delete(s.loops, i, i+1)
+			i--
+			continue
+		}
+		timeUp := l.timer.at <= s.Mono()
+		if timeUp {
+			l.timer.at = never
+		}
+		if woken := taken(l.Woken); timeUp || woken {
+			l.Run(timeUp)
+			any = true
+		}
+	}
+	return any
+}
+
+// due returns when something happens next without an event from outside.
+func (s *Stepped) due() time.Duration {
+	next := never
+	if s.log != nil && s.owes != 0 { // a log that has ended owes no mark
+		next = s.markAt
+	}
+	for _, t := range s.tasks {
+		next = min(next, t.at)
+	}
+	for _, t := range s.timeouts {
+		next = min(next, t.at)
+	}
+	for _, l := range s.loops {
+		next = min(next, max(s.Mono(), l.timer.at))
+	}
+	return next
+}
+
+// Kill ends everything that runs, as the end of a process does: nothing more is written, sent or answered. The
+// simulation must have copied the contents of the disk before.
+func (s *Stepped) Kill() {
+	s.dead = true
+	tasks := s.tasks
+	s.tasks = nil
+	for _, t := range tasks {
+		s.running = t
+		t.stop()
+	}
+	s.running = nil
+}

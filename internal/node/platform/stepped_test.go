@@ -1,0 +1,16 @@
+package platform
+
+import "testing"
+
+// The commit log of a closing engine may still owe a mark when the log ends. That mark is not due any more; otherwise
+// time would stand still until the process ends.
+func TestSteppedOwesAnEndedLogNothing(t *testing.T) {
+	s := &Stepped{owes: 7, markAt: 5, log: struct{ Log }{}}
+	if at := s.due(); at != 5 {
+		t.Errorf("the mark is due at %v", at)
+	}
+	s.log = nil
+	if at := s.due(); at != never {
+		t.Errorf("something is due at %v, and the log has ended", at)
+	}
+}

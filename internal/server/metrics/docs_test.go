@@ -1,0 +1,116 @@
+package metrics
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write docs/metrics.md anew")
+
+// sections are the headings of docs/metrics.md, in its order.
+var sections = []struct {
+	section
+	heading, text string
+}{
+	{ofNode, "The node", ""},
+	{ofStorage, "Storage", ""},
+	{ofClients, "Clients", ""},
+	{ofCluster, "The cluster", "A single node has none of these."},
+	{
+		ofTopics, "Topics",
+		"Each node shows the topics of which it leads a partition, so a sum over all nodes counts nothing twice.",
+	},
+	{
+		ofChannels, "Channels",
+		"Each node shows the channels in the partitions that it leads. Depths and counts are of these partitions only: sum " +
+			"over the nodes. Of ages take the greatest.",
+	},
+}
+
+// docIntro begins docs/metrics.md; ' stands for the quotes of code.
+const docIntro = `# Metrics
+
+Every node serves these to Prometheus at '/metrics' of its HTTP address, together with the usual ones of the Go runtime
+('go_') and of the process ('process_'). Counters begin at 0 when the process starts.
+
+The series of topics and channels are bounded by '--metrics-max-series' (10,000). If a node would have more, each metric
+of channels shows one sum over all channels, with empty labels (of ages and of 'paused' the greatest). If that is not
+enough, those of topics do the same. This lasts until the node is restarted, and 'penstock_metrics_truncated' is 1
+meanwhile. '/metrics/per-object?topic=orders*' still shows single topics. No label has the id of a client or of a
+message.
+
+Where clients need tokens, Prometheus needs one, too, of any right, unless 'open-pages' is true. In the file of tokens:
+'permissions = ["view"]' on a topic that nobody uses. In Prometheus's configuration, for the job:
+
+    authorization:
+      credentials_file: /etc/prometheus/penstock.token
+
+'deploy/prometheus' has a configuration and alert rules, and 'deploy/grafana' boards, for these metrics.
+
+This page is written by 'go test ./internal/server/metrics -run TestDocumentation -update'.
+`
+
+// docs/metrics.md lists every metric with its type, its labels and its help text. It is also the list by which a change
+// of a name is noticed: boards and alerts of others use these names.
+func TestDocumentation(t *testing.T) {
+	const file = "../../../docs/metrics.md"
+	var b strings.Builder
+	b.WriteString(strings.ReplaceAll(docIntro, "'", "`"))
+	count := 0
+	for _, s := range sections {
+		if !slices.ContainsFunc(families, func(f *family) bool { return f.section == s.section }) {
+			continue
+		}
+		fmt.Fprintf(&b, "\n## %s\n\n", s.heading)
+		if s.text != "" {
+			b.WriteString(wrapped(s.text) + "\n")
+		}
+		b.WriteString("| metric | type | what it says |\n|---|---|---|\n")
+		for _, f := range families {
+			if f.section != s.section {
+				continue
+			}
+			count++
+			labels := ""
+			if len(f.labels) > 0 {
+				labels = "{" + strings.Join(f.labels, ",") + "}"
+			}
+			fmt.Fprintf(&b, "| `%s%s` | %v | %s |\n", f.name, labels, f.kind, f.help)
+		}
+	}
+	if count != len(families) {
+		t.Errorf("%d of %d metrics are in a section", count, len(families))
+	}
+	if *update {
+		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if data, err := os.ReadFile(file); err != nil || string(data) != b.String() {
+		t.Errorf("%s does not list the metrics as they are (%v): see the end of its first part", file, err)
+	}
+}
+
+// wrapped breaks text into lines of at most 120 columns.
+func wrapped(text string) string {
+	var b strings.Builder
+	column := 0
+	for word := range strings.FieldsSeq(text) {
+		switch {
+		case column == 0:
+		case column+1+len(word) > 120:
+			b.WriteByte('\n')
+			column = 0
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += len(word)
+	}
+	return b.String() + "\n"
+}

@@ -1,0 +1,87 @@
+package server
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"penstock/internal/node/health"
+	"penstock/internal/server/web"
+)
+
+// Probes are the paths that a supervisor asks. They are served to everybody, and also without TLS where TLS is
+// required: supervisors send no secrets, and the answers have none.
+//
+//	/livez     503 only if a restart would cure what is wrong
+//	/readyz    503 if clients should be sent elsewhere; with ?verbose, one line for each check
+//	/startupz  503 until the node has recovered its data and joined its cluster, with the progress
+const (
+	livePath    = "/livez"
+	readyPath   = "/readyz"
+	startupPath = "/startupz"
+	healthPath  = "/health" // the whole health.Verdict as JSON; 503 if something is wrong
+)
+
+// isProbe says whether path is one of the probes.
+func isProbe(path string) bool { return path == livePath || path == readyPath || path == startupPath }
+
+// serveProbe answers a probe.
+func serveProbe(w http.ResponseWriter, r *http.Request, v *health.Verdict) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		web.WriteError(w, web.Fail(405, "METHOD_NOT_ALLOWED"))
+		return
+	}
+	ok, text := true, "ok"
+	switch r.URL.Path {
+	case livePath:
+		if ok = v.Live; !ok {
+			text = v.Why + ": a restart is needed"
+		}
+	case readyPath:
+		if ok = v.Ready; !ok || r.URL.Query().Has("verbose") {
+			text = v.Verbose("readyz")
+		}
+	case startupPath:
+		if c := &v.Checks[0]; !c.OK { // the first check is that of the start
+			ok, text = false, c.Says
+		}
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	if !ok {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_, _ = w.Write([]byte(text))
+}
+
+// serveVerdict sends the whole verdict as JSON.
+func serveVerdict(w http.ResponseWriter, v *health.Verdict) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	if !v.Healthy {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_ = json.NewEncoder(w).Encode(v) // an error means that the client is gone
+}
+
+// serveHealth answers /health.
+func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
+	v := s.engine.Verdict()
+	serveVerdict(w, &v)
+}
+
+// probe answers a probe from the engine's verdict.
+func (s *Server) probe(w http.ResponseWriter, r *http.Request) {
+	v := s.engine.Verdict()
+	serveProbe(w, r, &v)
+}
+
+// allowProbes serves the probes, and everything else with next.
+func (s *Server) allowProbes(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if isProbe(r.URL.Path) {
+			s.probe(w, r)
+			return
+		}
+		next(w, r)
+	}
+}

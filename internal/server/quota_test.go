@@ -1,0 +1,94 @@
+package server
+
+import (
+	"strings"
+	"testing"
+
+	"penstock/engine"
+	"penstock/segment/aio/faultaio"
+)
+
+// At a topic's quota a publish is answered with an error that says so, in the way in which nsqd reports that it cannot
+// store a message. Over NSQ the connection then ends (E_PUB_FAILED is fatal in nsqd, too); over HTTP the status is 507.
+// Consumers continue, and the messages that they finish make room.
+//
+// Related to B4 and B20.
+func TestQuotaErrors(t *testing.T) {
+	n := startNode(t, engine.Options{}, Options{})
+	n.post(t, "/topic/create?topic=t", "")
+	n.post(t, "/channel/create?topic=t&channel=c", "")
+	topic, _ := n.e.LookupTopic("t")
+	if _, err := topic.Configure(t.Context(), engine.TopicSettings{QuotaCount: 3}); err != nil {
+		t.Fatal(err)
+	}
+	n.post(t, "/mpub?topic=t", "a\nb\n")
+	p := n.dial(t)
+	p.send(pub("t", "c"))
+	p.ok()
+	p.send(pub("t", "d") + pub("t", "e"))
+	over := &engine.LimitError{
+		Err: engine.ErrQuota, What: "with this request the number of the partition's unconfirmed messages", Value: 5, Most: 3,
+		Setting: "quota-count", OfTopic: true,
+	} // both are one request of the engine
+	p.fatal("E_PUB_FAILED PUB failed " + over.Error())
+	p = n.dial(t)
+	p.send("MPUB t\n" + sized(batchBody("d", "e")))
+	p.fatal("E_MPUB_FAILED MPUB failed " + over.Error())
+	for _, path := range []string{"/pub?topic=t", "/mpub?topic=t", "/pub?topic=t&key=k"} {
+		if status, text := n.do(t, "POST", path, "x"); status != 507 ||
+			!strings.Contains(text, "messages is 4, and at most 3 is allowed: see the topic's setting quota-count") {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
+	if s := n.topicNow(t, "t"); s.MessageCount != 3 {
+		t.Errorf("%d messages are stored", s.MessageCount)
+	}
+	c := n.dial(t)
+	c.sub("t", "c")
+	c.send("RDY 1\n")
+	c.send("FIN " + c.message().id + "\n")
+	c.message()
+	eventually(t, "a finished message makes room", func() bool {
+		status, _ := n.do(t, "POST", "/pub?topic=t", "x")
+		return status == 200
+	})
+}
+
+// With little room left on the disk, a publish fails with an error that says so, and consuming continues.
+func TestDiskLowWater(t *testing.T) {
+	disk := faultaio.New(faultaio.Options{Seed: 1})
+	n := startNode(t, engine.Options{Disk: disk}, Options{})
+	n.post(t, "/topic/create?topic=t", "")
+	n.post(t, "/channel/create?topic=t&channel=c", "")
+	n.post(t, "/mpub?topic=t", "a\nb\n")
+	free, err := disk.FreeBytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk.SetCapacity(faultaio.DefaultCapacityBytes - free + 1<<20)
+	eventually(t, "publishing is off", func() bool {
+		status, text := n.do(t, "POST", "/pub?topic=t", "x")
+		return status == 503 && strings.Contains(text, "disk is full")
+	})
+	p := n.dial(t)
+	p.send(pub("t", "x"))
+	p.fatal("E_PUB_FAILED PUB failed " + engine.ErrNoSpace.Error())
+	if status, text := n.do(t, "GET", "/ping", ""); status != 500 || !strings.Contains(text, "disk is full") {
+		t.Errorf("/ping: %d %s", status, text)
+	}
+	c := n.dial(t)
+	c.sub("t", "c")
+	c.send("RDY 2\n")
+	for _, want := range []string{"a", "b"} {
+		m := c.message()
+		if m.body != want {
+			t.Errorf("got %q, want %q", m.body, want)
+		}
+		c.send("FIN " + m.id + "\n")
+	}
+	disk.SetCapacity(faultaio.DefaultCapacityBytes)
+	eventually(t, "publishing is on again", func() bool {
+		status, _ := n.do(t, "POST", "/pub?topic=t", "x")
+		return status == 200
+	})
+}

@@ -1,0 +1,336 @@
+package server
+
+import (
+	"cmp"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"runtime"
+	"slices"
+	"strconv"
+	"time"
+
+	"penstock/engine"
+	"penstock/internal/node/health"
+	"penstock/internal/server/native"
+	"penstock/internal/server/web"
+)
+
+// The field names of /stats are a public contract: nsqadmin, nsq_stat and exporters read them.
+type statsReply struct {
+	Version   string        `json:"version"`
+	Health    string        `json:"health"`
+	StartTime int64         `json:"start_time"`
+	Topics    []topicStats  `json:"topics"`
+	Memory    *memoryStats  `json:"memory,omitempty"`
+	Producers []clientStats `json:"producers"`
+	// Storage is an addition to nsqd's reply; readers of nsqd's format ignore unknown fields.
+	Storage engine.StorageStats `json:"storage"`
+}
+
+type topicStats struct {
+	Name         string         `json:"topic_name"`
+	Channels     []channelStats `json:"channels"`
+	Depth        int64          `json:"depth"`
+	BackendDepth int64          `json:"backend_depth"`
+	MessageCount uint64         `json:"message_count"`
+	Published    uint64         `json:"published_count"` // ever; the others count since the start
+	MessageBytes uint64         `json:"message_bytes"`
+	StoredBytes  int64          `json:"stored_bytes"`       // of the logs of the partitions led here, now
+	Producers    int            `json:"producer_count"`     // that number their messages, in the partitions led here
+	MaxProducers int            `json:"max_producer_count"` // in the partition that knows the most
+	// Connected counts the open connections of both protocols that have published to the topic.
+	Connected  int   `json:"connected_producer_count"`
+	Partitions int   `json:"partition_count"`   // on any node
+	Served     []int `json:"served_partitions"` // whose channels deliver from here; the rest is elsewhere
+	Paused     bool  `json:"paused"`
+	OverQuota  bool  `json:"over_quota"` // see engine.TopicStats
+	// DelaysRefused: see engine.TopicStats.
+	DelaysRefused int     `json:"delays_refused"`
+	ReadOnly      int     `json:"read_only_partitions"` // see engine.TopicStats
+	MadeBy        string  `json:"made_by"`              // see engine.Topic.MadeBy
+	Latency       latency `json:"e2e_processing_latency"`
+}
+
+type channelStats struct {
+	Name          string        `json:"channel_name"`
+	Depth         int64         `json:"depth"`
+	BackendDepth  int64         `json:"backend_depth"`
+	InFlightCount int           `json:"in_flight_count"`
+	DeferredCount int           `json:"deferred_count"`
+	MessageCount  uint64        `json:"message_count"`
+	RequeueCount  uint64        `json:"requeue_count"`
+	TimeoutCount  uint64        `json:"timeout_count"`
+	ClientCount   int           `json:"client_count"`
+	Clients       []clientStats `json:"clients"`
+	Paused        bool          `json:"paused"`
+	Latency       latency       `json:"e2e_processing_latency"`
+	// Additions to nsqd's reply: see engine.ChannelStats.
+	OutboxCount    int    `json:"outbox_count"`
+	AsideCount     int    `json:"aside_count"`
+	AsideWhy       string `json:"aside_why"`
+	FullPartitions int    `json:"full_partitions"`
+	DroppedCount   uint64 `json:"dropped_count"`
+	Dropping       bool   `json:"dropping"`
+	SkippedCount   uint64 `json:"skipped_count"`
+	Starved        bool   `json:"starved"`
+	Skipping       bool   `json:"skipping"`
+	SkippingSince  string `json:"skipping_since,omitempty"` // RFC 3339, see engine.ChannelStats
+	SkippedBefore  bool   `json:"skipped_before"`
+}
+
+// latency is always present, with two percentiles: nsqadmin and nsq_stat crash without the object, and one exporter
+// indexes p99 and p95.
+type latency struct {
+	Count       int          `json:"count"`
+	Percentiles []percentile `json:"percentiles"`
+	measured    bool
+}
+
+type percentile struct {
+	Quantile float64 `json:"quantile"`
+	Value    float64 `json:"value"` // ns
+}
+
+func unmeasured() latency {
+	return latency{Percentiles: []percentile{{Quantile: 0.99}, {Quantile: 0.95}}}
+}
+
+type clientStats struct {
+	ClientID      string     `json:"client_id"`
+	Hostname      string     `json:"hostname"`
+	Version       string     `json:"version"`
+	RemoteAddress string     `json:"remote_address"`
+	State         int        `json:"state"`
+	ReadyCount    int        `json:"ready_count"`
+	InFlightCount int        `json:"in_flight_count"`
+	MessageCount  uint64     `json:"message_count"`
+	FinishCount   uint64     `json:"finish_count"`
+	RequeueCount  uint64     `json:"requeue_count"`
+	ConnectTime   int64      `json:"connect_ts"`
+	SampleRate    int        `json:"sample_rate"`
+	Deflate       bool       `json:"deflate"`
+	Snappy        bool       `json:"snappy"`
+	UserAgent     string     `json:"user_agent"`
+	PubCounts     []pubCount `json:"pub_counts,omitempty"`
+
+	TLS                bool   `json:"tls"`
+	CipherSuite        string `json:"tls_cipher_suite"`
+	TLSVersion         string `json:"tls_version"`
+	NegotiatedProtocol string `json:"tls_negotiated_protocol"`
+	NegotiatedIsMutual bool   `json:"tls_negotiated_protocol_is_mutual"`
+
+	Authed          bool   `json:"authed,omitempty"`
+	AuthIdentity    string `json:"auth_identity,omitempty"`
+	AuthIdentityURL string `json:"auth_identity_url,omitempty"`
+
+	started time.Time
+}
+
+type pubCount struct {
+	Topic string `json:"topic"`
+	Count uint64 `json:"count"`
+}
+
+type memoryStats struct {
+	HeapObjects       uint64 `json:"heap_objects"`
+	HeapIdleBytes     uint64 `json:"heap_idle_bytes"`
+	HeapInUseBytes    uint64 `json:"heap_in_use_bytes"`
+	HeapReleasedBytes uint64 `json:"heap_released_bytes"`
+	GCPauseUsec100    uint64 `json:"gc_pause_usec_100"`
+	GCPauseUsec99     uint64 `json:"gc_pause_usec_99"`
+	GCPauseUsec95     uint64 `json:"gc_pause_usec_95"`
+	NextGCBytes       uint64 `json:"next_gc_bytes"`
+	GCTotalRuns       uint32 `json:"gc_total_runs"`
+}
+
+// The states of a client, with nsqd's numbers.
+const (
+	stateInit       = 0
+	stateSubscribed = 3
+	stateClosing    = 4
+)
+
+func (s *Server) serveStats(_ *http.Request, q url.Values) (any, error) {
+	flag := func(name string) (bool, error) {
+		if q.Get(name) == "" {
+			return true, nil
+		}
+		v, err := strconv.ParseBool(q.Get(name))
+		if err != nil {
+			return false, web.Fail(400, "INVALID_REQUEST")
+		}
+		return v, nil
+	}
+	clients, err := flag("include_clients")
+	if err != nil {
+		return nil, err
+	}
+	mem, err := flag("include_mem")
+	if err != nil {
+		return nil, err
+	}
+	reply := s.stats(q.Get("topic"), q.Get("channel"), clients)
+	if mem {
+		reply.Memory = readMemory()
+	}
+	if q.Get("format") == "json" {
+		return reply, nil
+	}
+	return reply.text(time.Now()), nil
+}
+
+// stats returns a snapshot of the topic and channel; "" selects all. It never waits for a client.
+func (s *Server) stats(topic, channel string, clients bool) *statsReply {
+	health, _ := s.health()
+	r := &statsReply{
+		Version: s.opts.Version, Health: health, StartTime: s.started.Unix(),
+		Producers: []clientStats{},
+		Storage:   s.engine.Storage(),
+	}
+	now := time.Now()
+	connected := s.producers()
+	for _, t := range s.engine.Stats(topic, channel) {
+		out := topicStats{
+			Name: t.Name, Channels: []channelStats{}, Depth: t.Depth, BackendDepth: t.BackendDepth,
+			MessageCount: t.MessageCount, Published: t.Published, MessageBytes: t.MessageBytes, Paused: t.Paused,
+			OverQuota: t.OverQuota, StoredBytes: t.LedBytes, Producers: t.Producers, MaxProducers: t.MaxProducers,
+			Connected:  connected[t.Name],
+			Partitions: t.Partitions, Served: t.Served, DelaysRefused: t.DelaysRefused,
+			ReadOnly: t.ReadOnly, MadeBy: t.MadeBy,
+		}
+		var latencies []engine.LatencyRecorder
+		for i := range t.Channels {
+			out.Channels = append(out.Channels, channelOf(&t.Channels[i], clients, now))
+			latencies = append(latencies, t.Channels[i].Latencies)
+		}
+		out.Latency = latencyOf(now, latencies...)
+		r.Topics = append(r.Topics, out)
+	}
+	if clients {
+		s.each(func(c *conn) {
+			if cs := c.stats(topic); len(cs.PubCounts) > 0 {
+				if consumer := c.consumer.Load(); consumer != nil {
+					cs.consume(consumer.Stats())
+				}
+				r.Producers = append(r.Producers, cs)
+			}
+		})
+		slices.SortFunc(r.Producers, func(a, b clientStats) int { return cmp.Compare(a.RemoteAddress, b.RemoteAddress) })
+	}
+	return r
+}
+
+// producers returns how many open connections of both protocols have published to each topic.
+func (s *Server) producers() map[string]int {
+	out := map[string]int{}
+	if s.native != nil {
+		out = s.native.Producers()
+	}
+	s.each(func(c *conn) {
+		c.targetsMu.Lock()
+		for name, t := range c.targets {
+			if t.published.Load() > 0 {
+				out[name]++
+			}
+		}
+		c.targetsMu.Unlock()
+	})
+	return out
+}
+
+func channelOf(ch *engine.ChannelStats, clients bool, now time.Time) channelStats {
+	out := channelStats{
+		Name: ch.Name, Depth: ch.Depth, BackendDepth: ch.BackendDepth, InFlightCount: ch.InFlightCount,
+		DeferredCount: ch.DeferredCount, MessageCount: ch.MessageCount, RequeueCount: ch.RequeueCount,
+		TimeoutCount: ch.TimeoutCount, ClientCount: len(ch.Consumers), Clients: []clientStats{}, Paused: ch.Paused,
+		Latency:     latencyOf(now, ch.Latencies),
+		OutboxCount: ch.OutboxCount, AsideCount: ch.AsideCount, AsideWhy: ch.AsideWhy, FullPartitions: ch.FullPartitions,
+		DroppedCount: ch.DroppedCount, Dropping: ch.Dropping, SkippedCount: ch.SkippedCount, Skipping: ch.Skipping,
+		SkippingSince: health.Since(ch.SkippingSince), SkippedBefore: ch.SkippedBefore, Starved: ch.Starved,
+	}
+	if !clients {
+		return out
+	}
+	for _, cons := range ch.Consumers {
+		cs := clientStats{Version: "V2"} // a consumer within this process has no connection
+		switch client := cons.Label.(type) {
+		case *conn:
+			cs = client.stats("")
+		case *native.Consumer:
+			cs = clientStats{
+				ClientID: client.Client, Hostname: client.Host(), UserAgent: client.Client, Version: "native",
+				RemoteAddress: client.Address, ConnectTime: client.Since.Unix(), TLS: client.TLS, started: client.Since,
+				Authed: client.Who != "", AuthIdentity: client.Who, SampleRate: client.SampleRate,
+			}
+		case engine.RemoteLabel:
+			if err := json.Unmarshal(client.Client, &cs); err != nil {
+				cs.Hostname = client.Node // a consumer within that node's process
+			}
+			cs.started = time.Unix(cs.ConnectTime, 0)
+		}
+		cs.consume(cons)
+		out.Clients = append(out.Clients, cs)
+	}
+	return out
+}
+
+// consume adds the numbers of a subscription.
+func (cs *clientStats) consume(st engine.ConsumerStats) {
+	cs.State = stateSubscribed
+	if st.Stopped {
+		cs.State = stateClosing
+	}
+	cs.ReadyCount, cs.InFlightCount = st.ReadyCount, st.InFlightCount
+	cs.MessageCount, cs.FinishCount, cs.RequeueCount = st.MessageCount, st.FinishCount, st.RequeueCount
+}
+
+// MarshalJSON encodes the description of the client that travels to the leaders with its subscription, for their
+// /stats.
+func (c *conn) MarshalJSON() ([]byte, error) {
+	cs := c.stats("")
+	cs.PubCounts = nil
+	return json.Marshal(cs)
+}
+
+// stats describes the connection as a producer. Only publishes to topic are listed; "" lists all.
+func (c *conn) stats(topic string) clientStats {
+	set := c.set.Load()
+	cs := clientStats{
+		ClientID: set.clientID, Hostname: set.hostname, UserAgent: set.userAgent, Version: "V2",
+		RemoteAddress: c.remote, State: stateInit, ConnectTime: c.started.Unix(), SampleRate: set.sampleRate,
+		started: c.started,
+	}
+	c.link.Load().stats(&cs)
+	if l := c.login.Load(); l != nil {
+		cs.Authed, cs.AuthIdentity, cs.AuthIdentityURL = true, l.who.Name(), l.who.URL()
+	}
+	c.targetsMu.Lock()
+	for name, t := range c.targets {
+		if n := t.published.Load(); n > 0 && (topic == "" || topic == name) {
+			cs.PubCounts = append(cs.PubCounts, pubCount{name, n})
+		}
+	}
+	c.targetsMu.Unlock()
+	slices.SortFunc(cs.PubCounts, func(a, b pubCount) int { return cmp.Compare(a.Topic, b.Topic) })
+	return cs
+}
+
+func readMemory() *memoryStats {
+	var ms runtime.MemStats
+	runtime.ReadMemStats(&ms)
+	pauses := slices.Clone(ms.PauseNs[:min(int(ms.NumGC), len(ms.PauseNs))])
+	slices.Sort(pauses)
+	at := func(q float64) uint64 {
+		if len(pauses) == 0 {
+			return 0
+		}
+		return pauses[min(int(q*float64(len(pauses))), len(pauses)-1)] / 1000
+	}
+	return &memoryStats{
+		HeapObjects: ms.HeapObjects, HeapIdleBytes: ms.HeapIdle,
+		HeapInUseBytes: ms.HeapInuse, HeapReleasedBytes: ms.HeapReleased,
+		GCPauseUsec100: at(1), GCPauseUsec99: at(0.99), GCPauseUsec95: at(0.95),
+		NextGCBytes: ms.NextGC, GCTotalRuns: ms.NumGC,
+	}
+}

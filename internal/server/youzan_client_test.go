@@ -1,0 +1,132 @@
+package server
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Tests of youzan's own Go client, beyond the single commands in youzan_test.go.
+
+// The client opens a connection for each partition, even if one node leads all of them, and gives each connection its
+// own place in the log. The consumer of one partition does not count as one that would lose its place in another
+// partition.
+func TestYouzanPlaceOfEachPartition(t *testing.T) {
+	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+		const parts, each = 4, 10
+		makeChannel(t, nodes, "t", "c", parts)
+		p := nodes[0].dial(t)
+		for i := range each {
+			for part := range parts {
+				p.send(fmt.Sprintf("PUB t %d\n", part) + sized(fmt.Sprint(part, " ", i)))
+				p.ok()
+			}
+		}
+		readers := make([]*client, parts)
+		for part := range parts {
+			c := nodes[leaderOfPartition(t, nodes, "t", part)].dial(t)
+			c.send(fmt.Sprintf("SUB_ADVANCED t c %d virtual_queue:%d\n", part, each-1-part))
+			c.ok()
+			readers[part] = c
+		}
+		for part, c := range readers {
+			c.send("RDY 100\n")
+			for i := each - 1 - part; i < each; i++ {
+				if m := c.formed(false, true); m.body != fmt.Sprint(part, " ", i) || m.place != uint64(i) {
+					t.Fatalf("partition %d: want %d, got %+v", part, i, m)
+				}
+			}
+		}
+		// A consumer of all partitions would lose its place in each of them.
+		for _, sub := range []string{"SUB t d", "SUB_ADVANCED t d"} {
+			lead := nodes[leaderOfPartition(t, nodes, "t", 0)]
+			all := lead.dial(t)
+			all.send(sub + "\n")
+			all.ok()
+			c := lead.dial(t)
+			c.send("SUB_ADVANCED t d 0 virtual_queue:3\nRDY 1\n")
+			c.ok()
+			c.silent(30 * time.Millisecond)
+			all.nc.Close()
+			eventually(t, "it to leave", func() bool { return len(lead.topicNow(t, "t").Channels[1].Consumers) == 1 })
+			c.nc.Close()
+			eventually(t, "both to leave", func() bool { return len(lead.topicNow(t, "t").Channels[1].Consumers) == 0 })
+		}
+	})
+}
+
+// Consumers of all partitions subscribe at the same time. No consumer may get a second message before it has finished
+// the first, whichever of them made the channel ordered, and at whichever node. B57
+func TestYouzanOrderedAtOnce(t *testing.T) {
+	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+		const parts, each, channels = 6, 3, 8
+		makeChannel(t, nodes, "t", "c0", parts)
+		for i := range channels {
+			nodes[0].post(t, fmt.Sprintf("/channel/create?topic=t&channel=c%d", i), "")
+		}
+		p := nodes[0].dial(t)
+		leads := make([]*node, parts)
+		for part := range parts {
+			leads[part] = nodes[leaderOfPartition(t, nodes, "t", part)]
+			for i := range each {
+				p.send(fmt.Sprintf("PUB t %d\n", part) + sized(fmt.Sprint(part, " ", i)))
+				p.ok()
+			}
+		}
+		for channel := range channels {
+			readers := make([]*client, parts)
+			for part, n := range leads {
+				readers[part] = n.dial(t)
+			}
+			for part, c := range readers {
+				c.send(fmt.Sprintf("SUB_ORDERED t c%d %d\nRDY 10\n", channel, part))
+			}
+			for part, c := range readers {
+				c.ok()
+				first := c.formed(false, true)
+				c.silent(5 * time.Millisecond)
+				c.send("FIN " + first.full + "\n")
+				if second := c.formed(false, true); first.place != 0 || second.place != 1 {
+					t.Fatalf("channel %d, partition %d: %+v, then %+v", channel, part, first, second)
+				}
+				c.nc.Close()
+			}
+		}
+	})
+}
+
+// Programs that create topics for youzan's clients use another parameter for the number of partitions.
+func TestYouzanTopicCreate(t *testing.T) {
+	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+		const others = "&replicator=1&extend=true&orderedmulti=true&syncdisk=1"
+		for _, x := range []struct {
+			query string
+			want  int
+			body  string
+		}{
+			{"?topic=t&partition_num=3" + others, 200, ""},
+			{"?topic=u&partition_num=0" + others, 400, "INVALID_ARG_TOPIC_PARTITION_NUM"},
+			{"?topic=u&partition_num=x", 400, "INVALID_ARG_TOPIC_PARTITION_NUM"},
+			{"?topic=u&partition_num=", 400, "INVALID_ARG_TOPIC_PARTITION_NUM"},
+			{"?topic=u&partition_num=999999999", 400, "INVALID_ARG_TOPIC_PARTITION_NUM"},
+			{"?topic=u&replicator=0", 400, "INVALID_ARG_TOPIC_REPLICATOR"},
+			{"?topic=u&replicas=x", 400, "INVALID_REPLICAS"},
+			{"?topic=u&replicas=17", 400, "INVALID_REPLICAS"},
+		} {
+			reply, body := nodes[0].lookupDo(t, "POST", "/topic/create"+x.query)
+			if reply.StatusCode != x.want || !strings.Contains(body, x.body) {
+				t.Errorf("%s: %d %s", x.query, reply.StatusCode, body)
+			}
+		}
+		for _, n := range nodes {
+			eventually(t, "the topic to be known", func() bool {
+				top, ok := n.e.LookupTopic("t")
+				return ok && top.Partitions() == 3
+			})
+			if _, ok := n.e.LookupTopic("u"); ok {
+				t.Error("a topic was made with a number of partitions that is refused")
+			}
+		}
+	})
+}

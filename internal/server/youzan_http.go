@@ -1,0 +1,153 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"penstock/engine"
+	"penstock/internal/server/web"
+)
+
+// extHeaderPrefix is the prefix of HTTP headers that become members of the ext of a /pub_ext. They take precedence over
+// members of the same name in the parameter ext.
+const extHeaderPrefix = "X-Nsqext-"
+
+const (
+	invalidTraceID = "INVALID_TRACE_ID"
+	emptyForYouzan = http.StatusNotAcceptable // nsqd uses 400
+)
+
+// tracedReply is the answer to a message with a trace id. It says where the message is stored, like tracedFrame.
+type tracedReply struct {
+	Status  string `json:"status"`
+	ID      uint64 `json:"id"`
+	TraceID string `json:"trace_id"`
+	Place   uint64 `json:"queue_offset"`
+	Size    uint32 `json:"rawsize"`
+}
+
+// servePubExt serves /pub_ext: a message whose ext, a JSON object, is in the parameter ext.
+func (s *Server) servePubExt(r *http.Request, q url.Values) (any, error) {
+	ext, err := requestExt(r, q)
+	if err != nil {
+		return nil, err
+	}
+	headers, trace, traced, err := extHeaders(ext)
+	switch {
+	case errors.Is(err, errTraceID):
+		return nil, web.Fail(400, invalidTraceID)
+	case err != nil:
+		return nil, web.Fail(400, codeBadExt)
+	}
+	return s.putYouzan(r, q, headers, trace, traced)
+}
+
+// servePubTrace serves /pubtrace: a message with a trace id and no other headers.
+func (s *Server) servePubTrace(r *http.Request, q url.Values) (any, error) {
+	trace, err := strconv.ParseUint(q.Get("trace_id"), 10, 64)
+	if err != nil {
+		return nil, web.Fail(400, invalidTraceID)
+	}
+	var headers []engine.Header
+	if trace != 0 {
+		headers = []engine.Header{{Key: []byte(extTraceID), Value: strconv.AppendUint(nil, trace, 10)}}
+	}
+	return s.putYouzan(r, q, headers, trace, true)
+}
+
+// requestExt returns the ext of a request. The names that come from HTTP headers are in lower case, since HTTP does not
+// preserve case.
+func requestExt(r *http.Request, q url.Values) ([]byte, error) {
+	text := q.Get("ext")
+	if !json.Valid([]byte(text)) { // youzan's nsqd decodes it twice, so some clients encode it twice
+		if again, err := url.QueryUnescape(text); err == nil {
+			text = again
+		}
+	}
+	var members map[string]json.RawMessage
+	if len(text) > maxExtBytes || json.Unmarshal([]byte(text), &members) != nil || members == nil {
+		return nil, web.Fail(400, codeBadExt)
+	}
+	changed := false
+	for name, values := range r.Header {
+		if name, ok := strings.CutPrefix(name, extHeaderPrefix); ok && len(values) > 0 {
+			members[strings.ToLower(name)], changed = appendJSONText(nil, []byte(values[0])), true
+		}
+	}
+	if !changed {
+		return bytes.TrimSpace([]byte(text)), nil
+	}
+	ext, err := json.Marshal(members)
+	if err != nil || len(ext) > maxExtBytes {
+		return nil, web.Fail(400, codeBadExt)
+	}
+	return ext, nil
+}
+
+// putYouzan publishes the request's body, to the partition that the request names, if any.
+func (s *Server) putYouzan(
+	r *http.Request, q url.Values, headers []engine.Header, trace uint64, traced bool,
+) (any, error) {
+	partition, err := partitionParam(q, "INVALID_ARG_TOPIC_PARTITION")
+	if err != nil {
+		return nil, err
+	}
+	var n numbering
+	headers, numbered, err := cutNumbers(requestNumbers(r, headers), &n)
+	if err != nil {
+		return nil, web.Fail(400, codeBadExt)
+	}
+	name, err := web.TopicName(q, "INVALID_ARG_TOPIC")
+	if err != nil {
+		return nil, err
+	}
+	body, done, err := s.readBody(r, s.opts.MaxMessageBytes, "MSG_TOO_BIG")
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if len(body) == 0 {
+		return nil, web.Fail(emptyForYouzan, "MSG_EMPTY")
+	}
+	var first engine.ID
+	reply, err := s.put(r, name, func(t *engine.Topic) (err error) {
+		if numbered {
+			first, err = s.putNumbered(r, t, partition, &engine.Put{Messages: [][]byte{body}}, headers, &n)
+		} else {
+			first, err = putAt(t, partition, body, headers)
+		}
+		return err
+	})
+	if numbered {
+		err = numberedFailure(err)
+	}
+	switch code := youzanCode(err); {
+	case code == codeTopicMissing:
+		return nil, web.Fail(404, code)
+	case code != "":
+		return nil, web.Fail(400, code)
+	case err != nil || !traced:
+		return reply, err
+	}
+	return tracedReply{"OK", uint64(first), strconv.FormatUint(trace, 10), uint64(first.MsgID()), 1}, nil
+}
+
+// putAt stores one message in a partition, or if partition is -1 in that of its key, or in any one if it has none. It
+// waits for the answer, because the engine reads body until then.
+func putAt(t *engine.Topic, partition int, body []byte, headers []engine.Header) (engine.ID, error) {
+	p := &engine.Put{Messages: [][]byte{body}, Headers: [][]engine.Header{headers}}
+	if partition < 0 {
+		partition = keyPartition(t, p.Headers)
+	}
+	return submitAndWait(p, func() error {
+		if partition >= 0 {
+			return t.SubmitTo(partition, p)
+		}
+		return t.Submit(p)
+	})
+}
