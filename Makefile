@@ -49,7 +49,7 @@ cluster: program ## build and start three nodes with their data in ./cluster-dat
 # Tests wait more than they work: three packages at once, and six tests of each, keep two cores busy. Those that take
 # longest begin first.
 test: ## run all tests
-	$(GO) test -p 3 -parallel 6 ./engine ./internal/server ./tools/sim/world ./cmd/engine ./...
+	$(GO) test -p 3 -parallel 6 ./internal/node ./internal/server ./tools/sim/world ./cmd/engine ./...
 	for module in $(MODULES); do (cd $$module && $(GO) test ./...); done
 
 # One package at a time: the detector makes work of what waits, and tests have deadlines. -short: fewer random trials.
@@ -60,7 +60,7 @@ race: ## run the tests of the packages with goroutines under the race detector; 
 # takes the same locks and is left out for its time.
 lock-order: ## run tests whose mutexes panic when locks are taken out of order
 	$(GO) test -tags lockcheck -short -timeout 10m ./internal/lock ./clog ./segment ./netproto ./replicate/peer ./internal/cluster
-	$(GO) test -tags lockcheck -short -timeout 10m -run 'TestClusterM|TestRemote|TestModel' ./engine
+	$(GO) test -tags lockcheck -short -timeout 10m -run 'TestClusterM|TestRemote|TestModel' ./internal/node
 	$(GO) test -tags lockcheck -short -timeout 10m -run 'TestGoNSQ|TestSlow|TestHeld|TestPipelined|TestSubscriber|TestMax' ./internal/server
 
 test-giouring: ## run the storage tests on the giouring library
@@ -76,7 +76,7 @@ fuzz: ## run the fuzz targets of every parser that a stranger reaches for FUZZ_T
 
 crash: ## cut the power at random operations of an engine SEEDS (1000) times, of a cluster's nodes CLUSTER_SEEDS (100) times
 	PENSTOCK_CRASH_SEEDS=$(or $(SEEDS),1000) PENSTOCK_CLUSTER_CRASH_SEEDS=$(or $(CLUSTER_SEEDS),100) \
-		$(GO) test ./engine -run '^Test(Cluster)?PowerCutA' -count=1 -timeout 0
+		$(GO) test ./internal/node -run '^Test(Cluster)?PowerCutA' -count=1 -timeout 0
 
 sim: ## simulate clusters of whole nodes on SEEDS (5000000-5100000), WITH=producers on those that draw them; see tools/sim
 	$(GO) run ./tools/sim -seeds $(or $(SEEDS),5000000-5100000) -with "$(WITH)"

@@ -11,22 +11,22 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/segment"
 	"penstock/segment/aio"
 )
 
-func openEngine(b *testing.B) *engine.Engine {
+func openEngine(b *testing.B) *node.Engine {
 	b.Helper()
-	return openEngineWith(b, engine.Options{DataPath: b.TempDir(), IO: string(ioMode())})
+	return openEngineWith(b, node.Options{DataPath: b.TempDir(), IO: string(ioMode())})
 }
 
 func ioMode() aio.Mode { return aio.Mode(os.Getenv("PENSTOCK_IO")) }
 
-func openEngineWith(b *testing.B, o engine.Options) *engine.Engine {
+func openEngineWith(b *testing.B, o node.Options) *node.Engine {
 	b.Helper()
 	o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
-	e, err := engine.Open(context.Background(), o)
+	e, err := node.Open(context.Background(), o)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -34,8 +34,8 @@ func openEngineWith(b *testing.B, o engine.Options) *engine.Engine {
 	return e
 }
 
-func topics(b *testing.B, e *engine.Engine, n int) []*engine.Topic {
-	out := make([]*engine.Topic, n)
+func topics(b *testing.B, e *node.Engine, n int) []*node.Topic {
+	out := make([]*node.Topic, n)
 	for i := range out {
 		t, err := e.Topic(context.Background(), fmt.Sprintf("t%d", i))
 		if err != nil {
@@ -47,7 +47,7 @@ func topics(b *testing.B, e *engine.Engine, n int) []*engine.Topic {
 }
 
 // waiting runs b.N publishes by so many producers, each of which waits for its answer.
-func waiting(b *testing.B, producers, size int, ts []*engine.Topic) {
+func waiting(b *testing.B, producers, size int, ts []*node.Topic) {
 	body := bytes.Repeat([]byte("x"), size)
 	var left atomic.Int64
 	left.Store(int64(b.N))
@@ -100,7 +100,7 @@ func BenchmarkPublishAsync(b *testing.B) {
 	var answered atomic.Int64
 	count := int64(0)
 	more := make(chan struct{}, 1)
-	done := func(_ engine.ID, err error) {
+	done := func(_ node.ID, err error) {
 		if err != nil {
 			b.Error(err)
 		}
@@ -122,7 +122,7 @@ func BenchmarkPublishAsync(b *testing.B) {
 				<-more
 			}
 		}
-		if err := t.PublishAsync(engine.Outgoing{Body: body}, done); err != nil {
+		if err := t.PublishAsync(node.Outgoing{Body: body}, done); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -14,15 +14,15 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
 	"penstock/internal/cluster"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/cluster/etcd"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 )
 
 // joinCluster makes this process a node of tr, which has the metadata. dev-cluster calls its cluster "dev".
-func joinCluster(b *testing.B, tr *trio, name string) *engine.Engine {
+func joinCluster(b *testing.B, tr *trio, name string) *node.Engine {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -36,9 +36,9 @@ func joinCluster(b *testing.B, tr *trio, name string) *engine.Engine {
 		b.Fatal(err)
 	}
 	store := cluster.New(kv, cluster.Options{Logger: quiet, Prefix: "/penstock/v1/dev/", LeaseTTL: 3 * time.Second})
-	e, err := engine.Open(ctx, engine.Options{
+	e, err := node.Open(ctx, node.Options{
 		DataPath: b.TempDir(), IO: os.Getenv("PENSTOCK_IO"), Logger: quiet, NodeID: name,
-		Cluster: &engine.ClusterOptions{Store: store, Listener: ln, Node: meta.Node{Host: "127.0.0.1"}},
+		Cluster: &node.ClusterOptions{Store: store, Listener: ln, Node: meta.Node{Host: "127.0.0.1"}},
 	})
 	if err != nil {
 		b.Fatal(err)
@@ -111,7 +111,7 @@ func BenchmarkClusterEmbedded(b *testing.B) {
 const embeddedProducers = 192
 
 // batches publishes for a second and returns messages per second.
-func batches(b *testing.B, t *engine.Topic, per, size int) float64 {
+func batches(b *testing.B, t *node.Topic, per, size int) float64 {
 	bodies := make([][]byte, per)
 	for i := range bodies {
 		bodies[i] = bytes.Repeat([]byte("x"), size)

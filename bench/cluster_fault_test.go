@@ -15,7 +15,7 @@ import (
 // steady is a load that leaves the machine room: publishers of an open loop, whose latency counts from the intended
 // time. The first milliseconds of new connections are not part of it: they made the time before a disturbance look like
 // the disturbance.
-func steady(n *node, topic string) load.Config {
+func steady(n *served, topic string) load.Config {
 	cfg := n.config(topic)
 	cfg.Connections, cfg.InFlight, cfg.Rate, cfg.Duration, cfg.WarmUp = 16, 64, 5000, 500*time.Millisecond,
 		200*time.Millisecond

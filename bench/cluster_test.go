@@ -18,7 +18,7 @@ type side struct {
 }
 
 // sides are a cluster, through the node that leads and through one that does not, and a node of its own.
-func sides(b *testing.B, tr *trio, single *node, topic string) []*side {
+func sides(b *testing.B, tr *trio, single *served, topic string) []*side {
 	leader := tr.create(b, topic).Leader
 	return []*side{
 		{name: "leader", cfg: tr.at(leader).config(topic)},

@@ -131,9 +131,9 @@ func (tr *trio) partition(topic string) (*admin.Partition, string) {
 }
 
 // at is one node of the cluster as load's target.
-func (tr *trio) at(name string) *node {
+func (tr *trio) at(name string) *served {
 	m := tr.nodes[name]
-	return &node{nsq: m.NSQ, http: m.HTTP, native: m.Native}
+	return &served{nsq: m.NSQ, http: m.HTTP, native: m.Native}
 }
 
 // pids are the processes of the nodes.

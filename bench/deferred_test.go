@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // dueSink notes how late what it gets comes; the body says when it is due.
@@ -20,7 +20,7 @@ type dueSink struct {
 	all  *sync.WaitGroup
 }
 
-func (s *dueSink) Deliver(d *engine.Delivery) bool {
+func (s *dueSink) Deliver(d *node.Delivery) bool {
 	late := time.Since(time.Unix(0, int64(binary.BigEndian.Uint64(d.Body))))
 	s.mu.Lock()
 	s.late = append(s.late, late)
@@ -47,7 +47,7 @@ func BenchmarkDeferred(b *testing.B) {
 				b.Fatal(err)
 			}
 			s := &dueSink{all: &all}
-			k, err := ch.Attach(engine.ConsumerOptions{}, s)
+			k, err := ch.Attach(node.ConsumerOptions{}, s)
 			if err != nil {
 				b.Fatal(err)
 			}

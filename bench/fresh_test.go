@@ -71,7 +71,7 @@ func last(v []float64) float64 { return v[len(v)-1] }
 
 // steady runs one phase of BenchmarkFreshDirectory. It returns the latency from call to handler, and an upper bound
 // of the longest commit meanwhile.
-func (n *node) steady(b *testing.B, phase string) (load.Latency, time.Duration) {
+func (n *served) steady(b *testing.B, phase string) (load.Latency, time.Duration) {
 	cfg := n.config("t")
 	cfg.Duration = freshTime
 	if phase == "grown" {
@@ -125,7 +125,7 @@ func inBucket(counts []uint64, i int) uint64 {
 	return counts[i] - counts[i-1]
 }
 
-func (n *node) commits(b *testing.B) (c commits) {
+func (n *served) commits(b *testing.B) (c commits) {
 	resp, err := http.Get("http://" + n.http + "/metrics")
 	if err != nil {
 		b.Fatal(err)
@@ -154,7 +154,7 @@ func (n *node) commits(b *testing.B) (c commits) {
 }
 
 // limitWrites bounds what the node may write to its device, in bytes per second, until the benchmark ends.
-func limitWrites(b *testing.B, n *node, bytesPerSecond int64) {
+func limitWrites(b *testing.B, n *served, bytesPerSecond int64) {
 	var st unix.Stat_t
 	if err := unix.Stat(n.dir, &st); err != nil {
 		b.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"os"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // TestMain prints the header in the form that benchstat keeps with the results.
@@ -30,7 +30,7 @@ func header() error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	e, err := engine.Open(context.Background(), engine.Options{
+	e, err := node.Open(context.Background(), node.Options{
 		DataPath: dir, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {

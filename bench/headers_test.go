@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/engine"
 	"penstock/internal/load"
+	"penstock/internal/node"
 	"penstock/segment"
 )
 
@@ -25,10 +25,10 @@ const (
 	headerRounds = 5
 )
 
-func threeHeaders() []engine.Header {
-	out := make([]engine.Header, headersCount)
+func threeHeaders() []node.Header {
+	out := make([]node.Header, headersCount)
 	for i := range out {
-		out[i] = engine.Header{Key: fmt.Appendf(nil, "header-%03d", i), Value: fmt.Appendf(nil, "%012d", i)}
+		out[i] = node.Header{Key: fmt.Appendf(nil, "header-%03d", i), Value: fmt.Appendf(nil, "%012d", i)}
 	}
 	return out
 }
@@ -39,8 +39,8 @@ type kind struct {
 	record segment.Record
 }
 
-func (k *kind) message() engine.Outgoing {
-	return engine.Outgoing{Body: k.record.Body, Headers: k.record.Headers}
+func (k *kind) message() node.Outgoing {
+	return node.Outgoing{Body: k.record.Body, Headers: k.record.Headers}
 }
 
 // kinds are messages with headers, without, and without but of the same size in the log.
@@ -143,12 +143,12 @@ func sealedBatch(b *testing.B, r *segment.Record) []byte {
 }
 
 // submitAsync keeps 16k puts of one message on the way for a round's time and returns messages per second.
-func submitAsync(b *testing.B, t *engine.Topic, r *segment.Record) float64 {
+func submitAsync(b *testing.B, t *node.Topic, r *segment.Record) float64 {
 	const inFlight, turn = 16384, 256
 	var answered atomic.Int64
 	var failed atomic.Pointer[error]
 	count, more := int64(0), make(chan struct{}, 1)
-	done := func(p *engine.Put) { // one at a time, on the committer; it shares its count now and then
+	done := func(p *node.Put) { // one at a time, on the committer; it shares its count now and then
 		if p.Err != nil {
 			failed.Store(&p.Err)
 		}
@@ -160,11 +160,11 @@ func submitAsync(b *testing.B, t *engine.Topic, r *segment.Record) float64 {
 			}
 		}
 	}
-	bodies, headers := [][]byte{r.Body}, [][]engine.Header(nil)
+	bodies, headers := [][]byte{r.Body}, [][]node.Header(nil)
 	if len(r.Headers) > 0 {
-		headers = [][]engine.Header{r.Headers}
+		headers = [][]node.Header{r.Headers}
 	}
-	puts := make([]engine.Put, inFlight)
+	puts := make([]node.Put, inFlight)
 	for i := range puts {
 		puts[i].Messages, puts[i].Headers, puts[i].Done = bodies, headers, done
 	}
@@ -206,7 +206,7 @@ func BenchmarkCatchUpHeaders(b *testing.B) {
 			}
 		}
 	}
-	filter := engine.Filter{Rules: []engine.Rule{{Header: "header-001", Match: engine.MatchPrefix, Pattern: "0000"}}}
+	filter := node.Filter{Rules: []node.Rule{{Header: "header-001", Match: node.MatchPrefix, Pattern: "0000"}}}
 	n := 0
 	measureInTurn(b, len(all), func(side int) float64 {
 		n++
@@ -251,7 +251,7 @@ var tcpHeaderCases = []struct {
 
 // tcpHeaders measures the kinds at one node: publishing, then what a plain NSQ consumer, which gets the bodies, takes
 // of a backlog.
-func tcpHeaders(b *testing.B, n *node, published, consumed string) {
+func tcpHeaders(b *testing.B, n *served, published, consumed string) {
 	all := kinds()
 	measure := func(b *testing.B, cfg load.Config, by func(context.Context, load.Config) (*load.Report, error)) {
 		measureInTurn(b, len(all), func(side int) float64 {

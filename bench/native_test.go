@@ -17,7 +17,7 @@ import (
 )
 
 // nativeConfig is a load for package client.
-func (n *node) nativeConfig(topic string) load.Config {
+func (n *served) nativeConfig(topic string) load.Config {
 	cfg := n.config(topic)
 	cfg.Native = &load.Native{
 		Nodes:   []string{n.native},
@@ -141,17 +141,17 @@ var nativeLoads = []struct {
 // BenchmarkNativePublish is publishing by package client beside NSQ's protocol, in turn on one node.
 func BenchmarkNativePublish(b *testing.B) {
 	n := startNode(b, b.TempDir())
-	nativePublish(b, func(string) *node { return n }, n.cmd.Process.Pid)
+	nativePublish(b, func(string) *served { return n }, n.cmd.Process.Pid)
 }
 
 // BenchmarkNativeCluster is the same at the leader of three nodes on this machine.
 func BenchmarkNativeCluster(b *testing.B) {
 	tr := startCluster(b, 3)
-	nativePublish(b, func(topic string) *node { return tr.at(tr.create(b, topic).Leader) }, tr.pids()...)
+	nativePublish(b, func(topic string) *served { return tr.at(tr.create(b, topic).Leader) }, tr.pids()...)
 }
 
 // nativePublish measures at the node that leads the topic.
-func nativePublish(b *testing.B, leader func(topic string) *node, pids ...int) {
+func nativePublish(b *testing.B, leader func(topic string) *served, pids ...int) {
 	commit := commitTime(b)
 	for i, v := range nativeLoads {
 		b.Run(v.name, func(b *testing.B) {

@@ -39,7 +39,7 @@ var observedLoads = []struct {
 
 // What it costs to be observed: nodes with 1000 topics of three channels that are scraped each second and push to a
 // statsd every 10 s, against equal ones that nobody asks. The loads alternate between the two. A scrape of the single
-// node is timed while it is loaded.
+// served is timed while it is loaded.
 func TestObserved(t *testing.T) {
 	statsd, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // BenchmarkOrdered is consuming in order: with OrderPartition every message waits until the confirmation of the one
@@ -18,12 +18,12 @@ func BenchmarkOrdered(b *testing.B) {
 	fillKeyed(b, t, 300_000)
 	for _, c := range []struct {
 		name  string
-		order engine.Order
+		order node.Order
 		count int64
 	}{
-		{"none", engine.OrderNone, 300_000},
-		{"partition", engine.OrderPartition, 10_000},
-		{"keys=1000", engine.OrderKey, 300_000},
+		{"none", node.OrderNone, 300_000},
+		{"partition", node.OrderPartition, 10_000},
+		{"keys=1000", node.OrderKey, 300_000},
 	} {
 		b.Run(c.name, func(b *testing.B) { consumeInOrder(b, t, c.order, c.count) })
 	}
@@ -44,20 +44,20 @@ func BenchmarkOrderedCluster(b *testing.B) {
 		b.Fatal(err)
 	}
 	fillKeyed(b, t, 100_000)
-	b.Run("partition", func(b *testing.B) { consumeInOrder(b, t, engine.OrderPartition, 4_000) })
-	b.Run("keys=1000", func(b *testing.B) { consumeInOrder(b, t, engine.OrderKey, 100_000) })
+	b.Run("partition", func(b *testing.B) { consumeInOrder(b, t, node.OrderPartition, 4_000) })
+	b.Run("keys=1000", func(b *testing.B) { consumeInOrder(b, t, node.OrderKey, 100_000) })
 }
 
 // fillKeyed publishes messages of 100 bytes with a thousand keys in turn.
-func fillKeyed(b *testing.B, t *engine.Topic, count int) {
+func fillKeyed(b *testing.B, t *node.Topic, count int) {
 	b.Helper()
 	if _, err := t.CreateChannel(context.Background(), "first"); err != nil { // what is there is its; the others seek
 		b.Fatal(err)
 	}
 	body := make([]byte, 100)
-	ms := make([]engine.Outgoing, 1000)
+	ms := make([]node.Outgoing, 1000)
 	for i := range ms {
-		ms[i] = engine.Outgoing{Body: body, Key: fmt.Append(nil, "key", i)}
+		ms[i] = node.Outgoing{Body: body, Key: fmt.Append(nil, "key", i)}
 	}
 	for n := 0; n < count; n += len(ms) {
 		if _, err := t.PublishMessages(context.Background(), ms); err != nil {
@@ -67,7 +67,7 @@ func fillKeyed(b *testing.B, t *engine.Topic, count int) {
 }
 
 // consumeInOrder finishes count messages from the topic's beginning in a channel of that order.
-func consumeInOrder(b *testing.B, t *engine.Topic, order engine.Order, count int64) {
+func consumeInOrder(b *testing.B, t *node.Topic, order node.Order, count int64) {
 	ctx := context.Background()
 	b.ReportAllocs()
 	n := int64(0)
@@ -77,12 +77,12 @@ func consumeInOrder(b *testing.B, t *engine.Topic, order engine.Order, count int
 		if err != nil {
 			b.Fatal(err)
 		}
-		if order != engine.OrderNone {
-			if _, err := c.Configure(ctx, engine.ChannelSettings{Order: order}); err != nil {
+		if order != node.OrderNone {
+			if _, err := c.Configure(ctx, node.ChannelSettings{Order: order}); err != nil {
 				b.Fatal(err)
 			}
 		}
-		if err := c.Seek(ctx, engine.SeekTo{Kind: engine.SeekBeginning}); err != nil {
+		if err := c.Seek(ctx, node.SeekTo{Kind: node.SeekBeginning}); err != nil {
 			b.Fatal(err)
 		}
 		start := time.Now()
@@ -100,11 +100,11 @@ func consumeInOrder(b *testing.B, t *engine.Topic, order engine.Order, count int
 // confirmations are committed.
 type sharedSink struct {
 	mu   sync.Mutex
-	ids  []engine.ID
+	ids  []node.ID
 	kick chan struct{}
 }
 
-func (s *sharedSink) Deliver(d *engine.Delivery) bool {
+func (s *sharedSink) Deliver(d *node.Delivery) bool {
 	s.mu.Lock()
 	s.ids = append(s.ids, d.ID)
 	s.mu.Unlock()
@@ -120,7 +120,7 @@ func (s *sharedSink) Flush() {
 
 func (s *sharedSink) Closed(error) {}
 
-func (s *sharedSink) swap(ids []engine.ID) []engine.ID {
+func (s *sharedSink) swap(ids []node.ID) []node.ID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ids, s.ids = s.ids, ids[:0]
@@ -128,9 +128,9 @@ func (s *sharedSink) swap(ids []engine.ID) []engine.ID {
 }
 
 // finishAll finishes want messages.
-func finishAll(b *testing.B, c *engine.Channel, want int64) (n int64) {
+func finishAll(b *testing.B, c *node.Channel, want int64) (n int64) {
 	s := &sharedSink{kick: make(chan struct{}, 1)}
-	k, err := c.Attach(engine.ConsumerOptions{}, s)
+	k, err := c.Attach(node.ConsumerOptions{}, s)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func finishAll(b *testing.B, c *engine.Channel, want int64) (n int64) {
 		b.Fatal(err)
 	}
 	k.Pump()
-	var ids []engine.ID
+	var ids []node.ID
 	for n < want {
 		<-s.kick
 		for ids = s.swap(ids); len(ids) > 0; ids = s.swap(ids) {

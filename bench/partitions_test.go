@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // BenchmarkPartitionsBesideOne alternates rounds of 64 waiting producers over 1000 partitions with rounds of the same
@@ -17,7 +17,7 @@ func BenchmarkPartitionsBesideOne(b *testing.B) {
 	const producers, partitions = 64, 1000
 	one, many := openEngine(b), openEngine(b)
 	body := bytes.Repeat([]byte("x"), 100)
-	put := func(ts []*engine.Topic) func() error {
+	put := func(ts []*node.Topic) func() error {
 		var next atomic.Int64
 		return func() error {
 			_, err := ts[int(next.Add(1))%len(ts)].Publish(context.Background(), body)

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/segment/aio"
 )
 
@@ -137,7 +137,7 @@ func besideRaw(b *testing.B, commit time.Duration, producers int) {
 	go func() { ended <- r.run() }()
 	open := openEngine
 	if commit > 0 {
-		open = func(b *testing.B) *engine.Engine { return openSlowEngine(b, commit) }
+		open = func(b *testing.B) *node.Engine { return openSlowEngine(b, commit) }
 	}
 	e := open(b)
 	t := topics(b, e, 1)[0]

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 	"penstock/segment"
 )
@@ -65,12 +65,12 @@ func BenchmarkCodec(b *testing.B) {
 
 // countingSink takes everything and finishes it at the next Flush, like a client that keeps up.
 type countingSink struct {
-	ids   []engine.ID
+	ids   []node.ID
 	bytes int64
 	kick  chan struct{}
 }
 
-func (s *countingSink) Deliver(d *engine.Delivery) bool {
+func (s *countingSink) Deliver(d *node.Delivery) bool {
 	s.ids = append(s.ids, d.ID)
 	s.bytes += int64(len(d.Body))
 	return true
@@ -136,9 +136,9 @@ func BenchmarkCatchUp(b *testing.B) {
 	b.ReportMetric(float64(n)/took.Seconds(), "msg/s")
 }
 
-func drainChannel(b *testing.B, c *engine.Channel, want int64) (n int64) {
+func drainChannel(b *testing.B, c *node.Channel, want int64) (n int64) {
 	s := &countingSink{kick: make(chan struct{}, 1)}
-	k, err := c.Attach(engine.ConsumerOptions{}, s)
+	k, err := c.Attach(node.ConsumerOptions{}, s)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/segment/aio"
 )
 
@@ -23,13 +23,13 @@ type slowDisk struct {
 }
 
 // openSlowEngine is openEngine on a slowed disk.
-func openSlowEngine(b *testing.B, commit time.Duration) *engine.Engine {
+func openSlowEngine(b *testing.B, commit time.Duration) *node.Engine {
 	b.Helper()
 	disk, err := aio.OpenDisk(b.TempDir(), aio.DiskOptions{Mode: ioMode()})
 	if err != nil {
 		b.Fatal(err)
 	}
-	return openEngineWith(b, engine.Options{Disk: &slowDisk{disk, commit}})
+	return openEngineWith(b, node.Options{Disk: &slowDisk{disk, commit}})
 }
 
 // sleepUntil waits in the kernel, as a thread does that waits for a device: Go's own timers are late by up to 1 ms.

@@ -24,8 +24,8 @@ import (
 	"penstock/segment/aio"
 )
 
-// node is `engine serve` as a process of its own on loopback.
-type node struct {
+// served is `engine serve` as a process of its own on loopback.
+type served struct {
 	cmd       *exec.Cmd
 	dir       string
 	nsq, http string
@@ -51,13 +51,13 @@ var buildOnce = sync.OnceValues(func() (string, error) {
 
 var readyLine = regexp.MustCompile(`msg=ready nsq=(\S+) http=(\S+)(?:.* native=(\S+))?`)
 
-func startNode(b *testing.B, dir string) *node {
+func startNode(b *testing.B, dir string) *served {
 	b.Helper()
 	bin, err := buildOnce()
 	if err != nil {
 		b.Fatal(err)
 	}
-	n := &node{dir: dir}
+	n := &served{dir: dir}
 	n.cmd = exec.Command(bin, "serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0",
 		"--lookup-address", "off", "--native-address", "127.0.0.1:0")
 	stderr, err := n.cmd.StderrPipe()
@@ -83,14 +83,14 @@ func startNode(b *testing.B, dir string) *node {
 	return nil
 }
 
-func (n *node) kill() {
+func (n *served) kill() {
 	if n.cmd.ProcessState == nil {
 		_ = n.cmd.Process.Signal(syscall.SIGKILL)
 		_ = n.cmd.Wait()
 	}
 }
 
-func (n *node) config(topic string) load.Config {
+func (n *served) config(topic string) load.Config {
 	return load.Config{
 		Address: n.nsq, Topic: topic, Channel: "bench", Connections: 1, InFlight: 1, Batch: 1,
 		SizeBytes: 100, Ready: 2500, Duration: 2 * time.Second, WarmUp: 500 * time.Millisecond,
@@ -187,7 +187,7 @@ func report(b *testing.B, r *load.Report, err error) {
 }
 
 // segmentOverhead is segment bytes per body byte of everything stored so far.
-func (n *node) segmentOverhead(b *testing.B) float64 {
+func (n *served) segmentOverhead(b *testing.B) float64 {
 	var stats struct {
 		Topics []struct {
 			Bytes uint64 `json:"message_bytes"`
@@ -227,7 +227,7 @@ func written(b *testing.B, path string) int64 {
 	return int64(n)
 }
 
-func (n *node) get(b *testing.B, path string, into any) {
+func (n *served) get(b *testing.B, path string, into any) {
 	resp, err := http.Get("http://" + n.http + path)
 	if err != nil {
 		b.Fatal(err)
@@ -239,7 +239,7 @@ func (n *node) get(b *testing.B, path string, into any) {
 }
 
 // stop ends the node in order: everything is in segments then.
-func (n *node) stop(b *testing.B) {
+func (n *served) stop(b *testing.B) {
 	if err := n.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		b.Fatal(err)
 	}

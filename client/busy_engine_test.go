@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"penstock/client"
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // What waits for one topic, whose replicas are too few, holds up no other topic of the same connection.
@@ -49,7 +49,7 @@ func TestRealTopicsDoNotWaitForEachOther(t *testing.T) {
 }
 
 // stuckNodes starts two nodes and stops the second one. Then nothing can be stored in the topic stuck, but in orders.
-func stuckNodes(t *testing.T, edit ...func(*engine.Options)) []*realNode {
+func stuckNodes(t *testing.T, edit ...func(*node.Options)) []*realNode {
 	t.Helper()
 	nodes := startNodes(t, 2, edit...)
 	for name, least := range map[string]int{"stuck": 2, "orders": 1} {
@@ -69,7 +69,7 @@ func stuckNodes(t *testing.T, edit ...func(*engine.Options)) []*realNode {
 
 // Close does not wait for a channel that is being created: nobody needs it any more.
 func TestRealCloseWhileTheChannelIsCreated(t *testing.T) {
-	nodes := stuckNodes(t, func(o *engine.Options) { o.PublishTimeout = 10 * patience })
+	nodes := stuckNodes(t, func(o *node.Options) { o.PublishTimeout = 10 * patience })
 	c := dialNodes(t, nodes[:1])
 	for _, from := range []client.From{{}, client.FromOldest()} {
 		before := nodes[0].s.Meter().InFlight

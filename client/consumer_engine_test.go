@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"penstock/client"
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // publish produces messages first to end, with keys of their own.
@@ -212,7 +212,7 @@ func TestRealConsumerLeftAlone(t *testing.T) {
 // A consumer with a tag, or for one partition, gets only what is for it.
 func TestRealConsumerChooses(t *testing.T) {
 	nodes := startNodes(t, 1)
-	if _, err := nodes[0].e.CreateTopicWith(within(t), "orders", engine.TopicOptions{Partitions: 2}); err != nil {
+	if _, err := nodes[0].e.CreateTopicWith(within(t), "orders", node.TopicOptions{Partitions: 2}); err != nil {
 		t.Fatal(err)
 	}
 	c := dialNodes(t, nodes)
@@ -278,7 +278,7 @@ func TestRealConsumerChooses(t *testing.T) {
 // In a cluster the consumer follows the leaders while nodes leave and come back, and misses nothing.
 func TestRealConsumerCluster(t *testing.T) {
 	nodes := startNodes(t, 3)
-	if _, err := nodes[0].e.CreateTopicWith(within(t), "orders", engine.TopicOptions{Partitions: 6}); err != nil {
+	if _, err := nodes[0].e.CreateTopicWith(within(t), "orders", node.TopicOptions{Partitions: 6}); err != nil {
 		t.Fatal(err)
 	}
 	c := dialNodes(t, nodes)
@@ -339,7 +339,7 @@ func startNodesToKill(t testing.TB) []*realNode {
 			}
 		}
 	})
-	if _, err := nodes[0].e.CreateTopicWith(within(t), "orders", engine.TopicOptions{Partitions: 6}); err != nil {
+	if _, err := nodes[0].e.CreateTopicWith(within(t), "orders", node.TopicOptions{Partitions: 6}); err != nil {
 		t.Fatal(err)
 	}
 	return nodes
@@ -498,7 +498,7 @@ func TestRealConsumerSyncHolds(t *testing.T) {
 // Consumers share a channel's messages, and those of a consumer that is closed go to the others.
 func TestRealConsumersShare(t *testing.T) {
 	nodes := startNodes(t, 3)
-	if _, err := nodes[0].e.CreateTopicWith(within(t), "orders", engine.TopicOptions{Partitions: 3}); err != nil {
+	if _, err := nodes[0].e.CreateTopicWith(within(t), "orders", node.TopicOptions{Partitions: 3}); err != nil {
 		t.Fatal(err)
 	}
 	c := dialNodes(t, nodes)

@@ -16,10 +16,10 @@ import (
 
 	"penstock/batch"
 	"penstock/client"
-	"penstock/engine"
 	"penstock/internal/cluster"
 	"penstock/internal/cluster/kv/memory"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/porttest"
 	"penstock/internal/server/native"
 )
@@ -52,15 +52,15 @@ type realNode struct {
 	dir     string
 	address string // of the native port, for all lives
 	kv      *memory.Map
-	edit    []func(*engine.Options)
+	edit    []func(*node.Options)
 	lives   int
-	e       *engine.Engine
+	e       *node.Engine
 	s       *native.Server
 	served  chan error
 }
 
 // startNodes starts one node alone, or several as a cluster. edit changes the options of their engines.
-func startNodes(t testing.TB, n int, edit ...func(*engine.Options)) []*realNode {
+func startNodes(t testing.TB, n int, edit ...func(*node.Options)) []*realNode {
 	t.Helper()
 	var kv *memory.Map
 	if n > 1 {
@@ -87,7 +87,7 @@ func startNodes(t testing.TB, n int, edit ...func(*engine.Options)) []*realNode 
 
 func (m *realNode) start() {
 	m.lives++
-	o := engine.Options{DataPath: m.dir, NodeID: m.name, Logger: quiet}
+	o := node.Options{DataPath: m.dir, NodeID: m.name, Logger: quiet}
 	if m.kv != nil {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -96,7 +96,7 @@ func (m *realNode) start() {
 		}
 		store := cluster.New(m.kv.Store(fmt.Sprintf("%s.%d", m.name, m.lives)),
 			cluster.Options{LeaseTTL: time.Minute, ControllerTick: 50 * time.Millisecond, Logger: quiet})
-		o.Cluster = &engine.ClusterOptions{
+		o.Cluster = &node.ClusterOptions{
 			Store: store, Listener: ln,
 			Node: meta.Node{Host: "127.0.0.1", Peer: ln.Addr().String(), Native: m.address},
 		}
@@ -105,7 +105,7 @@ func (m *realNode) start() {
 		f(&o)
 	}
 	var err error
-	if m.e, err = engine.Open(context.Background(), o); err != nil {
+	if m.e, err = node.Open(context.Background(), o); err != nil {
 		m.t.Error(err)
 		return
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"penstock/client"
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/native"
 )
 
@@ -24,7 +24,7 @@ func exampleNode() (address string, stop func()) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	e, err := engine.Open(context.Background(), engine.Options{DataPath: dir, Logger: quiet})
+	e, err := node.Open(context.Background(), node.Options{DataPath: dir, Logger: quiet})
 	if err != nil {
 		log.Fatal(err)
 	}

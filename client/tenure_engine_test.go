@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"penstock/client"
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // namedProducer opens a producer of the topic orders with the name import, whose messages go to the partition that
@@ -127,7 +127,7 @@ func TestNameOfAProgramWhoseClockIsAhead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var p engine.Producer
+	var p node.Producer
 	eventually(t, "the name is opened", func() bool {
 		p, err = topic.HoldProducer(within(t), 1, "import", 1<<62)
 		return err == nil
@@ -141,7 +141,7 @@ func TestNameOfAProgramWhoseClockIsAhead(t *testing.T) {
 			t.Errorf("partition %s: %v", body, err)
 		}
 	}
-	if _, err := topic.HoldProducer(within(t), 1, "import", p.Tenure+1); !errors.Is(err, engine.ErrFenced) {
+	if _, err := topic.HoldProducer(within(t), 1, "import", p.Tenure+1); !errors.Is(err, node.ErrFenced) {
 		t.Errorf("the program before opens its name again: %v", err)
 	}
 }

@@ -9,12 +9,12 @@ import (
 	"testing"
 
 	"penstock/client"
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // A message beyond a limit of the node is refused, and the others that share its batch are stored.
 func TestRealNodeRefusesOnlyTheLarge(t *testing.T) {
-	nodes := startNodes(t, 1, func(o *engine.Options) { o.MaxMessageBytes, o.MaxHeaderBytes = 1000, 500 })
+	nodes := startNodes(t, 1, func(o *node.Options) { o.MaxMessageBytes, o.MaxHeaderBytes = 1000, 500 })
 	c := dialNodes(t, nodes)
 	p, err := c.Producer(within(t), "orders", client.ProducerOptions{})
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"penstock/client"
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 )
 
 // A program whose name finds no room at a partition is told so at once, and that nothing was stored.
 func TestRealNodeHasTooManyProducers(t *testing.T) {
-	nodes := startNodes(t, 1, func(*engine.Options) {})
+	nodes := startNodes(t, 1, func(*node.Options) {})
 	c := dialNodes(t, nodes)
 	topic, err := nodes[0].e.Topic(within(t), "orders")
 	if err != nil {

@@ -2,189 +2,78 @@ package engine
 
 import (
 	"context"
+	"sync"
+	"time"
 
-	"github.com/google/uuid"
-
-	"penstock/internal/node/base"
-	"penstock/internal/node/channel"
-	"penstock/internal/node/machine"
-	"penstock/internal/node/partition"
-	"penstock/internal/node/remote"
-	"penstock/replicate/wire"
-	"penstock/segment"
+	"penstock/internal/node"
 )
 
-// Channel is a cursor over a topic: it delivers every message at least once to one of its consumers. Topic.Channel
-// returns it; it needs no close. Its methods are safe for concurrent use, and concern the channel in all partitions of
-// the topic, on whatever nodes they are led, except Attach and AttachLeader. When the channel was deleted they return
-// ErrDeleted or ErrNoChannel; Topic.Channel then makes it anew.
-type Channel struct {
-	// The fields never change. local is this node's part of the channel; operations on the whole channel ask the leaders
-	// of all partitions (ask). Once local is shut it stays so, and Topic.Channel returns a Channel with another one. After
-	// a crash, recovery makes the channel from the fold of the control entries in the partitions' logs.
+// Channel is a cursor over all partitions of a topic. Each message goes to one of its consumers, and again until one
+// has finished it.
+type Channel struct{ c *node.Channel }
 
-	e         *Engine
-	t         *Topic
-	name      string
-	ephemeral bool
-	local     *channel.Channel
+// ConsumeOptions are the options of Consume; the zero value is ready.
+type ConsumeOptions struct {
+	// MaxInFlight is how many messages may be delivered and not finished. Those that no handler has yet wait in memory.
+	// (64)
+	MaxInFlight int
+	// MsgTimeout is how long a handler may take until its message is delivered again. (Options.MsgTimeout)
+	MsgTimeout time.Duration
+	// Workers is how many handlers run at a time. One keeps the order of each partition while nothing is requeued. (1)
+	Workers int
+	// RequeueDelay is the delay of the next delivery after a handler's error; negative: none. (1 s)
+	RequeueDelay time.Duration
 }
 
-func newChannel(t *Topic, name string) *Channel {
-	return handleOf(t, channel.New(t.e.channels, channelTopic{t}, name))
+// Delivery is a message on its way to a handler. Its bytes are valid until the handler returns.
+type Delivery struct {
+	ID        ID
+	Published time.Time
+	Attempts  int // deliveries so far, this one included
+	Body      []byte
+	Headers   []Header // in the order in which they were published
+
+	m *node.Message
 }
 
-func handleOf(t *Topic, local *channel.Channel) *Channel {
-	return &Channel{e: t.e, t: t, name: local.Name(), ephemeral: base.Ephemeral(local.Name()), local: local}
-}
+// Touch starts the timeout of the delivery anew. It returns ErrNotInFlight if the message was delivered again.
+func (d *Delivery) Touch() error { return d.m.Touch() }
 
 // Name returns the channel's name.
-func (c *Channel) Name() string { return c.name }
+func (c *Channel) Name() string { return c.c.Name() }
 
-// Topic returns the channel's topic.
-func (c *Channel) Topic() *Topic { return c.t }
-
-// create writes the channel into the log of every partition that this node leads, and returns when that is committed.
-// In each partition the channel begins to follow at the moment its creation is committed, so that it misses no message.
-// An ephemeral channel is in no log and begins at once. Topic.changing is held.
-func (c *Channel) create(ctx context.Context, o origin) error {
-	if c.ephemeral {
-		for _, pt := range c.t.partitions() {
-			if !pt.Serves() {
-				continue
-			}
-			pt.FollowUnlogged(c.local, c.name)
+// Consume calls handler for each message until ctx ends, and then returns nil. A nil from the handler finishes the
+// message; an error lets it come again. Messages of all partitions come, through failovers and moves. A message is
+// delivered at least once: its ID tells a program that it comes again.
+//
+// Consume waits for its handlers. It returns earlier, with ErrDeleted or ErrClosed, if the channel or the topic is
+// deleted or the engine closed.
+func (c *Channel) Consume(ctx context.Context, o ConsumeOptions, handler func(context.Context, *Delivery) error) error {
+	var free sync.Pool // a Delivery for each handler that runs
+	call := func(ctx context.Context, m *node.Message) error {
+		d, ok := free.Get().(*Delivery)
+		if !ok {
+			d = new(Delivery)
 		}
-		c.local.ApplyPosts()
-		return nil
+		defer free.Put(d)
+		d.ID, d.Published, d.Attempts, d.Body, d.m = ID(m.ID), m.Timestamp, int(m.Attempts), m.Body, m
+		d.Headers = headers(d.Headers[:0], m.Headers)
+		return handler(ctx, d)
 	}
-	err := c.t.writeControlsOf(ctx, func(pt *partition.Partition) ([]machine.Control, error) { return c.creation(pt, o) },
-		func(pt *partition.Partition) { pt.Follow(c.local, c.name) })
-	c.local.ApplyPosts()
-	return err
-}
-
-// restore makes the channels that are in the log of the first partition whose fold is known (WhyUnread). The channels
-// do not get partitions whose fold is unknown. A single node calls it in Open, before the committer starts, so it needs
-// no lock.
-func (t *Topic) restore() {
-	first := t.partitions()[0]
-	for _, pt := range t.partitions() {
-		if first.WhyUnread() != nil {
-			first = pt
-		}
+	if handler == nil {
+		call = nil
 	}
-	var names []string
-	paused := first.ReadChannels(func(cur *machine.Cursor) { names = append(names, cur.Name) })
-	for _, name := range names {
-		c := newChannel(t, name)
-		for _, pt := range t.partitions() {
-			if pt.WhyUnread() == nil {
-				pt.Follow(c.local, c.name)
-			}
-		}
-		t.channels[name] = c
-		c.local.ApplyPosts()
-	}
-	t.paused.Store(paused)
-	t.findIncomplete()
+	return c.c.Consume(ctx, node.ConsumeOptions{
+		MaxInFlight: o.MaxInFlight, MsgTimeout: o.MsgTimeout, Workers: o.Workers, RequeueDelay: o.RequeueDelay,
+	}, call)
 }
 
-// Pause stops deliveries; messages in flight can still be finished. When Pause returns nil, the pause is durable. It
-// returns ErrNoChannel if the channel does not exist any more. After an error the channel may be paused in some
-// partitions; Pause can be repeated. This holds for Unpause, Skip and Empty, too.
-func (c *Channel) Pause(ctx context.Context) error {
-	return c.ask(ctx, wire.Operation{Kind: wire.OpPauseChannel, Flag: true}, nil, nil)
-}
+// Pause stops deliveries to all consumers until Resume. What is published meanwhile is kept.
+func (c *Channel) Pause(ctx context.Context) error { return c.c.Pause(ctx) }
 
-// Unpause resumes deliveries. When Unpause returns nil, that is durable.
-func (c *Channel) Unpause(ctx context.Context) error {
-	return c.ask(ctx, wire.Operation{Kind: wire.OpPauseChannel, Flag: false}, nil, nil)
-}
+// Resume ends a Pause.
+func (c *Channel) Resume(ctx context.Context) error { return c.c.Unpause(ctx) }
 
-// Skip makes the channel confirm messages instead of delivering them, while on is set. When Skip returns nil, that is
-// durable.
-func (c *Channel) Skip(ctx context.Context, on bool) error {
-	return c.ask(ctx, wire.Operation{Kind: wire.OpSkipChannel, Flag: on}, nil, nil)
-}
-
-// Empty confirms all messages that the channel has now: unread, in flight and deferred. When Empty returns nil, that is
-// durable.
-func (c *Channel) Empty(ctx context.Context) error {
-	return c.ask(ctx, wire.Operation{Kind: wire.OpEmptyChannel}, nil, nil)
-}
-
-// newChannelNode returns the channel.Node, which the channels of this node share.
-func (e *Engine) newChannelNode() *channel.Node {
-	o := &e.opts
-	return channel.NewNode(channel.Config{
-		Host: e.host, Log: e.log, Clock: e.clock, Tasks: &e.wg, Stop: e.stop, Cluster: e.members.others(),
-		Limits: channel.Limits{
-			MaxConsumers: o.MaxConsumers, MaxRanges: o.MaxRanges, MaxDeferred: o.MaxDeferred,
-			MsgTimeout: o.MsgTimeout, MaxMsgTimeout: o.MaxMsgTimeout, MaxReqTimeout: o.MaxReqTimeout,
-			ConfirmInterval: o.ConfirmInterval, SweepInterval: o.RetentionInterval, ReadAheadBytes: o.ReadAheadBytes,
-			MaxDeliveriesAtOne: o.MaxDeliveriesAtOne, Latencies: o.Latencies,
-		},
-		Leased: e.members.Leased, Closing: e.isClosed, Context: e.members.context,
-	})
-}
-
-// channelTopic is a Topic as package channel sees it: see channel.Topic.
-type channelTopic struct{ t *Topic }
-
-var (
-	_ channel.Topic        = channelTopic{}
-	_ channel.Partition    = (*partition.Partition)(nil)
-	_ partition.Subscriber = (*channel.Channel)(nil)
-)
-
-func (s channelTopic) Name() string                      { return s.t.Name() }
-func (s channelTopic) ID() uuid.UUID                     { return s.t.shared.ID }
-func (s channelTopic) Count() int                        { return s.t.Partitions() }
-func (s channelTopic) Partition(n int) channel.Partition { return s.t.partitions()[n] }
-func (s channelTopic) ServesAny() bool                   { return s.t.servesAny() }
-
-func (s channelTopic) Unwatch(c *channel.Channel, n int) { s.t.partitions()[n].Unwatch(c) }
-
-// FenceMs implements channel.Topic. It returns 0 if no delivery of an earlier leader can be on its way any more.
-func (s channelTopic) FenceMs(n int, epoch segment.Epoch) int64 {
-	if epoch <= 1 || s.t.e.Level() < remote.HeldLevel || s.t.partitions()[n].FenceEnded(epoch) {
-		return 0 // no earlier leader; or the level in force has no deadlines; or all nodes have answered the fence
-	}
-	return remote.HoldMs
-}
-
-func (s channelTopic) Fence(n int, epoch segment.Epoch) {
-	pt := s.t.partitions()[n]
-	s.t.e.cluster.remotes.Fence(pt.Identity(), pt, epoch)
-}
-
-func (s channelTopic) WriteControls(ctx context.Context, controls []machine.Control) error {
-	return s.t.writeControls(ctx, controls, nil)
-}
-
-func (s channelTopic) OpenDeadLetters(ctx context.Context, name string) (
-	publish func(context.Context, []base.Outgoing) []error, err error,
-) {
-	to, err := s.t.e.deadLetterTopic(ctx, name, s.t.MadeBy())
-	if err != nil {
-		return nil, err
-	}
-	return to.publishEach, nil
-}
-
-// Unused deletes an ephemeral channel that has lost its last consumer, and an ephemeral topic with its last channel.
-func (s channelTopic) Unused(local *channel.Channel) {
-	t := s.t
-	t.mu.Lock()
-	if c := t.channels[local.Name()]; c != nil && c.local == local {
-		delete(t.channels, c.name)
-	}
-	t.mu.Unlock()
-	local.Shut(ErrDeleted)
-	t.unused()
-}
-
-func (s channelTopic) Reconfigured(local *channel.Channel) {
-	s.t.reconcileLater(reconcileAfter, handleOf(s.t, local))
-}
+// SeekTo lets the channel begin anew at a place: all messages from there on are delivered, also those that were
+// finished, and none before it.
+func (c *Channel) SeekTo(ctx context.Context, at From) error { return c.c.Seek(ctx, at.seek()) }

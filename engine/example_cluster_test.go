@@ -3,45 +3,13 @@ package engine_test
 import (
 	"context"
 	"fmt"
-	"io"
-	"log"
-	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
 
 	"penstock/engine"
-	"penstock/internal/cluster"
-	"penstock/internal/cluster/kv/memory"
-	"penstock/internal/meta"
 )
-
-// quiet is the log of the examples. A program would let the engine log.
-var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
-
-// openNode opens a node of a cluster, with its data below dir, which listens on loopback. Nodes on several machines
-// need ClusterOptions.Trust, and metadata that all of them reach: package internal/cluster/etcd instead of
-// internal/cluster/kv/memory.
-func openNode(ctx context.Context, dir, name string, metadata *memory.Map) *engine.Engine {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		log.Fatal(err)
-	}
-	e, err := engine.Open(ctx, engine.Options{
-		DataPath: filepath.Join(dir, name), NodeID: name, Logger: quiet,
-		Cluster: &engine.ClusterOptions{
-			Store:    cluster.New(metadata.Store(name), cluster.Options{Logger: quiet}),
-			Listener: listener,
-			Node:     meta.Node{Host: "127.0.0.1", Peer: listener.Addr().String()},
-		},
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	return e
-}
 
 // Three nodes in one program. Each partition is stored on all of them. A program that consumes at one node gets the
 // messages of all partitions, and goes on when a node leaves.
@@ -49,38 +17,34 @@ func Example_cluster() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	dir, err := os.MkdirTemp("", "example")
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	defer os.RemoveAll(dir)
-	metadata := memory.New(memory.Options{})
+	metadata := engine.NewMetadata()
 	defer metadata.Close()
-	a := openNode(ctx, dir, "a", metadata)
-	defer a.Close()
-	b := openNode(ctx, dir, "b", metadata)
-	defer b.Close()
-	c := openNode(ctx, dir, "c", metadata)
+	var nodes []*engine.Engine
+	for _, name := range []string{"a", "b", "c"} {
+		e, err := engine.Open(ctx, engine.Options{
+			Path: filepath.Join(dir, name), NodeID: name, Logger: quiet, Cluster: &engine.Cluster{Metadata: metadata},
+		})
+		check(err)
+		defer e.Close()
+		nodes = append(nodes, e)
+	}
 
-	topic, err := c.CreateTopicWith(ctx, "orders", engine.TopicOptions{Partitions: 6, Replicas: 3})
-	if err != nil {
-		log.Fatal(err)
-	}
-	here, err := a.Topic(ctx, "orders") // the same topic at another node
-	if err != nil {
-		log.Fatal(err)
-	}
+	topic, err := nodes[2].CreateTopic(ctx, "orders", engine.TopicOptions{Partitions: 6, Replicas: 3})
+	check(err)
+	here, err := nodes[0].Topic(ctx, "orders") // the same topic at another node
+	check(err)
 	kitchen, err := here.Channel(ctx, "kitchen")
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	var cooked atomic.Int64
-	first, all := make(chan struct{}), make(chan struct{})
+	half, all := make(chan struct{}), make(chan struct{})
 	ended := make(chan error, 1)
 	go func() {
-		ended <- kitchen.Consume(ctx, engine.ConsumeOptions{}, func(_ context.Context, m *engine.Message) error {
+		ended <- kitchen.Consume(ctx, engine.ConsumeOptions{}, func(context.Context, *engine.Delivery) error {
 			switch cooked.Add(1) {
 			case 60:
-				close(first)
+				close(half)
 			case 120:
 				close(all)
 			}
@@ -88,31 +52,22 @@ func Example_cluster() {
 		})
 	}()
 	for i := range 60 { // any node takes messages for any partition
-		if _, err := topic.Publish(ctx, fmt.Appendf(nil, "order %d", i)); err != nil {
-			log.Fatal(err)
-		}
+		_, err := topic.Publish(ctx, engine.Message{Body: fmt.Appendf(nil, "order %d", i)})
+		check(err)
 	}
-	<-first
+	<-half
 	fmt.Println("60 orders cooked by three nodes")
 
-	if err := c.Leave(ctx); err != nil { // the others take over what c leads
-		log.Fatal(err)
-	}
-	if err := c.Close(); err != nil {
-		log.Fatal(err)
-	}
+	check(nodes[2].Leave(ctx)) // the others take over what it leads
+	check(nodes[2].Close())
 	for i := range 60 {
-		m := engine.Outgoing{Key: fmt.Appendf(nil, "customer %d", i), Body: []byte("tea")}
-		if _, err := here.PublishMessage(ctx, m); err != nil {
-			log.Fatal(err)
-		}
+		_, err := here.Publish(ctx, engine.Message{Key: fmt.Appendf(nil, "customer %d", i), Body: []byte("tea")})
+		check(err)
 	}
 	<-all
 	fmt.Println("60 more by two")
 	cancel()
-	if err := <-ended; err != nil {
-		log.Fatal(err)
-	}
+	check(<-ended)
 	// Output:
 	// 60 orders cooked by three nodes
 	// 60 more by two

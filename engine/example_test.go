@@ -3,31 +3,37 @@ package engine_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"log"
+	"log/slog"
 	"os"
 	"time"
 
 	"penstock/engine"
 )
 
-// exampleEngine opens an engine in a temporary directory, which the returned function removes. A program would name a
+// quiet is the log of the examples. A program would let the engine log.
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+// check ends an example that cannot go on.
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// exampleTopic opens an engine in a temporary directory, which the returned function removes. A program would name a
 // lasting directory.
-func exampleEngine() (*engine.Engine, func()) {
+func exampleTopic(partitions int) (*engine.Topic, func()) {
 	dir, err := os.MkdirTemp("", "example")
-	if err != nil {
-		log.Fatal(err)
-	}
-	e, err := engine.Open(context.Background(), engine.Options{
-		DataPath: dir, Logger: quiet,
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	return e, func() {
-		if err := e.Close(); err != nil {
-			log.Print(err)
-		}
-		os.RemoveAll(dir)
+	check(err)
+	e, err := engine.Open(context.Background(), engine.Options{Path: dir, Partitions: partitions, Logger: quiet})
+	check(err)
+	topic, err := e.Topic(context.Background(), "orders")
+	check(err)
+	return topic, func() {
+		check(e.Close())
+		check(os.RemoveAll(dir))
 	}
 }
 
@@ -35,45 +41,28 @@ func exampleEngine() (*engine.Engine, func()) {
 func ExampleOpen() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "example")
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	defer os.RemoveAll(dir)
-	e, err := engine.Open(ctx, engine.Options{DataPath: dir, Logger: quiet})
-	if err != nil {
-		log.Fatal(err)
-	}
+	e, err := engine.Open(ctx, engine.Options{Path: dir, Logger: quiet})
+	check(err)
+	defer e.Close()
 	topic, err := e.Topic(ctx, "orders")
-	if err != nil {
-		log.Fatal(err)
-	}
-	id, err := topic.Publish(ctx, []byte("one large tea")) // when it returns, the message is on stable storage
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
+	id, err := topic.Publish(ctx, engine.Message{Body: []byte("one large tea")}) // on stable storage when it returns
+	check(err)
 	fmt.Println(id)
-	if err := e.Close(); err != nil {
-		log.Fatal(err)
-	}
 	// Output: 0000000000000000
 }
 
 // A batch is stored as a whole or not at all, in order, with consecutive ids.
 func ExampleTopic_PublishBatch() {
-	ctx := context.Background()
-	e, done := exampleEngine()
+	topic, done := exampleTopic(1)
 	defer done()
-	topic, err := e.Topic(ctx, "orders")
-	if err != nil {
-		log.Fatal(err)
-	}
-	bodies := [][]byte{[]byte("tea"), []byte("milk"), []byte("sugar")}
-	first, err := topic.PublishBatch(ctx, bodies)
-	if err != nil {
-		log.Fatal(err)
-	}
-	for i, b := range bodies {
-		fmt.Println(first+engine.ID(i), string(b))
+	batch := []engine.Message{{Body: []byte("tea")}, {Body: []byte("milk")}, {Body: []byte("sugar")}}
+	first, err := topic.PublishBatch(context.Background(), batch)
+	check(err)
+	for i, m := range batch {
+		fmt.Println(first+engine.ID(i), string(m.Body))
 	}
 	// Output:
 	// 0000000000000000 tea
@@ -83,117 +72,67 @@ func ExampleTopic_PublishBatch() {
 
 // PublishAsync keeps many messages on their way from one goroutine. The messages of one customer go to one partition.
 func ExampleTopic_PublishAsync() {
-	ctx := context.Background()
-	e, done := exampleEngine()
+	topic, done := exampleTopic(4)
 	defer done()
-	topic, err := e.CreateTopic(ctx, "orders", 4)
-	if err != nil {
-		log.Fatal(err)
-	}
 	const n = 1000
-	answers := make(chan error, n) // large enough: the callback must not block
+	answers := make(chan error, n) // large enough: the function must not block
 	for i := range n {
-		m := engine.Outgoing{
+		check(topic.PublishAsync(engine.Message{
 			Key:     fmt.Appendf(nil, "customer %d", i%10),
-			Headers: []engine.Header{{Key: []byte("type"), Value: []byte("order")}},
+			Headers: []engine.Header{{Name: []byte("type"), Value: []byte("order")}},
 			Body:    fmt.Appendf(nil, "order %d", i),
-		}
-		if err := topic.PublishAsync(m, func(_ engine.ID, err error) { answers <- err }); err != nil {
-			log.Fatal(err)
-		}
+		}, func(_ engine.ID, err error) { answers <- err }))
 	}
 	for range n {
-		if err := <-answers; err != nil {
-			log.Fatal(err)
-		}
+		check(<-answers)
 	}
 	fmt.Println(n, "messages are on stable storage")
 	// Output: 1000 messages are on stable storage
 }
 
-// A handler's nil confirms the message; an error makes it come again.
+// A handler's nil finishes the message; an error lets it come again.
 func ExampleChannel_Consume() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	e, done := exampleEngine()
+	topic, done := exampleTopic(1)
 	defer done()
-	topic, err := e.Topic(ctx, "orders")
-	if err != nil {
-		log.Fatal(err)
-	}
 	for _, body := range []string{"tea", "milk", "sugar"} {
-		if _, err := topic.Publish(ctx, []byte(body)); err != nil {
-			log.Fatal(err)
-		}
+		_, err := topic.Publish(ctx, engine.Message{Body: []byte(body)})
+		check(err)
 	}
 	kitchen, err := topic.Channel(ctx, "kitchen")
-	if err != nil {
-		log.Fatal(err)
-	}
-	err = kitchen.Consume(ctx, engine.ConsumeOptions{}, func(_ context.Context, m *engine.Message) error {
-		fmt.Println(m.ID, m.Attempts, string(m.Body))
-		if string(m.Body) == "sugar" {
+	check(err)
+	check(kitchen.Consume(ctx, engine.ConsumeOptions{}, func(_ context.Context, d *engine.Delivery) error {
+		fmt.Println(d.ID, d.Attempts, string(d.Body))
+		if string(d.Body) == "sugar" {
 			cancel()
 		}
 		return nil
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}))
 	// Output:
 	// 0000000000000000 1 tea
 	// 0000000000000001 1 milk
 	// 0000000000000002 1 sugar
 }
 
-// A program takes messages at its own pace, and works on several at a time. What it does not finish comes again.
-func ExampleChannel_Open() {
+// Read replays what is kept, whatever channels have finished.
+func ExampleTopic_Read() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	e, done := exampleEngine()
+	topic, done := exampleTopic(1)
 	defer done()
-	topic, err := e.Topic(ctx, "orders")
-	if err != nil {
-		log.Fatal(err)
+	for i := range 3 {
+		_, err := topic.Publish(ctx, engine.Message{Body: fmt.Appendf(nil, "order %d", i)})
+		check(err)
 	}
-	if _, err := topic.PublishBatch(ctx, [][]byte{[]byte("tea"), []byte("milk"), []byte("sugar")}); err != nil {
-		log.Fatal(err)
-	}
-	kitchen, err := topic.Channel(ctx, "kitchen")
-	if err != nil {
-		log.Fatal(err)
-	}
-	messages, err := kitchen.Open(ctx, engine.ConsumeOptions{MaxInFlight: 2})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer messages.Close()
-	var tea, milk engine.Message // each has memory for one message
-	for _, m := range []*engine.Message{&tea, &milk} {
-		if err := messages.Next(ctx, m); err != nil {
-			log.Fatal(err)
+	check(topic.Read(ctx, 0, engine.FromID(1), func(d *engine.Delivery) error {
+		fmt.Println(d.ID, string(d.Body))
+		if d.ID == 2 {
+			cancel()
 		}
-		fmt.Println(m.ID, m.Attempts, string(m.Body))
-	}
-	if err := tea.Requeue(0); err != nil { // again, please
-		log.Fatal(err)
-	}
-	if err := milk.Finish(); err != nil {
-		log.Fatal(err)
-	}
-	for range 2 {
-		m := &tea // its bytes are not needed any more
-		if err := messages.Next(ctx, m); err != nil {
-			log.Fatal(err)
-		}
-		fmt.Println(m.ID, m.Attempts, string(m.Body))
-		if err := m.Finish(); err != nil {
-			log.Fatal(err)
-		}
-	}
+		return nil
+	}))
 	// Output:
-	// 0000000000000000 1 tea
-	// 0000000000000001 1 milk
-	// 0000000000000000 2 tea
-	// 0000000000000002 1 sugar
+	// 0000000000000001 order 1
+	// 0000000000000002 order 2
 }

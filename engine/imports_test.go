@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// deps lists all packages that each package of the module is built from, by its path without internal/ in front. The go command is asked once, for all: one
-// takes as long.
+// deps lists all packages that each package of the module is built from, by its path without internal/ in front. The go
+// command is asked once, for all: one takes as long.
 func deps(t *testing.T) map[string][]string {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Deps " "}}`, module+"...").Output()
@@ -64,7 +64,7 @@ func onlyBelow(t *testing.T, all map[string][]string, pkg string, below, foreign
 func TestImportGraph(t *testing.T) {
 	t.Parallel()
 	all := deps(t)
-	engine := []string{
+	node := []string{
 		"descriptors",
 		"node/aside", "node/backup",
 		"node/base", "node/channel", "node/checkpoint", "node/machine", "node/datadir", "node/diskwatch",
@@ -80,16 +80,16 @@ func TestImportGraph(t *testing.T) {
 	for pkg, below := range map[string][]string{
 		"uring":              {},
 		"netio":              {"uring"},
-		"segment/aio":                 {"uring"},
-		"batch":                       {},
-		"segment":                     {"batch", "segment/aio"},
-		"clog":                        {"segment", "segment/aio"},
-		"netproto":                    {},
+		"segment/aio":        {"uring"},
+		"batch":              {},
+		"segment":            {"batch", "segment/aio"},
+		"clog":               {"segment", "segment/aio"},
+		"netproto":           {},
 		"server/native/wire": {"batch", "netproto"},
-		"client":                      {"batch", "server/native/wire", "netproto"},
-		"replicate":                   {"segment", "segment/aio"},
-		"replicate/wire":              {"node/machine", "replicate", "netproto", "segment", "segment/aio"},
-		"replicate/peer":              {"replicate", "netproto", "segment", "segment/aio"},
+		"client":             {"batch", "server/native/wire", "netproto"},
+		"replicate":          {"segment", "segment/aio"},
+		"replicate/wire":     {"node/machine", "replicate", "netproto", "segment", "segment/aio"},
+		"replicate/peer":     {"replicate", "netproto", "segment", "segment/aio"},
 		"meta":               {"replicate", "segment", "segment/aio"},
 		"node/machine":       {"segment", "segment/aio"},
 		"node/base":          {"node/machine", "meta", "replicate", "segment", "segment/aio"},
@@ -150,44 +150,45 @@ func TestImportGraph(t *testing.T) {
 			"node/base", "node/machine", "node/platform", "meta", "replicate", "replicate/wire", "replicate/peer",
 			"netproto", "segment", "segment/aio",
 		},
-		"engine": engine,
+		"node":   node,
+		"engine": append([]string{"node", "cluster", "cluster/kv", "cluster/kv/memory"}, node...),
 	} {
 		onlyBelow(t, all, pkg, below, foreign)
 	}
-	// Packages above or beside the engine: the protocols do not know the cluster, the cluster does not know the engine,
+	// Packages above or beside the node: the protocols do not know the cluster, the cluster does not know the node,
 	// and only one package knows etcd.
 	foreign = []string{"go.etcd.io/", "google.golang.org/grpc", "github.com/spf13/", "github.com/nsqio/", "testing"}
 	for pkg, below := range map[string][]string{
 		"server": append([]string{
-			"engine", "netio", "server/native", "server/native/wire", "server/auth", "server/lookup", "server/metrics", "server/audit",
-			"server/handshakes", "server/history", "server/listen", "server/web", "server/console",
+			"node", "netio", "server/native", "server/native/wire", "server/auth", "server/lookup", "server/metrics",
+			"server/audit", "server/handshakes", "server/history", "server/listen", "server/web", "server/console",
 			"descriptors", "shares",
-		}, engine...),
+		}, node...),
 		"server/metrics": append([]string{
-			"engine", "netio", "server/native", "server/native/wire", "server/auth", "server/audit", "server/handshakes",
+			"node", "netio", "server/native", "server/native/wire", "server/auth", "server/audit", "server/handshakes",
 			"server/web", "descriptors", "shares",
-		}, engine...),
+		}, node...),
 		"server/native": append([]string{
-			"engine", "netio", "server/native/wire", "server/auth", "descriptors",
-		}, engine...),
+			"node", "netio", "server/native/wire", "server/auth", "descriptors",
+		}, node...),
 		"server/auth": {},
 		"server/lookup": append([]string{
-			"engine", "server/audit", "server/listen", "server/web", "descriptors",
+			"node", "server/audit", "server/listen", "server/web", "descriptors",
 			"shares",
-		}, engine...),
-		"server/console":                 {},
+		}, node...),
+		"server/console": {},
 		"server/audit":   {},
-		"server/history": append([]string{"engine"}, engine...),
+		"server/history": append([]string{"node"}, node...),
 		"server/listen":  {"descriptors"},
-		"server/web":     append([]string{"engine", "server/audit", "shares"}, engine...),
-		"cluster":                 {"cluster/kv", "meta", "replicate", "segment", "segment/aio"},
+		"server/web":     append([]string{"node", "server/audit", "shares"}, node...),
+		"cluster":        {"cluster/kv", "meta", "replicate", "segment", "segment/aio"},
 		"cluster/admin": {
 			"cluster", "cluster/kv", "node/base", "node/machine", "node/health", "meta", "replicate", "segment",
 			"segment/aio",
 		},
 		"cluster/kv":      {},
 		"cluster/kv/file": {"cluster/kv", "cluster/kv/memory"},
-		"migrate":                  {},
+		"migrate":         {},
 		"load":            {"batch", "client", "server/native/wire", "netproto"},
 	} {
 		onlyBelow(t, all, pkg, below, foreign)

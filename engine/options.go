@@ -1,297 +1,109 @@
 package engine
 
 import (
-	"fmt"
+	"context"
 	"log/slog"
+	"net"
 	"time"
 
-	"penstock/batch"
-	"penstock/internal/node/base"
-	"penstock/internal/node/datadir"
-	"penstock/internal/node/flush"
-	"penstock/internal/node/health"
-	"penstock/internal/node/inbox"
-	"penstock/internal/node/machine"
-	"penstock/netproto"
-	"penstock/replicate"
-	"penstock/segment"
-	"penstock/segment/aio"
+	"penstock/internal/cluster"
+	"penstock/internal/cluster/kv"
+	"penstock/internal/cluster/kv/memory"
+	"penstock/internal/meta"
+	"penstock/internal/node"
+	"penstock/replicate/peer"
 )
 
-// Options configure an Engine. The zero value of a field selects its default. The field's comment ends with the default
-// in parentheses, or says what the zero value means. Open copies the struct.
+// Options configure an Engine. A zero field has the default that its comment gives in parentheses.
 type Options struct {
-	// DataPath is the data directory; it is created if it is missing. Required unless Disk is set. Open makes a relative
-	// path absolute, so the program may change its working directory afterwards.
-	DataPath string
-	IO       string   // how files are written: auto, uring or pwrite (auto)
-	Disk     aio.Disk // replaces DataPath; Close closes it. For simulations and tests
-	// Logger may be slow, and may use the engine: its lines go through a queue with a goroutine of its own. nil:
-	// slog.Default()
-	Logger  *slog.Logger
-	NodeID  string          // "": the stored one, or a new one. Open fails if the directory stores another one.
-	Cluster *ClusterOptions // nil: a single node
-	// LockWait is how long Open waits for another process to release the directory. A process that has just ended holds
-	// it for some time, until its last writes have landed: a program that is started again at once meets that. Negative:
-	// Open does not wait. (2 s)
-	LockWait time.Duration
+	Path    string       // the data directory; it is made if it is missing. Required
+	NodeID  string       // the node's name (the stored one, or a new one)
+	Logger  *slog.Logger // it may be slow, and may use the engine (slog.Default())
+	Cluster *Cluster     // nil: a single node
 
-	// MaxLevel is the highest feature level that this node claims to know; 0: NewestLevel. Tests of mixed clusters set
-	// a lower one.
-	MaxLevel int
+	BufferBytes     int64         // memory for commit groups and for reads of the newest messages (64 MiB)
+	MaxMessageBytes int           // body of one message (1 MiB)
+	MaxBatchBytes   int           // bodies of one PublishBatch; at most 15 MiB (6 MiB)
+	MsgTimeout      time.Duration // how long a delivery may stay unanswered before the message comes again (60 s)
+	PublishTimeout  time.Duration // how long a put may wait before it is stored, and in a cluster for its commit (5 s)
+	Partitions      int           // of the topics that Engine.Topic makes (1)
 
-	// Memory and files.
-
-	// BufferBytes is the size of the off-heap buffers, which hold commit groups and serve reads of the newest messages.
-	// At least 4 MiB. (64 MiB)
-	BufferBytes int64
-	// CommitFileBytes is the size of a commit log file, at least twice MaxBatchBytes. Files grow when the deferred
-	// messages and confirmed ranges of all channels take more than a quarter of one. (32 MiB)
-	CommitFileBytes int64
-	// CommitLiveBytes bounds the bytes of the commit log that recovery replays. At least twice CommitFileBytes. Three
-	// files are always allowed, even if they have grown. (256 MiB)
-	CommitLiveBytes int64
-	GroupsInFlight  int   // commit groups that are being written at once (2)
-	MinSegmentBytes int64 // size of a partition's first segment file (1 MiB)
-	MaxSegmentBytes int64 // size of its largest segment files (128 MiB)
-	// MaxOpenSegments is how many partitions may have segment files open. A file is open from its first write until it
-	// is synced; beyond this number, the files that were opened first are synced earlier. (2048)
-	MaxOpenSegments int
-	// MaxMappedSegments is how many segments may stay mapped into memory while nobody reads them. (16,384; Linux allows
-	// a process 65,530 mappings)
-	MaxMappedSegments int
-
-	// Retention removes whole segments, even if messages in them are not confirmed. The first three fields apply to
-	// topics whose own setting is 0 (TopicSettings).
-
-	RetentionBytes    int64         // stored bytes per partition; 0: no limit
-	RetentionCount    int           // stored messages per partition; 0: no limit
-	RetentionAge      time.Duration // age of stored messages; 0: no limit
-	RetentionInterval time.Duration // how often retention runs (5 s)
-
-	// Limits.
-
-	MaxMessageBytes int // body of one message; at most MaxBatchBytes (1 MiB)
-	MaxBatchBytes   int // bodies and record headers of one Put; at most 15 MiB (6 MiB)
-	MaxHeaderBytes  int // names and values of one message's headers (32 KiB, or MaxBatchBytes if that is less)
-	// MaxInflationRatio is by how much a compressed batch may grow when it is decompressed, beyond its first 64 KiB (256).
-	MaxInflationRatio int
-	// MaxInflatedBytes bounds what compressed batches above 64 KiB grow to while they are verified; a client may have a
-	// quarter. A batch waits for AdmitTimeout at most. (64 MiB)
-	MaxInflatedBytes  int64
-	MaxInboxBytes     int64 // puts that wait in one partition's inbox (32 MiB)
-	MaxNodeInboxBytes int64 // puts that wait in all inboxes; as much again may be on its way to other nodes (128 MiB)
-	MaxTopics         int   // topics that this node has (20000)
-	MaxPartitions     int   // partitions of all topics that this node lists, beyond which it makes no more (25000)
-	MaxChannels       int   // channels per topic (1000)
-	MaxConsumers      int   // consumers per channel; 0: no limit, as in nsqd
-	MaxRanges         int   // confirmed ranges per channel and partition (1<<18)
-	MaxDeferred       int   // deferred messages per channel and partition (1<<20)
-	// MaxStateBytes bounds the memory of the deferred messages and confirmed ranges of all partitions that this node
-	// has, as if it led them: about 300 bytes for each deferred message and channel. See ErrStateFull. (512 MiB)
-	MaxStateBytes int64
-	// TokenShare is how many percent of MaxTopics, MaxPartitions, MaxStateBytes and the state in a checkpoint the topics
-	// may take that were made for one token (TopicOptions.MadeBy), and of the disk, when nine tenths of what messages may
-	// use are used; 100: there are no shares. (50)
-	TokenShare int
-	// DefaultQuotaBytes is the quota of the topics that Engine.Topic makes, as publishing and subscribing do: the bytes
-	// of a partition that not all channels have confirmed (TopicSettings.QuotaBytes). 0: none.
-	DefaultQuotaBytes int64
-	// MaxHeapBytes is what the process may use besides BufferBytes. Open returns a MemoryError if what was stored needs
-	// more. 0: not known.
-	MaxHeapBytes  int64
-	MaxDefer      time.Duration // longest delay of a published message; at most 49 days (30 days)
-	MsgTimeout    time.Duration // in flight without FIN or TOUCH, then delivered again; a consumer may choose (60 s)
-	MaxMsgTimeout time.Duration // longest time in flight, whatever a consumer chooses or touches (15 m)
-	MaxReqTimeout time.Duration // longest delay of a requeue; longer ones are cut to it (1 h)
-	// PublishTimeout is the longest wait of a put that has no deadline of its own before it is stored. In a cluster it
-	// also bounds the wait for a commit (then ErrUnknown) and every operation that asks other nodes. A put that was sent
-	// to the leader on another node waits for its answer a second longer (forward.AnswerMargin). (5 s)
-	PublishTimeout time.Duration
-	ScrubInterval  time.Duration // how often all segments are read and verified; 0: never
-	// DiskPatience is how long no write may complete while some wait, before the disk counts as hung and this node
-	// hands its leaderships over. Negative: this node hands none over, and the disk counts as hung only when it counts
-	// as failed. (5 s)
-	DiskPatience    time.Duration
-	DiskFailedAfter time.Duration // how long no write may complete before the disk counts as failed (30 s)
-	// DiskProbeAfter is how long the disk may be idle before the engine probes it with a write. Negative: no probes.
-	// (10 s)
-	DiskProbeAfter time.Duration
-	// SlowCommit is how long a group of the commit log may take to become durable before it counts as slow. Slow groups
-	// are logged. (500 ms)
-	SlowCommit time.Duration
-	// AdmitTimeout is the longest wait of a put for room in an inbox. Negative: a put that finds no room is refused at
-	// once. (800 ms, because clients give up a socket write after 1 s)
-	AdmitTimeout       time.Duration
-	ConfirmInterval    time.Duration // longest that a confirmation waits to be written together with others (5 ms)
-	DefaultPartitions  int           // partitions of a new topic (1)
-	DisableAutoCreate  bool          // Engine.Topic and Topic.Channel return ErrAutoCreateOff instead of creating
-	ReadAheadBytes     int           // most bytes of a segment that one view pins (256 KiB)
-	MaxDeliveriesAtOne int           // messages that a channel delivers before other callers can take its lock (4096)
-
-	// Latencies returns a new recorder for a channel. It is called once for each channel that this node makes, when the
-	// recorder is needed first, with the channel's lock held: it must not block, or that channel's consumers wait. The
-	// recorder gets the time from publish to Finish of each message whose partition this node leads; ChannelStats has it.
-	// nil: nothing is measured.
-	Latencies func() LatencyRecorder
-
-	// Startup is told what Open is doing and how far it has come. nil: nobody asks.
-	Startup *health.Startup
-
-	// Certificates returns the files of certificates that the program uses, for the health of the node. It must not
-	// block, and any goroutine may call it. nil: none.
-	Certificates func() []health.Certificate
-
-	// unknownKind is a kind of control entry that this process treats as unknown, as if a newer version had written it.
-	// Tests set it.
-	unknownKind machine.ControlKind
-	markAfter   time.Duration // 0: the constant markAfter. Tests set another
-	// 0: the constant ephemeralGrace. Tests set another
-	ephemeralGrace time.Duration
-	beforeRun      func()           // nil: nothing. Tests delay the commit log's goroutine with it, as a scheduler may
-	wall           func() time.Time // nil: wallNow. Tests set it
-	// groundByHand makes only tests look at the engine's ground.
-	groundByHand bool
+	// Retention removes whole segments of the oldest messages of a partition, even if they were not consumed.
+	RetentionBytes int64         // stored bytes (no limit)
+	RetentionAge   time.Duration // (no limit)
 }
 
-const (
-	// MaxPartitions is the most partitions of a topic, 65536: an ID has 16 bits for the partition.
-	MaxPartitions = datadir.MaxPartitions
-	// MaxReplicas is the most replicas of a partition.
-	MaxReplicas = replicate.MaxReplicaCount
-	// markAfter is how long the commit log is idle before it marks its last group as durable. Once the mark is durable,
-	// recovery reports damage to that group as damage, and does not take it for a torn write.
-	markAfter = 20 * time.Millisecond
-	// maxDefer is the longest possible Options.MaxDefer: a record stores the delay as 32 bits of milliseconds.
-	maxDefer = 49 * 24 * time.Hour
-)
-
-// Check returns an ErrOptions if the options contradict each other: what Open would say of them. It touches nothing.
-func (o Options) Check() error { return o.setDefaults() }
-
-// setDefaults replaces zero values by the defaults, and returns an ErrOptions if the options contradict each other.
-func (o *Options) setDefaults() error {
-	def := func(p *int64, v int64) {
-		if *p == 0 {
-			*p = v
-		}
-	}
-	defInt := func(p *int, v int) {
-		if *p == 0 {
-			*p = v
-		}
-	}
-	defDur := func(p *time.Duration, v time.Duration) {
-		if *p == 0 {
-			*p = v
-		}
-	}
-	defDur(&o.markAfter, markAfter)
-	defDur(&o.ephemeralGrace, ephemeralGrace)
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
-	if o.IO == "" {
-		o.IO = string(aio.ModeAuto)
-	}
-	defInt(&o.MaxLevel, NewestLevel)
-	def(&o.BufferBytes, 64<<20)
-	def(&o.CommitFileBytes, 32<<20)
-	def(&o.CommitLiveBytes, 256<<20)
-	defInt(&o.GroupsInFlight, 2)
-	def(&o.MinSegmentBytes, 1<<20)
-	def(&o.MaxSegmentBytes, 128<<20)
-	defInt(&o.MaxOpenSegments, flush.DefaultMaxOpenSegments)
-	defInt(&o.MaxMappedSegments, segment.DefaultMaxMappings)
-	defDur(&o.LockWait, aio.ExitTime)
-	defDur(&o.RetentionInterval, 5*time.Second)
-	defInt(&o.MaxMessageBytes, 1<<20)
-	defInt(&o.MaxBatchBytes, 6<<20)
-	defInt(&o.MaxHeaderBytes, min(32<<10, o.MaxBatchBytes))
-	defInt(&o.MaxInflationRatio, batch.MaxInflationRatio)
-	def(&o.MaxInflatedBytes, inbox.DefaultMaxInflatedBytes)
-	def(&o.MaxInboxBytes, 32<<20)
-	def(&o.MaxNodeInboxBytes, 128<<20)
-	defInt(&o.MaxTopics, 20000)
-	defInt(&o.MaxPartitions, 25000)
-	defInt(&o.MaxChannels, 1000)
-	defInt(&o.MaxRanges, 1<<18)
-	defInt(&o.MaxDeferred, 1<<20)
-	def(&o.MaxStateBytes, 512<<20)
-	defInt(&o.TokenShare, 50)
-	defDur(&o.MaxDefer, 30*24*time.Hour)
-	defDur(&o.MsgTimeout, 60*time.Second)
-	defDur(&o.MaxMsgTimeout, 15*time.Minute)
-	defDur(&o.MaxReqTimeout, time.Hour)
-	defDur(&o.PublishTimeout, 5*time.Second)
-	defDur(&o.DiskPatience, 5*time.Second)
-	defDur(&o.DiskFailedAfter, 30*time.Second)
-	defDur(&o.DiskProbeAfter, machine.DiskProbeIdleNs)
-	defDur(&o.SlowCommit, 500*time.Millisecond)
-	defDur(&o.AdmitTimeout, 800*time.Millisecond)
-	defDur(&o.ConfirmInterval, 5*time.Millisecond)
-	defInt(&o.DefaultPartitions, 1)
-	defInt(&o.ReadAheadBytes, 256<<10)
-	defInt(&o.MaxDeliveriesAtOne, 4096)
-	return o.check()
+// Cluster makes an Engine a node of a cluster.
+type Cluster struct {
+	Metadata Metadata // the same for all nodes
+	Listen   string   // where other nodes connect: a host that they reach, and a port (127.0.0.1:0)
 }
 
-// workBytes is more than an engine maps outside the Go heap besides BufferBytes until it serves: buffers for staging,
-// for checks and for new files, and stacks of threads.
-const workBytes = 32 << 20
-
-// checkMemory returns an error if the system would refuse the memory that Open maps. Open would find that out in places
-// where nothing can be returned.
-func (o *Options) checkMemory() error {
-	if err := aio.CheckMemory(o.BufferBytes + workBytes); err != nil {
-		return fmt.Errorf("engine: %w: nothing was opened. Lower BufferBytes (buffer-bytes), which is %d MiB, or raise the "+
-			"limit of this process (ulimit -v) or of the system (vm.overcommit_memory)", err, o.BufferBytes>>20)
-	}
-	return nil
+// TopicOptions are what a new topic gets.
+type TopicOptions struct {
+	Partitions int // 1 to 65536 (Options.Partitions)
+	// Replicas is how many nodes store each partition. A cluster that has fewer live nodes refuses (3, or as many as are
+	// alive; 1 on a single node)
+	Replicas int
 }
 
-func (o *Options) check() error {
-	switch {
-	case o.DataPath == "" && o.Disk == nil:
-		return fmt.Errorf("%w: Options.DataPath is empty: name the data directory", ErrOptions)
-	case !netproto.ValidNodeID(o.NodeID):
-		return fmt.Errorf("%w: Options.NodeID is %q; it can be at most %d printable ASCII characters without blanks",
-			ErrOptions, o.NodeID, netproto.MaxNodeIDBytes)
-	case o.MaxLevel < datadir.FirstLevel || o.MaxLevel > NewestLevel:
-		return fmt.Errorf("%w: MaxLevel is %d; this version knows %d to %d",
-			ErrOptions, o.MaxLevel, datadir.FirstLevel, NewestLevel)
-	case o.BufferBytes < 4*inbox.GroupBytes:
-		return fmt.Errorf("%w: BufferBytes is %d; it must be at least %d", ErrOptions, o.BufferBytes, 4*inbox.GroupBytes)
-	case o.MaxBatchBytes > 15<<20:
-		return fmt.Errorf("%w: MaxBatchBytes is %d; a batch can be at most 15 MiB", ErrOptions, o.MaxBatchBytes)
-	case o.MaxMessageBytes > o.MaxBatchBytes:
-		return fmt.Errorf("%w: MaxMessageBytes (%d) is larger than MaxBatchBytes (%d)",
-			ErrOptions, o.MaxMessageBytes, o.MaxBatchBytes)
-	case o.MaxInflationRatio < 1 || o.MaxInflatedBytes < 1:
-		return fmt.Errorf("%w: MaxInflationRatio (%d) or MaxInflatedBytes (%d) is negative; leave it 0 for the default",
-			ErrOptions, o.MaxInflationRatio, o.MaxInflatedBytes)
-	case o.MaxHeaderBytes < 1 || o.MaxHeaderBytes > o.MaxBatchBytes:
-		return fmt.Errorf("%w: MaxHeaderBytes is %d; it must be 1 to MaxBatchBytes (%d)",
-			ErrOptions, o.MaxHeaderBytes, o.MaxBatchBytes)
-	case o.MsgTimeout < base.MinMsgTimeout:
-		return fmt.Errorf("%w: MsgTimeout is %v; it is at least %v", ErrOptions, o.MsgTimeout, base.MinMsgTimeout)
-	case o.MaxMsgTimeout < base.MinMsgTimeout || o.MaxMsgTimeout > base.MaxMaxMsgTimeout:
-		return fmt.Errorf("%w: MaxMsgTimeout is %v; it is %v to %v", ErrOptions, o.MaxMsgTimeout, base.MinMsgTimeout,
-			base.MaxMaxMsgTimeout)
-	case o.TokenShare < 1 || o.TokenShare > 100:
-		return fmt.Errorf("%w: TokenShare is %d; it is 1 to 100 percent", ErrOptions, o.TokenShare)
-	case o.DefaultQuotaBytes < 0:
-		return fmt.Errorf("%w: DefaultQuotaBytes is %d; it is 0 or more", ErrOptions, o.DefaultQuotaBytes)
-	case o.MaxDefer > maxDefer:
-		return fmt.Errorf("%w: MaxDefer is %v; a message can wait for at most %v", ErrOptions, o.MaxDefer, maxDefer)
-	case o.DefaultPartitions < 1 || o.DefaultPartitions > MaxPartitions:
-		return fmt.Errorf("%w: DefaultPartitions is %d; a topic has 1 to %d", ErrOptions, o.DefaultPartitions, MaxPartitions)
-	case o.CommitLiveBytes < 2*o.CommitFileBytes:
-		return fmt.Errorf("%w: CommitLiveBytes (%d) must hold at least two files of CommitFileBytes (%d)",
-			ErrOptions, o.CommitLiveBytes, o.CommitFileBytes)
-	case int64(o.MaxBatchBytes) > o.CommitFileBytes/2:
-		return fmt.Errorf("%w: CommitFileBytes (%d) must be at least twice MaxBatchBytes (%d)",
-			ErrOptions, o.CommitFileBytes, o.MaxBatchBytes)
+// Metadata is where the nodes of a cluster agree on topics, leaders and who is alive. NewMetadata and package
+// engine/etcd make one. Close ends it, after all nodes that use it.
+type Metadata interface {
+	Store(ctx context.Context, node string) (kv.Store, error) // the metadata, as a node sees it
+	Trust() peer.Trust                                        // what nodes prove to each other
+	Close()
+}
+
+// NewMetadata returns metadata in the memory of this process, for a cluster that lives in one program. They end with
+// the program, and its data directories then belong to no cluster any more. Its nodes prove nothing to each other: they
+// must listen on loopback.
+func NewMetadata() Metadata { return inMemory{memory.New(memory.Options{})} }
+
+type inMemory struct{ *memory.Map }
+
+// Store implements Metadata.
+func (m inMemory) Store(_ context.Context, node string) (kv.Store, error) {
+	return m.Map.Store(node), nil
+}
+
+// Trust implements Metadata.
+func (m inMemory) Trust() peer.Trust { return peer.Trust{} }
+
+// node returns the options for package node, and a function that undoes what was begun.
+func (o *Options) node(ctx context.Context) (node.Options, func(), error) {
+	all := node.Options{
+		DataPath: o.Path, NodeID: o.NodeID, Logger: o.Logger, BufferBytes: o.BufferBytes,
+		MaxMessageBytes: o.MaxMessageBytes, MaxBatchBytes: o.MaxBatchBytes, MsgTimeout: o.MsgTimeout,
+		PublishTimeout: o.PublishTimeout, DefaultPartitions: o.Partitions, RetentionBytes: o.RetentionBytes,
+		RetentionAge: o.RetentionAge,
 	}
-	return nil
+	if err := all.Check(); err != nil || o.Cluster == nil {
+		return all, func() {}, err
+	}
+	address := o.Cluster.Listen
+	if address == "" {
+		address = "127.0.0.1:0"
+	}
+	store, err := o.Cluster.Metadata.Store(ctx, o.NodeID)
+	if err != nil {
+		return all, nil, err
+	}
+	ln, err := net.Listen("tcp", address)
+	if err != nil {
+		_ = store.Close()
+		return all, nil, err
+	}
+	host, _, _ := net.SplitHostPort(ln.Addr().String())
+	logger := o.Logger
+	if logger == nil {
+		logger = slog.Default()
+	}
+	all.Cluster = &node.ClusterOptions{
+		Store:    cluster.New(store, cluster.Options{Logger: logger}),
+		Listener: ln, Trust: o.Cluster.Metadata.Trust(),
+		Node:            meta.Node{Host: host, Peer: ln.Addr().String()},
+		PreferredLeader: cluster.PreferredLeader,
+	}
+	return all, func() { _, _ = ln.Close(), store.Close() }, nil
 }

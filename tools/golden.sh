@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Writes the golden data directories of engine/testdata/golden: those of level 1 by the last version before feature
+# Writes the golden data directories of internal/node/testdata/golden: those of level 1 by the last version before feature
 # levels, those of the levels 2 to 4 by the last version of each, those of level 5 by this tree. They are kept as they
-# were written: run it only for a level that has none yet (LEVELS=5), or when the filling (engine/golden_make_test.go)
+# were written: run it only for a level that has none yet (LEVELS=5), or when the filling (internal/node/golden_make_test.go)
 # has changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -9,7 +9,7 @@ out=$PWD/engine/testdata/golden
 mkdir -p "$out"
 old=$(mktemp -d)
 trap 'rm -rf "$old"' EXIT
-make() { (cd "$1" && go test -tags golden ./engine -run TestMakeGolden -count=1 -golden-out "$out" -golden-name "$2"); }
+make() { (cd "$1" && go test -tags golden ./internal/node -run TestMakeGolden -count=1 -golden-out "$out" -golden-name "$2"); }
 for level in ${LEVELS:-1 2 3 4 5}; do
 	case $level in
 	1) commit=0462a0b ;;
@@ -23,7 +23,7 @@ for level in ${LEVELS:-1 2 3 4 5}; do
 	esac
 	mkdir "$old/$level"
 	git archive "$commit" | tar -x -C "$old/$level"
-	cp engine/golden_world_test.go engine/golden_make_test.go "$old/$level/engine/"
+	cp internal/node/golden_world_test.go internal/node/golden_make_test.go "$old/$level/engine/"
 	make "$old/$level" "level$level"
 done
 ls -l "$out"

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"penstock/client"
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/native"
 )
 
@@ -26,7 +26,7 @@ func startNode() (address string, stop func()) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	e, err := engine.Open(context.Background(), engine.Options{DataPath: dir, Logger: quiet})
+	e, err := node.Open(context.Background(), node.Options{DataPath: dir, Logger: quiet})
 	if err != nil {
 		log.Fatal(err)
 	}

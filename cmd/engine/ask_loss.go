@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 )
 
@@ -126,12 +126,12 @@ func (o *operator) channelSeekLoses(ctx context.Context, args []string) (string,
 }
 
 func (o *operator) redriveSays(ctx context.Context, args []string) (string, error) {
-	var s engine.ChannelSettings
+	var s node.ChannelSettings
 	if err := o.client.Get(ctx, "/channel/settings", of(args[0], args[1]), &s); err != nil {
 		return "", err
 	}
 	topic := cmp.Or(s.DeadLetter, args[0]+machine.DeadLetterSuffix)
-	waits, err := o.channelOf(ctx, []string{topic, engine.RedriveChannel})
+	waits, err := o.channelOf(ctx, []string{topic, node.RedriveChannel})
 	if err != nil {
 		return "", err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/node/backup"
 )
 
@@ -58,19 +58,19 @@ func (o *operator) backup(ctx context.Context, to string, rate int64) error {
 	if rate == 0 {
 		rate = -1
 	}
-	status := new(engine.BackupStatus)
+	status := new(node.BackupStatus)
 	q := url.Values{"dir": {to}, "rate": {strconv.FormatInt(rate, 10)}}
 	if err := o.client.Post(ctx, "/backup", q, nil, status); err != nil {
 		return err
 	}
 	began := status.Began
-	for status.State == engine.BackupRunning {
+	for status.State == node.BackupRunning {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("interrupted; the node goes on with the backup into %s", to)
 		case <-time.After(backupPoll):
 		}
-		*status = engine.BackupStatus{}
+		*status = node.BackupStatus{}
 		if err := o.client.Get(ctx, "/backup", nil, status); err != nil {
 			return fmt.Errorf("the node began the backup into %s, and now: %w; %s", to, err, incomplete(to))
 		}
@@ -78,7 +78,7 @@ func (o *operator) backup(ctx context.Context, to string, rate int64) error {
 	switch {
 	case !status.Began.Equal(began):
 		return errors.New("the node was restarted, or began another backup: " + incomplete(to))
-	case status.State == engine.BackupFailed:
+	case status.State == node.BackupFailed:
 		return errors.New(status.Error)
 	}
 	unseen := o.lookAt(to, status)
@@ -99,7 +99,7 @@ func (o *operator) backup(ctx context.Context, to string, rate int64) error {
 // lookAt looks at a backup that a node of this machine has made, and returns an error if it is not there: the node may
 // see other files under that path than we do. What the user of the command may not read, and a node of another machine,
 // says nothing.
-func (o *operator) lookAt(to string, status *engine.BackupStatus) error {
+func (o *operator) lookAt(to string, status *node.BackupStatus) error {
 	if !o.client.Here() {
 		return nil
 	}
@@ -160,7 +160,7 @@ func (o *operator) copyStopped(ctx context.Context, from, etcdDir, to string) er
 			return nil
 		},
 	}
-	if err := backup.Copy(from, to, m, engine.NewestLevel, unlimited); err != nil {
+	if err := backup.Copy(from, to, m, node.NewestLevel, unlimited); err != nil {
 		return &exitError{exitData, err}
 	}
 	said := lacking(m)

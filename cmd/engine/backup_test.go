@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
 	"penstock/internal/load"
+	"penstock/internal/node"
 	"penstock/internal/patience"
 )
 
@@ -53,8 +53,8 @@ func TestBackupRestore(t *testing.T) {
 	}()
 	to := filepath.Join(t.TempDir(), "backup")
 	code, out, errs := command("backup", to, "--http-address", p.http, "--json")
-	var status engine.BackupStatus
-	if err := json.Unmarshal([]byte(out), &status); code != 0 || err != nil || status.State != engine.BackupDone {
+	var status node.BackupStatus
+	if err := json.Unmarshal([]byte(out), &status); code != 0 || err != nil || status.State != node.BackupDone {
 		t.Fatalf("exit %d, %v: %s%s", code, err, out, errs)
 	}
 	if code, _, errs := command("backup", to, "--http-address", p.http); code != exitUsage ||
@@ -195,7 +195,7 @@ func TestBackupOntoAFullDisk(t *testing.T) {
 	to = filepath.Join(large, "backup")
 	began := time.Now()
 	o := execute(t, "backup", to, "--rate", "40MiB", "--http-address", p.http, "--json")
-	var status engine.BackupStatus
+	var status node.BackupStatus
 	must(t, json.Unmarshal([]byte(o.stdout), &status))
 	if o.code != 0 || status.LinkedBytes != 0 || status.CopiedBytes < 100<<20 {
 		t.Fatalf("%+v", o)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server"
 )
 
@@ -173,7 +173,7 @@ func (o *operator) channelListCommand() *cobra.Command {
 func (o *operator) channelSettingsCommand() *cobra.Command {
 	return o.action("settings TOPIC CHANNEL", "Show a channel's settings", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
-			var set engine.ChannelSettings
+			var set node.ChannelSettings
 			if err := o.client.Get(ctx, "/channel/settings", of(args[0], args[1]), &set); err != nil {
 				return err
 			}
@@ -228,8 +228,8 @@ func must1(err error) {
 func (o *operator) peekFlags(cmd *cobra.Command) (ask func(q url.Values) url.Values) {
 	var from string
 	var count, partition int
-	cmd.Flags().IntVar(&count, "count", engine.DefaultListCount,
-		fmt.Sprintf("maximum number of messages to show, 1 to %d", engine.MaxListCount))
+	cmd.Flags().IntVar(&count, "count", node.DefaultListCount,
+		fmt.Sprintf("maximum number of messages to show, 1 to %d", node.MaxListCount))
 	cmd.Flags().IntVar(&partition, "partition", -1, "show only this partition; -1 means all")
 	cmd.Flags().StringVar(&from, "from", "",
 		"first message to show: its id or, with --partition, its number in the partition")
@@ -268,7 +268,7 @@ func (o *operator) peek(ctx context.Context, path string, q url.Values) error {
 
 // waitingCommand makes the command pending or deferred. when is the column that distinguishes them in the output.
 func (o *operator) waitingCommand(what, short, when string) *cobra.Command {
-	count := engine.DefaultListCount
+	count := node.DefaultListCount
 	cmd := o.action(what+" TOPIC CHANNEL", short, cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
 		q := of(args[0], args[1])
 		q.Set("count", strconv.Itoa(count))
@@ -282,7 +282,7 @@ func (o *operator) waitingCommand(what, short, when string) *cobra.Command {
 		return printWaiting(o.out, &list, when)
 	})
 	cmd.Flags().IntVar(&count, "count", count,
-		fmt.Sprintf("maximum number of messages to show, 1 to %d", engine.MaxListCount))
+		fmt.Sprintf("maximum number of messages to show, 1 to %d", node.MaxListCount))
 	return cmd
 }
 
@@ -296,7 +296,7 @@ func (o *operator) redriveCommand() *cobra.Command {
 			total := 0
 			for most == 0 || total < most {
 				q := of(args[0], args[1])
-				ask := engine.MaxListCount
+				ask := node.MaxListCount
 				if most > 0 {
 					ask = min(ask, most-total)
 				}

@@ -48,7 +48,7 @@ type topicNumbers struct {
 	// DelaysRefused: partitions that refuse delayed messages now.
 	DelaysRefused int              `json:"delays_refused"`
 	ReadOnly      int              `json:"read_only_partitions"`     // that store nothing new
-	MadeBy        string           `json:"made_by"`                  // see engine.Topic.MadeBy
+	MadeBy        string           `json:"made_by"`                  // see node.Topic.MadeBy
 	Failed        bool             `json:"stores_nothing,omitempty"` // a node that serves some of it stores nothing more
 	Channels      []channelNumbers `json:"channels,omitempty"`
 }
@@ -64,7 +64,7 @@ type channelNumbers struct {
 	TimeoutCount  uint64 `json:"timeout_count"`
 	ClientCount   int    `json:"client_count"` // at the leader that has the most
 	Paused        bool   `json:"paused"`
-	// The others are those of engine.ChannelStats.
+	// The others are those of node.ChannelStats.
 	OutboxCount    int    `json:"outbox_count"`
 	AsideCount     int    `json:"aside_count"`
 	AsideWhy       string `json:"aside_why"`
@@ -74,7 +74,7 @@ type channelNumbers struct {
 	SkippedCount   uint64 `json:"skipped_count"`
 	Starved        bool   `json:"starved"`
 	Skipping       bool   `json:"skipping"`
-	SkippingSince  string `json:"skipping_since,omitempty"` // RFC 3339, see engine.ChannelStats
+	SkippingSince  string `json:"skipping_since,omitempty"` // RFC 3339, see node.ChannelStats
 	SkippedBefore  bool   `json:"skipped_before"`
 }
 

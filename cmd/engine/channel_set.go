@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 )
 
@@ -37,7 +37,7 @@ func (o *operator) channelSetCommand() *cobra.Command {
 			if !anyOwn(cmd) {
 				return &exitError{exitUsage, errors.New("say what to set; see engine channel set --help")}
 			}
-			var s engine.ChannelSettings
+			var s node.ChannelSettings
 			q := of(args[0], args[1])
 			if err := o.client.Get(ctx, "/channel/settings", q, &s); err != nil {
 				return err
@@ -85,10 +85,10 @@ func (o *operator) channelSetCommand() *cobra.Command {
 }
 
 // apply changes s according to the flags that were given.
-func (f *channelFlags) apply(set *pflag.FlagSet, stdin io.Reader, s *engine.ChannelSettings) error {
+func (f *channelFlags) apply(set *pflag.FlagSet, stdin io.Reader, s *node.ChannelSettings) error {
 	if set.Changed("file") {
 		version := s.Version // the version of the current settings, in case the file has none
-		*s = engine.ChannelSettings{}
+		*s = node.ChannelSettings{}
 		if err := readSettingsFile(f.file, stdin, s); err != nil {
 			return err
 		}
@@ -195,7 +195,7 @@ func ruleText(r *machine.Rule) string {
 	return r.Header
 }
 
-func (o *operator) showChannelSettings(s *engine.ChannelSettings) error {
+func (o *operator) showChannelSettings(s *node.ChannelSettings) error {
 	if o.asJSON {
 		return printJSON(o.out, s)
 	}

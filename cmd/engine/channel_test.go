@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 	"penstock/internal/server"
 )
@@ -162,7 +162,7 @@ func TestSettingsCommands(t *testing.T) {
 	if got := rows(out); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("set prints\n%s", out)
 	}
-	var s engine.ChannelSettings
+	var s node.ChannelSettings
 	must(t, json.Unmarshal([]byte(steer(t, "channel", "set", "orders", "billing", "--no-filter", "--max-in-flight", "9",
 		"--json")), &s))
 	if s.Version != 2 || s.MaxInFlight != 9 || s.MaxAttempts != 5 || s.Order != machine.OrderKey ||

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/patience"
 	"penstock/internal/server"
 )
@@ -139,10 +139,10 @@ func lookOnACluster(t *testing.T, nodes []string, at func(i int, args ...string)
 // other. The settings are stored in etcd and in the log.
 func changeSettingsOnACluster(t *testing.T, nodes []string, at func(i int, args ...string) string) {
 	t.Helper()
-	var cs engine.ChannelSettings
+	var cs node.ChannelSettings
 	must(t, json.Unmarshal([]byte(at(2, "channel", "set", "orders", "billing", "--max-attempts", "5", "--json")), &cs))
 	must(t, json.Unmarshal([]byte(at(0, "channel", "set", "orders", "billing", "--order", "key", "--json")), &cs))
-	if cs.Version != 2 || cs.MaxAttempts != 5 || cs.Order != engine.OrderKey {
+	if cs.Version != 2 || cs.MaxAttempts != 5 || cs.Order != node.OrderKey {
 		t.Errorf("channel set prints %+v", cs)
 	}
 	var ts topicSettings

@@ -6,13 +6,13 @@ import (
 	"reflect"
 	"testing"
 
-	"penstock/engine"
 	"penstock/internal/cluster/admin"
+	"penstock/internal/node"
 )
 
 // Every fault that a node counts is one line of engine cluster status. A node without faults has no line.
 func TestFaultsTable(t *testing.T) {
-	all := engine.StorageStats{
+	all := node.StorageStats{
 		Failed: true, DiskFull: true, DiskState: "hung", SkippingSince: "2026-01-31T12:00:00Z", SkippedBefore: true,
 	}
 	v := reflect.ValueOf(&all).Elem()
@@ -33,7 +33,7 @@ func TestFaultsTable(t *testing.T) {
 	for _, f := range all.Faults() {
 		st.Nodes[0].Faults = append(st.Nodes[0].Faults, admin.Fault(f))
 	}
-	for _, s := range []engine.StorageStats{
+	for _, s := range []node.StorageStats{
 		{DiskState: "good", ClockAheadMs: 10}, {DiskState: "slow", ClockAheadMs: -3_600_000},
 	} {
 		n := &st.Nodes[1]

@@ -9,17 +9,17 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/engine"
 	"penstock/internal/cluster/admin"
+	"penstock/internal/node"
 )
 
 // verifiedPartition is the result of verifying one partition.
 type verifiedPartition struct {
-	Topic     string              `json:"topic"`
-	Partition uint32              `json:"partition"`
-	Bytes     int64               `json:"bytes"`
-	Nodes     []string            `json:"nodes"`
-	Found     []engine.Difference `json:"found"`
+	Topic     string            `json:"topic"`
+	Partition uint32            `json:"partition"`
+	Bytes     int64             `json:"bytes"`
+	Nodes     []string          `json:"nodes"`
+	Found     []node.Difference `json:"found"`
 }
 
 // verification is what the command prints as JSON when it ends. After an error it has the partitions that were compared
@@ -81,9 +81,9 @@ func (o *operator) verifyAll(ctx context.Context, all *admin.Topics, done *verif
 }
 
 func (o *operator) verifyPartition(ctx context.Context, topic string, partition uint32) (*verifiedPartition, error) {
-	v := &verifiedPartition{Topic: topic, Partition: partition, Found: []engine.Difference{}}
+	v := &verifiedPartition{Topic: topic, Partition: partition, Found: []node.Difference{}}
 	for at := int64(0); ; {
-		step := new(engine.Verified)
+		step := new(node.Verified)
 		if err := o.client.Post(ctx, "/cluster/verify", nil, &admin.Verify{
 			Topic: topic, Partition: &partition, At: at,
 		}, step); err != nil {

@@ -27,7 +27,7 @@ func (s *setting) env() string { return envPrefix + strings.ToUpper(s.key()) }
 // config is the table of settings with the source of each value. In order of precedence the sources are flag,
 // environment, file and default.
 type config struct {
-	node     *node
+	node     *options
 	settings []*setting
 	source   map[string]string
 	flags    map[string]*flagValue
@@ -56,7 +56,7 @@ func (f *flagValue) String() string { return f.preset }
 
 // newConfig returns the table with every setting at its default, and adds its flags to fs.
 func newConfig(fs *pflag.FlagSet) *config {
-	n := new(node)
+	n := new(options)
 	c := &config{node: n, settings: settings(n), source: map[string]string{}, flags: map[string]*flagValue{}}
 	for _, s := range c.settings {
 		if err := s.value.Set(s.preset); err != nil {

@@ -18,9 +18,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/cmd/engine/internal/client"
-	"penstock/engine"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/jsonbody"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 )
 
@@ -52,8 +52,8 @@ type topicDefinition struct {
 }
 
 type channelDefinition struct {
-	Name     string                  `json:"name"`
-	Settings *engine.ChannelSettings `json:"settings,omitempty"`
+	Name     string                `json:"name"`
+	Settings *node.ChannelSettings `json:"settings,omitempty"`
 }
 
 // change is one step from what there is to what a document says.
@@ -182,7 +182,7 @@ func (o *operator) definitions(ctx context.Context) (*definitions, error) {
 			if strings.HasSuffix(c.Name, ephemeralSuffix) {
 				continue
 			}
-			set := new(engine.ChannelSettings)
+			set := new(node.ChannelSettings)
 			if err := o.client.Get(ctx, "/channel/settings", of(t.Name, c.Name), set); err != nil {
 				return nil, err
 			}
@@ -267,14 +267,14 @@ func (d *definitions) check() error {
 	for i := range d.Topics {
 		t := &d.Topics[i]
 		switch {
-		case !engine.ValidTopicName(t.Name) || strings.HasSuffix(t.Name, ephemeralSuffix):
+		case !node.ValidTopicName(t.Name) || strings.HasSuffix(t.Name, ephemeralSuffix):
 			return fmt.Errorf("%q cannot name a topic in definitions; nothing was changed", t.Name)
 		case topics[t.Name]:
 			return fmt.Errorf("topic %s is defined twice; nothing was changed", t.Name)
-		case t.Replicas < 0 || t.Replicas > engine.MaxReplicas:
+		case t.Replicas < 0 || t.Replicas > node.MaxReplicas:
 			return fmt.Errorf("topic %s cannot have %d replicas: it can have 1 to %d; nothing was changed", t.Name, t.Replicas,
-				engine.MaxReplicas)
-		case t.Partitions < 0 || t.Partitions > engine.MaxPartitions:
+				node.MaxReplicas)
+		case t.Partitions < 0 || t.Partitions > node.MaxPartitions:
 			return fmt.Errorf("topic %s cannot have %d partitions; nothing was changed", t.Name, t.Partitions)
 		}
 		topics[t.Name] = true
@@ -286,7 +286,7 @@ func (d *definitions) check() error {
 		channels := map[string]bool{}
 		for _, c := range t.Channels {
 			switch {
-			case !engine.ValidChannelName(c.Name) || strings.HasSuffix(c.Name, ephemeralSuffix):
+			case !node.ValidChannelName(c.Name) || strings.HasSuffix(c.Name, ephemeralSuffix):
 				return fmt.Errorf("%q cannot name a channel of topic %s in definitions; nothing was changed", c.Name, t.Name)
 			case channels[c.Name]:
 				return fmt.Errorf("channel %s of topic %s is defined twice; nothing was changed", c.Name, t.Name)
@@ -367,7 +367,7 @@ func replicasFit(h, w *topicDefinition, nodes int) error {
 	return nil
 }
 
-// limitsFit says why channels of a cluster's topic cannot have the limits that w wants; see engine.Channel.Configure.
+// limitsFit says why channels of a cluster's topic cannot have the limits that w wants; see node.Channel.Configure.
 func limitsFit(h, w *topicDefinition, nodes int) error {
 	partitions := max(h.Partitions, w.Partitions)
 	for _, c := range w.Channels {
@@ -432,7 +432,7 @@ func deadLetters(is, want *definitions) map[string]bool {
 // channelChanges returns the changes of a topic's channels. dead says that the topic may have dead letters: then the
 // channel from which they are sent back stays.
 func channelChanges(h, w *topicDefinition, prune, dead bool) (out []definitionChange) {
-	had := map[string]*engine.ChannelSettings{}
+	had := map[string]*node.ChannelSettings{}
 	for i := range h.Channels {
 		had[h.Channels[i].Name] = h.Channels[i].Settings
 	}
@@ -441,7 +441,7 @@ func channelChanges(h, w *topicDefinition, prune, dead bool) (out []definitionCh
 		set, exists := had[c.Name]
 		if !exists {
 			out = append(out, definitionChange{Action: "create-channel", Topic: w.Name, Channel: c.Name, channel: c})
-			set = new(engine.ChannelSettings)
+			set = new(node.ChannelSettings)
 		}
 		if c.Settings != nil {
 			if detail := fieldDiff(set, c.Settings); detail != "" {
@@ -454,7 +454,7 @@ func channelChanges(h, w *topicDefinition, prune, dead bool) (out []definitionCh
 	}
 	for i := range h.Channels {
 		name := h.Channels[i].Name
-		if _, left := had[name]; left && prune && !(dead && name == engine.RedriveChannel) {
+		if _, left := had[name]; left && prune && !(dead && name == node.RedriveChannel) {
 			out = append(out, definitionChange{
 				Action: "delete-channel", Topic: w.Name, Channel: name, Detail: "with its backlog",
 			})

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/engine"
 	"penstock/internal/cluster/admin"
+	"penstock/internal/node"
 )
 
 // applied is what `definitions apply --json` prints.
@@ -155,7 +155,7 @@ func (o *operator) applyOne(ctx context.Context, c *definitionChange) error {
 	case "create-channel":
 		return o.client.Post(ctx, "/channel/create", q, nil, nil)
 	case "set-channel":
-		var now engine.ChannelSettings
+		var now node.ChannelSettings
 		if err := o.client.Get(ctx, "/channel/settings", q, &now); err != nil {
 			return err
 		}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/patience"
 )
 
@@ -263,7 +263,7 @@ func countOfThreeNodes(t *testing.T, nodes map[string]devNode, at func(i int, ar
 // also those of the settings that it has no more, and their channels from which letters are sent back.
 func TestPruneKeepsDeadLetters(t *testing.T) {
 	channel := func(name string, attempts uint16, dead string) channelDefinition {
-		return channelDefinition{name, &engine.ChannelSettings{MaxAttempts: attempts, DeadLetter: dead}}
+		return channelDefinition{name, &node.ChannelSettings{MaxAttempts: attempts, DeadLetter: dead}}
 	}
 	topic := func(name string, channels ...channelDefinition) topicDefinition {
 		return topicDefinition{Name: name, Settings: new(topicSettings), Channels: channels}
@@ -299,7 +299,7 @@ func TestPruneKeepsDeadLetters(t *testing.T) {
 // way round.
 func TestDefinitionsRaiseLimitsBeforePartitions(t *testing.T) {
 	topic := func(n int) *definitions {
-		c := channelDefinition{Name: "c", Settings: &engine.ChannelSettings{MaxInFlight: uint32(n)}}
+		c := channelDefinition{Name: "c", Settings: &node.ChannelSettings{MaxInFlight: uint32(n)}}
 		return &definitions{nodes: 3, Topics: []topicDefinition{{
 			Name: "t", Partitions: n, Settings: new(topicSettings), Channels: []channelDefinition{c},
 		}}}

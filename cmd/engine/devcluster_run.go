@@ -124,7 +124,7 @@ func (d *devCluster) start(n *devNode) (*exec.Cmd, error) {
 }
 
 // keep runs one node until ctx ends, or until the node ends and is not to be started again. It calls ready when the
-// node is ready for the first time. It returns an error if the node ends without ever having been ready.
+// options is ready for the first time. It returns an error if the node ends without ever having been ready.
 func (d *devCluster) keep(ctx context.Context, n *devNode, ready func()) error {
 	pause, wasReady := devFirstPause, false
 	for {

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"penstock/engine"
 	"penstock/internal/migrate"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 )
 
@@ -24,17 +24,17 @@ const (
 )
 
 // dirTarget imports into the data directory of a stopped node.
-type dirTarget struct{ e *engine.Engine }
+type dirTarget struct{ e *node.Engine }
 
 func openDirTarget(ctx context.Context, dir string, largest int, logTo io.Writer) (*dirTarget, error) {
-	o := engine.Options{
+	o := node.Options{
 		DataPath: dir, LockWait: time.Second, MaxMsgTimeout: importHoldTime,
 		Logger: slog.New(slog.NewTextHandler(logTo, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	if largest > 1<<20 {
 		o.MaxMessageBytes, o.MaxBatchBytes = largest, maxImportBatchBytes
 	}
-	e, err := engine.Open(ctx, o)
+	e, err := node.Open(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -74,22 +74,22 @@ func (d *dirTarget) CreateChannel(ctx context.Context, topic, channel string) er
 	return err
 }
 
-func (d *dirTarget) topic(name string) (*engine.Topic, error) {
+func (d *dirTarget) topic(name string) (*node.Topic, error) {
 	t, ok := d.e.LookupTopic(name)
 	if !ok {
-		return nil, engine.ErrNoTopic
+		return nil, node.ErrNoTopic
 	}
 	return t, nil
 }
 
-func (d *dirTarget) channel(topic, channel string) (*engine.Channel, error) {
+func (d *dirTarget) channel(topic, channel string) (*node.Channel, error) {
 	t, err := d.topic(topic)
 	if err != nil {
 		return nil, err
 	}
 	c, ok := t.LookupChannel(channel)
 	if !ok {
-		return nil, engine.ErrNoChannel
+		return nil, node.ErrNoChannel
 	}
 	return c, nil
 }
@@ -158,7 +158,7 @@ func (d *dirTarget) drain(ctx context.Context, topic, channel string, last uint6
 		return err
 	}
 	s := &drainSink{last: last, drop: drop, turn: make(chan struct{}, 1)}
-	k, err := c.Attach(engine.ConsumerOptions{MsgTimeout: importHoldTime}, s)
+	k, err := c.Attach(node.ConsumerOptions{MsgTimeout: importHoldTime}, s)
 	if err != nil {
 		return err
 	}
@@ -215,7 +215,7 @@ type drainSink struct {
 	closed error
 }
 
-func (s *drainSink) Deliver(m *engine.Delivery) bool {
+func (s *drainSink) Deliver(m *node.Delivery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if id := uint64(m.ID); id <= s.last && s.drop(id) {

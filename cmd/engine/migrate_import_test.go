@@ -19,8 +19,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
 	"penstock/internal/migrate"
+	"penstock/internal/node"
 )
 
 // nsqdDir extracts the data directory of a real nsqd; see internal/migrate/testdata/make.sh.
@@ -79,7 +79,7 @@ func cleanBacklogs() backlogs {
 // Every message must arrive with attempts 1, since the import's own deliveries do not count.
 func contents(t *testing.T, dir string) (got backlogs, paused []string) {
 	t.Helper()
-	e, err := engine.Open(t.Context(), engine.Options{DataPath: dir, Logger: slog.New(slog.DiscardHandler)})
+	e, err := node.Open(t.Context(), node.Options{DataPath: dir, Logger: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	defer func() { must(t, e.Close()) }()
 	got = backlogs{}
@@ -113,7 +113,7 @@ func contents(t *testing.T, dir string) (got backlogs, paused []string) {
 	return got, paused
 }
 
-func take(t *testing.T, c *engine.Channel, n int) (bodies []string) {
+func take(t *testing.T, c *node.Channel, n int) (bodies []string) {
 	t.Helper()
 	if n == 0 {
 		return nil
@@ -121,7 +121,7 @@ func take(t *testing.T, c *engine.Channel, n int) (bodies []string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	var mu sync.Mutex
-	must(t, c.Consume(ctx, engine.ConsumeOptions{MaxInFlight: 100}, func(_ context.Context, m *engine.Message) error {
+	must(t, c.Consume(ctx, node.ConsumeOptions{MaxInFlight: 100}, func(_ context.Context, m *node.Message) error {
 		mu.Lock()
 		defer mu.Unlock()
 		bodies = append(bodies, string(m.Body))
@@ -311,7 +311,7 @@ func TestImportAfterKill(t *testing.T) {
 // Several nsqds with the same topic are imported into one directory, which may have messages and channels of its own.
 func TestImportIntoExisting(t *testing.T) {
 	to := t.TempDir()
-	e, err := engine.Open(t.Context(), engine.Options{DataPath: to, Logger: slog.New(slog.DiscardHandler)})
+	e, err := node.Open(t.Context(), node.Options{DataPath: to, Logger: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	topic, err := e.Topic(t.Context(), "orders")
 	must(t, err)

@@ -18,7 +18,7 @@ import (
 
 	nodes "penstock/client"
 	"penstock/cmd/engine/internal/client"
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/netproto"
 )
 
@@ -63,9 +63,9 @@ func checkNamed(partition int, topic string, channel ...string) error {
 	switch {
 	case partition < -1:
 		return &exitError{exitUsage, fmt.Errorf("--partition is %d, and partitions count from 0", partition)}
-	case !engine.ValidTopicName(topic):
+	case !node.ValidTopicName(topic):
 		return &exitError{exitUsage, fmt.Errorf("%q is not the name of a topic", topic)}
-	case len(channel) > 0 && !engine.ValidChannelName(channel[0]):
+	case len(channel) > 0 && !node.ValidChannelName(channel[0]):
 		return &exitError{exitUsage, fmt.Errorf("%q is not the name of a channel", channel[0])}
 	}
 	return nil

@@ -16,9 +16,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	"penstock/engine"
 	"penstock/internal/cluster"
 	"penstock/internal/cluster/etcd"
+	"penstock/internal/node"
 	"penstock/internal/node/backup"
 	"penstock/internal/node/datadir"
 )
@@ -58,12 +58,12 @@ type rebuilder struct {
 
 // rebuildNode is one of the named directories.
 type rebuildNode struct {
-	*engine.Stopped
+	*node.Stopped
 	etcd   string          // the directory of its etcd
 	export *cluster.Export // its newest metadata; nil: it has none
 	source string          // of export, in words
 	noEtcd string          // why its etcd says nothing, if that is odd
-	copies []engine.StoppedCopy
+	copies []node.StoppedCopy
 	odd    string // what is wrong with its commit log
 }
 
@@ -110,7 +110,7 @@ func (r *rebuilder) run(ctx context.Context, paths []string) (err error) {
 func (r *rebuilder) open(ctx context.Context, paths []string) (nodes []*rebuildNode, err error) {
 	for _, path := range paths {
 		path = filepath.Clean(path)
-		s, err := engine.OpenStopped(path)
+		s, err := node.OpenStopped(path)
 		if err != nil {
 			return nodes, err
 		}

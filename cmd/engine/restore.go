@@ -115,7 +115,7 @@ func keyPrefix(name string) string {
 }
 
 // seed begins the metadata store of a cluster anew, if the data directory says so, and notes that it did.
-func (c *clusterSettings) seed(ctx context.Context, n *node, o *etcd.MemberOptions, log *slog.Logger) error {
+func (c *clusterSettings) seed(ctx context.Context, n *options, o *etcd.MemberOptions, log *slog.Logger) error {
 	name := filepath.Join(n.engine.DataPath, cluster.SeedFile)
 	data, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -151,7 +151,7 @@ func (c *clusterSettings) seed(ctx context.Context, n *node, o *etcd.MemberOptio
 }
 
 // checkRestored returns an error if the metadata were rebuilt without regard to this node's data directory.
-func (c *clusterSettings) checkRestored(ctx context.Context, n *node, s kv.Store) error {
+func (c *clusterSettings) checkRestored(ctx context.Context, n *options, s kv.Store) error {
 	entries, _, err := s.List(ctx, keyPrefix(c.name)+"restored")
 	if err != nil {
 		return err
@@ -160,7 +160,7 @@ func (c *clusterSettings) checkRestored(ctx context.Context, n *node, s kv.Store
 }
 
 // checkMark compares the data directory with the row of the store that says how the metadata were rebuilt.
-func (c *clusterSettings) checkMark(n *node, entries []kv.Entry) error {
+func (c *clusterSettings) checkMark(n *options, entries []kv.Entry) error {
 	var m cluster.Mark
 	if err := readSealed(filepath.Join(n.engine.DataPath, cluster.MarkFile), &m); err != nil {
 		return fmt.Errorf("the node does not start, and its data is untouched: %w", err)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // flipMessage damages the first message in a segment that has this text, below dir.
@@ -33,7 +33,7 @@ func flipMessage(t *testing.T, dir, text string) {
 // missing, and restores the rest of it when it is told to.
 func TestRestoreAcceptsLoss(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
-	e, err := engine.Open(t.Context(), engine.Options{
+	e, err := node.Open(t.Context(), node.Options{
 		DataPath: dir, Logger: slog.New(slog.DiscardHandler), BufferBytes: 4 << 20, CommitFileBytes: 256 << 10,
 		CommitLiveBytes: 1 << 20, MinSegmentBytes: 16 << 10, MaxSegmentBytes: 64 << 10,
 		MaxMessageBytes: 16 << 10, MaxBatchBytes: 64 << 10,

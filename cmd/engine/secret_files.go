@@ -18,7 +18,7 @@ func exposed(s *setting) error {
 }
 
 // readSecretFiles reads the files of those secrets that have one, into etcdPassword and authServers.
-func (n *node) readSecretFiles() (err error) {
+func (n *options) readSecretFiles() (err error) {
 	c, o := &n.cluster, &n.offers
 	if c.etcdPasswordFile != "" {
 		if c.etcdPassword != "" {
@@ -33,7 +33,7 @@ func (n *node) readSecretFiles() (err error) {
 }
 
 // etcdPasswordNow returns what is in the file of the password now.
-func (n *node) etcdPasswordNow() (string, error) {
+func (n *options) etcdPasswordNow() (string, error) {
 	name := n.cluster.etcdPasswordFile
 	lines, err := n.secretLines(name, "etcd-password-file")
 	switch {
@@ -46,7 +46,7 @@ func (n *node) etcdPasswordNow() (string, error) {
 }
 
 // authServers returns the addresses of the auth servers: those of the setting, and those that are in the file now.
-func (n *node) authServers() (all []string, err error) {
+func (n *options) authServers() (all []string, err error) {
 	o := &n.offers
 	if o.authAddresses != "" {
 		all = strings.Split(o.authAddresses, ",")
@@ -65,7 +65,7 @@ func (n *node) authServers() (all []string, err error) {
 }
 
 // secretLines returns the lines of a file that only its owner and group may read, see readable-secrets.
-func (n *node) secretLines(name, setting string) ([]string, error) {
+func (n *options) secretLines(name, setting string) ([]string, error) {
 	text, err := auth.ReadPrivate(name, maxSecretFileBytes, n.nsq.Auth.ReadableFiles)
 	if err != nil {
 		return nil, fmt.Errorf("the file of %s cannot be used: %w", setting, err)

@@ -173,7 +173,7 @@ func secretsStayInside(t *testing.T, way string) {
 		var all []string
 		for _, path := range paths(t, heading) {
 			if path == "/config/{option}" {
-				for _, s := range settings(new(node)) {
+				for _, s := range settings(new(options)) {
 					all = append(all, "/config/"+s.key())
 				}
 				continue
@@ -243,7 +243,7 @@ func TestAllSecretsArePrivate(t *testing.T) {
 	dir := t.TempDir()
 	secret := filepath.Join(dir, "secret")
 	must(t, os.WriteFile(secret, []byte(strings.Repeat("s3cret-", 8)), 0o600))
-	all := (&node{
+	all := (&options{
 		nsq:    server.Options{TLS: server.TLSOptions{KeyFile: secret}, Auth: auth.Options{File: secret}},
 		offers: offers{authFile: secret},
 		cluster: clusterSettings{
@@ -265,7 +265,7 @@ func TestAllSecretsArePrivate(t *testing.T) {
 			if strings.Contains(o.stderr, "s3cret") {
 				t.Errorf("%s: %s", f.setting, o.stderr)
 			}
-			n := new(node)
+			n := new(options)
 			if err := n.readCredentials(f.set, []credentialFile{f}, nil, nil); err == nil ||
 				!strings.Contains(err.Error(), want) {
 				t.Errorf("%s of mode %o is read again: %v", f.setting, mode, err)
@@ -315,7 +315,7 @@ func TestSecretFiles(t *testing.T) {
 	o = execute(t, append([]string{"serve", "--data-path", filepath.Join(dir, "data-mounted")}, strings.Fields(
 		mounted+write("changed", "s3cret", 0o446))...)...)
 	o.check(t, exitUsage, "may be changed by everybody on this machine (mode 0446)")
-	n := new(node)
+	n := new(options)
 	n.cluster.etcdPassword, n.cluster.etcdPasswordFile = "a", write("one", "b", 0o600)
 	if err := n.readSecretFiles(); err == nil || !strings.Contains(err.Error(), "give only one") {
 		t.Error(err)

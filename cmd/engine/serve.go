@@ -18,7 +18,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/node/health"
 	"penstock/internal/server"
 )
@@ -86,7 +86,7 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // installed before recovery: a SIGHUP during recovery must not end the node
 
-	if err := engine.CheckDirectory(n.engine.DataPath); err != nil {
+	if err := node.CheckDirectory(n.engine.DataPath); err != nil {
 		return &exitError{exitData, err} // checked before the embedded etcd is started there
 	}
 	startup, certs := new(health.Startup), certificatesOf(files, logger)
@@ -102,12 +102,12 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	defer part.close(logger)
 	watched := n.watchCredentials(files, certs, part, logger)
 	defer watched.lookOn(hangups, certs)()
-	options, err := joinable(ctx, n, part, logger)
+	joined, err := joinable(ctx, n, part, logger)
 	if err != nil {
 		front.Close()
 		return err
 	}
-	n.engine.Cluster = options
+	n.engine.Cluster = joined
 	e, err := openEngine(ctx, n)
 	if err != nil {
 		front.Close()
@@ -168,18 +168,18 @@ func (c *config) judge(logger *slog.Logger, level *slog.LevelVar) (err error) {
 }
 
 // openEngine opens the data directory. The error says with which exit code the process ends.
-func openEngine(ctx context.Context, n *node) (*engine.Engine, error) {
+func openEngine(ctx context.Context, n *options) (*node.Engine, error) {
 	o := n.engine
 	if o.LockWait == 0 {
 		o.LockWait = -1 // 0 is the engine's default
 	}
-	e, err := engine.Open(ctx, o)
+	e, err := node.Open(ctx, o)
 	switch {
-	case errors.Is(err, engine.ErrOptions):
+	case errors.Is(err, node.ErrOptions):
 		return nil, &exitError{exitUsage, err}
-	case errors.As(err, new(*engine.MemoryError)):
+	case errors.As(err, new(*node.MemoryError)):
 		return nil, &exitError{exitMemory, err}
-	case errors.Is(err, engine.ErrForgotten):
+	case errors.Is(err, node.ErrForgotten):
 		return nil, &exitError{exitForgot, fmt.Errorf("%w --data-path %s", err, n.engine.DataPath)}
 	case err != nil:
 		return nil, &exitError{exitData, err}
@@ -198,7 +198,7 @@ func logReady(logger *slog.Logger, srv *server.Server, dataPath string) {
 // openFront tries all addresses of the node before anything is made in its data directory (O13), and answers the probes
 // from then on. A directory that exists may belong to a process that is ending: then its addresses are waited for as
 // long as its lock.
-func openFront(n *node, startup *health.Startup) (*server.Front, error) {
+func openFront(n *options, startup *health.Startup) (*server.Front, error) {
 	o := n.nsq
 	o.Logger = n.engine.Logger
 	var wait time.Duration
@@ -258,7 +258,7 @@ func (c *config) checkOptions(logger *slog.Logger, level *slog.LevelVar) error {
 }
 
 func listen(
-	e *engine.Engine, c *config, part *clusterPart, logger *slog.Logger, level *slog.LevelVar,
+	e *node.Engine, c *config, part *clusterPart, logger *slog.Logger, level *slog.LevelVar,
 	reload func() []server.CredentialFile,
 ) (*server.Server, error) {
 	o := c.nsqOptions(logger, level)
@@ -273,7 +273,7 @@ func listen(
 
 // stop hands over leaderships, answers pending commands, closes the connections, and then closes the engine. Killing
 // the process at any point of this loses nothing that was answered OK.
-func stop(logger *slog.Logger, n *node, srv *server.Server, e *engine.Engine, serveErr error) error {
+func stop(logger *slog.Logger, n *options, srv *server.Server, e *node.Engine, serveErr error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), n.shutdownTimeout)
 	defer cancel()
 	leaving, cancelLeave := context.WithTimeout(ctx, n.leaveTimeout())
@@ -316,7 +316,7 @@ func newLogger(w io.Writer, format, level string, v *slog.LevelVar) *slog.Logger
 
 // listenFailure gives a failure to listen its exit code: the cause is either an address, or a setting or a file that a
 // setting names.
-func (n *node) listenFailure(err error) error {
+func (n *options) listenFailure(err error) error {
 	if op := new(net.OpError); errors.As(err, &op) {
 		return &exitError{exitAddress, n.addressError(err)}
 	}
@@ -331,7 +331,7 @@ var addressFlags = map[string]string{
 }
 
 // addressFlag names the flag that sets the address of which the error is.
-func (n *node) addressFlag(err error) string {
+func (n *options) addressFlag(err error) string {
 	var failed *server.ListenFailure
 	if n.addressNames == "" && errors.As(err, &failed) {
 		return addressFlags[failed.What]
@@ -340,7 +340,7 @@ func (n *node) addressFlag(err error) string {
 }
 
 // addressError turns a listener's error into a sentence for the operator.
-func (n *node) addressError(err error) error {
+func (n *options) addressError(err error) error {
 	var op *net.OpError
 	if !errors.As(err, &op) || op.Addr == nil {
 		return err

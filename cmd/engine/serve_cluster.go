@@ -16,13 +16,13 @@ import (
 	"sync"
 	"time"
 
-	"penstock/engine"
 	"penstock/internal/cluster"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/cluster/etcd"
 	"penstock/internal/cluster/kv"
 	"penstock/internal/cluster/trust"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/node/health"
 	"penstock/internal/server"
 	"penstock/netproto"
@@ -171,7 +171,7 @@ func (c *clusterSettings) addresses(self string) []string {
 }
 
 // anew is the command that sets the files of this node's etcd aside.
-func (c *clusterSettings) anew(n *node) string {
+func (c *clusterSettings) anew(n *options) string {
 	command := "engine rebuild-cluster --rejoin " + n.engine.DataPath
 	if c.etcdDataPath != "" {
 		command += " --etcd-data-path " + n.engine.NodeID + "=" + c.etcdDataPath
@@ -192,7 +192,7 @@ func (c *clusterSettings) etcdListens(v etcd.Voter) (peer, client string) {
 	return cmp.Or(c.etcdPeer, peer), cmp.Or(c.etcdClient, client)
 }
 
-func (n *node) leaveTimeout() time.Duration { return n.cluster.leaveTimeout }
+func (n *options) leaveTimeout() time.Duration { return n.cluster.leaveTimeout }
 
 // clusterPart holds the cluster's parts that serve owns besides the engine. The files of credentials are looked at from
 // before the node joins: mu guards what joinable sets meanwhile. Who comes later needs no lock.
@@ -217,8 +217,8 @@ func (c *clusterSettings) part() *clusterPart {
 // joinable checks the settings and connects to etcd. It returns nil for a single node. The engine takes ownership of
 // everything in the options. After an error the caller closes part.
 func joinable(
-	ctx context.Context, n *node, part *clusterPart, log *slog.Logger,
-) (*engine.ClusterOptions, error) {
+	ctx context.Context, n *options, part *clusterPart, log *slog.Logger,
+) (*node.ClusterOptions, error) {
 	c := &n.cluster
 	if c.address == "" {
 		if c.peers != "" || c.etcdEndpoints != "" {
@@ -254,7 +254,7 @@ func joinable(
 		return nil, &exitError{memberExit(err), err}
 	}
 	c.replication.LagMaxNs = int64(c.lagMax)
-	return &engine.ClusterOptions{
+	return &node.ClusterOptions{
 		Store: part.store, Listener: ln, Trust: c.trusts.Peer(), Node: self, Replication: c.replication,
 		JoinTimeout: c.joinTimeout, LeaveTimeout: c.leaveTimeout, MaxHandshakes: c.maxHandshakes,
 		PreferredLeader: cluster.PreferredLeader, StoreNodes: c.storeNodes(), StoreRenewed: part.renewed(),
@@ -280,7 +280,7 @@ var errBeginsElsewhere = errors.New("this data directory was named first to engi
 	"runs no etcd: run the command again, with the data directory of one of the nodes in cluster-peers first")
 
 // endpoints starts the embedded etcd member, if this node has one, and returns the addresses of etcd.
-func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) ([]string, error) {
+func (p *clusterPart) endpoints(ctx context.Context, n *options, log *slog.Logger) ([]string, error) {
 	c := &n.cluster
 	begins := func() bool {
 		_, err := os.Stat(filepath.Join(n.engine.DataPath, cluster.SeedFile))
@@ -334,7 +334,7 @@ func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) 
 	return member.Endpoints(), member.Ready(ctx)
 }
 
-func (p *clusterPart) dial(ctx context.Context, n *node, endpoints []string, log *slog.Logger) error {
+func (p *clusterPart) dial(ctx context.Context, n *options, endpoints []string, log *slog.Logger) error {
 	c := &n.cluster
 	s, err := etcd.Dial(ctx, endpoints, etcd.Options{
 		TLS: c.etcdTLS, Username: c.etcdUser, Password: c.etcdPassword, Log: log, DialTimeout: c.joinTimeout,
@@ -371,7 +371,7 @@ func (p *clusterPart) state() health.Store {
 
 // advertised returns the description of this node for other nodes and for lookups. peer is where it listens for other
 // nodes. The ports of the other addresses are known: see nsq.Front.Ports.
-func (c *clusterSettings) advertised(n *node, peer net.Addr) meta.Node {
+func (c *clusterSettings) advertised(n *options, peer net.Addr) meta.Node {
 	host, told := n.nsq.BroadcastAddress, n.nsq.Announced
 	peerHost, _, _ := net.SplitHostPort(c.address)
 	_, peerPort, _ := net.SplitHostPort(peer.String())
@@ -416,7 +416,7 @@ func reachable(address, broadcast string, told int) string {
 }
 
 // handler returns the handler of /cluster/, which operators use, or nil for a single node.
-func (p *clusterPart) handler(n *node, e *engine.Engine, log *slog.Logger) http.Handler {
+func (p *clusterPart) handler(n *options, e *node.Engine, log *slog.Logger) http.Handler {
 	if p == nil {
 		return nil
 	}
@@ -441,7 +441,7 @@ func (p *clusterPart) handler(n *node, e *engine.Engine, log *slog.Logger) http.
 		}, nil
 	}
 	create := func(ctx context.Context, name string, partitions, replicas int) error {
-		_, err := p.server.CreateTopic(ctx, name, engine.TopicOptions{Partitions: partitions, Replicas: replicas})
+		_, err := p.server.CreateTopic(ctx, name, node.TopicOptions{Partitions: partitions, Replicas: replicas})
 		return err
 	}
 	mayExpand := func(ctx context.Context, topic string, partitions int) error {

@@ -55,7 +55,7 @@ func TestCredentialsAreLookedAt(t *testing.T) {
 			return errors.Join(errA, errB)
 		},
 	}
-	n := new(node)
+	n := new(options)
 	n.nsq.TLS.CertFile, n.nsq.TLS.KeyFile, n.nsq.Auth.File = cert, key, tokens
 	c.watch(n.credentialFiles())
 	nothing := func() {}
@@ -106,7 +106,7 @@ func TestCredentialsAreLookedAt(t *testing.T) {
 func TestEveryCredentialIsWatched(t *testing.T) {
 	named := regexp.MustCompile(`(^|-)(cert|key|ca|secret|token|password|auth)(-http-address)?(-file)?$`)
 	noFile := []string{"auth-http-address", "etcd-password"} // the value itself, not a file
-	n := new(node)
+	n := new(options)
 	want := map[string]string{}
 	for _, s := range settings(n) {
 		if !slices.Contains(noFile, s.name) && (named.MatchString(s.name) || strings.HasSuffix(s.name, "-file")) {

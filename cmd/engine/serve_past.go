@@ -9,10 +9,10 @@ import (
 	"sync"
 
 	"penstock/clog"
-	"penstock/engine"
 	"penstock/internal/cluster"
 	"penstock/internal/cluster/etcd"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/node/datadir"
 	"penstock/segment/aio"
 )
@@ -20,7 +20,7 @@ import (
 // past returns the function etcd.MemberOptions.Older for this node's data directory, or nil if no node has run on the
 // directory yet. The function reads the directory when another member has answered, before the engine opens and locks
 // it. This process has the node's addresses already, so no other process of the node changes the files.
-func (c *clusterSettings) past(n *node, log *slog.Logger) func(etcd.Testimony) (string, int64) {
+func (c *clusterSettings) past(n *options, log *slog.Logger) func(etcd.Testimony) (string, int64) {
 	if _, err := os.Stat(filepath.Join(n.engine.DataPath, datadir.NodePath)); err != nil {
 		return nil
 	}
@@ -55,7 +55,7 @@ func readPast(path string) (*pastOf, error) {
 		return nil, err
 	}
 	defer disk.Close()
-	f, err := datadir.ReadNode(disk, engine.NewestLevel)
+	f, err := datadir.ReadNode(disk, node.NewestLevel)
 	if err != nil {
 		return nil, err
 	}

@@ -23,7 +23,7 @@ import (
 const proveTimeout = 5 * time.Second
 
 // checkTrust is the first thing that serve does: a node that must not listen opens nothing.
-func (c *clusterSettings) checkTrust(n *node) (err error) {
+func (c *clusterSettings) checkTrust(n *options) (err error) {
 	if c.address == "" {
 		err = c.checkSecurity()
 	} else if err = c.checkAddresses(); err == nil {
@@ -66,7 +66,7 @@ func (c *clusterSettings) checkAddresses() error {
 
 // trusted reads the secret and the certificates for nodes. Without either, a node whose ports other machines can reach
 // does not start.
-func (c *clusterSettings) trusted(n *node) (*trust.Trust, error) {
+func (c *clusterSettings) trusted(n *options) (*trust.Trust, error) {
 	c.trust.MinVersion = tlsVersionOf(n.nsq.TLS.MinVersion)
 	c.etcdTLS.MinVersion = c.trust.MinVersion
 	t, err := trust.Open(c.trust)
@@ -98,7 +98,7 @@ func loopback(address string) bool {
 
 // secureEtcd chooses the certificates for the embedded etcd: those that were named for etcd, else those of the nodes,
 // else ones that are made from the secret.
-func (c *clusterSettings) secureEtcd(n *node, voters []etcd.Voter, t *trust.Trust) (err error) {
+func (c *clusterSettings) secureEtcd(n *options, voters []etcd.Voter, t *trust.Trust) (err error) {
 	if c.etcdTLS.CA != "" || c.etcdTLS.Cert != "" || c.etcdTLS.Key != "" || !t.Any() {
 		return nil
 	}
@@ -147,7 +147,7 @@ func (p *clusterPart) admits(c *clusterSettings, peers []etcd.Voter) func(*x509.
 	}
 }
 
-func (c *clusterSettings) etcdDir(n *node) string {
+func (c *clusterSettings) etcdDir(n *options) string {
 	return cmp.Or(c.etcdDataPath, filepath.Join(n.engine.DataPath, "etcd"))
 }
 
@@ -194,7 +194,7 @@ func (p *clusterPart) reloadEtcd() error {
 }
 
 // reloadPassword takes the password for etcd again, if etcd takes it.
-func (p *clusterPart) reloadPassword(n *node) error {
+func (p *clusterPart) reloadPassword(n *options) error {
 	if p == nil {
 		return nil
 	}

@@ -52,7 +52,7 @@ func TestRefusesToListenInsecurely(t *testing.T) {
 			c.address, c.peers = "127.0.0.1:4254", "b=192.0.2.1:4254"
 		},
 	} {
-		n := new(node)
+		n := new(options)
 		n.engine.NodeID = "a"
 		n.cluster.address, n.cluster.peers = "192.0.2.1:4254", "a=192.0.2.1:4254"
 		edit(&n.cluster)

@@ -3,15 +3,15 @@ package main
 import (
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server"
 )
 
-// node holds all options of `engine serve`. The settings table below is the only place that gives its fields names for
-// users: flags, ENGINE_* variables, TOML keys, defaults, help texts, `engine config` and GET /config/<name> all come
-// from it.
-type node struct {
-	engine          engine.Options
+// options holds all options of `engine serve`. The settings table below is the only place that gives its fields names
+// for users: flags, ENGINE_* variables, TOML keys, defaults, help texts, `engine config` and GET /config/<name> all
+// come from it.
+type options struct {
+	engine          node.Options
 	nsq             server.Options
 	offers          offers
 	cluster         clusterSettings
@@ -60,7 +60,7 @@ const (
 )
 
 // settings returns the table bound to n: setting a row's value sets the field in n.
-func settings(n *node) []*setting {
+func settings(n *options) []*setting {
 	var all []*setting
 	add := func(group string, rows ...*setting) {
 		for _, r := range rows {
@@ -91,7 +91,7 @@ func row(name, preset string, v value, help string) *setting {
 	return &setting{name: name, preset: preset, value: v, help: help}
 }
 
-func nodeSettings(n *node) []*setting {
+func nodeSettings(n *options) []*setting {
 	return []*setting{
 		row("data-path", "./data", text(&n.engine.DataPath), "data directory; created if missing"),
 		row("backup-path", "", text(&n.nsq.BackupPath),
@@ -134,7 +134,7 @@ func nodeSettings(n *node) []*setting {
 	}
 }
 
-func storageSettings(o *engine.Options) []*setting {
+func storageSettings(o *node.Options) []*setting {
 	return []*setting{
 		row("io", "auto", choice(&o.IO, "auto", "uring", "pwrite"),
 			"how to write files: auto, uring or pwrite; where io_uring does not work, pwrite is used in any case"),
@@ -163,7 +163,7 @@ func storageSettings(o *engine.Options) []*setting {
 	}
 }
 
-func retentionSettings(o *engine.Options) []*setting {
+func retentionSettings(o *node.Options) []*setting {
 	return []*setting{
 		row("retention-bytes", "0", size64(&o.RetentionBytes, 0),
 			"maximum bytes to keep per partition, including unconfirmed messages; 0 means no limit"),
@@ -175,7 +175,7 @@ func retentionSettings(o *engine.Options) []*setting {
 	}
 }
 
-func memorySettings(o *engine.Options) []*setting {
+func memorySettings(o *node.Options) []*setting {
 	return []*setting{
 		row("buffer-bytes", "64MiB", size64(&o.BufferBytes, 4<<20),
 			"memory outside the Go heap for commit groups and the newest messages"),
@@ -192,7 +192,7 @@ func memorySettings(o *engine.Options) []*setting {
 	}
 }
 
-func messageSettings(o *engine.Options) []*setting {
+func messageSettings(o *node.Options) []*setting {
 	return []*setting{
 		row("max-message-bytes", "1MiB", size(&o.MaxMessageBytes, 1), "maximum size of a message"),
 		row("max-batch-bytes", "6MiB", size(&o.MaxBatchBytes, 1),
@@ -277,7 +277,7 @@ func clientSettings(o *server.Options, on *offers) []*setting {
 	}
 }
 
-func latencySettings(n *node) []*setting {
+func latencySettings(n *options) []*setting {
 	return []*setting{
 		row("e2e-processing-latency-percentile", "", percentiles(&n.latencyPercentiles),
 			"percentile, such as 0.99, of the time from publish to FIN to show per channel in /stats; empty means not "+
@@ -339,7 +339,7 @@ func securitySettings(o *server.Options, on *offers) []*setting {
 	}
 }
 
-func metricSettings(n *node) []*setting {
+func metricSettings(n *options) []*setting {
 	return []*setting{
 		row("statsd-address", "", text(&n.nsq.Statsd.Address),
 			"HOST:PORT of a statsd to which statistics are pushed over UDP with nsqd's names; empty disables it"),

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/node/health"
 	"penstock/replicate"
 )
@@ -24,77 +24,77 @@ type stateOfFacts struct {
 	store health.Store
 	apart time.Duration // for which n2 has had no connection to n1
 	facts health.Facts
-	stats engine.StorageStats
+	stats node.StorageStats
 }
 
 var statesOfFacts = map[string]stateOfFacts{
 	"damaged": {
 		row:   func(_ *meta.Snapshot, p *meta.Partition, m replicate.Member) { p.SetCopy(m, meta.CopyDamaged) },
-		stats: engine.StorageStats{DamagedCopies: 1},
+		stats: node.StorageStats{DamagedCopies: 1},
 	},
 	"contested": {
 		row:   func(_ *meta.Snapshot, p *meta.Partition, m replicate.Member) { p.SetCopy(m, meta.CopyContested) },
-		stats: engine.StorageStats{Contested: 1},
+		stats: node.StorageStats{Contested: 1},
 	},
 	"short": {
 		row: func(_ *meta.Snapshot, p *meta.Partition, m replicate.Member) {
 			p.State.Short = []replicate.Member{m}
 		},
-		stats: engine.StorageStats{Short: 1},
+		stats: node.StorageStats{Short: 1},
 	},
 	"shortened": {
-		facts: health.Facts{Shortened: 1, ShortenedFor: time.Minute}, stats: engine.StorageStats{Shortened: 1},
+		facts: health.Facts{Shortened: 1, ShortenedFor: time.Minute}, stats: node.StorageStats{Shortened: 1},
 	},
 	"members apart": {
-		store: health.Store{Apart: []string{"n1 (10.0.0.1:4255)"}}, stats: engine.StorageStats{StoreMembersApart: 1},
+		store: health.Store{Apart: []string{"n1 (10.0.0.1:4255)"}}, stats: node.StorageStats{StoreMembersApart: 1},
 	},
 	"member failed": {
 		store: health.Store{Fault: "etcd: the embedded member of this node has stopped"},
-		stats: engine.StorageStats{StoreMemberFailed: 1},
+		stats: node.StorageStats{StoreMemberFailed: 1},
 	},
-	"not connected": {apart: time.Minute, stats: engine.StorageStats{NodesUnconnected: 1}},
+	"not connected": {apart: time.Minute, stats: node.StorageStats{NodesUnconnected: 1}},
 	"auth servers silent": {
 		facts: health.Facts{AuthSilence: "the auth servers have not answered for 1m0s"},
-		stats: engine.StorageStats{AuthSilentS: 60},
+		stats: node.StorageStats{AuthSilentS: 60},
 	},
 	"disk slow": {
-		row: onDisk(meta.DiskSlow), facts: health.Facts{DiskState: "slow"}, stats: engine.StorageStats{DiskState: "slow"},
+		row: onDisk(meta.DiskSlow), facts: health.Facts{DiskState: "slow"}, stats: node.StorageStats{DiskState: "slow"},
 	},
 	"disk hung": {
-		row: onDisk(meta.DiskHung), facts: health.Facts{DiskState: "hung"}, stats: engine.StorageStats{DiskState: "hung"},
+		row: onDisk(meta.DiskHung), facts: health.Facts{DiskState: "hung"}, stats: node.StorageStats{DiskState: "hung"},
 	},
 	"disk failed": {
-		row: onDisk(meta.DiskFailed), facts: health.Facts{Disk: health.Text(engine.ErrDiskHung), DiskState: "failed"},
-		stats: engine.StorageStats{DiskState: "failed"},
+		row: onDisk(meta.DiskFailed), facts: health.Facts{Disk: health.Text(node.ErrDiskHung), DiskState: "failed"},
+		stats: node.StorageStats{DiskState: "failed"},
 	},
 	"disk full": {
-		facts: health.Facts{Full: health.Text(engine.ErrNoSpace)}, stats: engine.StorageStats{DiskFull: true},
+		facts: health.Facts{Full: health.Text(node.ErrNoSpace)}, stats: node.StorageStats{DiskFull: true},
 	},
 	"stores nothing": {
-		facts: health.Facts{Failure: health.Text(engine.ErrDisk)}, stats: engine.StorageStats{Failed: true},
+		facts: health.Facts{Failure: health.Text(node.ErrDisk)}, stats: node.StorageStats{Failed: true},
 	},
-	"clock ahead":  {facts: health.Facts{ClockAhead: time.Minute}, stats: engine.StorageStats{ClockAheadMs: 60_000}},
-	"clock behind": {facts: health.Facts{ClockAhead: -time.Minute}, stats: engine.StorageStats{ClockAheadMs: -60_000}},
+	"clock ahead":  {facts: health.Facts{ClockAhead: time.Minute}, stats: node.StorageStats{ClockAheadMs: 60_000}},
+	"clock behind": {facts: health.Facts{ClockAhead: -time.Minute}, stats: node.StorageStats{ClockAheadMs: -60_000}},
 	"over its limit of state": {
 		facts: health.Facts{StateBytes: 2 << 20, StateLimit: 1 << 20},
-		stats: engine.StorageStats{StateBytes: 2 << 20, StateLimitBytes: 1 << 20},
+		stats: node.StorageStats{StateBytes: 2 << 20, StateLimitBytes: 1 << 20},
 	},
 	"partitions run out": {
 		facts: health.Facts{Partitions: 95, PartitionLimit: 100},
-		stats: engine.StorageStats{ListedPartitions: 95, PartitionLimit: 100},
+		stats: node.StorageStats{ListedPartitions: 95, PartitionLimit: 100},
 	},
 	"topics run out": {
-		facts: health.Facts{Topics: 95, TopicLimit: 100}, stats: engine.StorageStats{ListedTopics: 95, TopicLimit: 100},
+		facts: health.Facts{Topics: 95, TopicLimit: 100}, stats: node.StorageStats{ListedTopics: 95, TopicLimit: 100},
 	},
 	"clock differs": {
 		facts: health.Facts{Clock: &health.Clock{Ahead: 5 * time.Second, From: []string{"n1", "n3"}, Wrong: true}},
-		stats: engine.StorageStats{ClockDiffersMs: 5000},
+		stats: node.StorageStats{ClockDiffersMs: 5000},
 	},
 	"certificate ends": {
-		facts: certified(-time.Hour, 10*24*time.Hour), stats: engine.StorageStats{CertificatesEnding: 1},
+		facts: certified(-time.Hour, 10*24*time.Hour), stats: node.StorageStats{CertificatesEnding: 1},
 	},
 	"certificate refused": {
-		facts: certified(-48*time.Hour, -time.Hour), stats: engine.StorageStats{CertificatesRefused: 1},
+		facts: certified(-48*time.Hour, -time.Hour), stats: node.StorageStats{CertificatesRefused: 1},
 	},
 	"starting": {
 		row:   func(s *meta.Snapshot, _ *meta.Partition, _ replicate.Member) { s.Nodes[2].Live = false },

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // anywhere makes a command of engine cluster one of engine, too: it works with a single node as well.
@@ -21,13 +21,13 @@ func anywhere(command func(*operator) *cobra.Command) *cobra.Command {
 
 // aloneStatus is what status prints of a single node.
 type aloneStatus struct {
-	Node    string         `json:"node"` // "": the node has no name
-	Version string         `json:"version"`
-	Topics  int            `json:"topics"`
-	Healthy bool           `json:"healthy"`
-	Health  string         `json:"health"`
-	Reasons []string       `json:"reasons"`
-	Faults  []engine.Fault `json:"faults"`
+	Node    string       `json:"node"` // "": the node has no name
+	Version string       `json:"version"`
+	Topics  int          `json:"topics"`
+	Healthy bool         `json:"healthy"`
+	Health  string       `json:"health"`
+	Reasons []string     `json:"reasons"`
+	Faults  []node.Fault `json:"faults"`
 }
 
 // statusAlone is status of a node that is in no cluster.
@@ -37,9 +37,9 @@ func (o *operator) statusAlone(ctx context.Context) error {
 		return err
 	}
 	var stats struct {
-		Version string              `json:"version"`
-		Topics  []struct{}          `json:"topics"`
-		Storage engine.StorageStats `json:"storage"`
+		Version string            `json:"version"`
+		Topics  []struct{}        `json:"topics"`
+		Storage node.StorageStats `json:"storage"`
 	}
 	q := url.Values{"format": {"json"}, "include_clients": {"false"}, "include_mem": {"false"}}
 	if err := o.client.Get(ctx, "/stats", q, &stats); err != nil {

@@ -13,9 +13,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/node/health"
 	"penstock/replicate"
 )
@@ -58,26 +58,26 @@ func TestStatesOnSurfaces(t *testing.T) {
 		state string
 		row   func(p *meta.Partition, m replicate.Member) // of the copy on n2
 		facts health.Facts                                // of n2
-		stats engine.StorageStats                         // of n2
+		stats node.StorageStats                           // of n2
 		inRow bool                                        // the list of partitions says it
 	}{
 		{
 			state: "damaged", row: func(p *meta.Partition, m replicate.Member) { p.SetCopy(m, meta.CopyDamaged) },
-			stats: engine.StorageStats{DamagedCopies: 1}, inRow: true,
+			stats: node.StorageStats{DamagedCopies: 1}, inRow: true,
 		},
 		{
 			state: "contested", row: func(p *meta.Partition, m replicate.Member) { p.SetCopy(m, meta.CopyContested) },
-			stats: engine.StorageStats{Contested: 1}, inRow: true,
+			stats: node.StorageStats{Contested: 1}, inRow: true,
 		},
 		{
 			state: "short", row: func(p *meta.Partition, m replicate.Member) { p.State.Short = []replicate.Member{m} },
-			stats: engine.StorageStats{Short: 1}, inRow: true,
+			stats: node.StorageStats{Short: 1}, inRow: true,
 		},
 		{
 			state: "shortened", facts: health.Facts{Shortened: 1, ShortenedFor: time.Minute},
-			stats: engine.StorageStats{Shortened: 1}, inRow: true,
+			stats: node.StorageStats{Shortened: 1}, inRow: true,
 		},
-		{state: "aside", facts: health.Facts{AsideMessages: 1}, stats: engine.StorageStats{AsideCuts: 1}},
+		{state: "aside", facts: health.Facts{AsideMessages: 1}, stats: node.StorageStats{AsideCuts: 1}},
 	} {
 		snap, p, m := copyCluster()
 		if tc.row != nil {
@@ -147,31 +147,31 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 		fault                string // the end of the words in engine cluster status
 		channel              channelNumbers
 		facts                health.Facts
-		stats                engine.StorageStats
+		stats                node.StorageStats
 	}{
 		{
 			"dead letters aside", "aside_count", "penstock_channel_aside_messages", "engine channel list says why",
 			channelNumbers{Name: "billing", OutboxCount: 3, AsideCount: 2, AsideWhy: "too big"},
 			health.Facts{AsideLetters: &health.Channel{Topic: "orders", Name: "billing", Count: 2, Why: "too big"}},
-			engine.StorageStats{AsideChannels: 1},
+			node.StorageStats{AsideChannels: 1},
 		},
 		{
 			"full", "full_partitions", "penstock_channel_full_partitions", "engine channel list names them",
 			channelNumbers{Name: "billing", FullPartitions: 2},
 			health.Facts{FullChannel: &health.Channel{Topic: "orders", Name: "billing", Count: 2}},
-			engine.StorageStats{FullChannels: 1},
+			node.StorageStats{FullChannels: 1},
 		},
 		{
 			"dropping", "dropped_count", "penstock_channel_dropped_total", "engine channel list says how many",
 			channelNumbers{Name: "billing", DroppedCount: 2, Dropping: true},
 			health.Facts{DroppingChannel: &health.Channel{Topic: "orders", Name: "billing", Count: 2}},
-			engine.StorageStats{DroppingChannels: 1},
+			node.StorageStats{DroppingChannels: 1},
 		},
 		{
 			"paused", "paused", "penstock_channel_paused", "engine channel list names them",
 			channelNumbers{Name: "billing", Paused: true},
 			health.Facts{PausedChannel: &health.Channel{Topic: "orders", Name: "billing"}},
-			engine.StorageStats{PausedChannels: 1},
+			node.StorageStats{PausedChannels: 1},
 		},
 		{
 			"skipping", "skipped_count", "penstock_channel_skipping",
@@ -180,13 +180,13 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 			health.Facts{SkippingChannel: &health.Channel{
 				Topic: "orders", Name: "billing", Count: 2, Why: "2026-01-31T12:00:00Z",
 			}},
-			engine.StorageStats{SkippingChannels: 1, SkippedMessages: 2, SkippingSince: "2026-01-31T12:00:00Z"},
+			node.StorageStats{SkippingChannels: 1, SkippedMessages: 2, SkippingSince: "2026-01-31T12:00:00Z"},
 		},
 		{
 			"starved", "starved", "penstock_channel_starved", "engine channel list names them",
 			channelNumbers{Name: "billing", Starved: true},
 			health.Facts{StarvedChannel: &health.Channel{Topic: "orders", Name: "billing"}},
-			engine.StorageStats{StarvedChannels: 1},
+			node.StorageStats{StarvedChannels: 1},
 		},
 	} {
 		all := []topicNumbers{{Name: "orders", Channels: []channelNumbers{tc.channel, {Name: "fine"}}}}

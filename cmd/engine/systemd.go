@@ -7,7 +7,7 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // pingsPerPeriod is how often a node that lives says so in each period of the service manager's watchdog: one ping may
@@ -19,7 +19,7 @@ func notifySystemd(state string) { _, _ = daemon.SdNotify(false, state) }
 
 // startWatchdog pings the service manager's watchdog, if it has one for this process, until the returned function is
 // called. serve calls it when the node is ready; before that systemd's watchdog does not run.
-func startWatchdog(e *engine.Engine, logger *slog.Logger) (stop func()) {
+func startWatchdog(e *node.Engine, logger *slog.Logger) (stop func()) {
 	period, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
 		logger.Warn("WATCHDOG_USEC cannot be read; the service manager's watchdog gets no pings", "error", err)

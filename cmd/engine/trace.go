@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 	"penstock/segment"
 )
@@ -20,7 +20,7 @@ func traceCommand() *cobra.Command {
 	o := new(operator)
 	cmd := o.action("trace TOPIC ID", "Tell the life of one message", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
-			var tr engine.Trace
+			var tr node.Trace
 			q := url.Values{"topic": {args[0]}, "id": {args[1]}}
 			if err := o.client.Get(ctx, "/topic/trace", q, &tr); err != nil {
 				return err
@@ -43,7 +43,7 @@ func traceCommand() *cobra.Command {
 // notKnown stands for what neither the log nor the leader's memory says.
 const notKnown = "not known"
 
-func printTrace(w io.Writer, topic string, tr *engine.Trace) error {
+func printTrace(w io.Writer, topic string, tr *node.Trace) error {
 	t := table(w)
 	row := func(name, value string) { fmt.Fprintf(t, "%s\t%s\n", name, value) }
 	row("message", fmt.Sprintf("%s, number %d of partition %d of topic %s", tr.ID, tr.Number, tr.Partition, topic))
@@ -92,7 +92,7 @@ func printTrace(w io.Writer, topic string, tr *engine.Trace) error {
 }
 
 // readOf says how much of the log a trace is made of, and why not more.
-func readOf(tr *engine.Trace) string {
+func readOf(tr *node.Trace) string {
 	text := counted(tr.ReadBytes, "byte") + " of the log"
 	if !tr.LogSince.IsZero() {
 		text += " from " + stamp(tr.LogSince) + " on"
@@ -126,7 +126,7 @@ func deliveries(n *uint16) string {
 	return strconv.Itoa(int(*n))
 }
 
-func remarkOf(c *engine.TraceChannel) string {
+func remarkOf(c *node.TraceChannel) string {
 	var out []string
 	if c.OlderThanLog {
 		out = append(out, "since when is older than the log")

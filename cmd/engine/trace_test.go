@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 	"penstock/internal/server"
 )
@@ -32,7 +32,7 @@ func TestTraceCommand(t *testing.T) {
 			t.Errorf("%q is missing in\n%s", want, text)
 		}
 	}
-	var tr engine.Trace
+	var tr node.Trace
 	must(t, json.Unmarshal([]byte(steer(t, "trace", "orders", list.Messages[1].ID, "--json")), &tr))
 	if len(tr.Channels) != 1 || tr.Channels[0].State != machine.StateWaiting || tr.ID != list.Messages[1].ID {
 		t.Errorf("%+v", tr)

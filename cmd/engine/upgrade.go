@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // upgradeCommand raises the feature level of a single node's data directory. The node must not be running.
@@ -22,7 +22,7 @@ func upgradeCommand() *cobra.Command {
 			if dir == "" {
 				return &exitError{exitUsage, errors.New("say the data directory with --data-path")}
 			}
-			from, to, err := engine.Upgrade(dir)
+			from, to, err := node.Upgrade(dir)
 			if err != nil {
 				return &exitError{exitData, err}
 			}

@@ -12,7 +12,7 @@ import (
 )
 
 // TransferLeader implements meta.Store. It writes only the order of the replicas and the transfer; the leader itself
-// hands over, when nothing is under way (engine/handover.go).
+// hands over, when nothing is under way (internal/node/handover.go).
 func (s *store) TransferLeader(
 	ctx context.Context, id meta.PartitionID, to replicate.NodeID,
 ) (chosen replicate.NodeID, err error) {

@@ -13,12 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // B97
 func TestOversizeIsRefusedBeforeItsBytesCome(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	for _, x := range []struct{ in, want string }{
 		{"PUB t\n" + u32(1<<20+1), "E_BAD_MESSAGE PUB message too big 1048577 > 1048576"},
 		{"PUB t\n" + u32(-1<<31), "E_BAD_MESSAGE PUB invalid message body size -2147483648"},
@@ -42,7 +42,7 @@ func TestOversizeIsRefusedBeforeItsBytesCome(t *testing.T) {
 
 // Garbage ends only the connection on which it arrives, and never the server.
 func TestGarbage(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	rnd := rand.New(rand.NewPCG(7, 7))
 	var wg sync.WaitGroup
 	for i := range 200 {
@@ -78,7 +78,7 @@ func TestGarbage(t *testing.T) {
 // as slowly as the client likes.
 func TestSlowDrip(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, engine.Options{}, Options{MaxCommandTime: 500 * time.Millisecond})
+	n := startNode(t, node.Options{}, Options{MaxCommandTime: 500 * time.Millisecond})
 	drip, slow, late := n.dial(t), n.dial(t), n.dialRaw(t)
 	start := time.Now()
 	drip.send("PUB t\n" + u32(1000))
@@ -106,7 +106,7 @@ func TestSlowDrip(t *testing.T) {
 // B99
 func TestConsumerThatNeverReads(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, engine.Options{}, Options{WriteTimeout: time.Second})
+	n := startNode(t, node.Options{}, Options{WriteTimeout: time.Second})
 	stuck := n.dial(t)
 	stuck.nc.SetReadBuffer(4096)
 	stuck.sub("t", "stuck")
@@ -167,7 +167,7 @@ func TestConsumerThatNeverReads(t *testing.T) {
 
 // Deliveries to a slow client stop at the bound. It gets every message as it goes on reading.
 func TestSlowConsumerLosesNothing(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{MaxConnOutputBytes: 20000})
+	n := startNode(t, node.Options{}, Options{MaxConnOutputBytes: 20000})
 	c := n.dial(t)
 	c.nc.SetReadBuffer(64 << 10)
 	c.sub("t", "c")
@@ -199,7 +199,7 @@ func TestSlowConsumerLosesNothing(t *testing.T) {
 // clients are not affected.
 func TestProducerThatNeverReads(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, engine.Options{}, Options{WriteTimeout: 2 * time.Second, MaxConnOutputBytes: 4096})
+	n := startNode(t, node.Options{}, Options{WriteTimeout: 2 * time.Second, MaxConnOutputBytes: 4096})
 	c := n.dial(t)
 	c.nc.SetReadBuffer(4096)
 	c.nc.SetWriteDeadline(time.Now().Add(patience))
@@ -223,7 +223,7 @@ func TestProducerThatNeverReads(t *testing.T) {
 }
 
 func TestInFlightLimits(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{MaxConnInFlightBytes: 5000, MaxConnInFlightCount: 10})
+	n := startNode(t, node.Options{}, Options{MaxConnInFlightBytes: 5000, MaxConnInFlightCount: 10})
 	c := n.dial(t)
 	const count = 3000
 	go c.nc.Write([]byte(strings.Repeat(pub("t", strings.Repeat("x", 300)), count)))
@@ -239,7 +239,7 @@ func TestInFlightLimits(t *testing.T) {
 }
 
 func TestMaxConnections(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{MaxConnections: 3})
+	n := startNode(t, node.Options{}, Options{MaxConnections: 3})
 	var clients []*client
 	for range 3 {
 		c := n.dial(t)
@@ -261,7 +261,7 @@ func TestMaxConnections(t *testing.T) {
 
 // Idle connections cost a goroutine and no buffers. When they end, nothing of them remains.
 func TestIdleConnectionsHoldNoBuffers(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	var clients []*client
 	for range 50 {
 		c := n.dial(t)

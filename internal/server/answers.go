@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/engine"
 	"penstock/internal/lock"
+	"penstock/internal/node"
 )
 
 const (
@@ -21,7 +21,7 @@ const (
 // The reader fills it in and pushes it. From then on only done and next change, until drain removes it from the queue
 // and frees it. It is pooled together with the memory of its Put, so that a publish allocates nothing.
 type pending struct {
-	put           engine.Put
+	put           node.Put
 	c             *conn
 	verb          verb
 	partitionArgs        // the partition, if a client of youzan's named one
@@ -30,8 +30,8 @@ type pending struct {
 	arrived       int64  // Server.now when the last of it was read, if its duration is measured; else 0
 	buf           *block // contains the bodies of the Put; retained until the Put is answered
 
-	headers []engine.Header   // the headers of all messages of the run, consecutively
-	lists   [][]engine.Header // one element per message: its part of headers
+	headers []node.Header   // the headers of all messages of the run, consecutively
+	lists   [][]node.Header // one element per message: its part of headers
 
 	to *target
 
@@ -55,7 +55,7 @@ var pendings = sync.Pool{New: func() any { return new(pending) }}
 func newPending(c *conn, v verb) *pending {
 	p := pendings.Get().(*pending)
 	if p.put.Done == nil {
-		p.put.Done = func(*engine.Put) { p.completed() }
+		p.put.Done = func(*node.Put) { p.completed() }
 	}
 	p.c, p.verb, p.at = c, v, -1
 	return p
@@ -65,7 +65,7 @@ func (p *pending) free() {
 	if p.buf != nil {
 		p.buf.release()
 	}
-	p.put = engine.Put{Done: p.put.Done, Messages: emptied(p.put.Messages)}
+	p.put = node.Put{Done: p.put.Done, Messages: emptied(p.put.Messages)}
 	p.headers, p.lists = emptied(p.headers), emptied(p.lists)
 	p.partitionArgs, p.trace, p.traced, p.numbered = partitionArgs{}, 0, false, false
 	if p.numbers != nil {
@@ -229,7 +229,7 @@ func (c *conn) answer(p *pending) (fatal bool) {
 // publishFailed returns the error frame for a Put that failed, or whose outcome is unknown.
 func publishFailed(v verb, err error) string {
 	why := err.Error()
-	if errors.Is(err, engine.ErrClosed) {
+	if errors.Is(err, node.ErrClosed) {
 		why = "exiting"
 	}
 	return "E_" + v.String() + "_FAILED " + v.String() + " failed " + why

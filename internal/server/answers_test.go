@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // onlyConn returns the server's side of the only connection.
-func (n *node) onlyConn(t *testing.T) *conn {
+func (n *testNode) onlyConn(t *testing.T) *conn {
 	t.Helper()
 	var server *conn
 	eventually(t, "the connection", func() bool { n.each(func(c *conn) { server = c }); return server != nil })
@@ -25,7 +25,7 @@ func (n *node) onlyConn(t *testing.T) *conn {
 // Puts that the engine completes in any order are answered in the order of the commands. After a failed Put nothing is
 // answered.
 func TestAnswersKeepTheirOrder(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c := n.dial(t)
 	c.send("NOP\n")
 	server := n.onlyConn(t)
@@ -57,7 +57,7 @@ func TestAnswersKeepTheirOrder(t *testing.T) {
 
 // Completions race with the connection's reader and with each other. No answer is lost, and the order is kept.
 func TestAnswersUnderRace(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c := n.dial(t)
 	c.send("NOP\n")
 	server := n.onlyConn(t)
@@ -93,7 +93,7 @@ func TestAnswersUnderRace(t *testing.T) {
 // Frames from many goroutines reach a client that reads slowly. Each frame arrives whole, and those of one goroutine in
 // order.
 func TestOutputUnderRace(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c := n.dial(t)
 	c.nc.SetReadBuffer(16 << 10)
 	c.send("NOP\n")
@@ -146,7 +146,7 @@ func TestChunkGrows(t *testing.T) {
 
 // A pipelined PUB costs less than a tenth of an allocation, from the socket to the answer.
 func TestPublishAllocations(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c := n.dial(t)
 	const count = 1000
 	in := []byte(strings.Repeat(pub("t", strings.Repeat("x", 100)), count))
@@ -186,7 +186,7 @@ func TestPublishAllocations(t *testing.T) {
 // A client that waits for one answer, which comes alone, gets it from the goroutine that completes the Put. All other
 // answers are left to the flusher, which sends those of one commit together.
 func TestLoneAnswerNeedsNoFlusher(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c := n.dial(t)
 	c.send("NOP\n")
 	server := n.onlyConn(t)

@@ -9,12 +9,12 @@ import (
 	"syscall"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // Clients that are answered together, with one system call, each get all of their answers.
 func TestAnswersTogether(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	const clients, rounds = 80, 20 // more clients than one system call can serve
 	var wg sync.WaitGroup
 	for i := range clients {
@@ -45,7 +45,7 @@ func TestAnswersTogether(t *testing.T) {
 // lentOut returns a connection whose output is lent, with one frame in it. The connection's reader may still be about
 // to flush after the client's command, and then writes the frame before it can be lent: that frame is read, and another
 // one lent.
-func lentOut(t *testing.T, n *node, frame []byte) (*client, *conn) {
+func lentOut(t *testing.T, n *testNode, frame []byte) (*client, *conn) {
 	t.Helper()
 	c := n.dial(t)
 	c.send("NOP\n")
@@ -66,7 +66,7 @@ func lentOut(t *testing.T, n *node, frame []byte) (*client, *conn) {
 // A connection that is killed while its descriptor is in use keeps the descriptor open until the end of that use.
 // Otherwise a new connection could get the same descriptor number, and the answers of the old one.
 func TestLentSocketStaysOpen(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c, server := lentOut(t, n, appendFrame(nil, frameResponse, "late"))
 	server.kill()
 	if err := server.out.nc.SetNoDelay(true); err != nil {
@@ -95,7 +95,7 @@ func TestLentRestIsWritten(t *testing.T) {
 		{"all", -1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			n := startNode(t, engine.Options{}, Options{})
+			n := startNode(t, node.Options{}, Options{})
 			frame := appendFrame(nil, frameResponse, strings.Repeat("a", 100))
 			client, server := lentOut(t, n, frame)
 			server.out.append(appendFrame(nil, frameResponse, "second"))
@@ -116,7 +116,7 @@ func TestLentRestIsWritten(t *testing.T) {
 
 // A failing socket ends its own connection and no other.
 func TestLentFailure(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c, server := lentOut(t, n, appendFrame(nil, frameResponse, "lost"))
 	server.out.giveBack(0, syscall.EPIPE)
 	c.closed()

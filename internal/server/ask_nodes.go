@@ -19,7 +19,7 @@ import (
 const askTimeout = 2 * time.Second
 
 // question is what nodes ask each other, over the connections between nodes, for requests that are about the whole
-// cluster (engine.AskNode). The node that was asked by a client has checked the client's permission.
+// cluster (node.AskNode). The node that was asked by a client has checked the client's permission.
 type question struct {
 	What    questionKind `json:"what"`
 	Topic   string       `json:"topic,omitempty"`
@@ -48,7 +48,7 @@ const (
 	askAudit    questionKind = "audit"    // Answer: audit.List
 )
 
-// answerQuestion implements engine.Answerer.
+// answerQuestion implements node.Answerer.
 func (s *Server) answerQuestion(_ context.Context, text []byte) ([]byte, error) {
 	var q question
 	if err := json.Unmarshal(text, &q); err != nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
@@ -24,7 +24,7 @@ func TestAudit(t *testing.T) {
 		authtest.Token("ann", "s3cret-ann", `permissions = ["admin", "publish"]`+"\n"+`topics = ["*"]`)+
 			authtest.Token("bob", "s3cret-bob", `permissions = ["publish", "subscribe"]`+"\n"+`topics = ["t"]`))
 	var log syncBuffer
-	n := startNode(t, engine.Options{}, Options{
+	n := startNode(t, node.Options{}, Options{
 		Auth: auth.Options{File: tokens}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	for _, x := range []struct{ method, path, token string }{
@@ -89,7 +89,7 @@ func TestAudit(t *testing.T) {
 func TestAuditOfChannelsInACluster(t *testing.T) {
 	nodes := startCluster(t, 3, Options{askForChannel: patience})
 	leader, other := bystander(t, nodes, "t")
-	entries := func(n *node) (all []string) {
+	entries := func(n *testNode) (all []string) {
 		for _, e := range n.audit.List().Entries {
 			if e.What == "create" {
 				all = append(all, e.Names)
@@ -97,7 +97,7 @@ func TestAuditOfChannelsInACluster(t *testing.T) {
 		}
 		return all
 	}
-	for _, n := range append([]*node{other}, nodes...) {
+	for _, n := range append([]*testNode{other}, nodes...) {
 		n.dial(t).sub("t", "first")
 	}
 	leader.dial(t).sub("t", "second")

@@ -7,7 +7,7 @@ import (
 	"net"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
 )
@@ -16,7 +16,7 @@ import (
 type login struct {
 	who    *auth.Principal
 	secret string // needed to ask again; never logged
-	owner  string // of the producers that it opens: see engine.ProducerOwner
+	owner  string // of the producers that it opens: see node.ProducerOwner
 
 	// The subscription that was made with it; empty: none.
 	topic, channel string
@@ -60,7 +60,7 @@ func (c *conn) authenticate(body []byte) *fault {
 		c.refusal("AUTH", who.Name(), "", err.Error())
 		return faultf("E_AUTH_FAILED AUTH failed: %v", err)
 	}
-	c.login.Store(&login{who: who, secret: secret, owner: engine.ProducerOwner(who.Name())})
+	c.login.Store(&login{who: who, secret: secret, owner: node.ProducerOwner(who.Name())})
 	c.beKnown()
 	reply, err := json.Marshal(struct {
 		Identity        string `json:"identity"`
@@ -139,7 +139,7 @@ func (c *conn) currentPrincipal(v string) (*auth.Principal, *fault) {
 		return nil, f
 	}
 	next := *l
-	next.who, next.owner = who, engine.ProducerOwner(who.Name())
+	next.who, next.owner = who, node.ProducerOwner(who.Name())
 	c.login.Store(&next)
 	return who, nil
 }
@@ -234,7 +234,7 @@ func (c *conn) renew() {
 		c.stop()
 	default:
 		next := *l
-		next.who, next.owner = who, engine.ProducerOwner(who.Name())
+		next.who, next.owner = who, node.ProducerOwner(who.Name())
 		c.login.CompareAndSwap(l, &next) // else the reader has asked, too
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 )
@@ -86,7 +86,7 @@ const someone = `{"identity":"someone","identity_url":"http://who","permission_c
 // B98. The error strings are nsqd's.
 func TestAuthFaults(t *testing.T) {
 	s := newAuthServer(t)
-	n := startNode(t, engine.Options{}, Options{
+	n := startNode(t, node.Options{}, Options{
 		MaxStrangerBytes: 16 << 10, Auth: auth.Options{HTTPAddresses: []string{s.address()}},
 	})
 	only := grantJSON(60, "^orders$", "^(billing)?$", "publish", "subscribe")
@@ -172,7 +172,7 @@ func TestAuthQuestions(t *testing.T) {
 		o := ca.options(t)
 		o.TLS.ClientAuth, o.TLS.Required, o.TLS.RootCAFile = clientAuthVerify, requiredTCP, ca.file("ca.pem")
 		o.Auth = auth.Options{HTTPAddresses: []string{broken.address(), s.URL + "/auth", "127.0.0.1:1"}, HTTPMethod: method}
-		n := startNode(t, engine.Options{}, o)
+		n := startNode(t, node.Options{}, o)
 		for range 5 { // whichever server is asked first
 			c := n.dialWrapped(t, ca.client(t, "a client"), "", 0)
 			c.send(authCommand("a secret & more"))
@@ -191,7 +191,7 @@ func TestAuthQuestions(t *testing.T) {
 	}
 	s := newAuthServer(t)
 	s.set(200, grantJSON(60, ".*", ".*", "publish"))
-	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{HTTPAddresses: []string{s.address()}}})
+	n := startNode(t, node.Options{}, Options{Auth: auth.Options{HTTPAddresses: []string{s.address()}}})
 	c := n.dial(t)
 	if got := c.negotiate(map[string]any{}); !got.AuthRequired {
 		t.Error("auth_required is false")
@@ -213,7 +213,7 @@ func TestAuthExpires(t *testing.T) {
 	s := newAuthServer(t)
 	s.set(200, grantJSON(1, ".*", ".*", "publish"))
 	o := auth.Options{HTTPAddresses: []string{s.address()}, HoldTime: auth.NoHold}
-	n := startNode(t, engine.Options{}, Options{Auth: o})
+	n := startNode(t, node.Options{}, Options{Auth: o})
 	c := n.dial(t)
 	start, published := time.Now(), 0
 	c.send(authCommand("s"))
@@ -252,7 +252,7 @@ func TestTokenFile(t *testing.T) {
 				"billing", "billing-token", `permissions = ["subscribe"]`+"\n"+`topics = ["orders"]`+"\n"+`channels = ["billing*"]`,
 				`permissions = ["publish"]`+"\n"+`topics = ["invoices"]`,
 			))
-	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{File: name}})
+	n := startNode(t, node.Options{}, Options{Auth: auth.Options{File: name}})
 	login := func(secret, identity string, grants int) *client {
 		c := n.dial(t)
 		c.send(authCommand(secret))
@@ -338,7 +338,7 @@ func TestAuthServerIsAway(t *testing.T) {
 	s := newAuthServer(t)
 	s.set(200, grantJSON(1, ".*", ".*", "publish", "subscribe"))
 	var log lockedText
-	n := startNode(t, engine.Options{}, Options{
+	n := startNode(t, node.Options{}, Options{
 		Auth:   auth.Options{HTTPAddresses: []string{s.address()}, HTTPMethod: "POST"},
 		Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	})
@@ -375,7 +375,7 @@ func TestAuthServerIsAway(t *testing.T) {
 	}
 	_, note := n.auth.Note()
 	v, faults := n.e.Verdict(), n.e.Warnings()
-	i := slices.IndexFunc(faults, func(f engine.Fault) bool { return f.Name == "auth_silent_s" })
+	i := slices.IndexFunc(faults, func(f node.Fault) bool { return f.Name == "auth_silent_s" })
 	if !strings.Contains(v.Health, "; "+note[:40]) || v.Note == "" || i < 0 || faults[i].Count < 1 {
 		t.Errorf("%+v, %+v", v, faults)
 	}
@@ -402,7 +402,7 @@ func TestAuthHoldEnds(t *testing.T) {
 	s := newAuthServer(t)
 	s.set(200, grantJSON(1, ".*", ".*", "subscribe"))
 	o := auth.Options{HTTPAddresses: []string{s.address()}, HoldTime: time.Second}
-	n := startNode(t, engine.Options{}, Options{Auth: o})
+	n := startNode(t, node.Options{}, Options{Auth: o})
 	c := n.dial(t)
 	began := time.Now()
 	c.send(authCommand("s"))

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/web"
 )
 
@@ -21,7 +21,7 @@ func TestHeadersThatNeverEnd(t *testing.T) {
 	t.Parallel()
 	o := newCertificateAuthority(t).options(t)
 	o.HTTPSAddress = "127.0.0.1:0"
-	n := startNode(t, engine.Options{}, o)
+	n := startNode(t, node.Options{}, o)
 	var all sync.WaitGroup
 	trickle := func(address, first, more string) {
 		all.Go(func() {
@@ -90,7 +90,7 @@ func TestForgedCookies(t *testing.T) {
 
 // Ten scrapers of /metrics at once get whole answers, and publishers go on meanwhile.
 func TestTenScrapersAtOnce(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	for i := range 30 {
 		n.post(t, fmt.Sprintf("/topic/create?topic=t%d", i), "")
 		n.post(t, fmt.Sprintf("/channel/create?topic=t%d&channel=c", i), "")

@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // BenchmarkPublishPipelined measures one connection that pipelines 1000 PUBs at a time. An operation is one message.
 func BenchmarkPublishPipelined(b *testing.B) {
-	n := startNode(b, engine.Options{}, Options{})
+	n := startNode(b, node.Options{}, Options{})
 	c := n.dial(b)
 	const count = 1000
 	in := []byte(strings.Repeat(pub("t", strings.Repeat("x", 100)), count))
@@ -38,7 +38,7 @@ func BenchmarkPublishPipelined(b *testing.B) {
 
 // BenchmarkPublishOne measures the latency of single PUBs, each with a write and a flush.
 func BenchmarkPublishOne(b *testing.B) {
-	n := startNode(b, engine.Options{}, Options{})
+	n := startNode(b, node.Options{}, Options{})
 	c := n.dial(b)
 	in := []byte(pub("t", strings.Repeat("x", 100)))
 	var answer [okFrameBytes]byte
@@ -55,7 +55,7 @@ func BenchmarkPublishOne(b *testing.B) {
 
 // BenchmarkConsume delivers a backlog to one connection that confirms each message. An operation is one message.
 func BenchmarkConsume(b *testing.B) {
-	n := startNode(b, engine.Options{}, Options{})
+	n := startNode(b, node.Options{}, Options{})
 	p := n.dial(b)
 	const batch = 1000
 	var bodies []string
@@ -115,7 +115,7 @@ func BenchmarkMPUB(b *testing.B) {
 		{"tls+snappy", true, "snappy"},
 	} {
 		b.Run(x.name, func(b *testing.B) {
-			n := startNode(b, engine.Options{}, ca.options(b))
+			n := startNode(b, node.Options{}, ca.options(b))
 			var cfg *tls.Config
 			if x.tls {
 				cfg = ca.client(b, "")

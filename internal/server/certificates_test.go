@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // certificateAuthority issues certificates and writes them to files in a directory.
@@ -122,7 +122,7 @@ func TestClientCertificates(t *testing.T) {
 	}{{"", true, true, true}, {clientAuthAny, false, true, true}, {clientAuthVerify, false, false, true}} {
 		o := ca.options(t)
 		o.TLS.ClientAuth, o.TLS.RootCAFile = x.policy, ca.file("ca.pem")
-		n := startNode(t, engine.Options{}, o)
+		n := startNode(t, node.Options{}, o)
 		for name, y := range map[string]struct {
 			cfg  *tls.Config
 			want bool
@@ -151,7 +151,7 @@ func TestReloadCertificates(t *testing.T) {
 	ca, next := newCertificateAuthority(t), newCertificateAuthority(t)
 	o := ca.options(t)
 	o.HTTPSAddress = "127.0.0.1:0"
-	n := startNode(t, engine.Options{}, o)
+	n := startNode(t, node.Options{}, o)
 	old := n.dialWrapped(t, ca.client(t, ""), "snappy", 0)
 
 	if err := os.WriteFile(o.TLS.CertFile, []byte("rubbish"), 0o600); err != nil {

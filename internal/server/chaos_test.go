@@ -7,12 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // Producers and consumers come and go at any moment. Every message that was answered OK is delivered.
 func TestNothingAnsweredIsLost(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	n.post(t, "/topic/create?topic=t", "")
 	n.post(t, "/channel/create?topic=t&channel=c", "")
 
@@ -46,7 +46,7 @@ func TestNothingAnsweredIsLost(t *testing.T) {
 }
 
 // publishFitfully pipelines PUBs over connections that it cuts before all answers have arrived.
-func publishFitfully(n *node, t *testing.T, number int, mu *sync.Mutex, answered map[string]bool) {
+func publishFitfully(n *testNode, t *testing.T, number int, mu *sync.Mutex, answered map[string]bool) {
 	rnd := rand.New(rand.NewPCG(2, uint64(number)))
 	for round := range 20 {
 		c := n.dial(t)
@@ -82,7 +82,7 @@ func publishFitfully(n *node, t *testing.T, number int, mu *sync.Mutex, answered
 
 // consumeFitfully confirms, requeues or drops messages on connections that end at any moment.
 func consumeFitfully(
-	n *node, t *testing.T, rnd *rand.Rand, stop chan struct{}, mu *sync.Mutex, delivered map[string]bool,
+	n *testNode, t *testing.T, rnd *rand.Rand, stop chan struct{}, mu *sync.Mutex, delivered map[string]bool,
 ) {
 	for {
 		select {

@@ -59,7 +59,7 @@ func TestAuthInACluster(t *testing.T) {
 				"billing", "billing-token", `permissions = ["subscribe"]`+"\n"+`topics = ["orders"]`+"\n"+`channels = ["billing"]`,
 			))
 	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1", Auth: auth.Options{File: name}})
-	login := func(n *node, secret, identity string) *client {
+	login := func(n *testNode, secret, identity string) *client {
 		c := n.dial(t)
 		c.send(authCommand(secret))
 		c.expect(frameResponse, fmt.Sprintf(`{"identity":%q,"identity_url":"","permission_count":1}`, identity))

@@ -12,7 +12,7 @@ import (
 	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/s2"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // packed returns data as a client compresses it.
@@ -33,7 +33,7 @@ var compressions = map[string]compression{"deflate": compressDeflate, "snappy": 
 
 // B98. Input that inflates beyond measure ends its connection, not the server, and is never in memory as a whole.
 func TestInflationIsBounded(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{MaxInflationRatio: 100})
+	n := startNode(t, node.Options{}, Options{MaxInflationRatio: 100})
 	good := n.dialWrapped(t, nil, "deflate", 6)
 	bomb := n.dialWrapped(t, nil, "deflate", 6)
 	nops := strings.Repeat("NOP\n", 1<<20) // 4 MiB that compress to 20 KiB
@@ -93,7 +93,7 @@ func TestInflaterIsBounded(t *testing.T) {
 
 // B98
 func TestBrokenStreamsEndTheirConnection(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	good := n.dialWrapped(t, nil, "snappy", 0)
 	for name, junk := range map[string]string{
 		"deflate": "\xff\xff\xff\xff\xff\xff",
@@ -120,7 +120,7 @@ func TestBrokenStreamsEndTheirConnection(t *testing.T) {
 // whichever goroutine encodes them.
 func TestWrappedClientThatReadsLate(t *testing.T) {
 	ca := newCertificateAuthority(t)
-	n := startNode(t, engine.Options{}, ca.options(t))
+	n := startNode(t, node.Options{}, ca.options(t))
 	const count, size = 400, 40_000 // 16 MB that do not compress
 	src := rand.NewChaCha8([32]byte{1})
 	bodies := map[string]bool{}

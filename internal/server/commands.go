@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // execute executes one command. size is its length in the input.
@@ -145,7 +145,7 @@ func (c *conn) send(p *pending, alone bool) {
 		c.place.Leave()
 		c.drain()
 	}
-	if errors.Is(err, engine.ErrDeleted) { // the topic may have been created again since
+	if errors.Is(err, node.ErrDeleted) { // the topic may have been created again since
 		err = retryDeleted(c.ctx, func() error {
 			if err := c.resolve(to); err != nil {
 				return err
@@ -166,7 +166,7 @@ func (c *conn) finish(cmd *command) {
 	consumer := c.consumer.Load()
 	id, err := c.messageID(cmd.id)
 	if err != nil {
-		err = engine.ErrNotInFlight // no message has such an id
+		err = node.ErrNotInFlight // no message has such an id
 	} else {
 		switch cmd.verb {
 		case verbFin:
@@ -206,9 +206,9 @@ func (c *conn) requeueDelay(millis uint64) time.Duration {
 // finishFailure returns nsqd's wording of the error.
 func finishFailure(err error) string {
 	switch {
-	case errors.Is(err, engine.ErrNotInFlight):
+	case errors.Is(err, node.ErrNotInFlight):
 		return "ID not in flight"
-	case errors.Is(err, engine.ErrNotOwner):
+	case errors.Is(err, node.ErrNotOwner):
 		return "client does not own message"
 	}
 	return err.Error()
@@ -231,10 +231,10 @@ func (c *conn) subscribe(cmd *command) *fault {
 	case err == nil:
 	case cmd.beyondNSQ() && youzanCode(err) != "":
 		return faultf("%s SUB failed %v", youzanCode(err), err)
-	case errors.Is(err, engine.ErrTooManyClients):
+	case errors.Is(err, node.ErrTooManyClients):
 		return faultf("E_SUB_FAILED SUB failed consumers for %s:%s exceeds limit of %d",
 			topic, channel, c.srv.opts.MaxChannelConsumers)
-	case errors.Is(err, engine.ErrDeleted):
+	case errors.Is(err, node.ErrDeleted):
 		return &fault{"E_SUB_FAILED SUB failed to deleted topic/channel"}
 	default:
 		return faultf("E_SUB_FAILED SUB failed %v", err)
@@ -247,7 +247,7 @@ func (c *conn) subscribe(cmd *command) *fault {
 
 // attach finds or creates the topic and the channel, and subscribes. refused is the error frame for a SUB that asks for
 // a partition, an order or a place that it cannot have.
-func (c *conn) attach(cmd *command, topic, channel string) (consumer *engine.Consumer, refused *fault, err error) {
+func (c *conn) attach(cmd *command, topic, channel string) (consumer *node.Consumer, refused *fault, err error) {
 	set := c.set.Load()
 	err = retryDeleted(c.ctx, func() error {
 		t, created, err := c.srv.lookups.Topic(c.ctx, topic, c.maker)
@@ -272,7 +272,7 @@ func (c *conn) attach(cmd *command, topic, channel string) (consumer *engine.Con
 		if refused != nil {
 			return nil
 		}
-		consumer, err = ch.SubscribeClient(c.ctx, engine.ConsumerOptions{
+		consumer, err = ch.SubscribeClient(c.ctx, node.ConsumerOptions{
 			MsgTimeout: set.msgTimeout,
 			SampleRate: set.sampleRate,
 			Label:      c,
@@ -288,7 +288,7 @@ func (c *conn) attach(cmd *command, topic, channel string) (consumer *engine.Con
 
 // creates reports whether a SUB is about to create the channel, for the audit. If the leaders do not answer in time, it
 // returns false.
-func (c *conn) creates(t *engine.Topic, channel string) bool {
+func (c *conn) creates(t *node.Topic, channel string) bool {
 	ctx, cancel := context.WithTimeout(c.ctx, c.srv.opts.askForChannel)
 	defer cancel()
 	return t.LacksChannel(ctx, channel)
@@ -307,7 +307,7 @@ const (
 func retryDeleted(ctx context.Context, do func() error) error {
 	for try := 0; ; try++ {
 		err := do()
-		if !errors.Is(err, engine.ErrDeleted) && !errors.Is(err, engine.ErrMoved) || try == maxDeletedTries {
+		if !errors.Is(err, node.ErrDeleted) && !errors.Is(err, node.ErrMoved) || try == maxDeletedTries {
 			return err
 		}
 		if try == 0 {

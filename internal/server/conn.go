@@ -11,9 +11,9 @@ import (
 	"syscall"
 	"time"
 
-	"penstock/engine"
 	"penstock/internal/lock"
 	"penstock/internal/netio"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/strangers"
 )
@@ -24,7 +24,7 @@ const magic = "  V2"
 // /stats reads.
 type target struct {
 	name      string
-	topic     *engine.Topic
+	topic     *node.Topic
 	published atomic.Uint64 // number of messages answered OK
 }
 
@@ -84,10 +84,10 @@ type conn struct {
 	// Any goroutine:
 	out       output
 	answers   answers
-	place     netio.Place                     // in the flusher's queue
-	set       atomic.Pointer[settings]        // never nil; replaced by IDENTIFY
-	link      atomic.Pointer[link]            // never nil; replaced by upgrade
-	consumer  atomic.Pointer[engine.Consumer] // set once, by SUB
+	place     netio.Place                   // in the flusher's queue
+	set       atomic.Pointer[settings]      // never nil; replaced by IDENTIFY
+	link      atomic.Pointer[link]          // never nil; replaced by upgrade
+	consumer  atomic.Pointer[node.Consumer] // set once, by SUB
 	flight    flight
 	delivered atomic.Uint64 // messages so far
 	form      *messageForm  // set by SUB before the consumer is attached; nil: NSQ's own message format

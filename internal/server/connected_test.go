@@ -3,7 +3,7 @@ package server
 import (
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -11,7 +11,7 @@ import (
 // yet, does not count.
 func TestConnectedProducers(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{Seed: 1})
-	n := startNode(t, engine.Options{Disk: disk}, Options{})
+	n := startNode(t, node.Options{Disk: disk}, Options{})
 	count := func() int {
 		for _, topic := range n.stats("", "", false).Topics {
 			if topic.Name == "t" {

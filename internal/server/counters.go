@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/listen"
 	"penstock/internal/server/metrics"
 	"penstock/internal/server/web"
@@ -67,18 +67,18 @@ var reasons = []struct {
 	reason
 	errs []error
 }{
-	{reasonOverloaded, []error{engine.ErrOverloaded}},
-	{reasonDeadline, []error{engine.ErrDeadline}},
-	{reasonNoLeader, []error{engine.ErrNoLeader, engine.ErrMoved}},
-	{reasonNoQuorum, []error{engine.ErrNoQuorum}},
-	{reasonDiskFull, []error{engine.ErrNoSpace}},
-	{reasonDisk, []error{engine.ErrDisk, engine.ErrDiskHung, engine.ErrReadOnly}},
-	{reasonUnknown, []error{engine.ErrUnknown}},
-	{reasonShare, []error{engine.ErrShare}}, // before those of the node's limits
-	{reasonQuota, []error{engine.ErrQuota}},
-	{reasonStateFull, []error{engine.ErrStateFull}},
-	{reasonTooBig, []error{engine.ErrMessageTooBig, engine.ErrBatchTooBig}},
-	{reasonClosing, []error{engine.ErrClosed}},
+	{reasonOverloaded, []error{node.ErrOverloaded}},
+	{reasonDeadline, []error{node.ErrDeadline}},
+	{reasonNoLeader, []error{node.ErrNoLeader, node.ErrMoved}},
+	{reasonNoQuorum, []error{node.ErrNoQuorum}},
+	{reasonDiskFull, []error{node.ErrNoSpace}},
+	{reasonDisk, []error{node.ErrDisk, node.ErrDiskHung, node.ErrReadOnly}},
+	{reasonUnknown, []error{node.ErrUnknown}},
+	{reasonShare, []error{node.ErrShare}}, // before those of the node's limits
+	{reasonQuota, []error{node.ErrQuota}},
+	{reasonStateFull, []error{node.ErrStateFull}},
+	{reasonTooBig, []error{node.ErrMessageTooBig, node.ErrBatchTooBig}},
+	{reasonClosing, []error{node.ErrClosed}},
 }
 
 func reasonOf(err error) reason {

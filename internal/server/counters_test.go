@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 func TestReasonOf(t *testing.T) {
@@ -14,13 +14,13 @@ func TestReasonOf(t *testing.T) {
 		err  error
 		want string
 	}{
-		{engine.ErrOverloaded, "overloaded"},
-		{fmt.Errorf("topic t: %w", engine.ErrQuota), "quota"},
-		{engine.ErrMoved, "no_leader"},
-		{engine.ErrNoSpace, "disk_full"},
-		{engine.ErrDisk, "disk"},
-		{errors.Join(engine.ErrUnknown, errors.New("why")), "unknown"},
-		{engine.ErrClosed, "closing"},
+		{node.ErrOverloaded, "overloaded"},
+		{fmt.Errorf("topic t: %w", node.ErrQuota), "quota"},
+		{node.ErrMoved, "no_leader"},
+		{node.ErrNoSpace, "disk_full"},
+		{node.ErrDisk, "disk"},
+		{errors.Join(node.ErrUnknown, errors.New("why")), "unknown"},
+		{node.ErrClosed, "closing"},
 		{errors.New("something"), "other"},
 	} {
 		if got := reasonNames[reasonOf(x.err)]; got != x.want {
@@ -31,7 +31,7 @@ func TestReasonOf(t *testing.T) {
 
 // Refused publishes, answers over HTTP, refused secrets and connections are counted.
 func TestServerCounters(t *testing.T) {
-	n := startNode(t, engine.Options{DisableAutoCreate: true}, Options{})
+	n := startNode(t, node.Options{DisableAutoCreate: true}, Options{})
 	n.dial(t)
 	n.post(t, "/topic/create?topic=t", "")
 	n.post(t, "/pub?topic=t", "x")

@@ -4,13 +4,13 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // The overview's page says how many dead letters wait for a redrive, and where; a redrive ends that. The row of a
 // channel names the topic of its dead letters.
 func TestDeadLettersThatWait(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	n.post(t, "/topic/create?topic=t", "")
 	n.post(t, "/channel/create?topic=t&channel=c", "")
 	waits := func() []DeadLetters { return answer[TopicPage](t, n, "/topics?dead_letters=true").DeadLetters }

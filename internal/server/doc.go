@@ -1,5 +1,5 @@
-// Package nsq serves an [penstock/engine.Engine] to NSQ's clients: the V2 TCP protocol with TLS, snappy, deflate and
-// AUTH, and nsqd's HTTP API, also over TLS. Unmodified NSQ clients work; every error string is nsqd's.
+// Package nsq serves an [penstock/internal/node.Engine] to NSQ's clients: the V2 TCP protocol with TLS, snappy, deflate
+// and AUTH, and nsqd's HTTP API, also over TLS. Unmodified NSQ clients work; every error string is nsqd's.
 //
 // The differences from nsqd are these. "OK" means that the message is on stable storage. PUBs that a client pipelines
 // are read ahead, stored together and answered in order. Output is flushed as soon as no more of it is ready, so

@@ -8,7 +8,7 @@ import (
 // An ephemeral channel gets what waits at a topic without channels, as in nsqd. What an earlier ephemeral channel has
 // had, or could have had, and what was there before a second one of another name, comes to no other ephemeral channel.
 func TestEphemeralChannelsBeginAtTheEnd(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		nodes[0].post(t, "/topic/create?topic=t", "")
 		for _, n := range nodes {
 			eventually(t, "the topic to be known", func() bool { _, ok := n.e.LookupTopic("t"); return ok })

@@ -3,8 +3,8 @@ package server
 import (
 	"time"
 
-	"penstock/engine"
 	"penstock/internal/lock"
+	"penstock/internal/node"
 )
 
 // flight bounds the bytes of the messages that are in flight to a consumer (Options.MaxInFlightBytes); RDY bounds only
@@ -20,7 +20,7 @@ type flight struct {
 	mu    lock.Mutex[lock.NSQFlight]
 	bytes int64 // = the sum of sizes
 	full  bool  // Deliver has told the engine to stop: flyOn must call Unblock
-	sizes map[engine.ID]flown
+	sizes map[node.ID]flown
 }
 
 // flown is one message of a flight.
@@ -31,14 +31,14 @@ type flown struct {
 
 // took counts a message that is being delivered, and reports whether there is room for another one. The message that
 // reaches the bound is still delivered, so a message larger than the bound is delivered alone.
-func (f *flight) took(id engine.ID, size int, now int64) (room bool) {
+func (f *flight) took(id node.ID, size int, now int64) (room bool) {
 	if f.most == 0 {
 		return true
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.sizes == nil {
-		f.sizes = map[engine.ID]flown{}
+		f.sizes = map[node.ID]flown{}
 	}
 	f.bytes += int64(size) - f.sizes[id].bytes // the message may have been delivered before
 	f.sizes[id] = flown{int64(size), now}
@@ -48,7 +48,7 @@ func (f *flight) took(id engine.ID, size int, now int64) (room bool) {
 
 // gave forgets a message that is finished or requeued. It must be called before the engine is told: after that the same
 // message may be delivered again, and that delivery must stay counted.
-func (f *flight) gave(id engine.ID) {
+func (f *flight) gave(id node.ID) {
 	if f.most == 0 {
 		return
 	}
@@ -59,7 +59,7 @@ func (f *flight) gave(id engine.ID) {
 }
 
 // touched notes that a message's timeout begins anew.
-func (f *flight) touched(id engine.ID, now int64) {
+func (f *flight) touched(id node.ID, now int64) {
 	if f.most == 0 {
 		return
 	}

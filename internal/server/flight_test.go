@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // However large its RDY is, a client never has more unfinished bytes than one connection may have. Messages that it
@@ -14,7 +14,7 @@ import (
 //
 // Related to B63: RDY bounds the number of messages.
 func TestMaxInFlightBytes(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{MaxInFlightBytes: 10_000})
+	n := startNode(t, node.Options{}, Options{MaxInFlightBytes: 10_000})
 	c := n.dial(t)
 	c.identify(`{"msg_timeout":3000}`)
 	c.sub("t", "c")
@@ -76,7 +76,7 @@ func TestMaxInFlightBytesInACluster(t *testing.T) {
 	body := strings.Repeat("x", 4000)
 	for _, x := range []struct {
 		channel string
-		n       *node
+		n       *testNode
 	}{{"led", leader}, {"fetched", other}} {
 		t.Run(x.channel, func(t *testing.T) {
 			c := x.n.dial(t)

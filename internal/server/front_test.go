@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/node/health"
 )
 
@@ -81,7 +81,7 @@ func TestFrontAnswersBeforeTheServer(t *testing.T) {
 		}
 	}()
 	o.Front = front
-	n := startNode(t, engine.Options{}, o)
+	n := startNode(t, node.Options{}, o)
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		if code, text := get("/startupz"); code == 200 && text == "ok" {
 			break
@@ -121,7 +121,7 @@ func TestFrontIsAudited(t *testing.T) {
 	}
 	refused()
 	o.Front = front
-	n := startNode(t, engine.Options{}, o)
+	n := startNode(t, node.Options{}, o)
 	refused()
 	var got []string
 	for _, e := range n.audit.List().Entries {
@@ -151,7 +151,7 @@ func TestFrontOverHTTPS(t *testing.T) {
 			t.Errorf("%s: %d %s", path, status, body)
 		}
 	}
-	e, err := engine.Open(t.Context(), engine.Options{DataPath: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	e, err := node.Open(t.Context(), node.Options{DataPath: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +241,7 @@ func TestFrontKeepsChosenPorts(t *testing.T) {
 				ln.Close()
 			}
 		}
-		e, err := engine.Open(t.Context(), engine.Options{DataPath: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+		e, err := node.Open(t.Context(), node.Options{DataPath: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/web"
 )
 
@@ -26,7 +26,7 @@ type listenerUnderTest struct {
 }
 
 // allListeners starts a node with every HTTP listener that there is.
-func allListeners(t *testing.T, o Options) (*node, []listenerUnderTest) {
+func allListeners(t *testing.T, o Options) (*testNode, []listenerUnderTest) {
 	t.Helper()
 	ca := newCertificateAuthority(t)
 	o.TLS.CertFile, o.TLS.KeyFile = ca.issue(t, "server")
@@ -36,7 +36,7 @@ func allListeners(t *testing.T, o Options) (*node, []listenerUnderTest) {
 			_, _ = io.WriteString(w, "cluster")
 		})
 	}
-	n := startNode(t, engine.Options{}, o)
+	n := startNode(t, node.Options{}, o)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.pool}}
 	t.Cleanup(transport.CloseIdleConnections)
 	return n, []listenerUnderTest{
@@ -118,7 +118,7 @@ func TestForeignPages(t *testing.T) {
 	if _, ok := n.e.LookupTopic("victim"); !ok {
 		t.Error("a page of another site has deleted the topic")
 	}
-	open := startNode(t, engine.Options{}, Options{AllowedHosts: []string{"*"}})
+	open := startNode(t, node.Options{}, Options{AllowedHosts: []string{"*"}})
 	l := listenerUnderTest{base: open.base, client: http.DefaultClient}
 	if status, _ := gateAsk(t, l, "GET", "/ping", "evil.example"); status != 200 {
 		t.Errorf("with * a foreign host gets %d", status)

@@ -12,9 +12,9 @@ import (
 // that never existed always fails.
 func TestDeletedElsewhere(t *testing.T) {
 	t.Parallel()
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		const topic, channel = "?topic=t", "?topic=t&channel=c"
-		status := func(n *node, lookup bool, path string) int {
+		status := func(n *testNode, lookup bool, path string) int {
 			if lookup {
 				reply, _ := n.lookupDo(t, "POST", path)
 				return reply.StatusCode
@@ -22,7 +22,7 @@ func TestDeletedElsewhere(t *testing.T) {
 			code, _ := n.do(t, "POST", path, "")
 			return code
 		}
-		expect := func(n *node, lookup bool, path string, want int) {
+		expect := func(n *testNode, lookup bool, path string, want int) {
 			t.Helper()
 			if got := status(n, lookup, path); got != want {
 				t.Errorf("%s at %s, lookup %v: %d, want %d", path, n.base, lookup, got, want)
@@ -65,7 +65,7 @@ func TestDeletedElsewhere(t *testing.T) {
 // The stock nsqadmin deletes a channel and a topic through our lookup service and our nsqd API without any warning,
 // with one node and with several nodes that lead partitions.
 func TestNSQAdminDeletes(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 6)
 		var args []string
 		for _, n := range nodes {

@@ -11,13 +11,13 @@ import (
 
 	gonsq "github.com/nsqio/go-nsq"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/auth/authtest"
 )
 
 // The stock Go client publishes with each of its methods and consumes everything, with requeues and a deferred message.
 func TestGoNSQRoundTrip(t *testing.T) {
-	roundTrip(t, startNode(t, engine.Options{}, Options{}), gonsq.NewConfig)
+	roundTrip(t, startNode(t, node.Options{}, Options{}), gonsq.NewConfig)
 }
 
 // B98. The same over TLS with a client certificate, with each compression, and with AUTH.
@@ -37,7 +37,7 @@ func TestGoNSQWrapped(t *testing.T) {
 			if x.tls {
 				o.TLS.ClientAuth, o.TLS.RootCAFile = clientAuthVerify, ca.file("ca.pem")
 			}
-			roundTrip(t, startNode(t, engine.Options{}, o), func() *gonsq.Config {
+			roundTrip(t, startNode(t, node.Options{}, o), func() *gonsq.Config {
 				cfg := gonsq.NewConfig()
 				cfg.TlsV1, cfg.Snappy, cfg.Deflate, cfg.AuthSecret = x.tls, x.snappy, x.deflate, "a token"
 				if x.tls {
@@ -50,7 +50,7 @@ func TestGoNSQWrapped(t *testing.T) {
 }
 
 // roundTrip publishes and consumes with clients that newConfig configures.
-func roundTrip(t *testing.T, n *node, newConfig func() *gonsq.Config) {
+func roundTrip(t *testing.T, n *testNode, newConfig func() *gonsq.Config) {
 	t.Helper()
 	addr := n.TCPAddr().String()
 	silent := log.New(io.Discard, "", 0)

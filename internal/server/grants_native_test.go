@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"penstock/batch"
-	"penstock/engine"
+	"penstock/internal/node"
 	nativewire "penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
@@ -25,7 +25,7 @@ var nativeAnswers = []netproto.Type{
 }
 
 // frames adds the requests of native clients.
-func (m *matrix) frames(t *testing.T, n *node) {
+func (m *matrix) frames(t *testing.T, n *testNode) {
 	m.head("native protocol")
 	known := len(namelessFrames) + len(nativeAnswers)
 	for _, name := range []string{"a", "b"} {
@@ -64,7 +64,7 @@ func (m *matrix) frames(t *testing.T, n *node) {
 	}
 }
 
-func subscribeFrame(topic *engine.Topic, channel string) netproto.Frame {
+func subscribeFrame(topic *node.Topic, channel string) netproto.Frame {
 	m := nativewire.Subscribe{
 		Topic: topic.ID(), Channel: channel, Create: true, From: nativewire.FromDefault,
 		Partition: nativewire.NoPartition, Messages: 1, Bytes: 1 << 20,
@@ -88,7 +88,7 @@ func sealedBatch(t *testing.T) []byte {
 
 // frameVerdict returns "no" if a request of this role is refused for its rights, and "yes" otherwise. It has a
 // connection of its own, because the refusal of a Metadata stands in the answer.
-func (n *node) frameVerdict(t *testing.T, f netproto.Frame, role string) string {
+func (n *testNode) frameVerdict(t *testing.T, f netproto.Frame, role string) string {
 	t.Helper()
 	c, frames, err := n.dialNative(t, nil)
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
 	"penstock/internal/cluster"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/cluster/kv/memory"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/web"
@@ -44,7 +44,7 @@ var grantRoles = []struct{ name, grant string }{
 
 // grantNode is a node whose clients need the rights of grantRoles, with every HTTP listener and the routes of a
 // cluster.
-func grantNode(t *testing.T) *node {
+func grantNode(t *testing.T) *testNode {
 	t.Helper()
 	tokens := filepath.Join(t.TempDir(), "tokens.toml")
 	text := ""
@@ -57,14 +57,14 @@ func grantNode(t *testing.T) *node {
 	kv := memory.New(memory.Options{})
 	t.Cleanup(kv.Close)
 	store := cluster.New(kv.Store("n1"), cluster.Options{LeaseTTL: time.Minute, ControllerTick: time.Second})
-	return startNode(t, engine.Options{}, Options{
+	return startNode(t, node.Options{}, Options{
 		Auth: auth.Options{File: tokens}, NativeAddress: "127.0.0.1:0",
 		ClusterHandler: admin.Handler(store, admin.Self{Name: "n1"}),
 	})
 }
 
 // reset makes the topics and channels that requests are about, as far as they are gone.
-func (n *node) reset(t *testing.T) {
+func (n *testNode) reset(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"a", "b"} {
 		topic, ok := n.e.LookupTopic(name)
@@ -85,7 +85,7 @@ func (n *node) reset(t *testing.T) {
 }
 
 // setDeadLetter makes a topic the target of the dead letters of channel c of topic a.
-func (n *node) setDeadLetter(t *testing.T, name string) {
+func (n *testNode) setDeadLetter(t *testing.T, name string) {
 	t.Helper()
 	topic, ok := n.e.LookupTopic("a")
 	if !ok {
@@ -106,7 +106,7 @@ func (n *node) setDeadLetter(t *testing.T, name string) {
 }
 
 // verdict returns what a request is told about its client's rights: the status of a refusal, or "yes".
-func (n *node) verdict(t *testing.T, method, url, role, body string) string {
+func (n *testNode) verdict(t *testing.T, method, url, role, body string) string {
 	t.Helper()
 	var headers []string
 	if role != "nobody" {
@@ -210,7 +210,7 @@ func TestGrantsMatrix(t *testing.T) {
 }
 
 // bodies adds requests whose body, or a setting, names a topic.
-func (m *matrix) bodies(t *testing.T, n *node) {
+func (m *matrix) bodies(t *testing.T, n *testNode) {
 	m.head("names in bodies and settings")
 	for _, dead := range []string{"", "a.DLQ", "b", "new"} {
 		m.row(fmt.Sprintf("POST /channel/settings topic=a&channel=c dead_letter=%q", dead), func(role string) string {
@@ -239,7 +239,7 @@ var namelessVerbs = []verb{
 }
 
 // commands adds the commands of the NSQ protocol.
-func (m *matrix) commands(t *testing.T, n *node) {
+func (m *matrix) commands(t *testing.T, n *testNode) {
 	m.head("NSQ protocol")
 	bodies := map[verb]string{
 		verbPub: sized("x"), verbMpub: sized(batchBody("x")), verbDpub: sized("x"), verbPubExt: sized(withExt("{}", "x")),
@@ -275,7 +275,7 @@ func (m *matrix) commands(t *testing.T, n *node) {
 }
 
 // commandVerdict returns the code of the error that a command of this role gets because of its rights, or "yes".
-func (n *node) commandVerdict(t *testing.T, command, role string) string {
+func (n *testNode) commandVerdict(t *testing.T, command, role string) string {
 	t.Helper()
 	c := n.dial(t)
 	defer c.nc.Close()
@@ -301,7 +301,7 @@ func (n *node) commandVerdict(t *testing.T, command, role string) string {
 // channels besides; and none on the other channels.
 func TestGrantOnSomeChannels(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{File: grantTokens(t)}})
+	n := startNode(t, node.Options{}, Options{Auth: auth.Options{File: grantTokens(t)}})
 	for _, path := range []string{
 		"/topic/create?topic=shop-a", "/channel/create?topic=shop-a&channel=mail",
 		"/channel/create?topic=shop-a&channel=bills", "/topic/pause?topic=shop-a", "/pub?topic=shop-a",
@@ -328,7 +328,7 @@ func TestGrantOnSomeChannels(t *testing.T) {
 		attacks = append(attacks, [2]string{"POST", lookups + path})
 	}
 	for _, a := range attacks {
-		for _, query := range []string{"?topic=shop-a", "?topic=shop-a&channel=mail", "?topic=shop-b&node=x:1"} {
+		for _, query := range []string{"?topic=shop-a", "?topic=shop-a&channel=mail", "?topic=shop-b&testNode=x:1"} {
 			if code, text := ask(t, a[0], a[1]+query, "mailer"); code != 403 {
 				t.Errorf("%s %s%s: %d %s", a[0], a[1], query, code, text)
 			}

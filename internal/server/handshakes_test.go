@@ -15,7 +15,7 @@ import (
 	"time"
 
 	native "penstock/client"
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/netproto"
 )
 
@@ -36,7 +36,7 @@ func (k *heldKey) Sign(r io.Reader, digest []byte, opts crypto.SignerOpts) ([]by
 }
 
 // hold lets the node's signatures wait for the test.
-func (n *node) hold(t *testing.T) *heldKey {
+func (n *testNode) hold(t *testing.T) *heldKey {
 	old := n.certs.now.Load()
 	pair := old.cfg.Certificates[0]
 	k := &heldKey{begun: make(chan struct{}), free: make(chan struct{})}
@@ -58,7 +58,7 @@ func TestRefusedAtTheNativePortCounts(t *testing.T) {
 	t.Parallel()
 	o := newCertificateAuthority(t).options(t)
 	o.NativeAddress, o.HandshakeTimeout, o.MaxHandshakes = "127.0.0.1:0", patience, 1
-	n := startNode(t, engine.Options{}, o)
+	n := startNode(t, node.Options{}, o)
 	var before net.Conn
 	for refused := range uint64(4) {
 		nc, err := net.Dial("tcp", n.NativeAddr().String()) // it never says anything
@@ -85,7 +85,7 @@ func TestBusyWithHandshakes(t *testing.T) {
 	ca := newCertificateAuthority(t)
 	o := ca.options(t)
 	o.HTTPSAddress, o.NativeAddress, o.HandshakeTimeout = "127.0.0.1:0", "127.0.0.1:0", patience
-	n := startNode(t, engine.Options{}, o)
+	n := startNode(t, node.Options{}, o)
 	key := n.hold(t)
 	defer key.release()
 	cfg := ca.client(t, "")
@@ -166,7 +166,7 @@ func TestSessionTickets(t *testing.T) {
 			cfg := ca.client(t, x.client)
 			cfg.MaxVersion, cfg.ClientSessionCache = x.most, tls.NewLRUClientSessionCache(0)
 			for i := range 3 {
-				n := startNode(t, engine.Options{}, x.o)
+				n := startNode(t, node.Options{}, x.o)
 				c := n.dialWrapped(t, cfg, "", 0)
 				c.send(pub("t", "x")) // its answer comes after the ticket
 				c.ok()

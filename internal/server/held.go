@@ -4,7 +4,7 @@ import (
 	"errors"
 	"syscall"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // errLate says that the time for writing a message of an ordered channel passed when half of its frame was on the
@@ -15,17 +15,17 @@ var errLate = errors.New("nsq: the client did not read an ordered message for so
 // given the next message of the ordered channel.
 type heldFrame struct {
 	from, to int // the frame is chunk.p[from:to]
-	what     engine.HeldDelivery
+	what     node.HeldDelivery
 }
 
 // holdLast marks the last frame in next, which begins at from, as held if the delivery d has a deadline. The caller
 // holds mu.
-func (o *output) holdLast(from int, d *engine.Delivery) {
+func (o *output) holdLast(from int, d *node.Delivery) {
 	if !d.Until.IsZero() && !o.sealed {
 		if o.next.held == nil {
 			o.next.held, o.spareHeld = o.spareHeld, nil
 		}
-		o.next.held = append(o.next.held, heldFrame{from, len(o.next.p), engine.HeldDelivery{ID: d.ID, Until: d.Until}})
+		o.next.held = append(o.next.held, heldFrame{from, len(o.next.p), node.HeldDelivery{ID: d.ID, Until: d.Until}})
 		o.heldCount++
 	}
 }
@@ -92,7 +92,7 @@ func (o *output) writeHeld(raw syscall.RawConn, c *chunk, n int) (int, error) {
 	return n, errors.Join(err, waitErr)
 }
 
-// Drained implements engine.HeldSink.
+// Drained implements node.HeldSink.
 func (s *sink) Drained() bool {
 	o := &s.out
 	o.mu.Lock()
@@ -100,9 +100,9 @@ func (s *sink) Drained() bool {
 	return o.heldCount == 0 || o.failed != nil && o.lent.k == nil
 }
 
-// Withdraw implements engine.HeldSink. A frame that a system call is writing at this moment counts as sent: Withdraw
+// Withdraw implements node.HeldSink. A frame that a system call is writing at this moment counts as sent: Withdraw
 // leaves it alone.
-func (s *sink) Withdraw(id engine.ID) bool {
+func (s *sink) Withdraw(id node.ID) bool {
 	o := &s.out
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -119,8 +119,8 @@ func (s *sink) Withdraw(id engine.ID) bool {
 	return err == nil
 }
 
-// Dropped implements engine.HeldSink.
-func (s *sink) Dropped(dst []engine.HeldDelivery) []engine.HeldDelivery {
+// Dropped implements node.HeldSink.
+func (s *sink) Dropped(dst []node.HeldDelivery) []node.HeldDelivery {
 	o := &s.out
 	o.mu.Lock()
 	n := len(dst)

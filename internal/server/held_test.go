@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // untilTold is a clock whose deadline passes when the test says so.
@@ -22,7 +22,7 @@ func (c *untilTold) Over(int64) bool { return c.over.Load() }
 // written.
 func heldConn(t *testing.T) (*client, *conn) {
 	t.Helper()
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c := n.dial(t)
 	c.send("NOP\n")
 	server := n.onlyConn(t)
@@ -35,10 +35,10 @@ func heldConn(t *testing.T) (*client, *conn) {
 const heldBodyBytes = 16 << 20 // more than the buffers of two sockets hold
 
 // held delivers one message whose deadline passes by the clock; nil: no deadline.
-func held(server *conn, id engine.ID, size int, clock engine.DeadlineClock) {
+func held(server *conn, id node.ID, size int, clock node.DeadlineClock) {
 	s := (*sink)(server)
-	s.Deliver(&engine.Delivery{
-		ID: id, Attempts: 1, Body: bytes.Repeat([]byte{byte(id)}, size), Until: engine.Deadline{Clock: clock},
+	s.Deliver(&node.Delivery{
+		ID: id, Attempts: 1, Body: bytes.Repeat([]byte{byte(id)}, size), Until: node.Deadline{Clock: clock},
 	})
 	s.Flush()
 }
@@ -68,7 +68,7 @@ func TestHeldOutput(t *testing.T) {
 	for range 16 {
 		held(server, 1, heldBodyBytes/16, nil)
 	}
-	for id := range engine.ID(8) {
+	for id := range node.ID(8) {
 		held(server, 2+id, 100, clock)
 		if id == 3 {
 			held(server, 50, 100, other)
@@ -89,11 +89,11 @@ func TestHeldOutput(t *testing.T) {
 		t.Errorf("%v arrived", ids)
 	}
 	eventuallyHeld(t, s.Drained)
-	var dropped []engine.ID
+	var dropped []node.ID
 	for _, d := range s.Dropped(nil) {
 		dropped = append(dropped, d.ID)
 	}
-	if slices.Sort(dropped); !slices.Equal(dropped, []engine.ID{2, 3, 4, 5, 6, 7, 8, 9, 52}) {
+	if slices.Sort(dropped); !slices.Equal(dropped, []node.ID{2, 3, 4, 5, 6, 7, 8, 9, 52}) {
 		t.Errorf("%v are said to be dropped", dropped)
 	}
 }

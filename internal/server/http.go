@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/web"
 )
 
@@ -83,14 +83,14 @@ func (s *Server) routes() map[string]web.Route {
 		"/producer/remove": web.On("POST", s.serveProducerRemove, web.AdminTopic),
 		"/topic/create":    web.On("POST", s.serveTopicCreate, web.AdminTopic),
 		"/topic/delete":    web.On("POST", s.serveTopicDelete, web.AdminTopic),
-		"/topic/empty":     web.On("POST", s.topicVerb((*engine.Topic).Empty), web.AdminTopic),
-		"/topic/pause":     web.On("POST", s.topicVerb((*engine.Topic).Pause), web.AdminTopic),
-		"/topic/unpause":   web.On("POST", s.topicVerb((*engine.Topic).Unpause), web.AdminTopic),
+		"/topic/empty":     web.On("POST", s.topicVerb((*node.Topic).Empty), web.AdminTopic),
+		"/topic/pause":     web.On("POST", s.topicVerb((*node.Topic).Pause), web.AdminTopic),
+		"/topic/unpause":   web.On("POST", s.topicVerb((*node.Topic).Unpause), web.AdminTopic),
 		"/channel/create":  web.On("POST", s.serveChannelCreate, web.Admin),
 		"/channel/delete":  web.On("POST", s.serveChannelDelete, web.Admin),
-		"/channel/empty":   web.On("POST", s.channelVerb((*engine.Channel).Empty), web.Admin),
-		"/channel/pause":   web.On("POST", s.channelVerb((*engine.Channel).Pause), web.Admin),
-		"/channel/unpause": web.On("POST", s.channelVerb((*engine.Channel).Unpause), web.Admin),
+		"/channel/empty":   web.On("POST", s.channelVerb((*node.Channel).Empty), web.Admin),
+		"/channel/pause":   web.On("POST", s.channelVerb((*node.Channel).Pause), web.Admin),
+		"/channel/unpause": web.On("POST", s.channelVerb((*node.Channel).Unpause), web.Admin),
 		"/backup":          web.On("GET,POST", s.serveBackup, web.Node),
 		"/audit":           web.On("GET", s.serveAudit, web.Node),
 		"/reload":          web.On("POST", s.serveReload, web.Node),
@@ -141,7 +141,7 @@ func (s *Server) health() (string, bool) {
 	return "OK", true
 }
 
-// storage is engine.Info in the form of /info.
+// storage is node.Info in the form of /info.
 type storage struct {
 	IOEngine           string   `json:"io_engine"`
 	IOReason           string   `json:"io_reason"`

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/server/web"
 )
 
@@ -22,14 +22,14 @@ func (s *Server) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 		return nil, err
 	}
 	// partitions and replicas are our own parameters. An existing topic keeps what it has.
-	var o engine.TopicOptions
+	var o node.TopicOptions
 	if q.Has("partitions") {
-		if o.Partitions, err = web.Count(q, "partitions", engine.MaxPartitions, "INVALID_PARTITIONS"); err != nil {
+		if o.Partitions, err = web.Count(q, "partitions", node.MaxPartitions, "INVALID_PARTITIONS"); err != nil {
 			return nil, err
 		}
 	}
 	if q.Has("replicas") {
-		if o.Replicas, err = web.Count(q, "replicas", engine.MaxReplicas, "INVALID_REPLICAS"); err != nil {
+		if o.Replicas, err = web.Count(q, "replicas", node.MaxReplicas, "INVALID_REPLICAS"); err != nil {
 			return nil, err
 		}
 	}
@@ -48,7 +48,7 @@ func (s *Server) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 
 // CreateTopic returns the topic of that name. If there is none, it creates one and, as nsqd does, gives it the channels
 // that the lookup services know.
-func (s *Server) CreateTopic(ctx context.Context, name string, o engine.TopicOptions) (*engine.Topic, error) {
+func (s *Server) CreateTopic(ctx context.Context, name string, o node.TopicOptions) (*node.Topic, error) {
 	return s.lookups.CreateTopic(ctx, name, o)
 }
 
@@ -77,7 +77,7 @@ func (s *Server) hiddenHere(topic string, now time.Time) bool {
 }
 
 // findTopic returns the topic that the query names, which must exist.
-func (s *Server) findTopic(q url.Values, invalid string) (*engine.Topic, error) {
+func (s *Server) findTopic(q url.Values, invalid string) (*node.Topic, error) {
 	name, err := web.TopicName(q, invalid)
 	if err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func (s *Server) findTopic(q url.Values, invalid string) (*engine.Topic, error) 
 	return t, nil
 }
 
-func (s *Server) topicVerb(do func(*engine.Topic, context.Context) error) web.Endpoint {
+func (s *Server) topicVerb(do func(*node.Topic, context.Context) error) web.Endpoint {
 	return func(r *http.Request, q url.Values) (any, error) {
 		t, err := s.findTopic(q, "INVALID_TOPIC")
 		if err != nil {
@@ -101,7 +101,7 @@ func (s *Server) topicVerb(do func(*engine.Topic, context.Context) error) web.En
 
 // channelArgs returns the topic and the channel name of the query. As in nsqd, it checks both names before it looks for
 // the topic.
-func (s *Server) channelArgs(q url.Values) (*engine.Topic, string, error) {
+func (s *Server) channelArgs(q url.Values) (*node.Topic, string, error) {
 	if _, err := web.TopicName(q, "INVALID_ARG_TOPIC"); err != nil {
 		return nil, "", err
 	}
@@ -109,7 +109,7 @@ func (s *Server) channelArgs(q url.Values) (*engine.Topic, string, error) {
 		return nil, "", web.Fail(400, "MISSING_ARG_CHANNEL")
 	}
 	name := q.Get("channel")
-	if !engine.ValidChannelName(name) {
+	if !node.ValidChannelName(name) {
 		return nil, "", web.Fail(400, "INVALID_ARG_CHANNEL")
 	}
 	t, err := s.findTopic(q, "INVALID_ARG_TOPIC")
@@ -142,8 +142,8 @@ func (s *Server) serveChannelDelete(r *http.Request, q url.Values) (any, error) 
 	return nil, s.deleted.Answer(t.Name()+"/"+name, began, t.DeleteChannel(r.Context(), name))
 }
 
-func (s *Server) channelVerb(do func(*engine.Channel, context.Context) error) web.Endpoint {
-	return s.onChannel(func(c *engine.Channel, r *http.Request, _ url.Values) (any, error) {
+func (s *Server) channelVerb(do func(*node.Channel, context.Context) error) web.Endpoint {
+	return s.onChannel(func(c *node.Channel, r *http.Request, _ url.Values) (any, error) {
 		return nil, do(c, r.Context())
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/handshakes"
 	"penstock/internal/server/listen"
@@ -86,7 +86,7 @@ func (s *Server) ownerOf(r *http.Request) (string, error) {
 	if who == nil {
 		return "", err
 	}
-	return engine.ProducerOwner(who.Name()), nil
+	return node.ProducerOwner(who.Name()), nil
 }
 
 // makerOf returns the token for which a topic counts that the request makes: see auth.Principal.Maker.

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/web"
@@ -42,7 +42,7 @@ func TestHTTPAuth(t *testing.T) {
 			)+
 			authtest.Token("root", "root", `permissions = ["publish", "admin"]`+"\n"+`topics = ["*"]`))
 	cluster := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "cluster") })
-	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{File: name}, ClusterHandler: cluster})
+	n := startNode(t, node.Options{}, Options{Auth: auth.Options{File: name}, ClusterHandler: cluster})
 	nsqd, lookup := n.base, "http://"+n.LookupAddr().String()
 	for _, x := range []struct {
 		method, url                     string
@@ -81,8 +81,8 @@ func TestHTTPAuth(t *testing.T) {
 		{"POST", lookup + "/topic/create?topic=mine", 403, 200, 200, 401},
 		{"POST", lookup + "/channel/create?topic=mine&channel=c", 403, 200, 200, 401},
 		{"POST", lookup + "/channel/delete?topic=mine&channel=none", 403, 404, 404, 401},
-		{"POST", lookup + "/topic/tombstone?topic=mine&node=x:1", 403, 200, 200, 401},
-		{"POST", lookup + "/tombstone_topic_producer?topic=mine&node=x:1", 403, 200, 200, 401},
+		{"POST", lookup + "/topic/tombstone?topic=mine&testNode=x:1", 403, 200, 200, 401},
+		{"POST", lookup + "/tombstone_topic_producer?topic=mine&testNode=x:1", 403, 200, 200, 401},
 		{"POST", lookup + "/topic/delete?topic=other", 403, 403, 200, 401},
 		{"GET", lookup + "/debug/pprof/cmdline", 403, 403, 200, 401},
 	} {
@@ -107,7 +107,7 @@ func TestHTTPAuth(t *testing.T) {
 
 // A new route whose author did not think about permissions must not be open.
 func TestOpenRoutesOnlyTell(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	for path, rt := range n.routes() {
 		if rt.Need == web.Open && rt.Methods != "GET" && rt.Methods != "GET,HEAD" {
 			t.Errorf("%s of nsqd's API is open and takes %s", path, rt.Methods)
@@ -120,7 +120,7 @@ func TestOpenRoutesOnlyTell(t *testing.T) {
 func TestHTTPAuthServers(t *testing.T) {
 	s := newAuthServer(t)
 	s.set(200, grantJSON(3600, "^t$", "", "publish"))
-	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{HTTPAddresses: []string{s.address()}}})
+	n := startNode(t, node.Options{}, Options{Auth: auth.Options{HTTPAddresses: []string{s.address()}}})
 	for range 20 {
 		if code, body := ask(t, "POST", n.base+"/pub?topic=t", "one"); code != 200 {
 			t.Fatalf("%d %s", code, body)
@@ -177,7 +177,7 @@ func TestSecretsAreNotLogged(t *testing.T) {
 	s := newAuthServer(t)
 	elsewhere := newAuthServer(t)
 	for _, method := range []string{"GET", "POST"} {
-		n := startNode(t, engine.Options{}, Options{Logger: logger, Auth: auth.Options{
+		n := startNode(t, node.Options{}, Options{Logger: logger, Auth: auth.Options{
 			File: name, HTTPMethod: method,
 			HTTPAddresses: []string{s.address(), "127.0.0.1:1", "http://user:" + secret + "@127.0.0.1:1/x"},
 		}})

@@ -6,7 +6,7 @@ import (
 	"net/url"
 	"strconv"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/web"
 )
 
@@ -19,7 +19,7 @@ func (s *Server) serveBackup(r *http.Request, q url.Values) (any, error) {
 	if !q.Has("dir") {
 		return nil, web.Fail(400, "MISSING_ARG_DIR")
 	}
-	o := engine.BackupOptions{Dir: q.Get("dir"), Below: s.opts.BackupPath, MadeBy: s.opts.Version}
+	o := node.BackupOptions{Dir: q.Get("dir"), Below: s.opts.BackupPath, MadeBy: s.opts.Version}
 	if text := q.Get("rate"); text != "" {
 		rate, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
@@ -29,9 +29,9 @@ func (s *Server) serveBackup(r *http.Request, q url.Values) (any, error) {
 	}
 	err := s.engine.StartBackup(o)
 	switch {
-	case errors.Is(err, engine.ErrBackupRuns):
+	case errors.Is(err, node.ErrBackupRuns):
 		return nil, web.Fail(409, err.Error())
-	case errors.Is(err, engine.ErrBackupDir):
+	case errors.Is(err, node.ErrBackupDir):
 		return nil, web.Fail(400, err.Error())
 	case err != nil:
 		return nil, err

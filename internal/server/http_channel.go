@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/engine"
 	"penstock/internal/jsonbody"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 	"penstock/internal/server/web"
 	"penstock/segment"
@@ -34,15 +34,15 @@ func (s *Server) channelRoutes() map[string]web.Route {
 		"/channel/skip":     web.On("POST", s.onChannel(skipChannel(true)), web.Admin),
 		"/channel/unskip":   web.On("POST", s.onChannel(skipChannel(false)), web.Admin),
 		"/channel/peek":     web.On("GET", s.onChannel(serveChannelPeek), web.Admin),
-		"/channel/pending":  web.On("GET", s.onChannel(listChannel((*engine.Channel).Pending)), web.View),
-		"/channel/deferred": web.On("GET", s.onChannel(listChannel((*engine.Channel).DeferredMessages)), web.View),
+		"/channel/pending":  web.On("GET", s.onChannel(listChannel((*node.Channel).Pending)), web.View),
+		"/channel/deferred": web.On("GET", s.onChannel(listChannel((*node.Channel).DeferredMessages)), web.View),
 		"/channel/fork":     web.On("POST", s.onChannel(s.serveChannelFork), web.Admin),
 		"/channel/redrive":  web.On("POST", s.onChannel(s.serveChannelRedrive), web.Admin),
 	}
 }
 
 // channelEndpoint serves a request about an existing channel.
-type channelEndpoint func(c *engine.Channel, r *http.Request, q url.Values) (any, error)
+type channelEndpoint func(c *node.Channel, r *http.Request, q url.Values) (any, error)
 
 func (s *Server) onChannel(do channelEndpoint) web.Endpoint {
 	return func(r *http.Request, q url.Values) (any, error) {
@@ -60,7 +60,7 @@ func (s *Server) onChannel(do channelEndpoint) web.Endpoint {
 
 // findChannel returns the channel for an operation. In a cluster, a node that leads no partition of the topic does not
 // know whether the channel exists; the leaders say so when they answer the operation.
-func (s *Server) findChannel(t *engine.Topic, name string) (*engine.Channel, error) {
+func (s *Server) findChannel(t *node.Topic, name string) (*node.Channel, error) {
 	if c, ok := t.LookupChannel(name); ok {
 		return c, nil
 	}
@@ -79,20 +79,20 @@ func badArgument(format string, args ...any) error {
 // channelFailure maps the errors of operations on channels and topics to an HTTP status.
 func channelFailure(err error) error {
 	switch {
-	case errors.Is(err, engine.ErrVersion), errors.Is(err, engine.ErrChannelExists), errors.Is(err, engine.ErrRedriving),
-		errors.Is(err, engine.ErrRedriveSkips):
+	case errors.Is(err, node.ErrVersion), errors.Is(err, node.ErrChannelExists), errors.Is(err, node.ErrRedriving),
+		errors.Is(err, node.ErrRedriveSkips):
 		return web.Fail(409, err.Error())
-	case errors.Is(err, engine.ErrNoMessage):
+	case errors.Is(err, node.ErrNoMessage):
 		return web.Fail(404, err.Error())
-	case errors.Is(err, engine.ErrSettings), errors.Is(err, engine.ErrTopicSettings),
-		errors.Is(err, engine.ErrSeek), errors.Is(err, engine.ErrNoPartition), errors.Is(err, engine.ErrFromLevel),
-		errors.Is(err, engine.ErrChannelName):
+	case errors.Is(err, node.ErrSettings), errors.Is(err, node.ErrTopicSettings),
+		errors.Is(err, node.ErrSeek), errors.Is(err, node.ErrNoPartition), errors.Is(err, node.ErrFromLevel),
+		errors.Is(err, node.ErrChannelName):
 		return web.Fail(400, err.Error())
 	}
 	return err
 }
 
-func (s *Server) serveChannelSettings(c *engine.Channel, r *http.Request, _ url.Values) (any, error) {
+func (s *Server) serveChannelSettings(c *node.Channel, r *http.Request, _ url.Values) (any, error) {
 	if r.Method == http.MethodGet {
 		set, err := c.ReadSettings(r.Context())
 		if err != nil {
@@ -100,7 +100,7 @@ func (s *Server) serveChannelSettings(c *engine.Channel, r *http.Request, _ url.
 		}
 		return set, nil
 	}
-	var set engine.ChannelSettings
+	var set node.ChannelSettings
 	if err := s.readSettings(r, &set); err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func (s *Server) serveChannelSettings(c *engine.Channel, r *http.Request, _ url.
 // mayFeed reports whether the client may let the channel send its dead letters where the settings say. Otherwise rights
 // on one topic would be rights to publish to every other one, and to create it. The channel's own dead-letter topic,
 // which is named after its topic, belongs to the topic. O7
-func (s *Server) mayFeed(r *http.Request, c *engine.Channel, set *engine.ChannelSettings) error {
+func (s *Server) mayFeed(r *http.Request, c *node.Channel, set *node.ChannelSettings) error {
 	own := c.Topic().Name()
 	if set.DeadLetter == "" || set.DeadLetter == own+machine.DeadLetterSuffix {
 		return nil
@@ -149,7 +149,7 @@ func (s *Server) readSettings(r *http.Request, into any) error {
 	return nil
 }
 
-func serveChannelSeek(c *engine.Channel, r *http.Request, q url.Values) (any, error) {
+func serveChannelSeek(c *node.Channel, r *http.Request, q url.Values) (any, error) {
 	to, err := seekTo(q.Get("to"), q.Get("value"))
 	if err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func serveChannelSeek(c *engine.Channel, r *http.Request, q url.Values) (any, er
 // serveChannelFork makes the channel that the query names as new, with the settings of the channel. It starts at the
 // place that the query names as at, as from of /channel/create does, or where the channel stands. The client must be
 // permitted to create the new channel, and to let it send its dead letters where the settings say.
-func (s *Server) serveChannelFork(c *engine.Channel, r *http.Request, q url.Values) (any, error) {
+func (s *Server) serveChannelFork(c *node.Channel, r *http.Request, q url.Values) (any, error) {
 	name := q.Get("new")
 	if name == "" {
 		return nil, web.Fail(400, "MISSING_ARG_NEW")
@@ -168,7 +168,7 @@ func (s *Server) serveChannelFork(c *engine.Channel, r *http.Request, q url.Valu
 	if _, err := s.permit(web.Admin, r, url.Values{"topic": {c.Topic().Name()}, "channel": {name}}); err != nil {
 		return nil, err
 	}
-	var at *engine.SeekTo
+	var at *node.SeekTo
 	if q.Has("at") {
 		to, err := startAt("at", q.Get("at"))
 		if err != nil {
@@ -187,24 +187,24 @@ func (s *Server) serveChannelFork(c *engine.Channel, r *http.Request, q url.Valu
 }
 
 // seekTo parses the place that the parameters name.
-func seekTo(kind, value string) (engine.SeekTo, error) {
-	to := engine.SeekTo{Kind: engine.SeekKind(kind)}
+func seekTo(kind, value string) (node.SeekTo, error) {
+	to := node.SeekTo{Kind: node.SeekKind(kind)}
 	var err error
 	switch to.Kind {
-	case engine.SeekBeginning, engine.SeekEnd:
+	case node.SeekBeginning, node.SeekEnd:
 		if value != "" {
 			return to, badArgument("to=%s takes no value; nothing was changed", kind)
 		}
-	case engine.SeekID:
+	case node.SeekID:
 		if to.ID, err = batch.ParseID([]byte(value)); err != nil {
 			return to, badArgument("%q is not a message id, which has 16 lower-case hex digits; nothing was changed", value)
 		}
-	case engine.SeekTime:
+	case node.SeekTime:
 		if to.Time, err = parseTime(value); err != nil {
 			return to, badArgument(
 				"%q is not a time: say it as 2026-01-31T12:00:00Z or in ns since 1970; nothing was changed", value)
 		}
-	case engine.SeekCount:
+	case node.SeekCount:
 		if to.Count, err = strconv.ParseInt(value, 10, 64); err != nil {
 			return to, badArgument(
 				"%q is not a number of messages: forward is above 0, back is below; nothing was changed", value)
@@ -217,19 +217,19 @@ func seekTo(kind, value string) (engine.SeekTo, error) {
 }
 
 // startAt parses the place where a new channel starts, from a parameter of this name.
-func startAt(param, from string) (to engine.SeekTo, err error) {
+func startAt(param, from string) (to node.SeekTo, err error) {
 	switch from {
 	case "oldest":
-		return engine.SeekTo{Kind: engine.SeekBeginning}, nil
+		return node.SeekTo{Kind: node.SeekBeginning}, nil
 	case "newest":
-		return engine.SeekTo{Kind: engine.SeekEnd}, nil
+		return node.SeekTo{Kind: node.SeekEnd}, nil
 	}
 	if to.ID, err = batch.ParseID([]byte(from)); err == nil {
-		to.Kind = engine.SeekID
+		to.Kind = node.SeekID
 		return to, nil
 	}
 	if to.Time, err = parseTime(from); err == nil {
-		to.Kind = engine.SeekTime
+		to.Kind = node.SeekTime
 		return to, nil
 	}
 	return to, badArgument("%s=%q is not a place: a channel can start at oldest, newest, a message id (16 lower-case "+
@@ -244,12 +244,12 @@ func parseTime(s string) (time.Time, error) {
 }
 
 func skipChannel(on bool) channelEndpoint {
-	return func(c *engine.Channel, r *http.Request, _ url.Values) (any, error) {
+	return func(c *node.Channel, r *http.Request, _ url.Values) (any, error) {
 		return nil, c.Skip(r.Context(), on)
 	}
 }
 
-func serveChannelPeek(c *engine.Channel, r *http.Request, q url.Values) (any, error) {
+func serveChannelPeek(c *node.Channel, r *http.Request, q url.Values) (any, error) {
 	o, err := peekOptions(q)
 	if err != nil {
 		return nil, err
@@ -262,7 +262,7 @@ func serveChannelPeek(c *engine.Channel, r *http.Request, q url.Values) (any, er
 }
 
 // peekOptions parses partition, from and count. from is a message id, or the number of a message in the partition.
-func peekOptions(q url.Values) (o engine.PeekOptions, err error) {
+func peekOptions(q url.Values) (o node.PeekOptions, err error) {
 	o.Partition = -1
 	if q.Has("partition") {
 		o.Partition, err = strconv.Atoi(q.Get("partition"))
@@ -299,15 +299,15 @@ func listCount(q url.Values) (int, error) {
 		return 0, nil
 	}
 	n, err := strconv.Atoi(q.Get("count"))
-	if err != nil || n < 1 || n > engine.MaxListCount {
-		return 0, badArgument("count=%q is not a number from 1 to %d", q.Get("count"), engine.MaxListCount)
+	if err != nil || n < 1 || n > node.MaxListCount {
+		return 0, badArgument("count=%q is not a number from 1 to %d", q.Get("count"), node.MaxListCount)
 	}
 	return n, nil
 }
 
 // listChannel serves a list of messages: those in flight, or the deferred ones.
-func listChannel(list func(*engine.Channel, context.Context, int) ([]engine.PendingMessage, error)) channelEndpoint {
-	return func(c *engine.Channel, r *http.Request, q url.Values) (any, error) {
+func listChannel(list func(*node.Channel, context.Context, int) ([]node.PendingMessage, error)) channelEndpoint {
+	return func(c *node.Channel, r *http.Request, q url.Values) (any, error) {
 		n, err := listCount(q)
 		if err != nil {
 			return nil, err
@@ -320,7 +320,7 @@ func listChannel(list func(*engine.Channel, context.Context, int) ([]engine.Pend
 	}
 }
 
-func (s *Server) serveChannelRedrive(c *engine.Channel, r *http.Request, q url.Values) (any, error) {
+func (s *Server) serveChannelRedrive(c *node.Channel, r *http.Request, q url.Values) (any, error) {
 	n, err := listCount(q)
 	if err != nil {
 		return nil, err
@@ -333,7 +333,7 @@ func (s *Server) serveChannelRedrive(c *engine.Channel, r *http.Request, q url.V
 		return nil, err // the dead letters are taken out of that topic
 	}
 	if n == 0 {
-		n = engine.MaxListCount
+		n = node.MaxListCount
 	}
 	moved, err := c.Redrive(r.Context(), n)
 	if err != nil && moved > 0 {

@@ -4,7 +4,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // The types in this file are the JSON answers of the HTTP API. Programs depend on them.
@@ -65,7 +65,7 @@ func textOr(b []byte) (text *string, raw []byte) {
 	return nil, b
 }
 
-func peekList(all []engine.PeekedMessage) PeekList {
+func peekList(all []node.PeekedMessage) PeekList {
 	out := PeekList{Messages: make([]PeekedMessage, len(all))}
 	for i := range all {
 		m := &all[i]
@@ -84,7 +84,7 @@ func peekList(all []engine.PeekedMessage) PeekList {
 	return out
 }
 
-func waitingList(all []engine.PendingMessage) WaitingList {
+func waitingList(all []node.PendingMessage) WaitingList {
 	out := WaitingList{Messages: make([]WaitingMessage, len(all))}
 	for i := range all {
 		m := &all[i]

@@ -9,23 +9,23 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/web"
 )
 
 // onOneAndThree runs a test against a lone node, and against a cluster of three nodes.
-func onOneAndThree(t *testing.T, test func(t *testing.T, nodes []*node)) {
+func onOneAndThree(t *testing.T, test func(t *testing.T, nodes []*testNode)) {
 	t.Run("one node", func(t *testing.T) {
-		test(t, []*node{startNode(t, engine.Options{}, Options{BroadcastAddress: "127.0.0.1"})})
+		test(t, []*testNode{startNode(t, node.Options{}, Options{BroadcastAddress: "127.0.0.1"})})
 	})
 	t.Run("three nodes", func(t *testing.T) { test(t, startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1"})) })
 }
 
 // makeChannel creates a topic, waits until every node knows it, creates the channel through every node, and returns the
 // query that names both.
-func makeChannel(t *testing.T, nodes []*node, topic, channel string, partitions int) string {
+func makeChannel(t *testing.T, nodes []*testNode, topic, channel string, partitions int) string {
 	t.Helper()
 	nodes[0].post(t, fmt.Sprintf("/topic/create?topic=%s&partitions=%d", topic, partitions), "")
 	q := "?topic=" + topic + "&channel=" + channel
@@ -37,7 +37,7 @@ func makeChannel(t *testing.T, nodes []*node, topic, channel string, partitions 
 }
 
 // ask expects status 200 and decodes the answer into into.
-func (n *node) ask(t testing.TB, method, path, body string, into any) {
+func (n *testNode) ask(t testing.TB, method, path, body string, into any) {
 	t.Helper()
 	code, got := n.do(t, method, path, body)
 	if code != 200 {
@@ -55,7 +55,7 @@ func sentence(err error) string {
 }
 
 // refused expects an error with this status whose text contains text.
-func (n *node) refused(t testing.TB, method, path, body string, status int, text string) {
+func (n *testNode) refused(t testing.TB, method, path, body string, status int, text string) {
 	t.Helper()
 	code, got := n.do(t, method, path, body)
 	var said map[string]string
@@ -67,19 +67,19 @@ func (n *node) refused(t testing.TB, method, path, body string, status int, text
 // TestChannelSettingsHTTP: settings are read and changed through any node, and a change based on an old version is
 // refused.
 func TestChannelSettingsHTTP(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		first, last := nodes[0], nodes[len(nodes)-1]
 		path := "/channel/settings" + makeChannel(t, nodes, "t", "c", 3)
-		var s engine.ChannelSettings
+		var s node.ChannelSettings
 		last.ask(t, "GET", path, "", &s)
-		if s.Version != 0 || s.Order != engine.OrderNone {
+		if s.Version != 0 || s.Order != node.OrderNone {
 			t.Fatalf("settings that nobody made: %+v", s)
 		}
 		const body = `{"version":0,"order":"key","key_header":"key","max_attempts":7,"dead_letter":"dead",` +
 			`"rate_per_second":1000,"max_in_flight":20,"sample_rate":50,` +
 			`"filter":{"all":true,"invert":false,"rules":[{"header":"kind","match":"prefix","pattern":"in"}]}}`
 		first.ask(t, "POST", path, body, &s)
-		if s.Version != 1 || s.Order != engine.OrderKey || s.MaxAttempts != 7 || len(s.Filter.Rules) != 1 {
+		if s.Version != 1 || s.Order != node.OrderKey || s.MaxAttempts != 7 || len(s.Filter.Rules) != 1 {
 			t.Fatalf("got %+v", s)
 		}
 		for _, n := range nodes {
@@ -87,7 +87,7 @@ func TestChannelSettingsHTTP(t *testing.T) {
 			if want := strings.Replace(body, `"version":0`, `"version":1`, 1); got != want {
 				t.Errorf("GET gives %s, want %s", got, want)
 			}
-			n.refused(t, "POST", path, `{"version":0,"max_attempts":8}`, 409, sentence(engine.ErrVersion))
+			n.refused(t, "POST", path, `{"version":0,"max_attempts":8}`, 409, sentence(node.ErrVersion))
 		}
 		last.ask(t, "POST", path, `{"version":1}`, &s)
 		if s.Version != 2 || s.MaxAttempts != 0 {
@@ -117,7 +117,7 @@ func TestChannelSettingsHTTP(t *testing.T) {
 // TestPeekHTTP: messages are shown with their headers, as text or as bytes, by partition, number and id. Showing them
 // does not consume them.
 func TestPeekHTTP(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		q := makeChannel(t, nodes, "t", "c", 2)
 		for i := range 10 {
 			n := nodes[i%len(nodes)]
@@ -172,7 +172,7 @@ func TestPeekHTTP(t *testing.T) {
 
 // TestWaitingHTTP: every node lists the messages in flight and the deferred messages.
 func TestWaitingHTTP(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		q := makeChannel(t, nodes, "t", "c", 3)
 		for i, n := range nodes {
 			c := n.dial(t)
@@ -206,7 +206,7 @@ func TestWaitingHTTP(t *testing.T) {
 
 // TestSeekHTTP B56
 func TestSeekHTTP(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		q := makeChannel(t, nodes, "t", "c", 2)
 		first, last := nodes[0], nodes[len(nodes)-1]
 		for i := range 20 {
@@ -220,7 +220,7 @@ func TestSeekHTTP(t *testing.T) {
 				t.Errorf("%s: %d messages wait, want %d", why, len(list.Messages), want)
 			}
 		}
-		seek := func(n *node, args string) {
+		seek := func(n *testNode, args string) {
 			t.Helper()
 			n.post(t, "/channel/seek"+q+"&"+args, "")
 		}
@@ -261,7 +261,7 @@ func TestSeekHTTP(t *testing.T) {
 
 // A new channel starts where the request says, on one node and on three.
 func TestCreateChannelFromHTTP(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		q := makeChannel(t, nodes, "t", "keeper", 2)
 		first, last := nodes[0], nodes[len(nodes)-1]
 		for i := range 20 {
@@ -296,7 +296,7 @@ func TestCreateChannelFromHTTP(t *testing.T) {
 
 // TestSkipHTTP B54
 func TestSkipHTTP(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		q := makeChannel(t, nodes, "t", "c", 1)
 		last := nodes[len(nodes)-1]
 		last.post(t, "/channel/skip"+q, "")
@@ -317,7 +317,7 @@ func TestSkipHTTP(t *testing.T) {
 
 // readBy consumes a channel of topic t at every node, answers each message with the given command, and returns the
 // bodies.
-func readBy(t *testing.T, nodes []*node, channel, answer string) chan string {
+func readBy(t *testing.T, nodes []*testNode, channel, answer string) chan string {
 	bodies := make(chan string, 100)
 	for _, n := range nodes {
 		c := n.dial(t)
@@ -343,10 +343,10 @@ func readBy(t *testing.T, nodes []*node, channel, answer string) chan string {
 // redrive.
 func TestRedriveHTTP(t *testing.T) {
 	t.Parallel()
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		q := makeChannel(t, nodes, "t", "c", 2)
 		other := makeChannel(t, nodes, "t", "other", 2)
-		var s engine.ChannelSettings
+		var s node.ChannelSettings
 		nodes[0].ask(t, "POST", "/channel/settings"+q, `{"version":0,"max_attempts":1}`, &s)
 		bodies := readBy(t, nodes, "c", "REQ %s 0\n")
 		expect := func() {
@@ -401,7 +401,7 @@ func TestRedriveHTTP(t *testing.T) {
 // /channel/fork makes a channel with the settings of another one, at the place that is named or where that one stands,
 // through any node.
 func TestForkHTTP(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		q := makeChannel(t, nodes, "t", "c", 2)
 		nodes[0].post(t, "/channel/settings"+q, `{"version":0,"max_attempts":9}`)
 		for i := range 10 {
@@ -412,10 +412,10 @@ func TestForkHTTP(t *testing.T) {
 			for at, want := range map[string]int{"": 6, "&at=oldest": 10, "&at=newest": 0, "&at=0001000000000004": 4} {
 				name := fmt.Sprintf("fork%d-%d-%d", i, want, len(at))
 				n.post(t, "/channel/fork"+q+"&new="+name+at, "")
-				n.refused(t, "POST", "/channel/fork"+q+"&new="+name+at, "", 409, sentence(engine.ErrChannelExists))
+				n.refused(t, "POST", "/channel/fork"+q+"&new="+name+at, "", 409, sentence(node.ErrChannelExists))
 				var list PeekList
 				n.ask(t, "GET", "/channel/peek?topic=t&channel="+name+"&count=100", "", &list)
-				var set engine.ChannelSettings
+				var set node.ChannelSettings
 				n.ask(t, "GET", "/channel/settings?topic=t&channel="+name, "", &set)
 				if len(list.Messages) != want || set.MaxAttempts != 9 {
 					t.Errorf("%s has %d messages, want %d, and the settings %+v", name, len(list.Messages), want, set)
@@ -464,7 +464,7 @@ func TestChannelVerbsAtANodeThatLeadsNothing(t *testing.T) {
 // that created it, at a node where a client was connected, and at the leader, even if that node still remembers the
 // channel. After the channel was created again, it exists at every node.
 func TestChannelVerbsAfterADeletionElsewhere(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		q := makeChannel(t, nodes, "t", "c", 1)
 		verbs := []string{
 			"POST /channel/pause", "POST /channel/unpause", "POST /channel/empty", "POST /channel/skip", "POST /channel/unskip",
@@ -525,7 +525,7 @@ func TestChannelRoutesNeedAdmin(t *testing.T) {
 	authtest.Write(t, name,
 		authtest.Token("shop", "shop", `permissions = ["publish", "subscribe"]`+"\n"+`topics = ["orders"]`)+
 			authtest.Token("owner", "owner", `permissions = ["admin"]`+"\n"+`topics = ["orders"]`))
-	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{File: name}})
+	n := startNode(t, node.Options{}, Options{Auth: auth.Options{File: name}})
 	topic, err := n.e.CreateTopic(t.Context(), "orders", 1)
 	if err != nil {
 		t.Fatal(err)

@@ -7,11 +7,11 @@ import (
 	"sync"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // postWith sends a POST with headers, given as alternating names and values.
-func (n *node) postWith(t testing.TB, path, body string, headers ...string) (int, string) {
+func (n *testNode) postWith(t testing.TB, path, body string, headers ...string) (int, string) {
 	t.Helper()
 	reply, text := request(t, "POST", n.base+path, body, headers...)
 	return reply.StatusCode, text
@@ -21,7 +21,7 @@ func (n *node) postWith(t testing.TB, path, body string, headers ...string) (int
 //
 // B61.
 func TestHTTPHeaders(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 4)
 		makeChannel(t, nodes, "t", "nsq", 4)
 		topic, _ := nodes[0].e.LookupTopic("t")
@@ -85,7 +85,7 @@ func TestHTTPHeaders(t *testing.T) {
 
 // consumeHeaders consumes a channel of topic t through the engines of all nodes. It returns for each body the partition
 // and the headers, if any, with which it arrived.
-func consumeHeaders(t *testing.T, nodes []*node, channel string, count int) map[string]string {
+func consumeHeaders(t *testing.T, nodes []*testNode, channel string, count int) map[string]string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -99,7 +99,7 @@ func consumeHeaders(t *testing.T, nodes []*node, channel string, count int) map[
 			continue // this node leads no partition of the topic
 		}
 		all.Go(func() {
-			err := ch.Consume(ctx, engine.ConsumeOptions{}, func(_ context.Context, m *engine.Message) error {
+			err := ch.Consume(ctx, node.ConsumeOptions{}, func(_ context.Context, m *node.Message) error {
 				text := ""
 				for _, h := range m.Headers {
 					text += fmt.Sprintf(" %s=%s", h.Key, h.Value)

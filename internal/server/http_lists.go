@@ -52,7 +52,7 @@ type ListedTopic struct {
 	history.Topic
 	State    health.PartitionState `json:"state"`               // of the partition that is worst off
 	Unserved []int                 `json:"unserved_partitions"` // no node that answers serves them
-	MadeBy   string                `json:"made_by"`             // see engine.Topic.MadeBy
+	MadeBy   string                `json:"made_by"`             // see node.Topic.MadeBy
 }
 
 // topicRow is a node's part of a ListedTopic.

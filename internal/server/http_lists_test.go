@@ -11,14 +11,14 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/history"
 )
 
 // answer decodes the answer to a GET.
-func answer[T any](t *testing.T, n *node, path string) (v T) {
+func answer[T any](t *testing.T, n *testNode, path string) (v T) {
 	t.Helper()
 	code, text := n.do(t, "GET", path, "")
 	if code != 200 {
@@ -32,7 +32,7 @@ func answer[T any](t *testing.T, n *node, path string) (v T) {
 
 // Any node answers for all: the lists have the sums of what each leads.
 func TestListsOfTheWholeCluster(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		n := nodes[0]
 		for i, name := range []string{"apples", "pears", "quinces"} {
 			n.post(t, "/topic/create?topic="+name+"&partitions=6", "")
@@ -83,7 +83,7 @@ func TestListsOfTheWholeCluster(t *testing.T) {
 }
 
 func TestListArguments(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	n.post(t, "/topic/create?topic=a", "")
 	for path, want := range map[string]int{
 		"/topics?count=0": 400, "/topics?count=201": 400, "/topics?offset=-1": 400, "/topics?offset=100001": 400,
@@ -159,7 +159,7 @@ func TestUnserved(t *testing.T) {
 }
 
 func TestConsoleIsServed(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	for _, x := range []struct {
 		path, accept string
 		status       int
@@ -194,7 +194,7 @@ func TestSession(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "tokens.toml")
 	authtest.Write(t, name, authtest.Token("root", "s;cret, \"ü", `permissions = ["admin"]`+"\n"+`topics = ["*"]`)+
 		authtest.Token("looker", "look", `permissions = ["view"]`+"\n"+`topics = ["*"]`))
-	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{File: name}})
+	n := startNode(t, node.Options{}, Options{Auth: auth.Options{File: name}})
 	who := func(text string) (s Session) {
 		if err := json.Unmarshal([]byte(text), &s); err != nil {
 			t.Fatalf("%v in %s", err, text)
@@ -265,7 +265,7 @@ func TestSession(t *testing.T) {
 
 // Over TLS the cookie is one that browsers keep to this host and to TLS.
 func TestSessionCookieOverTLS(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	r := &http.Request{Header: http.Header{}}
 	plain := n.cookieName(r)
 	r.TLS = new(tls.ConnectionState)
@@ -276,7 +276,7 @@ func TestSessionCookieOverTLS(t *testing.T) {
 
 // The states of a channel that does not deliver what is published are in /channels and in both forms of /stats.
 func TestStatesOfChannels(t *testing.T) {
-	n := startNode(t, engine.Options{MaxRanges: 4}, Options{})
+	n := startNode(t, node.Options{MaxRanges: 4}, Options{})
 	n.post(t, "/topic/create?topic=t", "")
 	n.post(t, "/channel/create?topic=t&channel=c", "")
 	c := n.dial(t)
@@ -299,7 +299,7 @@ func TestStatesOfChannels(t *testing.T) {
 	if ch := st.Topics[0].Channels[0]; ch.FullPartitions != 1 || st.Storage.FullChannels != 1 {
 		t.Errorf("/stats: %+v", ch)
 	}
-	aside := engine.ChannelStats{Name: "c", OutboxCount: 3, AsideCount: 2, AsideWhy: "too big"}
+	aside := node.ChannelStats{Name: "c", OutboxCount: 3, AsideCount: 2, AsideWhy: "too big"}
 	aside.DroppedCount, aside.Dropping, aside.SkippedCount, aside.Skipping = 4, true, 5, true
 	aside.SkippedBefore = true
 	out := channelOf(&aside, false, time.Now())
@@ -330,7 +330,7 @@ func TestStatesOfChannels(t *testing.T) {
 // Who may look at some channels of a topic is told of these.
 func TestChannelsListsWhatOneMaySee(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{File: grantTokens(t)}})
+	n := startNode(t, node.Options{}, Options{Auth: auth.Options{File: grantTokens(t)}})
 	for _, path := range []string{
 		"/topic/create?topic=shop-a", "/channel/create?topic=shop-a&channel=mail",
 		"/channel/create?topic=shop-a&channel=bills",

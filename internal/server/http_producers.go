@@ -6,7 +6,7 @@ import (
 	"net/url"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/web"
 )
 
@@ -44,7 +44,7 @@ func (s *Server) serveProducers(r *http.Request, q url.Values) (any, error) {
 	}
 	owners := map[string]string{"": ""}
 	for _, name := range s.auth.Names() {
-		owners[engine.ProducerOwner(name)] = name
+		owners[node.ProducerOwner(name)] = name
 	}
 	out := ProducerRows{Producers: make([]ProducerRow, 0, len(list.Producers)), Nameless: list.Nameless, More: list.More}
 	for i := range list.Producers {
@@ -76,9 +76,9 @@ func (s *Server) serveProducerRemove(r *http.Request, q url.Values) (any, error)
 	}
 	n, err := t.RemoveProducer(r.Context(), name)
 	switch {
-	case errors.Is(err, engine.ErrNoProducer):
+	case errors.Is(err, node.ErrNoProducer):
 		return nil, web.Fail(404, err.Error())
-	case errors.Is(err, engine.ErrProducerLevel):
+	case errors.Is(err, node.ErrProducerLevel):
 		return nil, web.Fail(400, err.Error())
 	case err != nil:
 		return nil, channelFailure(err)

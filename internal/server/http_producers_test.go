@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 )
@@ -25,7 +25,7 @@ func tenants(t *testing.T) Options {
 }
 
 // asToken is a request with a token. It is repeated while a cluster is about to answer.
-func (n *node) asToken(t *testing.T, method, path, token string, answer any) (status int, text string) {
+func (n *testNode) asToken(t *testing.T, method, path, token string, answer any) (status int, text string) {
 	t.Helper()
 	eventually(t, "an answer to "+path, func() bool {
 		reply, got := request(t, method, n.base+path, "", "Authorization", "Bearer "+token)
@@ -41,7 +41,7 @@ func (n *node) asToken(t *testing.T, method, path, token string, answer any) (st
 // One token opens names until it is refused, by name; another one opens its own all the same. An administrator of the
 // topic sees whose names they are, and removes one, which makes room. Nobody else may look or remove.
 func TestNamesOfOneTokenLeaveRoom(t *testing.T) {
-	n := startNode(t, engine.Options{}, tenants(t))
+	n := startNode(t, node.Options{}, tenants(t))
 	var all sync.WaitGroup
 	names := make(chan int)
 	var mu sync.Mutex

@@ -13,8 +13,8 @@ import (
 
 	"github.com/valyala/bytebufferpool"
 
-	"penstock/engine"
 	"penstock/internal/clip"
+	"penstock/internal/node"
 	"penstock/internal/server/web"
 	"penstock/internal/shares"
 )
@@ -131,8 +131,8 @@ func (s *Server) servePub(r *http.Request, q url.Values) (any, error) {
 	if numbered {
 		return s.putOfProducer(r, q, name, [][]byte{body}, headers, delay, &n)
 	}
-	return s.put(r, name, func(t *engine.Topic) error {
-		_, err := t.PublishMessage(r.Context(), engine.Outgoing{
+	return s.put(r, name, func(t *node.Topic) error {
+		_, err := t.PublishMessage(r.Context(), node.Outgoing{
 			Body: body, Headers: headers, Key: []byte(q.Get("key")), Delay: delay,
 		})
 		return err
@@ -172,7 +172,7 @@ func (s *Server) serveMpub(r *http.Request, q url.Values) (any, error) {
 	if numbered && len(messages) > 0 {
 		return s.putOfProducer(r, q, name, messages, headers, 0, &n)
 	}
-	return s.put(r, name, func(t *engine.Topic) error {
+	return s.put(r, name, func(t *node.Topic) error {
 		if len(messages) == 0 {
 			return nil // only empty lines: nsqd stores nothing and answers OK
 		}
@@ -180,9 +180,9 @@ func (s *Server) serveMpub(r *http.Request, q url.Values) (any, error) {
 			_, err := t.PublishBatch(r.Context(), messages)
 			return err
 		}
-		all := make([]engine.Outgoing, len(messages))
+		all := make([]node.Outgoing, len(messages))
 		for i, m := range messages {
-			all[i] = engine.Outgoing{Body: m, Headers: headers, Key: []byte(q.Get("key"))}
+			all[i] = node.Outgoing{Body: m, Headers: headers, Key: []byte(q.Get("key"))}
 		}
 		_, err := t.PublishMessages(r.Context(), all)
 		return err
@@ -194,7 +194,7 @@ const messageHeaderPrefix = "X-Penstock-Header-"
 
 // putOfProducer stores the messages of a request with the numbers of a producer.
 func (s *Server) putOfProducer(
-	r *http.Request, q url.Values, name string, messages [][]byte, headers []engine.Header, delay time.Duration,
+	r *http.Request, q url.Values, name string, messages [][]byte, headers []node.Header, delay time.Duration,
 	n *numbering,
 ) (any, error) {
 	at, err := partitionParam(q, "INVALID_PARTITION")
@@ -202,13 +202,13 @@ func (s *Server) putOfProducer(
 		return nil, err
 	}
 	if key := q.Get("key"); key != "" {
-		if slices.ContainsFunc(headers, func(h engine.Header) bool { return string(h.Key) == engine.KeyHeader }) {
-			return nil, fmt.Errorf("%w: there is a key and a header %q, too", engine.ErrHeaders, engine.KeyHeader)
+		if slices.ContainsFunc(headers, func(h node.Header) bool { return string(h.Key) == node.KeyHeader }) {
+			return nil, fmt.Errorf("%w: there is a key and a header %q, too", node.ErrHeaders, node.KeyHeader)
 		}
-		headers = append(headers, engine.Header{Key: []byte(engine.KeyHeader), Value: []byte(key)})
+		headers = append(headers, node.Header{Key: []byte(node.KeyHeader), Value: []byte(key)})
 	}
-	reply, err := s.put(r, name, func(t *engine.Topic) error {
-		_, err := s.putNumbered(r, t, at, &engine.Put{Messages: messages, Defer: delay}, headers, n)
+	reply, err := s.put(r, name, func(t *node.Topic) error {
+		_, err := s.putNumbered(r, t, at, &node.Put{Messages: messages, Defer: delay}, headers, n)
 		return err
 	})
 	return reply, numberedFailure(err)
@@ -216,16 +216,16 @@ func (s *Server) putOfProducer(
 
 // messageHeaders returns the message headers in a request, sorted by name. Names are in lower case, since HTTP does not
 // preserve case. The headers of a producer need no prefix.
-func messageHeaders(r *http.Request) (headers []engine.Header) {
+func messageHeaders(r *http.Request) (headers []node.Header) {
 	headers = requestNumbers(r, nil)
 	for name, values := range r.Header {
 		if name, ok := strings.CutPrefix(name, messageHeaderPrefix); ok {
 			for _, v := range values {
-				headers = append(headers, engine.Header{Key: []byte(strings.ToLower(name)), Value: []byte(v)})
+				headers = append(headers, node.Header{Key: []byte(strings.ToLower(name)), Value: []byte(v)})
 			}
 		}
 	}
-	slices.SortStableFunc(headers, func(a, b engine.Header) int { return bytes.Compare(a.Key, b.Key) })
+	slices.SortStableFunc(headers, func(a, b node.Header) int { return bytes.Compare(a.Key, b.Key) })
 	return headers
 }
 
@@ -251,7 +251,7 @@ func splitLines(body []byte, most int) ([][]byte, error) {
 }
 
 // topicFor finds or creates the topic of a request that publishes.
-func (s *Server) topicFor(r *http.Request, name string) (*engine.Topic, error) {
+func (s *Server) topicFor(r *http.Request, name string) (*node.Topic, error) {
 	t, created, err := s.lookups.Topic(r.Context(), name, func() (string, error) { return s.makerOf(r) })
 	if err == nil && created {
 		who, _ := s.permit(web.Publish, r, url.Values{"topic": {name}}) // it was permitted a moment ago
@@ -261,7 +261,7 @@ func (s *Server) topicFor(r *http.Request, name string) (*engine.Topic, error) {
 }
 
 // put finds or creates the topic, and publishes to it.
-func (s *Server) put(r *http.Request, name string, publish func(*engine.Topic) error) (any, error) {
+func (s *Server) put(r *http.Request, name string, publish func(*node.Topic) error) (any, error) {
 	ctx := r.Context()
 	var began int64
 	if sampled() {

@@ -5,13 +5,13 @@ import (
 	"path/filepath"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 )
 
 // sessionOf asks for the session of a token, with a query; it returns the answer as it is, too.
-func sessionOf(t *testing.T, n *node, token, query string) (s Session, text string) {
+func sessionOf(t *testing.T, n *testNode, token, query string) (s Session, text string) {
 	t.Helper()
 	code, text := ask(t, "GET", n.base+"/session"+query, token)
 	if code != 200 {
@@ -43,7 +43,7 @@ func grantTokens(t *testing.T) string {
 
 // GET /session says what a client may do with a topic and a channel, and the routes decide just so.
 func TestSessionSaysWhatAClientMay(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{File: grantTokens(t)}})
+	n := startNode(t, node.Options{}, Options{Auth: auth.Options{File: grantTokens(t)}})
 	for _, path := range []string{
 		"/topic/create?topic=shop-a", "/topic/create?topic=other", "/channel/create?topic=shop-a&channel=mail",
 		"/channel/create?topic=shop-a&channel=bills", "/channel/create?topic=other&channel=mail",
@@ -90,7 +90,7 @@ func TestSessionSaysWhatAClientMay(t *testing.T) {
 }
 
 // sameAsRoutes checks that the routes decide as may says.
-func sameAsRoutes(t *testing.T, n *node, token, query string, may May) {
+func sameAsRoutes(t *testing.T, n *testNode, token, query string, may May) {
 	t.Helper()
 	kind := "topic"
 	if len(query) > len("?topic=shop-a") {
@@ -115,7 +115,7 @@ func sameAsRoutes(t *testing.T, n *node, token, query string, may May) {
 // A GET /session that names no topic has no "may" in its answer; "creates" is true if the token may make topics of
 // some names.
 func TestSessionWithoutATopic(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{File: grantTokens(t)}})
+	n := startNode(t, node.Options{}, Options{Auth: auth.Options{File: grantTokens(t)}})
 	for token, creates := range map[string]bool{
 		"root": true, "looker": false, "owner": true, "mailer": false, "filler": false, "both": false,
 	} {
@@ -138,7 +138,7 @@ func TestSessionWithoutATopic(t *testing.T) {
 
 // Without Auth every client may do everything.
 func TestSessionWithoutAuth(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	for _, query := range []string{"?topic=t", "?topic=t&channel=c"} {
 		s, text := sessionOf(t, n, "", query)
 		if s.May == nil || *s.May != (May{Publish: true, Subscribe: true, View: true, Admin: true}) || !s.Creates {
@@ -155,7 +155,7 @@ func TestSessionWithoutAuth(t *testing.T) {
 func TestSessionOfAnAuthServersGrant(t *testing.T) {
 	a := newAuthServer(t)
 	a.set(200, grantJSON(3600, "^shop-", "^mail$", "admin", "publish", "subscribe"))
-	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{HTTPAddresses: []string{a.address()}}})
+	n := startNode(t, node.Options{}, Options{Auth: auth.Options{HTTPAddresses: []string{a.address()}}})
 	for query, want := range map[string]struct {
 		may     May
 		creates bool

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/listen"
@@ -23,7 +23,7 @@ import (
 
 // B97
 func TestHTTPErrors(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	n.post(t, "/topic/create?topic=there", "")
 	big := strings.Repeat("x", 1<<20+1)
 	for _, x := range []struct {
@@ -83,7 +83,7 @@ func TestHTTPErrors(t *testing.T) {
 }
 
 func TestHTTPPublish(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c := n.dial(t)
 	c.sub("t", "c")
 	c.send("RDY 100\n")
@@ -121,7 +121,7 @@ func TestHTTPPublish(t *testing.T) {
 // The total memory of request bodies is bounded, and so is the share of a client. Requests beyond a bound are refused,
 // and may be repeated; small ones never are.
 func TestHTTPBodyBudget(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	large := strings.Repeat("x", 100<<10)
 	refused := func(why string) {
 		t.Helper()
@@ -154,7 +154,7 @@ func TestHTTPBodyBudget(t *testing.T) {
 }
 
 func TestHTTPTopicsAndChannels(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	n.post(t, "/topic/create?topic=t", "")
 	n.post(t, "/topic/create?topic=t", "")
 	n.post(t, "/channel/create?topic=t&channel=c", "")
@@ -213,7 +213,7 @@ func keysOf(path string, v any, out *[]string) {
 // The structure of /stats is a contract, recorded in the golden file. A change to the golden file breaks other people's
 // tools.
 func TestStatsShape(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{Version: "1.3.0+engine.test"})
+	n := startNode(t, node.Options{}, Options{Version: "1.3.0+engine.test"})
 	c := n.dial(t)
 	c.identify(`{"client_id":"me","hostname":"host","user_agent":"agent/1","sample_rate":0}`)
 	c.sub("t", "c")
@@ -256,7 +256,7 @@ func TestStatsShape(t *testing.T) {
 }
 
 func TestStatsFilters(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c := n.dial(t)
 	c.sub("t", "c1")
 	c.send(pub("t", "x"))
@@ -281,7 +281,7 @@ func TestStatsFilters(t *testing.T) {
 }
 
 func TestStatsText(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c := n.dial(t)
 	c.identify(`{"hostname":"host","user_agent":"agent/1"}`)
 	c.sub("t", "c")
@@ -306,7 +306,7 @@ func TestStatsText(t *testing.T) {
 
 func TestHTTPConfig(t *testing.T) {
 	level := new(slog.LevelVar)
-	n := startNode(t, engine.Options{}, Options{LogLevel: level, ConfigValues: func(name string) (any, bool) {
+	n := startNode(t, node.Options{}, Options{LogLevel: level, ConfigValues: func(name string) (any, bool) {
 		return 42, name == "max_rdy_count"
 	}})
 	for name, want := range map[string]slog.Level{
@@ -336,7 +336,7 @@ func TestHTTPConfig(t *testing.T) {
 func TestInfoForStrangers(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "tokens.toml")
 	authtest.Write(t, name, authtest.Token("shop", "shop", `permissions = ["publish"]`+"\n"+`topics = ["orders"]`))
-	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{File: name}, OpenPages: true})
+	n := startNode(t, node.Options{}, Options{Auth: auth.Options{File: name}, OpenPages: true})
 	for token, want := range map[string]bool{"": false, "wrong": false, "shop": true} {
 		r, err := http.NewRequestWithContext(t.Context(), "GET", n.base+"/info", nil)
 		if err != nil {
@@ -358,7 +358,7 @@ func TestInfoForStrangers(t *testing.T) {
 }
 
 func TestHTTPInfoPingDebug(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{BroadcastAddress: "here.example"})
+	n := startNode(t, node.Options{}, Options{BroadcastAddress: "here.example"})
 	if code, body := n.do(t, "GET", "/ping", ""); code != 200 || body != "OK" {
 		t.Errorf("%d %q", code, body)
 	}
@@ -405,7 +405,7 @@ func TestHTTPInfoPingDebug(t *testing.T) {
 
 // A client of a node that is stopping meets a closed engine.
 func TestHTTPWhileExiting(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	n.post(t, "/topic/create?topic=t", "")
 	if err := n.e.Close(); err != nil {
 		t.Fatal(err)

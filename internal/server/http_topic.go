@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/web"
 )
 
@@ -37,7 +37,7 @@ func (s *Server) serveTopicPeek(r *http.Request, q url.Values) (any, error) {
 	return peekList(all), nil
 }
 
-// serveTopicTrace tells the life of the message with the id in the query; see engine.Topic.Trace.
+// serveTopicTrace tells the life of the message with the id in the query; see node.Topic.Trace.
 func (s *Server) serveTopicTrace(r *http.Request, q url.Values) (any, error) {
 	t, err := s.findTopic(q, "INVALID_TOPIC")
 	if err != nil {
@@ -84,14 +84,14 @@ func (s *Server) serveTopicSettings(r *http.Request, q url.Values) (any, error) 
 // like the number of partitions. Otherwise such a program would let the topic's confirmed messages go when it changes
 // something else.
 type topicChange struct {
-	engine.TopicSettings
+	node.TopicSettings
 	KeepAgeMs *int64 `json:"keep_age_ms"`
 	KeepBytes *int64 `json:"keep_bytes"`
 }
 
 // over returns the settings that the change means for t. In a cluster, this node may not have heard yet of the version
 // that the client has read elsewhere: then over waits, as far as it has to know the settings of that version.
-func (ch *topicChange) over(ctx context.Context, t *engine.Topic) (engine.TopicSettings, error) {
+func (ch *topicChange) over(ctx context.Context, t *node.Topic) (node.TopicSettings, error) {
 	set := ch.TopicSettings
 	if ch.KeepAgeMs == nil || ch.KeepBytes == nil {
 		now, err := settingsOf(ctx, t, set.Version)
@@ -116,7 +116,7 @@ const (
 
 // settingsOf returns the settings of this version, or ErrVersion if there are newer ones, or if this node does not hear
 // of the version in time.
-func settingsOf(ctx context.Context, t *engine.Topic, version uint64) (engine.TopicSettings, error) {
+func settingsOf(ctx context.Context, t *node.Topic, version uint64) (node.TopicSettings, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxSettingsWait)
 	defer cancel()
 	for {
@@ -124,12 +124,12 @@ func settingsOf(ctx context.Context, t *engine.Topic, version uint64) (engine.To
 		case now.Version == version:
 			return now, nil
 		case now.Version > version:
-			return now, engine.ErrVersion
+			return now, node.ErrVersion
 		}
 		select {
 		case <-time.After(settingsPause):
 		case <-ctx.Done():
-			return engine.TopicSettings{}, engine.ErrVersion
+			return node.TopicSettings{}, node.ErrVersion
 		}
 	}
 }

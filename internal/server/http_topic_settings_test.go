@@ -4,17 +4,17 @@ import (
 	"fmt"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // TestTopicSettingsHTTP B87
 func TestTopicSettingsHTTP(t *testing.T) {
 	t.Parallel()
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 2)
 		last := nodes[len(nodes)-1]
 		const path = "/topic/settings?topic=t"
-		var s engine.TopicSettings
+		var s node.TopicSettings
 		last.ask(t, "GET", path, "", &s)
 		if s.Version != 0 {
 			t.Fatalf("settings that nobody made: %+v", s)
@@ -29,11 +29,11 @@ func TestTopicSettingsHTTP(t *testing.T) {
 		}
 		for _, n := range nodes {
 			eventually(t, "the node to have them", func() bool {
-				var got engine.TopicSettings
+				var got node.TopicSettings
 				n.ask(t, "GET", path, "", &got)
 				return got == s
 			})
-			n.refused(t, "POST", path, `{"version":0}`, 409, sentence(engine.ErrVersion))
+			n.refused(t, "POST", path, `{"version":0}`, 409, sentence(node.ErrVersion))
 		}
 		last.refused(t, "POST", path, `{"version":1,"quota_mode":"panic"}`, 400, "quota")
 		last.refused(t, "POST", path, `{"version":1,"quota":1}`, 400, "quota")
@@ -50,14 +50,14 @@ func TestTopicSettingsHTTP(t *testing.T) {
 			t.Error("a quota of two messages per partition let ten in")
 		}
 		// Partitions and durability belong to the settings: they are read, compared and changed like the others.
-		if s.Partitions != 2 || s.Durability != engine.DurabilitySynced {
+		if s.Partitions != 2 || s.Durability != node.DurabilitySynced {
 			t.Errorf("got %+v", s)
 		}
 		last.refused(t, "POST", path, `{"version":1,"partitions":1}`, 400, "the topic has 2, and none can be taken away")
 		last.refused(
 			t, "POST", path, `{"version":1,"durability":"memory"}`, 400, "there is only synced, because an OK here always means",
 		)
-		last.refused(t, "POST", path, `{"version":0,"partitions":4}`, 409, sentence(engine.ErrVersion))
+		last.refused(t, "POST", path, `{"version":0,"partitions":4}`, 409, sentence(node.ErrVersion))
 		last.ask(t, "POST", path, `{"version":1,"partitions":4,"durability":"synced","min_isr":1}`, &s)
 		if s.Version != 2 || s.Partitions != 4 || s.QuotaCount != 0 {
 			t.Errorf("got %+v", s)
@@ -66,7 +66,7 @@ func TestTopicSettingsHTTP(t *testing.T) {
 		bodies := map[string]bool{}
 		for _, n := range nodes {
 			eventually(t, "the node to have them", func() bool {
-				var got engine.TopicSettings
+				var got node.TopicSettings
 				n.ask(t, "GET", path, "", &got)
 				return got == s && n.topicNow(t, "t").Partitions == 4
 			})
@@ -89,7 +89,7 @@ func TestTopicSettingsHTTP(t *testing.T) {
 // setting that a change does not name gets its default.
 func TestTopicSettingsKeepWhatOldProgramsCannotName(t *testing.T) {
 	t.Parallel()
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 1)
 		const path = "/topic/settings?topic=t"
 		for i, step := range []struct {
@@ -106,14 +106,14 @@ func TestTopicSettingsKeepWhatOldProgramsCannotName(t *testing.T) {
 			{`{"version":6,"keep_bytes":0}`, 0, 0, 0},
 			{`{"version":7,"quota_count":1}`, 0, 0, 1},
 		} {
-			var s engine.TopicSettings
+			var s node.TopicSettings
 			nodes[i%len(nodes)].ask(t, "POST", path, step.body, &s)
 			if s.KeepAgeMs != step.age || s.KeepBytes != step.bytes || s.QuotaCount != step.quota {
 				t.Errorf("after %s the settings are %+v", step.body, s)
 			}
-			nodes[i%len(nodes)].refused(t, "POST", path, step.body, 409, sentence(engine.ErrVersion))
+			nodes[i%len(nodes)].refused(t, "POST", path, step.body, 409, sentence(node.ErrVersion))
 		}
-		nodes[0].refused(t, "POST", path, `{"version":100}`, 409, sentence(engine.ErrVersion))
+		nodes[0].refused(t, "POST", path, `{"version":100}`, 409, sentence(node.ErrVersion))
 		nodes[0].refused(t, "POST", path, `{"version":8,"keep_age_ms":-2}`, 400, "keep_age_ms")
 	})
 }

@@ -4,13 +4,13 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 )
 
 // The life of a message, over HTTP, from every node.
 func TestTopicTraceHTTP(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 2)
 		nodes[0].post(t, "/pub?topic=t", "hello")
 		var list PeekList
@@ -20,7 +20,7 @@ func TestTopicTraceHTTP(t *testing.T) {
 		})
 		m := &list.Messages[0]
 		for _, n := range nodes {
-			var tr engine.Trace
+			var tr node.Trace
 			n.ask(t, "GET", "/topic/trace?topic=t&id="+m.ID, "", &tr)
 			if tr.ID != m.ID || tr.Partition != m.Partition || tr.Stored == nil || tr.Stored.BodyBytes != 5 ||
 				tr.Stored.Leader == "" || len(tr.Channels) != 1 || tr.Channels[0].State != machine.StateWaiting {

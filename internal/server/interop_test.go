@@ -16,7 +16,7 @@ import (
 	gonsq "github.com/nsqio/go-nsq"
 
 	nativeclient "penstock/client"
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // What native clients publish, NSQ's clients consume, and the other way round: the tests here run for each publisher
@@ -38,21 +38,21 @@ type taken struct {
 }
 
 // publisher publishes notes to a topic of all nodes, each after the one before was answered.
-type publisher func(t *testing.T, nodes []*node, topic string, notes []note)
+type publisher func(t *testing.T, nodes []*testNode, topic string, notes []note)
 
 // consumer consumes a channel, from all nodes, with up to 50 messages in flight, until the end of the test.
-type consumer func(t *testing.T, nodes []*node, topic, channel string) <-chan taken
+type consumer func(t *testing.T, nodes []*testNode, topic, channel string) <-chan taken
 
 var publishers = map[string]publisher{"native": publishNative, "nsq": publishNSQ}
 
 var consumers = map[string]consumer{
-	"native": func(t *testing.T, nodes []*node, topic, channel string) <-chan taken {
+	"native": func(t *testing.T, nodes []*testNode, topic, channel string) <-chan taken {
 		return consumeNative(t, nodes, topic, channel, "")
 	},
 	"nsq": consumeNSQ,
 }
 
-func dialNative(t *testing.T, nodes []*node) *nativeclient.Client {
+func dialNative(t *testing.T, nodes []*testNode) *nativeclient.Client {
 	t.Helper()
 	var seeds []string
 	for _, n := range nodes {
@@ -70,7 +70,7 @@ func dialNative(t *testing.T, nodes []*node) *nativeclient.Client {
 	return c
 }
 
-func publishNative(t *testing.T, nodes []*node, topic string, notes []note) {
+func publishNative(t *testing.T, nodes []*testNode, topic string, notes []note) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -96,7 +96,7 @@ func publishNative(t *testing.T, nodes []*node, topic string, notes []note) {
 }
 
 // publishNSQ publishes with go-nsq what it can say, and the rest over HTTP, at the nodes in turn.
-func publishNSQ(t *testing.T, nodes []*node, topic string, notes []note) {
+func publishNSQ(t *testing.T, nodes []*testNode, topic string, notes []note) {
 	t.Helper()
 	p, err := gonsq.NewProducer(nodes[len(nodes)-1].TCPAddr().String(), gonsq.NewConfig())
 	if err != nil {
@@ -125,7 +125,7 @@ func publishNSQ(t *testing.T, nodes []*node, topic string, notes []note) {
 	}
 }
 
-func consumeNative(t *testing.T, nodes []*node, topic, channel, tag string) <-chan taken {
+func consumeNative(t *testing.T, nodes []*testNode, topic, channel, tag string) <-chan taken {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
 	c, err := dialNative(t, nodes).Consumer(ctx, topic, channel, nativeclient.ConsumerOptions{MaxInFlight: 50, Tag: tag})
@@ -169,7 +169,7 @@ func consumeNative(t *testing.T, nodes []*node, topic, channel, tag string) <-ch
 	return out
 }
 
-func consumeNSQ(t *testing.T, nodes []*node, topic, channel string) <-chan taken {
+func consumeNSQ(t *testing.T, nodes []*testNode, topic, channel string) <-chan taken {
 	t.Helper()
 	cfg := gonsq.NewConfig()
 	cfg.MaxInFlight, cfg.MaxAttempts = 50, 0
@@ -225,14 +225,15 @@ func finishAll(t *testing.T, from <-chan taken, n int) (all []string) {
 // interop runs a test for every publisher with every consumer, on one node and on three. shows says whether the
 // consumer shows headers.
 func interop(
-	t *testing.T, test func(t *testing.T, nodes []*node, topic string, publish publisher, consume consumer, shows bool),
+	t *testing.T,
+	test func(t *testing.T, nodes []*testNode, topic string, publish publisher, consume consumer, shows bool),
 ) {
 	for _, count := range []int{1, 3} {
 		t.Run(fmt.Sprintf("%d nodes", count), func(t *testing.T) {
 			o := Options{BroadcastAddress: "127.0.0.1", NativeAddress: "127.0.0.1:0"}
-			var nodes []*node
+			var nodes []*testNode
 			if count == 1 {
-				nodes = []*node{startNode(t, engine.Options{}, o)}
+				nodes = []*testNode{startNode(t, node.Options{}, o)}
 			} else {
 				nodes = startCluster(t, count, o)
 			}
@@ -251,7 +252,7 @@ func interop(
 }
 
 // configureC sets the settings of the channel c.
-func configureC(t *testing.T, nodes []*node, topic, settings string) {
+func configureC(t *testing.T, nodes []*testNode, topic, settings string) {
 	t.Helper()
 	nodes[0].post(t, "/channel/settings?channel=c&topic="+topic, `{"version":0,`+settings+`}`)
 }
@@ -266,7 +267,7 @@ func notesOf(n int, of func(i int) note) (all []note) {
 
 // Headers, keys, filters and delays.
 func TestInteropMessages(t *testing.T) {
-	interop(t, func(t *testing.T, nodes []*node, topic string, publish publisher, consume consumer, shows bool) {
+	interop(t, func(t *testing.T, nodes []*testNode, topic string, publish publisher, consume consumer, shows bool) {
 		configureC(t, nodes, topic, `"filter":{"all":true,"rules":[{"header":"kind","match":"prefix","pattern":"in"}]}`)
 		publish(t, nodes, topic, notesOf(30, func(i int) note {
 			n := note{body: fmt.Sprintf("m%02d", i), key: fmt.Sprint("k", i%5)}
@@ -315,11 +316,11 @@ func TestInteropMessages(t *testing.T) {
 
 // A message that was published with a delay comes to every consumer when it is due. Native clients cannot publish one.
 func TestInteropDelays(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{BroadcastAddress: "127.0.0.1", NativeAddress: "127.0.0.1:0"})
+	n := startNode(t, node.Options{}, Options{BroadcastAddress: "127.0.0.1", NativeAddress: "127.0.0.1:0"})
 	for name, consume := range consumers {
 		t.Run(name, func(t *testing.T) {
-			makeChannel(t, []*node{n}, name, "c", 2)
-			from := consume(t, []*node{n}, name, "c")
+			makeChannel(t, []*testNode{n}, name, "c", 2)
+			from := consume(t, []*testNode{n}, name, "c")
 			began := time.Now()
 			n.post(t, "/pub?defer=300&topic="+name, "later")
 			n.post(t, "/pub?topic="+name, "now")
@@ -338,7 +339,7 @@ func TestInteropDelays(t *testing.T) {
 func TestInteropOrder(t *testing.T) {
 	for _, order := range []string{"partition", "key"} {
 		t.Run(order, func(t *testing.T) {
-			interop(t, func(t *testing.T, nodes []*node, topic string, publish publisher, consume consumer, _ bool) {
+			interop(t, func(t *testing.T, nodes []*testNode, topic string, publish publisher, consume consumer, _ bool) {
 				configureC(t, nodes, topic, fmt.Sprintf(`"order":%q`, order))
 				publish(t, nodes, topic, notesOf(40, func(i int) note {
 					return note{body: fmt.Sprintf("%d %02d", i%4, i), key: fmt.Sprint("k", i%4)}
@@ -366,7 +367,7 @@ func TestInteropOrder(t *testing.T) {
 
 // Dead letters and samples.
 func TestInteropDeadLettersAndSamples(t *testing.T) {
-	interop(t, func(t *testing.T, nodes []*node, topic string, publish publisher, consume consumer, shows bool) {
+	interop(t, func(t *testing.T, nodes []*testNode, topic string, publish publisher, consume consumer, shows bool) {
 		configureC(t, nodes, topic, `"max_attempts":2`)
 		nodes[0].post(t, "/topic/create?topic="+topic+".DLQ", "")
 		makeChannel(t, nodes, topic+".DLQ", "dead", 1)
@@ -410,7 +411,7 @@ func TestInteropDeadLettersAndSamples(t *testing.T) {
 }
 
 // channelDepth adds up the channel's depth, and what it has in flight, over the nodes.
-func channelDepth(nodes []*node, topic, channel string) (depth int64) {
+func channelDepth(nodes []*testNode, topic, channel string) (depth int64) {
 	for _, n := range nodes {
 		for _, s := range n.e.Stats(topic, channel) {
 			for i := range s.Channels {
@@ -423,7 +424,7 @@ func channelDepth(nodes []*node, topic, channel string) (depth int64) {
 
 // A message with a tag goes to the consumer of the tag, which here is a native one, and the others to the rest.
 func TestInteropTags(t *testing.T) {
-	interop(t, func(t *testing.T, nodes []*node, topic string, publish publisher, consume consumer, shows bool) {
+	interop(t, func(t *testing.T, nodes []*testNode, topic string, publish publisher, consume consumer, shows bool) {
 		red, rest := consumeNative(t, nodes, topic, "c", "red"), consume(t, nodes, topic, "c")
 		eventually(t, "both consumers at every leader", func() bool {
 			consumers := 0
@@ -453,7 +454,7 @@ func TestInteropTags(t *testing.T) {
 }
 
 // leadersOf returns how many nodes lead a partition of the topic.
-func leadersOf(nodes []*node, topic string) (count int) {
+func leadersOf(nodes []*testNode, topic string) (count int) {
 	for _, n := range nodes {
 		if n.leadsSome(topic) {
 			count++
@@ -464,11 +465,11 @@ func leadersOf(nodes []*node, topic string) (count int) {
 
 // A publisher that numbers its messages over HTTP, and a native producer of the same name, are the same producer.
 func TestInteropProducers(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{BroadcastAddress: "127.0.0.1", NativeAddress: "127.0.0.1:0"})
-	makeChannel(t, []*node{n}, "t", "c", 1)
+	n := startNode(t, node.Options{}, Options{BroadcastAddress: "127.0.0.1", NativeAddress: "127.0.0.1:0"})
+	makeChannel(t, []*testNode{n}, "t", "c", 1)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	c := dialNative(t, []*node{n})
+	c := dialNative(t, []*testNode{n})
 	first := n.openProducer(t, "shop", "")
 	if status, text := n.postWith(t, "/pub?topic=t", "m0", numbersOf("shop", first.Epoch, 0)...); status != 200 {
 		t.Fatalf("%d %s", status, text)

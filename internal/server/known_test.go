@@ -4,14 +4,14 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 )
 
 // One token has its share of the connections, of NSQ's and native clients together: for another one there is room.
 func TestConnectionsOfAToken(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, engine.Options{}, Options{
+	n := startNode(t, node.Options{}, Options{
 		Auth: auth.Options{File: grantTokens(t)}, NativeAddress: "127.0.0.1:0", MaxConnections: 8,
 	})
 	login := func(token string) (*client, string) {

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // begunMpub is the beginning of an MPUB of 5 MiB: its head and so many bytes of its first message.
@@ -17,7 +17,7 @@ func begunMpub(arrived int) string {
 // announces is only a word.
 func TestBegunCommandsTakeNoRoom(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, engine.Options{}, Options{MaxLargeInputBytes: 8 << 20, MaxCommandTime: patience})
+	n := startNode(t, node.Options{}, Options{MaxLargeInputBytes: 8 << 20, MaxCommandTime: patience})
 	var begun []*client
 	for range 60 {
 		c := n.dial(t)
@@ -49,7 +49,7 @@ func TestBegunCommandsTakeNoRoom(t *testing.T) {
 // steadily has all of MaxCommandTime.
 func TestSlowLargeCommandsGiveRoomBack(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, engine.Options{}, Options{
+	n := startNode(t, node.Options{}, Options{
 		MaxLargeInputBytes: 8 << 20, MaxCommandTime: 4 * patience, largeInputGrace: time.Millisecond,
 	})
 	began := time.Now()

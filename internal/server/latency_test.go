@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // A measurement counts for the length of the window and no longer. /stats reports latencies with an error of at most 1
@@ -68,7 +68,7 @@ func TestSketch(t *testing.T) {
 // together, wherever the consumer is. The text format is nsqd's. A requeued message counts once, from its publish. A
 // message that is not finished does not count.
 func TestStatsLatency(t *testing.T) {
-	test := func(t *testing.T, nodes []*node) {
+	test := func(t *testing.T, nodes []*testNode) {
 		leader, at := nodes[0], nodes[0]
 		if len(nodes) > 1 {
 			leader, at = bystander(t, nodes, "t")
@@ -134,7 +134,7 @@ func TestStatsLatency(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eo := engine.Options{Latencies: made}
-	t.Run("one node", func(t *testing.T) { test(t, []*node{startNode(t, eo, Options{})}) })
+	eo := node.Options{Latencies: made}
+	t.Run("one node", func(t *testing.T) { test(t, []*testNode{startNode(t, eo, Options{})}) })
 	t.Run("three nodes", func(t *testing.T) { test(t, startClusterOf(t, 3, eo, Options{BroadcastAddress: "127.0.0.1"})) })
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	native "penstock/client"
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/sparing"
 )
 
@@ -164,7 +164,7 @@ func kindOf(line string) string {
 func TestTooManyConnectionsAreFewLines(t *testing.T) {
 	t.Parallel()
 	log := &logged{}
-	n := startNode(t, engine.Options{}, Options{Logger: slog.New(slog.NewTextHandler(log, nil)), MaxConnections: 1})
+	n := startNode(t, node.Options{}, Options{Logger: slog.New(slog.NewTextHandler(log, nil)), MaxConnections: 1})
 	first := n.dial(t)
 	first.identify(`{}`)
 	for range attacks {

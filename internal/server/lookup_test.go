@@ -15,21 +15,21 @@ import (
 	"github.com/google/uuid"
 	gonsq "github.com/nsqio/go-nsq"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/lookuptest"
 	"penstock/replicate"
 )
 
 // lookupDo sends a request to the lookup service of a node.
-func (n *node) lookupDo(t testing.TB, method, path string) (*http.Response, string) {
+func (n *testNode) lookupDo(t testing.TB, method, path string) (*http.Response, string) {
 	t.Helper()
 	return request(t, method, "http://"+n.LookupAddr().String()+path, "")
 }
 
 func TestLookupListener(t *testing.T) {
-	off := startNode(t, engine.Options{}, Options{LookupAddress: Off})
+	off := startNode(t, node.Options{}, Options{LookupAddress: Off})
 	if off.LookupAddr() != nil {
 		t.Errorf("lookups are off and answered at %v", off.LookupAddr())
 	}
@@ -67,7 +67,7 @@ func TestLookupListener(t *testing.T) {
 
 // A lookup after the shutdown is refused, and one that is being served is answered.
 func TestLookupShutdown(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	n.lookupDo(t, "GET", "/ping")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -132,7 +132,7 @@ func collect(t *testing.T, bodies <-chan string, want ...string) {
 
 // The stock client finds the node of a topic that exists, and of one that is created later.
 func TestGoNSQFindsTheNode(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{BroadcastAddress: "127.0.0.1"})
+	n := startNode(t, node.Options{}, Options{BroadcastAddress: "127.0.0.1"})
 	bodies := make(chan string)
 	n.post(t, "/mpub?topic=orders", "a\nb\nc")
 	lookupConsumer(t, "orders", bodies, n.LookupAddr().String())
@@ -148,9 +148,9 @@ func TestGoNSQFindsTheNode(t *testing.T) {
 // B100: the stock client connects to the nodes that lead, whichever node it asks, and follows when the leaders change.
 func TestGoNSQFollowsLeaders(t *testing.T) {
 	a := lookuptest.New()
-	var nodes []*node
+	var nodes []*testNode
 	for id := replicate.NodeID(1); id <= 3; id++ {
-		n := startNode(t, engine.Options{}, Options{Directory: a, BroadcastAddress: "127.0.0.1"})
+		n := startNode(t, node.Options{}, Options{Directory: a, BroadcastAddress: "127.0.0.1"})
 		nodes = append(nodes, n)
 		a.Change(func(s *meta.Snapshot) {
 			s.Nodes[id] = &meta.Node{
@@ -166,7 +166,7 @@ func TestGoNSQFollowsLeaders(t *testing.T) {
 	bodies := make(chan string)
 	consumer := lookupConsumer(t, "orders", bodies, nodes[2].LookupAddr().String())
 	collect(t, bodies, "node 1", "node 2")
-	consumers := func(n *node) int {
+	consumers := func(n *testNode) int {
 		s := n.topicNow(t, "orders")
 		if len(s.Channels) == 0 {
 			return 0

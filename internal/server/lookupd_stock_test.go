@@ -17,10 +17,10 @@ import (
 
 	gonsq "github.com/nsqio/go-nsq"
 
-	"penstock/engine"
 	"penstock/internal/cluster"
 	"penstock/internal/cluster/kv/memory"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/porttest"
 	"penstock/internal/server/listen"
 	"penstock/replicate"
@@ -108,7 +108,7 @@ func startNSQLookupd(t testing.TB, args ...string) *stock {
 }
 
 // mentions returns how many of the nodes a lookup names, identified by their NSQ ports.
-func (p *stock) mentions(topic string, nodes ...*node) (count int) {
+func (p *stock) mentions(topic string, nodes ...*testNode) (count int) {
 	body := p.do("GET", "/lookup?topic="+topic, "")
 	for _, n := range nodes {
 		count += strings.Count(body, fmt.Sprintf(`"tcp_port":%d,`, listen.Port(n.TCPAddr())))
@@ -158,14 +158,14 @@ func expectBody(t testing.TB, bodies <-chan string, want string) {
 }
 
 // startLookupd starts a node that accepts registrations.
-func startLookupd(t testing.TB, o Options) *node {
+func startLookupd(t testing.TB, o Options) *testNode {
 	o.LookupTCPAddress = "127.0.0.1:0"
 	orDefault(&o.Version, "1.3.0+engine.test")
-	return startNode(t, engine.Options{}, o)
+	return startNode(t, node.Options{}, o)
 }
 
 // stockNSQDs returns how many stock nsqds a lookup at this node names, identified by their version.
-func (n *node) stockNSQDs(t testing.TB, path string) int {
+func (n *testNode) stockNSQDs(t testing.TB, path string) int {
 	t.Helper()
 	_, body := n.lookupDo(t, "GET", path)
 	return strings.Count(body, `"version":"1.3.0"`)
@@ -213,7 +213,7 @@ func TestStockNSQDRegisters(t *testing.T) {
 // later. A stock consumer finds the node there.
 func TestRegistersAtStockNSQLookupd(t *testing.T) {
 	l := startNSQLookupd(t, "-inactive-producer-timeout=2s")
-	n := startNode(t, engine.Options{}, Options{
+	n := startNode(t, node.Options{}, Options{
 		BroadcastAddress: "127.0.0.1", LookupdTCPAddresses: []string{l.tcp}, lookupdPing: 200 * time.Millisecond,
 	})
 	began := time.Now()
@@ -262,7 +262,7 @@ func TestRegistersAtStockNSQLookupd(t *testing.T) {
 // node.
 func TestRegistrationFollows(t *testing.T) {
 	first, second := startNSQLookupd(t), startNSQLookupd(t)
-	n := startNode(t, engine.Options{}, Options{BroadcastAddress: "127.0.0.1", LookupdTCPAddresses: []string{first.tcp}})
+	n := startNode(t, node.Options{}, Options{BroadcastAddress: "127.0.0.1", LookupdTCPAddresses: []string{first.tcp}})
 	n.post(t, "/topic/create?topic=t", "")
 	eventually(t, "the topic", func() bool { return first.mentions("t", n) == 1 })
 	first.kill()
@@ -327,7 +327,7 @@ func TestRegistersNowhere(t *testing.T) {
 					}()
 				}
 			}()
-			n := startNode(t, engine.Options{}, Options{LookupdTCPAddresses: []string{ln.Addr().String()}})
+			n := startNode(t, node.Options{}, Options{LookupdTCPAddresses: []string{ln.Addr().String()}})
 			n.post(t, "/pub?topic=t", "x")
 			if s := n.topicNow(t, "t"); s.MessageCount != 1 {
 				t.Errorf("%d messages", s.MessageCount)
@@ -337,17 +337,17 @@ func TestRegistersNowhere(t *testing.T) {
 }
 
 // startCluster starts servers over engines that form one cluster, with one metadata store.
-func startCluster(t *testing.T, count int, o Options) []*node {
+func startCluster(t *testing.T, count int, o Options) []*testNode {
 	t.Helper()
-	return startClusterOf(t, count, engine.Options{}, o)
+	return startClusterOf(t, count, node.Options{}, o)
 }
 
 // startClusterOf is startCluster for engines with these options.
-func startClusterOf(t *testing.T, count int, eo engine.Options, o Options) []*node {
+func startClusterOf(t *testing.T, count int, eo node.Options, o Options) []*testNode {
 	t.Helper()
 	kv := memory.New(memory.Options{})
 	t.Cleanup(kv.Close)
-	nodes := make([]*node, count)
+	nodes := make([]*testNode, count)
 	var starting sync.WaitGroup
 	for i := range count {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -359,7 +359,7 @@ func startClusterOf(t *testing.T, count int, eo engine.Options, o Options) []*no
 			LeaseTTL: time.Minute, ControllerTick: 50 * time.Millisecond, DefaultReplicas: count,
 		})
 		eo := eo
-		eo.NodeID, eo.Cluster = fmt.Sprint("n", i+1), &engine.ClusterOptions{
+		eo.NodeID, eo.Cluster = fmt.Sprint("n", i+1), &node.ClusterOptions{
 			Store: store, Listener: ln, Node: meta.Node{Host: "127.0.0.1", Peer: ln.Addr().String(), NSQ: nsqAddress, HTTP: web},
 			Replication:     replicate.Config{HeartbeatNs: 20e6, RetryNs: 100e6, LagMaxNs: 30e9, JoinNs: 200e6},
 			PreferredLeader: cluster.PreferredLeader, LeaveTimeout: patience, JoinTimeout: patience,
@@ -383,7 +383,7 @@ func startClusterOf(t *testing.T, count int, eo engine.Options, o Options) []*no
 }
 
 // leadsSome reports whether the node leads a partition of the topic.
-func (n *node) leadsSome(topic string) bool {
+func (n *testNode) leadsSome(topic string) bool {
 	t, ok := n.e.LookupTopic(topic)
 	for partition := 0; ok && partition < t.Partitions(); partition++ {
 		if n.leads(t, partition) {
@@ -421,7 +421,7 @@ func TestClusterRegisters(t *testing.T) {
 		}
 	}
 
-	var old *node
+	var old *testNode
 	for _, n := range nodes {
 		if n.leadsSome("one") {
 			old = n
@@ -477,7 +477,7 @@ func TestClusterTakesRegistrations(t *testing.T) {
 	expectBody(t, bodies, "from nsqd")
 	nodes[2].post(t, "/pub?topic=t", "from the cluster")
 	expectBody(t, bodies, "from the cluster")
-	nodes[0].lookupDo(t, "POST", "/topic/tombstone?topic=t&node="+web)
+	nodes[0].lookupDo(t, "POST", "/topic/tombstone?topic=t&testNode="+web)
 	if _, body := nodes[0].lookupDo(t, "GET", "/lookup?topic=t"); strings.Count(body, `"tcp_port"`) != 3 {
 		t.Errorf("a tombstone does not hide nsqd: %s", body)
 	}

@@ -7,12 +7,12 @@ import (
 	"time"
 
 	nativeclient "penstock/client"
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // Prometheus reads /metrics without a secret, as NSQ's tools read /stats.
 func TestMetricsHTTP(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	n.post(t, "/pub?topic=orders", "one")
 	for _, x := range []struct {
 		method, path string
@@ -35,7 +35,7 @@ func TestMetricsHTTP(t *testing.T) {
 // Of the publishes that are answered OK about one in 16 is measured, and of the others none.
 func TestPublishDuration(t *testing.T) {
 	const publishes = 1000
-	n := startNode(t, engine.Options{}, Options{NativeAddress: "127.0.0.1:0"})
+	n := startNode(t, node.Options{}, Options{NativeAddress: "127.0.0.1:0"})
 	c := n.dial(t)
 	for range publishes {
 		c.send(pub("orders", "one"))
@@ -74,7 +74,7 @@ func TestPublishDuration(t *testing.T) {
 }
 
 // publishWithClient publishes to orders with the native client, one message after the other.
-func publishWithClient(t *testing.T, n *node, count int) {
+func publishWithClient(t *testing.T, n *testNode, count int) {
 	t.Helper()
 	c, err := nativeclient.Dial(t.Context(), []string{n.NativeAddr().String()}, nativeclient.Options{})
 	if err != nil {

@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // postNumbers publishes the numbers below count.
-func (n *node) postNumbers(t *testing.T, topic string, count int) {
+func (n *testNode) postNumbers(t *testing.T, topic string, count int) {
 	t.Helper()
 	var bodies strings.Builder
 	for i := range count {
@@ -22,7 +22,7 @@ func (n *node) postNumbers(t *testing.T, topic string, count int) {
 
 // finishing subscribes with RDY rdy to a topic with count messages, and finishes them as finishNext does, holding half
 // of rdy.
-func finishing(t *testing.T, n *node, c *client, topic string, rdy, count int) map[string]int {
+func finishing(t *testing.T, n *testNode, c *client, topic string, rdy, count int) map[string]int {
 	t.Helper()
 	n.postNumbers(t, topic, count)
 	c.sub(topic, "c")
@@ -49,7 +49,7 @@ func finishNext(c *client, hold, count int) map[string]int {
 
 // untilModerated finishes more and more messages until a read of the node is moderated. How many FINs come with one
 // read, and so how many reads there are, is up to the scheduler.
-func untilModerated(t *testing.T, n *node, c *client, topic string, hold int) {
+func untilModerated(t *testing.T, n *testNode, c *client, topic string, hold int) {
 	t.Helper()
 	eventually(t, "a moderated read", func() bool {
 		n.postNumbers(t, topic, 2000)
@@ -79,7 +79,7 @@ func openSockets(t *testing.T) (n int) {
 // Any pace is quick here, and TestPace holds the real one: on a loaded machine the server needs longer than that for
 // its own part, finds all FINs that the client can send in one read, and has nothing to gather.
 func TestModeratedConsumer(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{moderationPace: time.Hour})
+	n := startNode(t, node.Options{}, Options{moderationPace: time.Hour})
 	n.post(t, "/pub?topic=other", "x") // opens a connection that stays open
 	before := openSockets(t)
 	c := n.dial(t)
@@ -129,7 +129,7 @@ func TestModeratedConsumerInACluster(t *testing.T) {
 func TestModeratedConsumerEnds(t *testing.T) {
 	for name, end := range map[string]func(*conn){"kill": (*conn).kill, "stop": (*conn).stop} {
 		t.Run(name, func(t *testing.T) {
-			n := startNode(t, engine.Options{}, Options{moderationPace: time.Hour})
+			n := startNode(t, node.Options{}, Options{moderationPace: time.Hour})
 			c := n.dial(t)
 			finishing(t, n, c, "busy", 40, 2000)
 			untilModerated(t, n, c, "busy", 20)
@@ -155,7 +155,7 @@ func TestModeratedConsumerEnds(t *testing.T) {
 
 // A consumer that has one message in flight waits for the next one, so nothing is gathered for it.
 func TestLoneMessageIsNotModerated(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{moderationPace: time.Hour})
+	n := startNode(t, node.Options{}, Options{moderationPace: time.Hour})
 	c := n.dial(t)
 	finishing(t, n, c, "lone", 1, 500)
 	if k := n.counts.moderated.Load(); k != 0 {

@@ -4,8 +4,8 @@ import (
 	"context"
 	"net"
 
-	"penstock/engine"
 	"penstock/internal/descriptors"
+	"penstock/internal/node"
 	"penstock/internal/server/audit"
 	"penstock/internal/server/handshakes"
 	"penstock/internal/server/native"
@@ -30,7 +30,7 @@ func (s *Server) listenNative() error {
 		MaxConnInFlightBytes: s.opts.MaxConnInFlightBytes,
 		Answers:              s.flusher,
 		Known:                s.known,
-		Topic: func(ctx context.Context, token, name string) (*engine.Topic, bool, error) { // s.lookups is not there yet
+		Topic: func(ctx context.Context, token, name string) (*node.Topic, bool, error) { // s.lookups is not there yet
 			return s.lookups.Topic(ctx, name, func() (string, error) { return token, nil })
 		},
 		Stored: s.counts.overNative.Observe,

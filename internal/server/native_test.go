@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	nativewire "penstock/internal/server/native/wire"
@@ -42,7 +42,7 @@ func (h nativeFrames) next(t *testing.T) netproto.Received {
 }
 
 // dialNative connects a native client to the node; cfg nil: without TLS.
-func (n *node) dialNative(t *testing.T, cfg *tls.Config) (*netproto.Conn, nativeFrames, error) {
+func (n *testNode) dialNative(t *testing.T, cfg *tls.Config) (*netproto.Conn, nativeFrames, error) {
 	t.Helper()
 	nc, err := net.Dial("tcp", n.NativeAddr().String())
 	if err != nil {
@@ -68,7 +68,7 @@ func TestNativeClientsOfANode(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "tokens.toml")
 	authtest.Write(t, name, authtest.Token("shop", "shop-token", `permissions = ["publish"]`+"\n"+`topics = ["orders"]`))
 	o.Auth, o.NativeAddress = auth.Options{File: name}, "127.0.0.1:0"
-	n := startNode(t, engine.Options{}, o)
+	n := startNode(t, node.Options{}, o)
 
 	if _, _, err := n.dialNative(t, nil); err == nil {
 		t.Error("a client without TLS is served")
@@ -114,7 +114,7 @@ func TestNativeClientsOfANode(t *testing.T) {
 
 // /stats and the lists of a channel show a native consumer as they show one of NSQ.
 func TestNativeConsumerInStats(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{NativeAddress: "127.0.0.1:0"})
+	n := startNode(t, node.Options{}, Options{NativeAddress: "127.0.0.1:0"})
 	topic, err := n.e.Topic(t.Context(), "orders")
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +157,7 @@ func TestNativeConsumerInStats(t *testing.T) {
 
 // A channel that a native client creates is an entry of the audit, and one that exists is none.
 func TestNativeAuditOfChannels(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{NativeAddress: "127.0.0.1:0"})
+	n := startNode(t, node.Options{}, Options{NativeAddress: "127.0.0.1:0"})
 	topic, err := n.e.Topic(t.Context(), "orders")
 	if err != nil {
 		t.Fatal(err)

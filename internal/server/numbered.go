@@ -10,16 +10,16 @@ import (
 	"strings"
 
 	"penstock/batch"
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/web"
 )
 
 // A publisher that numbers its messages names itself in three headers of a message: in the JSON headers of a PUB_EXT or
 // MPUB_EXT, in the headers of an HTTP request, or in the ext of a /pub_ext. POST /producer/open begins its epoch. Then
-// the rules of engine.Topic.SubmitNumbered hold: what is sent again is stored once. The headers are not stored with the
+// the rules of node.Topic.SubmitNumbered hold: what is sent again is stored once. The headers are not stored with the
 // message; the batch has the numbers.
 //
-// What publishers call an epoch is a tenure (engine.Producer.Tenure) and the partition whose numbers the publisher
+// What publishers call an epoch is a tenure (node.Producer.Tenure) and the partition whose numbers the publisher
 // counts, as in 1851163983872000007424-3. A message that belongs to another partition meanwhile, because the topic has
 // got more of them, has numbers of the wrong partition: it is refused, and never taken for a repetition there.
 const (
@@ -30,9 +30,9 @@ const (
 
 // numbering is what a publisher says about a put.
 type numbering struct {
-	engine.Numbered        // submitNumbered sets its Name
-	name            []byte // of the producer, as the publisher says it
-	of              int    // the partition that its epoch names, plus one; 0: none
+	node.Numbered        // submitNumbered sets its Name
+	name          []byte // of the producer, as the publisher says it
+	of            int    // the partition that its epoch names, plus one; 0: none
 }
 
 // numberHeaders also are HTTP headers of a publish.
@@ -50,13 +50,13 @@ const (
 // producerCode returns the code of an error of the rules of producers, or "" for other errors.
 func producerCode(err error) string {
 	switch {
-	case errors.Is(err, engine.ErrFenced):
+	case errors.Is(err, node.ErrFenced):
 		return codeFenced
-	case errors.Is(err, engine.ErrSequence):
+	case errors.Is(err, node.ErrSequence):
 		return codeSequence
-	case errors.Is(err, engine.ErrUnknownProducer):
+	case errors.Is(err, node.ErrUnknownProducer):
 		return codeUnknownProducer
-	case errors.Is(err, engine.ErrProducerOwner):
+	case errors.Is(err, node.ErrProducerOwner):
 		return codeProducerOwner
 	}
 	return ""
@@ -72,12 +72,12 @@ func numberOf(name []byte) int {
 	return -1
 }
 
-func isNumber(h engine.Header) bool { return numberOf(h.Key) >= 0 }
+func isNumber(h node.Header) bool { return numberOf(h.Key) >= 0 }
 
 // cutNumbers takes the three headers out of headers, whose order it keeps and whose memory it uses, and puts their
 // values into n. has reports whether there were any: then all three must be there, once. n.name is borrowed from
 // headers.
-func cutNumbers(headers []engine.Header, n *numbering) (rest []engine.Header, has bool, err error) {
+func cutNumbers(headers []node.Header, n *numbering) (rest []node.Header, has bool, err error) {
 	if !slices.ContainsFunc(headers, isNumber) {
 		return headers, false, nil
 	}
@@ -90,14 +90,14 @@ func cutNumbers(headers []engine.Header, n *numbering) (rest []engine.Header, ha
 			continue
 		}
 		if seen[i] {
-			return nil, false, fmt.Errorf("%w: there are two headers %s", engine.ErrHeaders, h.Key)
+			return nil, false, fmt.Errorf("%w: there are two headers %s", node.ErrHeaders, h.Key)
 		}
 		seen[i] = true
 		switch numberHeaders[i] {
 		case producerHeader:
-			if n.name = h.Value; len(n.name) == 0 || len(n.name) > engine.MaxProducerNameBytes {
+			if n.name = h.Value; len(n.name) == 0 || len(n.name) > node.MaxProducerNameBytes {
 				err = fmt.Errorf("%w: the name of a producer has %d bytes; it needs 1 to %d",
-					engine.ErrHeaders, len(n.name), engine.MaxProducerNameBytes)
+					node.ErrHeaders, len(n.name), node.MaxProducerNameBytes)
 			}
 		case epochHeader:
 			n.Tenure, n.of, err = parseEpoch(h)
@@ -110,7 +110,7 @@ func cutNumbers(headers []engine.Header, n *numbering) (rest []engine.Header, ha
 	}
 	if slices.Contains(seen[:], false) {
 		return nil, false, fmt.Errorf("%w: a producer's message needs the three headers %s",
-			engine.ErrHeaders, strings.Join(numberHeaders[:], ", "))
+			node.ErrHeaders, strings.Join(numberHeaders[:], ", "))
 	}
 	return rest, true, nil
 }
@@ -119,7 +119,7 @@ func cutNumbers(headers []engine.Header, n *numbering) (rest []engine.Header, ha
 func epochText(tenure uint64, partition int) string { return fmt.Sprintf("%d-%d", tenure, partition) }
 
 // parseEpoch is the reverse of epochText, where the partition is plus one; 0: the publisher has left it out, as it may.
-func parseEpoch(h engine.Header) (tenure uint64, of int, err error) {
+func parseEpoch(h node.Header) (tenure uint64, of int, err error) {
 	text, partition, named := strings.Cut(string(h.Value), "-")
 	tenure, err = strconv.ParseUint(text, 10, 64)
 	if err == nil && named {
@@ -127,15 +127,15 @@ func parseEpoch(h engine.Header) (tenure uint64, of int, err error) {
 		of++
 	}
 	if err != nil || of < 0 || named && (of == 0 || partition[0] == '+') {
-		return 0, 0, fmt.Errorf("%w: %s is %q; it is what /producer/open has answered", engine.ErrHeaders, h.Key, h.Value)
+		return 0, 0, fmt.Errorf("%w: %s is %q; it is what /producer/open has answered", node.ErrHeaders, h.Key, h.Value)
 	}
 	return tenure, of, nil
 }
 
-func parseNumber(h engine.Header) (uint32, error) {
+func parseNumber(h node.Header) (uint32, error) {
 	n, err := strconv.ParseUint(string(h.Value), 10, 32)
 	if err != nil {
-		return 0, fmt.Errorf("%w: %s is %q; it is a number from 0 to 4294967295", engine.ErrHeaders, h.Key, h.Value)
+		return 0, fmt.Errorf("%w: %s is %q; it is a number from 0 to 4294967295", node.ErrHeaders, h.Key, h.Value)
 	}
 	return uint32(n), nil
 }
@@ -143,7 +143,7 @@ func parseNumber(h engine.Header) (uint32, error) {
 // cutAllNumbers is cutNumbers for the messages of one command, with the headers in lists. Those behind the first one
 // may repeat the producer and its epoch, with the sequence that they have, or say nothing. It returns nil if there are
 // no numbers, and otherwise those of the first message, in n if that is not nil.
-func cutAllNumbers(lists [][]engine.Header, n *numbering) (*numbering, error) {
+func cutAllNumbers(lists [][]node.Header, n *numbering) (*numbering, error) {
 	has := false
 	for i := range lists {
 		if !slices.ContainsFunc(lists[i], isNumber) {
@@ -165,7 +165,7 @@ func cutAllNumbers(lists [][]engine.Header, n *numbering) (*numbering, error) {
 		if !has || string(own.name) != string(n.name) || own.Tenure != n.Tenure || own.of != n.of ||
 			own.Sequence != n.Sequence+uint32(i) {
 			return nil, fmt.Errorf("%w: message %d of the batch does not follow the first one, by its producer, epoch and "+
-				"sequence", engine.ErrHeaders, i)
+				"sequence", node.ErrHeaders, i)
 		}
 	}
 	if !has {
@@ -177,16 +177,16 @@ func cutAllNumbers(lists [][]engine.Header, n *numbering) (*numbering, error) {
 // partitionOf returns the partition for a put of a producer that names none. The producer's numbers are of one
 // partition, so the publisher must be able to tell which one it is: that of the messages' key, or else that of its own
 // name, as if the name were a key. The messages of a put must agree.
-func partitionOf(t *engine.Topic, lists [][]engine.Header, n *numbering) (int, error) {
+func partitionOf(t *node.Topic, lists [][]node.Header, n *numbering) (int, error) {
 	at := -1
 	for _, headers := range lists {
-		i := slices.IndexFunc(headers, func(h engine.Header) bool { return string(h.Key) == engine.KeyHeader })
+		i := slices.IndexFunc(headers, func(h node.Header) bool { return string(h.Key) == node.KeyHeader })
 		if i < 0 {
 			continue
 		}
 		of := batch.PartitionOf(headers[i].Value, t.Partitions())
 		if at >= 0 && of != at {
-			return 0, engine.ErrBatchKeys
+			return 0, node.ErrBatchKeys
 		}
 		at = of
 	}
@@ -197,12 +197,12 @@ func partitionOf(t *engine.Topic, lists [][]engine.Header, n *numbering) (int, e
 }
 
 // submitNumbered submits a put of a client with this owner to this partition, whose numbers it must have.
-func submitNumbered(t *engine.Topic, at int, p *engine.Put, n *numbering, owner string) error {
-	n.Name = engine.OwnedName(owner, n.name)
+func submitNumbered(t *node.Topic, at int, p *node.Put, n *numbering, owner string) error {
+	n.Name = node.OwnedName(owner, n.name)
 	if n.of != 0 && n.of != at+1 && at < t.Partitions() {
 		return fmt.Errorf("%w: the message belongs to partition %d, and the epoch is of partition %d; nothing was stored: "+
 			"open the name in that partition, with this epoch, and use the epoch and the numbers that are answered",
-			engine.ErrUnknownProducer, at, n.of-1)
+			node.ErrUnknownProducer, at, n.of-1)
 	}
 	return t.SubmitNumbered(at, p, &n.Numbered)
 }
@@ -220,7 +220,7 @@ func (p *pending) takeNumbers() *fault {
 }
 
 // sendNumbered submits a put of a producer.
-func (p *pending) sendNumbered(t *engine.Topic) error {
+func (p *pending) sendNumbered(t *node.Topic) error {
 	at := p.partition
 	if !p.addressed {
 		var err error
@@ -232,10 +232,10 @@ func (p *pending) sendNumbered(t *engine.Topic) error {
 }
 
 // requestNumbers appends the headers of a publish over HTTP that are the three headers to those of the message.
-func requestNumbers(r *http.Request, headers []engine.Header) []engine.Header {
+func requestNumbers(r *http.Request, headers []node.Header) []node.Header {
 	for _, name := range numberHeaders {
 		for _, v := range r.Header.Values(name) {
-			headers = append(headers, engine.Header{Key: []byte(name), Value: []byte(v)})
+			headers = append(headers, node.Header{Key: []byte(name), Value: []byte(v)})
 		}
 	}
 	return headers
@@ -255,9 +255,9 @@ func partitionParam(q url.Values, invalid string) (int, error) {
 }
 
 // submitAndWait submits a put with submit, and waits for the answer, because the engine reads the messages until then.
-func submitAndWait(p *engine.Put, submit func() error) (engine.ID, error) {
+func submitAndWait(p *node.Put, submit func() error) (node.ID, error) {
 	answered := make(chan struct{})
-	p.Alone, p.Done = true, func(*engine.Put) { close(answered) }
+	p.Alone, p.Done = true, func(*node.Put) { close(answered) }
 	if err := submit(); err != nil {
 		return 0, err
 	}
@@ -268,14 +268,14 @@ func submitAndWait(p *engine.Put, submit func() error) (engine.ID, error) {
 // putNumbered stores the messages of an HTTP request of a producer, which all have these headers, in this partition;
 // -1: see partitionOf.
 func (s *Server) putNumbered(
-	r *http.Request, t *engine.Topic, at int, p *engine.Put, headers []engine.Header, n *numbering,
-) (engine.ID, error) {
+	r *http.Request, t *node.Topic, at int, p *node.Put, headers []node.Header, n *numbering,
+) (node.ID, error) {
 	owner, err := s.ownerOf(r)
 	if err != nil {
 		return 0, err
 	}
 	if len(headers) > 0 {
-		p.Headers = slices.Repeat([][]engine.Header{headers}, len(p.Messages))
+		p.Headers = slices.Repeat([][]node.Header{headers}, len(p.Messages))
 	}
 	if at < 0 {
 		if at, err = partitionOf(t, p.Headers, n); err != nil {
@@ -290,10 +290,10 @@ func numberedFailure(err error) error {
 	switch code := producerCode(err); {
 	case code != "":
 		return web.Fail(http.StatusConflict, strings.TrimPrefix(code, "E_")+": "+strings.TrimPrefix(err.Error(), "engine: "))
-	case errors.Is(err, engine.ErrNoPartition), errors.Is(err, engine.ErrProducerName),
-		errors.Is(err, engine.ErrProducerLevel), errors.Is(err, engine.ErrProducerTenure):
+	case errors.Is(err, node.ErrNoPartition), errors.Is(err, node.ErrProducerName),
+		errors.Is(err, node.ErrProducerLevel), errors.Is(err, node.ErrProducerTenure):
 		return web.Fail(400, err.Error())
-	case errors.Is(err, engine.ErrTooManyProducers):
+	case errors.Is(err, node.ErrTooManyProducers):
 		return web.Fail(http.StatusInsufficientStorage, err.Error())
 	}
 	return err
@@ -322,22 +322,22 @@ func (s *Server) serveProducerOpen(r *http.Request, q url.Values) (any, error) {
 	if len(n.name) == 0 {
 		return nil, web.Fail(400, "MISSING_ARG_PRODUCER")
 	}
-	if len(n.name) > engine.MaxProducerNameBytes {
-		return nil, numberedFailure(engine.ErrProducerName)
+	if len(n.name) > node.MaxProducerNameBytes {
+		return nil, numberedFailure(node.ErrProducerName)
 	}
 	owner, err := s.ownerOf(r)
 	if err != nil {
 		return nil, err
 	}
-	owned := engine.OwnedName(owner, string(n.name))
+	owned := node.OwnedName(owner, string(n.name))
 	if q.Has("epoch") {
-		if n.Tenure, _, err = parseEpoch(engine.Header{Key: []byte("epoch"), Value: []byte(q.Get("epoch"))}); err != nil {
+		if n.Tenure, _, err = parseEpoch(node.Header{Key: []byte("epoch"), Value: []byte(q.Get("epoch"))}); err != nil {
 			return nil, web.Fail(400, "INVALID_EPOCH")
 		}
 	}
-	var lists [][]engine.Header
+	var lists [][]node.Header
 	if key := q.Get("key"); key != "" {
-		lists = [][]engine.Header{{{Key: []byte(engine.KeyHeader), Value: []byte(key)}}}
+		lists = [][]node.Header{{{Key: []byte(node.KeyHeader), Value: []byte(key)}}}
 	}
 	var opened producerOpened
 	err = retryDeleted(r.Context(), func() error {
@@ -348,7 +348,7 @@ func (s *Server) serveProducerOpen(r *http.Request, q url.Values) (any, error) {
 		if opened.Partition = at; at < 0 {
 			opened.Partition, _ = partitionOf(t, lists, n) // one key agrees with itself
 		}
-		var p engine.Producer
+		var p node.Producer
 		if n.Tenure != 0 {
 			p, err = t.HoldNamed(r.Context(), opened.Partition, owned, n.Tenure)
 		} else {

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 )
@@ -51,7 +51,7 @@ func isLater(a, b string) bool {
 }
 
 // openProducer opens a producer over HTTP; query has further parameters.
-func (n *node) openProducer(t testing.TB, name, query string) (p producerOpened) {
+func (n *testNode) openProducer(t testing.TB, name, query string) (p producerOpened) {
 	t.Helper()
 	eventually(t, "the producer to be opened", func() bool { // the level rises shortly after a cluster's start
 		status, text := n.do(t, "POST", "/producer/open?topic=t&producer="+url.QueryEscape(name)+query, "")
@@ -62,7 +62,7 @@ func (n *node) openProducer(t testing.TB, name, query string) (p producerOpened)
 }
 
 // stored returns the bodies of the messages in a partition of the topic t, with their headers, in the order of the log.
-func storedIn(t testing.TB, n *node, partition int) (all []string) {
+func storedIn(t testing.TB, n *testNode, partition int) (all []string) {
 	t.Helper()
 	topic, ok := n.e.LookupTopic("t")
 	if !ok {
@@ -87,7 +87,7 @@ func storedIn(t testing.TB, n *node, partition int) (all []string) {
 //
 // B17, B19.
 func TestNumberedPublishes(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 4)
 		for i, n := range nodes {
 			name := fmt.Sprint("shop ", i)
@@ -175,7 +175,7 @@ func TestNumberedPublishes(t *testing.T) {
 
 // The partition is the one that is named, or the key's, or the name's: at the opening as at the publish.
 func TestNumberedPartition(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 8)
 		n := nodes[len(nodes)-1]
 		topic, _ := n.e.LookupTopic("t")
@@ -232,7 +232,7 @@ func TestNumberedPartition(t *testing.T) {
 
 // What is wrong with the three headers costs nobody a message.
 func TestNumberedBadValues(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	n.post(t, "/topic/create?topic=t", "")
 	p := n.openProducer(t, "p", "")
 	for _, ext := range []string{
@@ -307,7 +307,7 @@ func TestNumberedBadValues(t *testing.T) {
 
 // Below feature level 3 a producer is refused by name, and nothing is stored.
 func TestNumberedWithoutTheLevel(t *testing.T) {
-	n := startNode(t, engine.Options{MaxLevel: 2}, Options{})
+	n := startNode(t, node.Options{MaxLevel: 2}, Options{})
 	n.refused(t, "POST", "/producer/open?topic=t&producer=p", "", 400, "feature level 3")
 	if status, text := n.postWith(t, "/pub?topic=t", "x", numbersOf("p", 1, 0)...); status != 400 ||
 		!strings.Contains(text, "feature level 3") {
@@ -372,7 +372,7 @@ func TestNumberedThroughAFailover(t *testing.T) {
 // A topic is deleted and made anew, and gets more partitions, under publishers that number their messages and do not
 // hear of it. Whatever is answered OK is stored, and nobody takes the name back from a later program.
 func TestNumberedLifeOfATopic(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 1)
 		n := nodes[len(nodes)-1]
 		publish := func(query, body, epoch string, sequence int, want string) {
@@ -389,7 +389,7 @@ func TestNumberedLifeOfATopic(t *testing.T) {
 		publish("", "before", first.Epoch, 0, "OK")
 		n.post(t, "/topic/delete?topic=t", "")
 		eventually(t, "the topic is gone everywhere", func() bool {
-			return !slices.ContainsFunc(nodes, func(n *node) bool { _, ok := n.e.LookupTopic("t"); return ok })
+			return !slices.ContainsFunc(nodes, func(n *testNode) bool { _, ok := n.e.LookupTopic("t"); return ok })
 		})
 		makeChannel(t, nodes, "t", "c", 1)
 		publish("", "nobody has opened it here", first.Epoch, 1, "PRODUCER_UNKNOWN")
@@ -413,7 +413,7 @@ func TestNumberedLifeOfATopic(t *testing.T) {
 		publish("&key="+key, "first of the key", second.Epoch, 1, "OK")
 		n.post(t, "/topic/settings?topic=t", `{"version":0,"partitions":3}`)
 		eventually(t, "all nodes know three partitions", func() bool {
-			return !slices.ContainsFunc(nodes, func(n *node) bool {
+			return !slices.ContainsFunc(nodes, func(n *testNode) bool {
 				topic, _ := n.e.LookupTopic("t")
 				return topic.Partitions() != 3
 			})
@@ -439,8 +439,8 @@ func TestNumberedOwner(t *testing.T) {
 	const grant = "permissions = [\"publish\"]\ntopics = [\"t\"]"
 	authtest.Write(t, file, authtest.Token("billing", "billing", grant)+authtest.Token("mallory", "mallory", grant))
 	o := Options{BroadcastAddress: "127.0.0.1", Auth: auth.Options{File: file}}
-	one := []*node{startNode(t, engine.Options{}, o)}
-	for name, nodes := range map[string][]*node{"one": one, "three": startCluster(t, 3, o)} {
+	one := []*testNode{startNode(t, node.Options{}, o)}
+	for name, nodes := range map[string][]*testNode{"one": one, "three": startCluster(t, 3, o)} {
 		t.Run(name, func(t *testing.T) {
 			leader, n := bystander(t, nodes, "t")
 			if n == nil {
@@ -449,7 +449,7 @@ func TestNumberedOwner(t *testing.T) {
 			as := func(token string, headers ...string) []string {
 				return append([]string{"Authorization", "Bearer " + token}, headers...)
 			}
-			opens := func(n *node, token, query string) (p producerOpened, text string) {
+			opens := func(n *testNode, token, query string) (p producerOpened, text string) {
 				status, text := 0, ""
 				eventually(t, "the leader to answer", func() bool {
 					status, text = n.postWith(t, "/producer/open?topic=t&producer=billing-1"+query, "", as(token)...)
@@ -465,7 +465,7 @@ func TestNumberedOwner(t *testing.T) {
 				t.Fatal(text)
 			}
 			sequence := 0
-			publishes := func(n *node) {
+			publishes := func(n *testNode) {
 				t.Helper()
 				status, text := 0, ""
 				eventually(t, "the leader to answer", func() bool {
@@ -478,7 +478,7 @@ func TestNumberedOwner(t *testing.T) {
 				}
 				sequence++
 			}
-			attack := func(n *node) {
+			attack := func(n *testNode) {
 				t.Helper()
 				for _, query := range []string{"", "&epoch=" + p.Epoch} {
 					if _, text := opens(n, "mallory", query); !strings.Contains(text, "PRODUCER_OWNER: ") {

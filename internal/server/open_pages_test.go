@@ -6,12 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // shown are the pages that tell of topics, addresses and tokens. needed are those that supervisors, NSQ's clients and
 // browsers ask for before they can show a token.
-func (n *node) shown() []string {
+func (n *testNode) shown() []string {
 	lookups := "http://" + n.LookupAddr().String()
 	return []string{
 		n.base + "/stats", n.base + "/stats?format=json&topic=a", n.base + "/metrics", n.base + "/metrics/per-object?topic=*",
@@ -19,7 +19,7 @@ func (n *node) shown() []string {
 	}
 }
 
-func (n *node) needed() []string {
+func (n *testNode) needed() []string {
 	lookups := "http://" + n.LookupAddr().String()
 	return []string{
 		n.base + "/ping", n.base + "/livez", n.base + "/readyz", n.base + "/startupz", n.base + "/session",
@@ -33,12 +33,12 @@ func (n *node) needed() []string {
 func TestPagesNeedAToken(t *testing.T) {
 	t.Parallel()
 	for name, x := range map[string]struct {
-		n    *node
+		n    *testNode
 		open bool
 	}{
 		"tokens":             {startClosed(t, Options{}), false},
 		"tokens, open pages": {startClosed(t, Options{OpenPages: true}), true},
-		"no tokens":          {startNode(t, engine.Options{}, Options{}), true},
+		"no tokens":          {startNode(t, node.Options{}, Options{}), true},
 	} {
 		n := x.n
 		if code, text := ask(t, "POST", n.base+"/topic/create?topic=a", "s3cret"); code != 200 {

@@ -30,7 +30,7 @@ type operation struct {
 
 // routed returns the permission of each "METHOD path" that the node serves. HEAD goes with GET. Which methods the paths
 // below /cluster/ take, they say themselves.
-func routed(t *testing.T, n *node) map[string]string {
+func routed(t *testing.T, n *testNode) map[string]string {
 	out := map[string]string{}
 	add := func(path string, rt web.Route, methods []string) {
 		for _, m := range methods {

@@ -16,7 +16,7 @@ import (
 // declared order requires SUB_ORDERED of its consumers (B58).
 func TestGoNSQOrdered(t *testing.T) {
 	t.Parallel()
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		q := makeChannel(t, nodes, "t", "billing", 1)
 		nodes[0].ask(t, "POST", "/channel/settings"+q, `{"version":0,"order":"partition"}`, new(any))
 		const count = 300

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"penstock/engine"
 	"penstock/internal/lock"
+	"penstock/internal/node"
 )
 
 const (
@@ -88,7 +88,7 @@ type output struct {
 
 	heldCount int // held frames in next and in the owner's chunk
 	spareHeld []heldFrame
-	dropped   []engine.HeldDelivery
+	dropped   []node.HeldDelivery
 	slow      *chunk // the chunk that the writer goroutine is writing; slowAt bytes of it are written
 	slowAt    int
 
@@ -176,7 +176,7 @@ func (o *output) appendOKs(n int) {
 
 // appendMessage adds a message frame, which copies the body, and reports whether there is room for another one. The
 // goroutine that delivers calls it with Channel.mu or remote.Consumer.mu held.
-func (o *output) appendMessage(d *engine.Delivery) bool {
+func (o *output) appendMessage(d *node.Delivery) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.space(frameHeaderBytes + messageHeaderBytes + len(d.Body)) {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"math"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 const (
@@ -272,7 +272,7 @@ func (p *parser) checkTopic(cmd *command) *fault {
 	if bytes.Equal(cmd.topic, p.topic) && len(cmd.topic) > 0 {
 		return nil
 	}
-	if !engine.ValidTopicName(string(cmd.topic)) {
+	if !node.ValidTopicName(string(cmd.topic)) {
 		sic := ""
 		if cmd.verb.batches() {
 			sic = "E_BAD_TOPIC " // nsqd repeats the code here, and clients may compare
@@ -320,7 +320,7 @@ func (p *parser) subscribeLine(cmd *command, rest []byte, more bool) *fault {
 	if f := p.checkTopic(cmd); f != nil {
 		return f
 	}
-	if !engine.ValidChannelName(string(cmd.channel)) {
+	if !node.ValidChannelName(string(cmd.channel)) {
 		return faultf("E_BAD_CHANNEL SUB channel name %q is not valid", cmd.channel)
 	}
 	if !more {

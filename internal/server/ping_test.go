@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -16,7 +16,7 @@ func TestPingNamesWarnings(t *testing.T) {
 	t.Parallel()
 	disk := faultaio.New(faultaio.Options{Seed: 1})
 	n := startNode(
-		t, engine.Options{Disk: disk, DiskPatience: 50 * time.Millisecond, DiskFailedAfter: time.Hour}, Options{},
+		t, node.Options{Disk: disk, DiskPatience: 50 * time.Millisecond, DiskFailedAfter: time.Hour}, Options{},
 	)
 	ping := func() (int, string) {
 		t.Helper()

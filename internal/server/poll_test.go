@@ -10,13 +10,13 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/segment/aio/faultaio"
 )
 
 // crowd publishes with count clients at a time, one PUB each, until the poll reads all of them. It returns the clients
 // and how many messages each has published.
-func crowd(t *testing.T, n *node, count int) (clients []*client, each int) {
+func crowd(t *testing.T, n *testNode, count int) (clients []*client, each int) {
 	t.Helper()
 	for range count {
 		clients = append(clients, n.dial(t))
@@ -34,7 +34,7 @@ func crowd(t *testing.T, n *node, count int) (clients []*client, each int) {
 // crowdOn is crowd on a disk that holds the writes until all clients have published: otherwise a busy machine answers
 // them one by one, and nobody takes them for a crowd. It returns at least enough clients, all that the poll reads then:
 // the last ones that their own readers read may always be the first in a group, and so be answered alone.
-func crowdOn(t *testing.T, n *node, disk *faultaio.Disk, count, enough int) (polled []*client) {
+func crowdOn(t *testing.T, n *testNode, disk *faultaio.Disk, count, enough int) (polled []*client) {
 	t.Helper()
 	var clients []*client
 	for range count {
@@ -68,7 +68,7 @@ func crowdOn(t *testing.T, n *node, disk *faultaio.Disk, count, enough int) (pol
 }
 
 // owed is how many answers the server owes.
-func owed(n *node) (count int) {
+func owed(n *testNode) (count int) {
 	n.each(func(c *conn) {
 		c.answers.mu.Lock()
 		defer c.answers.mu.Unlock()
@@ -90,7 +90,7 @@ func together(t *testing.T, clients []*client, command string) {
 
 // A crowd of publishers is read by the poll. Each PUB is stored once and answered.
 func TestPollOfPublishers(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	n.post(t, "/topic/create?topic=crowd", "")
 	n.post(t, "/channel/create?topic=crowd&channel=c", "")
 	const count = 40
@@ -105,7 +105,7 @@ func TestPollOfPublishers(t *testing.T) {
 
 // Commands that the poll does not execute are executed by the connection's reader, in the order in which they came.
 func TestPollGivesBack(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	clients, _ := crowd(t, n, 20)
 	for i, c := range []struct {
 		name, send string
@@ -138,7 +138,7 @@ func TestPollGivesBack(t *testing.T) {
 
 // A client that goes on alone gets its own reader back, so that no PUB of it waits for a nap.
 func TestPollLeavesLonePublisher(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	clients, _ := crowd(t, n, 20)
 	for range lonelyReads {
 		clients[3].send(pub("crowd", "x"))
@@ -157,7 +157,7 @@ func TestPollLeavesLonePublisher(t *testing.T) {
 
 // Connections that end, are killed or told to stop while the poll reads them end at once, and leave nothing behind.
 func TestPollOfEndingConnections(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	n.post(t, "/pub?topic=other", "x") // opens a connection that stays open
 	before := openSockets(t)
 	clients, _ := crowd(t, n, 20)
@@ -186,7 +186,7 @@ func TestPollOfEndingConnections(t *testing.T) {
 // other connections are read meanwhile.
 func TestPollDoesNotWaitForRoom(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
-	n := startNode(t, engine.Options{Disk: disk, MaxInboxBytes: 4 << 10, AdmitTimeout: patience}, Options{})
+	n := startNode(t, node.Options{Disk: disk, MaxInboxBytes: 4 << 10, AdmitTimeout: patience}, Options{})
 	t.Cleanup(func() {
 		disk.ClearRules()
 		disk.ReleaseHeld()
@@ -224,7 +224,7 @@ func TestPollDoesNotWaitForRoom(t *testing.T) {
 
 // The server shuts down while the poll reads publishers.
 func TestPollAtShutdown(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	clients, _ := crowd(t, n, 20)
 	for _, c := range clients {
 		c.send(pub("crowd", "last"))

@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/segment/aio/faultaio"
 )
 
 func TestMagic(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c := n.dialRaw(t)
 	c.send("BAD!PUB t\n")
 	c.fatal("E_BAD_PROTOCOL")
@@ -27,7 +27,7 @@ func TestMagic(t *testing.T) {
 // Pipelined commands of every kind are answered in the order of the commands, whichever of them the engine completes
 // first.
 func TestPipelinedAnswersInOrder(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c := n.dial(t)
 	var in strings.Builder
 	const rounds = 300
@@ -63,7 +63,7 @@ func TestPipelinedAnswersInOrder(t *testing.T) {
 
 // A Put that the engine refuses is answered in its turn, and then the connection ends.
 func TestRefusedPutIsFatalInItsTurn(t *testing.T) {
-	n := startNode(t, engine.Options{MaxMessageBytes: 1000}, Options{})
+	n := startNode(t, node.Options{MaxMessageBytes: 1000}, Options{})
 	for _, x := range []struct{ cmd, code string }{
 		{pub("t", strings.Repeat("x", 1001)), "E_PUB_FAILED PUB failed "},
 		{"MPUB t\n" + sized(batchBody("a", strings.Repeat("x", 1001))), "E_MPUB_FAILED MPUB failed "},
@@ -74,23 +74,23 @@ func TestRefusedPutIsFatalInItsTurn(t *testing.T) {
 		c.ok()
 		c.ok()
 		c.send(x.cmd + pub("other", "3"))
-		c.fatal(x.code + engine.ErrMessageTooBig.Error() + ": the size of a message in bytes is 1001, and at most 1000 is " +
+		c.fatal(x.code + node.ErrMessageTooBig.Error() + ": the size of a message in bytes is 1001, and at most 1000 is " +
 			"allowed: see the node's setting max-message-bytes")
 	}
 }
 
 func TestTopicCreationOff(t *testing.T) {
-	n := startNode(t, engine.Options{DisableAutoCreate: true}, Options{})
+	n := startNode(t, node.Options{DisableAutoCreate: true}, Options{})
 	c := n.dial(t)
 	c.send(pub("t", "x"))
-	c.fatal("E_PUB_FAILED PUB failed " + engine.ErrAutoCreateOff.Error())
+	c.fatal("E_PUB_FAILED PUB failed " + node.ErrAutoCreateOff.Error())
 	d := n.dial(t)
 	d.send("SUB t c\n")
-	d.fatal("E_SUB_FAILED SUB failed " + engine.ErrAutoCreateOff.Error())
+	d.fatal("E_SUB_FAILED SUB failed " + node.ErrAutoCreateOff.Error())
 }
 
 func TestAnswersAfterHalfClose(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c := n.dial(t)
 	c.send(strings.Repeat(pub("t", "x"), 100) + "PUB t\n" + u32(10) + "trunc")
 	if err := c.nc.CloseWrite(); err != nil {
@@ -104,7 +104,7 @@ func TestAnswersAfterHalfClose(t *testing.T) {
 
 // If a topic is deleted while a producer is connected, the next PUB creates it again.
 func TestPubAfterTopicDelete(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c := n.dial(t)
 	for range 3 {
 		c.send(pub("t", "x"))
@@ -117,7 +117,7 @@ func TestPubAfterTopicDelete(t *testing.T) {
 }
 
 func TestLargeMessages(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c := n.dial(t)
 	c.sub("t", "c")
 	c.send("RDY 10\n")
@@ -142,7 +142,7 @@ func TestLargeMessages(t *testing.T) {
 }
 
 func TestSubscriberCommands(t *testing.T) {
-	n := startNode(t, engine.Options{MaxConsumers: 2}, Options{MaxChannelConsumers: 2})
+	n := startNode(t, node.Options{MaxConsumers: 2}, Options{MaxChannelConsumers: 2})
 	c := n.dial(t)
 	c.sub("t", "c")
 	c.send("RDY 1\n")
@@ -181,7 +181,7 @@ func TestSubscriberCommands(t *testing.T) {
 
 // However a connection ends, the messages in flight to its client are delivered again at once.
 func TestRequeueAtDisconnect(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	next := n.dial(t)
 	next.sub("t", "c")
 	for i, end := range []func(c *client){
@@ -210,7 +210,7 @@ func TestRequeueAtDisconnect(t *testing.T) {
 }
 
 func TestEphemeral(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c := n.dial(t)
 	c.sub("t", "tail#ephemeral")
 	d := n.dial(t)
@@ -231,7 +231,7 @@ func TestEphemeral(t *testing.T) {
 }
 
 func TestDeletedChannelClosesConsumers(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c, d := n.dial(t), n.dial(t)
 	c.sub("t", "c")
 	d.sub("t", "d")
@@ -243,7 +243,7 @@ func TestDeletedChannelClosesConsumers(t *testing.T) {
 
 func TestHeartbeats(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c := n.dial(t)
 	// What comes late is the machine's; the default is 30 s.
 	start, late := time.Now(), 10*time.Second
@@ -271,7 +271,7 @@ func TestHeartbeats(t *testing.T) {
 func TestHeartbeatWhilePublishIsPending(t *testing.T) {
 	t.Parallel()
 	disk := faultaio.New(faultaio.Options{Seed: 1})
-	n := startNode(t, engine.Options{Disk: disk}, Options{})
+	n := startNode(t, node.Options{Disk: disk}, Options{})
 	c := n.dial(t)
 	c.identify(`{"heartbeat_interval":1000}`)
 	c.send(pub("t", "x"))
@@ -291,15 +291,15 @@ func TestHeartbeatWhilePublishIsPending(t *testing.T) {
 // When a write to the disk fails, the publish is refused with the reason, the connection ends, and /ping reports it.
 func TestDiskFailure(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{Seed: 1})
-	n := startNode(t, engine.Options{Disk: disk}, Options{})
+	n := startNode(t, node.Options{Disk: disk}, Options{})
 	c, d := n.dial(t), n.dial(t)
 	c.send(pub("t", "x"))
 	c.ok()
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Count: -1, Err: syscall.EIO})
 	c.send(pub("t", "y"))
-	c.fatal("E_PUB_FAILED PUB failed " + engine.ErrDisk.Error())
+	c.fatal("E_PUB_FAILED PUB failed " + node.ErrDisk.Error())
 	d.send("MPUB t\n" + sized(batchBody("a", "b")))
-	d.fatal("E_MPUB_FAILED MPUB failed " + engine.ErrDisk.Error())
+	d.fatal("E_MPUB_FAILED MPUB failed " + node.ErrDisk.Error())
 	if code, body := n.do(t, "GET", "/ping", ""); code != 500 || !strings.HasPrefix(body, "NOK - ") {
 		t.Errorf("/ping: %d %s", code, body)
 	}
@@ -316,7 +316,7 @@ func TestDiskFailure(t *testing.T) {
 
 func TestHeartbeatsOff(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, engine.Options{}, Options{HeartbeatInterval: time.Second})
+	n := startNode(t, node.Options{}, Options{HeartbeatInterval: time.Second})
 	c := n.dial(t)
 	c.identify(`{"heartbeat_interval":-1}`)
 	c.silent(2500 * time.Millisecond)
@@ -327,7 +327,7 @@ func TestHeartbeatsOff(t *testing.T) {
 }
 
 func TestShutdownAnswersWhatIsOwed(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c := n.dial(t)
 	idle := n.dial(t)
 	idle.sub("t", "c")

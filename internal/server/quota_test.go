@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -14,11 +14,11 @@ import (
 //
 // Related to B4 and B20.
 func TestQuotaErrors(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	n.post(t, "/topic/create?topic=t", "")
 	n.post(t, "/channel/create?topic=t&channel=c", "")
 	topic, _ := n.e.LookupTopic("t")
-	if _, err := topic.Configure(t.Context(), engine.TopicSettings{QuotaCount: 3}); err != nil {
+	if _, err := topic.Configure(t.Context(), node.TopicSettings{QuotaCount: 3}); err != nil {
 		t.Fatal(err)
 	}
 	n.post(t, "/mpub?topic=t", "a\nb\n")
@@ -26,8 +26,8 @@ func TestQuotaErrors(t *testing.T) {
 	p.send(pub("t", "c"))
 	p.ok()
 	p.send(pub("t", "d") + pub("t", "e"))
-	over := &engine.LimitError{
-		Err: engine.ErrQuota, What: "with this request the number of the partition's unconfirmed messages", Value: 5, Most: 3,
+	over := &node.LimitError{
+		Err: node.ErrQuota, What: "with this request the number of the partition's unconfirmed messages", Value: 5, Most: 3,
 		Setting: "quota-count", OfTopic: true,
 	} // both are one request of the engine
 	p.fatal("E_PUB_FAILED PUB failed " + over.Error())
@@ -57,7 +57,7 @@ func TestQuotaErrors(t *testing.T) {
 // With little room left on the disk, a publish fails with an error that says so, and consuming continues.
 func TestDiskLowWater(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{Seed: 1})
-	n := startNode(t, engine.Options{Disk: disk}, Options{})
+	n := startNode(t, node.Options{Disk: disk}, Options{})
 	n.post(t, "/topic/create?topic=t", "")
 	n.post(t, "/channel/create?topic=t&channel=c", "")
 	n.post(t, "/mpub?topic=t", "a\nb\n")
@@ -72,7 +72,7 @@ func TestDiskLowWater(t *testing.T) {
 	})
 	p := n.dial(t)
 	p.send(pub("t", "x"))
-	p.fatal("E_PUB_FAILED PUB failed " + engine.ErrNoSpace.Error())
+	p.fatal("E_PUB_FAILED PUB failed " + node.ErrNoSpace.Error())
 	if status, text := n.do(t, "GET", "/ping", ""); status != 500 || !strings.Contains(text, "disk is full") {
 		t.Errorf("/ping: %d %s", status, text)
 	}

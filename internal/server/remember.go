@@ -9,8 +9,8 @@ import (
 	"slices"
 	"time"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/node/health"
 	"penstock/internal/server/history"
 	"penstock/internal/server/lines"
@@ -142,7 +142,7 @@ func (s *Server) serveHistory(r *http.Request, q url.Values) (any, error) {
 	if topic == "" && q.Has("channel") {
 		return nil, web.Fail(400, "MISSING_ARG_TOPIC")
 	}
-	if q.Has("channel") && !engine.ValidChannelName(q.Get("channel")) {
+	if q.Has("channel") && !node.ValidChannelName(q.Get("channel")) {
 		return nil, web.Fail(400, "INVALID_ARG_CHANNEL")
 	}
 	out := Histories{Nodes: []NodeHistory{}}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/history"
 )
 
@@ -75,7 +75,7 @@ func TestHistoryAfterARestart(t *testing.T) {
 	if err := os.WriteFile(file, append(before.Newest(), '\n'), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n := startNode(t, engine.Options{}, Options{DataPath: dir})
+	n := startNode(t, node.Options{}, Options{DataPath: dir})
 	eventually(t, "the history of before", func() bool {
 		known := answer[Histories](t, n, "/history").Nodes[0].Known
 		return len(known) > 0 && known[0][0] == at.Unix()

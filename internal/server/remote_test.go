@@ -15,7 +15,7 @@ import (
 )
 
 // bystander creates a topic, and returns the node that leads its only partition and a node that does not.
-func bystander(t *testing.T, nodes []*node, topic string) (leader, other *node) {
+func bystander(t *testing.T, nodes []*testNode, topic string) (leader, other *testNode) {
 	t.Helper()
 	if _, err := nodes[0].e.CreateTopic(t.Context(), topic, 0); err != nil {
 		t.Fatal(err)
@@ -40,7 +40,9 @@ func bystander(t *testing.T, nodes []*node, topic string) (leader, other *node) 
 }
 
 // fixed starts a stock consumer that knows one address and uses no lookups.
-func fixed(t *testing.T, n *node, topic string, maxInFlight int, handle func(*gonsq.Message) error) *gonsq.Consumer {
+func fixed(
+	t *testing.T, n *testNode, topic string, maxInFlight int, handle func(*gonsq.Message) error,
+) *gonsq.Consumer {
 	t.Helper()
 	cfg := gonsq.NewConfig()
 	cfg.MaxInFlight, cfg.ClientID, cfg.UserAgent = maxInFlight, "the-client", "remote-test"
@@ -170,7 +172,7 @@ func TestGoNSQFixedAddressFollows(t *testing.T) {
 	}
 	for range 2 {
 		publish(20)
-		var leader *node
+		var leader *testNode
 		eventually(t, "somebody to lead", func() bool {
 			for _, n := range nodes {
 				if n.leadsSome("orders") {

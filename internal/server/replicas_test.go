@@ -11,7 +11,7 @@ import (
 // The number of replicas in a request that creates a topic counts, at nsqd's interface and at nsqlookupd's, under our
 // name and under youzan's.
 func TestCreateWithReplicas(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		most := len(nodes)
 		for i, query := range []string{"replicas=1", fmt.Sprintf("replicas=%d&partitions=2", most)} {
 			nodes[0].post(t, fmt.Sprintf("/topic/create?topic=a%d&%s", i, query), "")

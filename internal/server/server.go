@@ -12,10 +12,10 @@ import (
 	"sync"
 	"time"
 
-	"penstock/engine"
 	"penstock/internal/descriptors"
 	"penstock/internal/lock"
 	"penstock/internal/netio"
+	"penstock/internal/node"
 	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/history"
@@ -43,7 +43,7 @@ const diskPatience = time.Second
 // A message that is not on stable storage when the process ends has not been answered OK. Clients see their connections
 // end, connect again, and get the messages again that they had not finished.
 type Server struct {
-	engine  *engine.Engine
+	engine  *node.Engine
 	opts    Options
 	started time.Time
 
@@ -96,7 +96,7 @@ type Server struct {
 // Listen opens the listeners, so that their addresses are known and a second server on the same addresses fails here.
 // Clients are served once Serve runs; a Front serves them from now on. The caller must call Shutdown even if it never
 // calls Serve.
-func Listen(e *engine.Engine, o Options) (*Server, error) {
+func Listen(e *node.Engine, o Options) (*Server, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	waits "penstock/internal/patience"
 )
 
@@ -23,14 +23,14 @@ import (
 // reaches it.
 var patience = waits.Or(90 * time.Second)
 
-// node is a server over a real engine in a directory of its own.
-type node struct {
+// testNode is a server over a real engine in a directory of its own.
+type testNode struct {
 	*Server
-	e    *engine.Engine
+	e    *node.Engine
 	base string
 }
 
-func startNode(t testing.TB, eo engine.Options, o Options) *node {
+func startNode(t testing.TB, eo node.Options, o Options) *testNode {
 	t.Helper()
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	eo.Logger = quiet
@@ -38,7 +38,7 @@ func startNode(t testing.TB, eo engine.Options, o Options) *node {
 		eo.DataPath = t.TempDir()
 	}
 	orDefault(&eo.BufferBytes, 16<<20) // the ring touches all of it
-	e, err := engine.Open(context.Background(), eo)
+	e, err := node.Open(context.Background(), eo)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,21 +64,21 @@ func startNode(t testing.TB, eo engine.Options, o Options) *node {
 		if err := <-served; err != nil {
 			t.Errorf("Serve: %v", err)
 		}
-		if err := e.Close(); err != nil && !errors.Is(err, engine.ErrClosed) { // a test may have closed it
+		if err := e.Close(); err != nil && !errors.Is(err, node.ErrClosed) { // a test may have closed it
 			t.Errorf("Close: %v", err)
 		}
 	})
-	return &node{Server: s, e: e, base: "http://" + s.HTTPAddr().String()}
+	return &testNode{Server: s, e: e, base: "http://" + s.HTTPAddr().String()}
 }
 
-func (n *node) post(t testing.TB, path, body string) {
+func (n *testNode) post(t testing.TB, path, body string) {
 	t.Helper()
 	if code, got := n.do(t, "POST", path, body); code != 200 {
 		t.Fatalf("POST %s: %d %s", path, code, got)
 	}
 }
 
-func (n *node) do(t testing.TB, method, path, body string) (int, string) {
+func (n *testNode) do(t testing.TB, method, path, body string) (int, string) {
 	t.Helper()
 	reply, got := request(t, method, n.base+path, body)
 	return reply.StatusCode, got
@@ -107,7 +107,7 @@ func request(t testing.TB, method, url, body string, headers ...string) (*http.R
 }
 
 // topicNow returns the statistics of the topic, which must exist.
-func (n *node) topicNow(t testing.TB, name string) engine.TopicStats {
+func (n *testNode) topicNow(t testing.TB, name string) node.TopicStats {
 	t.Helper()
 	s := n.e.Stats(name, "")
 	if len(s) != 1 {
@@ -136,13 +136,13 @@ type client struct {
 	under *bufferedConn // the connection below TLS
 }
 
-func (n *node) dialRaw(t testing.TB) *client {
+func (n *testNode) dialRaw(t testing.TB) *client {
 	t.Helper()
 	return n.dialFrom(t, "")
 }
 
 // dialFrom connects from an address of this machine; "": the usual one.
-func (n *node) dialFrom(t testing.TB, ip string) *client {
+func (n *testNode) dialFrom(t testing.TB, ip string) *client {
 	t.Helper()
 	var d net.Dialer
 	if ip != "" {
@@ -156,7 +156,7 @@ func (n *node) dialFrom(t testing.TB, ip string) *client {
 	return &client{t: t, nc: nc.(*net.TCPConn), w: nc, br: bufio.NewReader(nc)}
 }
 
-func (n *node) dial(t testing.TB) *client {
+func (n *testNode) dial(t testing.TB) *client {
 	c := n.dialRaw(t)
 	c.send(magic)
 	return c

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 )
@@ -56,8 +56,8 @@ func TestSessionsOfTwoServers(t *testing.T) {
 	admin := "permissions = [\"admin\"]\ntopics = [\"*\"]"
 	authtest.Write(t, name, authtest.Token("root", "s3cret", admin))
 	o := Options{Auth: auth.Options{File: name}}
-	a, b := startNode(t, engine.Options{}, o), startNode(t, engine.Options{}, o)
-	login := func(n *node) string {
+	a, b := startNode(t, node.Options{}, o), startNode(t, node.Options{}, o)
+	login := func(n *testNode) string {
 		reply, text := request(t, "POST", n.base+"/session", `{"token":"s3cret"}`)
 		cookies := reply.Cookies()
 		if len(cookies) != 1 || cookies[0].Value == "" || strings.Contains(cookies[0].Value, "s3cret") {
@@ -65,7 +65,7 @@ func TestSessionsOfTwoServers(t *testing.T) {
 		}
 		return cookies[0].Name + "=" + cookies[0].Value
 	}
-	status := func(n *node, cookie string) int {
+	status := func(n *testNode, cookie string) int {
 		reply, _ := request(t, "GET", n.base+"/audit", "", "Cookie", cookie)
 		return reply.StatusCode
 	}

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
 	"penstock/internal/linktest"
+	"penstock/internal/node"
 )
 
 // A link that is slow but steady is no dead client: the deadline moves with what the socket takes, heartbeats pass the
@@ -18,9 +18,9 @@ func TestSlowLink(t *testing.T) {
 	t.Parallel()
 	const rate, count, size = 24 << 10, 16, 20 << 10
 	link := linktest.New(t, rate)
-	var n *node
+	var n *testNode
 	link.OnServer(func() {
-		n = startNode(t, engine.Options{}, Options{TCPAddress: linktest.ServerIP + ":0", WriteTimeout: 2 * time.Second})
+		n = startNode(t, node.Options{}, Options{TCPAddress: linktest.ServerIP + ":0", WriteTimeout: 2 * time.Second})
 	})
 	topic, err := n.e.Topic(context.Background(), "t")
 	if err != nil {
@@ -123,7 +123,7 @@ func TestProgress(t *testing.T) {
 
 // A heartbeat goes before messages that no owner has taken yet, and there is never more than one.
 func TestBeatGoesFirst(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c := n.dial(t)
 	c.sub("t", "c")
 	o := &n.onlyConn(t).out

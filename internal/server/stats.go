@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/node/health"
 	"penstock/internal/server/native"
 	"penstock/internal/server/web"
@@ -25,7 +25,7 @@ type statsReply struct {
 	Memory    *memoryStats  `json:"memory,omitempty"`
 	Producers []clientStats `json:"producers"`
 	// Storage is an addition to nsqd's reply; readers of nsqd's format ignore unknown fields.
-	Storage engine.StorageStats `json:"storage"`
+	Storage node.StorageStats `json:"storage"`
 }
 
 type topicStats struct {
@@ -44,11 +44,11 @@ type topicStats struct {
 	Partitions int   `json:"partition_count"`   // on any node
 	Served     []int `json:"served_partitions"` // whose channels deliver from here; the rest is elsewhere
 	Paused     bool  `json:"paused"`
-	OverQuota  bool  `json:"over_quota"` // see engine.TopicStats
-	// DelaysRefused: see engine.TopicStats.
+	OverQuota  bool  `json:"over_quota"` // see node.TopicStats
+	// DelaysRefused: see node.TopicStats.
 	DelaysRefused int     `json:"delays_refused"`
-	ReadOnly      int     `json:"read_only_partitions"` // see engine.TopicStats
-	MadeBy        string  `json:"made_by"`              // see engine.Topic.MadeBy
+	ReadOnly      int     `json:"read_only_partitions"` // see node.TopicStats
+	MadeBy        string  `json:"made_by"`              // see node.Topic.MadeBy
 	Latency       latency `json:"e2e_processing_latency"`
 }
 
@@ -65,7 +65,7 @@ type channelStats struct {
 	Clients       []clientStats `json:"clients"`
 	Paused        bool          `json:"paused"`
 	Latency       latency       `json:"e2e_processing_latency"`
-	// Additions to nsqd's reply: see engine.ChannelStats.
+	// Additions to nsqd's reply: see node.ChannelStats.
 	OutboxCount    int    `json:"outbox_count"`
 	AsideCount     int    `json:"aside_count"`
 	AsideWhy       string `json:"aside_why"`
@@ -75,7 +75,7 @@ type channelStats struct {
 	SkippedCount   uint64 `json:"skipped_count"`
 	Starved        bool   `json:"starved"`
 	Skipping       bool   `json:"skipping"`
-	SkippingSince  string `json:"skipping_since,omitempty"` // RFC 3339, see engine.ChannelStats
+	SkippingSince  string `json:"skipping_since,omitempty"` // RFC 3339, see node.ChannelStats
 	SkippedBefore  bool   `json:"skipped_before"`
 }
 
@@ -199,7 +199,7 @@ func (s *Server) stats(topic, channel string, clients bool) *statsReply {
 			Partitions: t.Partitions, Served: t.Served, DelaysRefused: t.DelaysRefused,
 			ReadOnly: t.ReadOnly, MadeBy: t.MadeBy,
 		}
-		var latencies []engine.LatencyRecorder
+		var latencies []node.LatencyRecorder
 		for i := range t.Channels {
 			out.Channels = append(out.Channels, channelOf(&t.Channels[i], clients, now))
 			latencies = append(latencies, t.Channels[i].Latencies)
@@ -239,7 +239,7 @@ func (s *Server) producers() map[string]int {
 	return out
 }
 
-func channelOf(ch *engine.ChannelStats, clients bool, now time.Time) channelStats {
+func channelOf(ch *node.ChannelStats, clients bool, now time.Time) channelStats {
 	out := channelStats{
 		Name: ch.Name, Depth: ch.Depth, BackendDepth: ch.BackendDepth, InFlightCount: ch.InFlightCount,
 		DeferredCount: ch.DeferredCount, MessageCount: ch.MessageCount, RequeueCount: ch.RequeueCount,
@@ -263,7 +263,7 @@ func channelOf(ch *engine.ChannelStats, clients bool, now time.Time) channelStat
 				RemoteAddress: client.Address, ConnectTime: client.Since.Unix(), TLS: client.TLS, started: client.Since,
 				Authed: client.Who != "", AuthIdentity: client.Who, SampleRate: client.SampleRate,
 			}
-		case engine.RemoteLabel:
+		case node.RemoteLabel:
 			if err := json.Unmarshal(client.Client, &cs); err != nil {
 				cs.Hostname = client.Node // a consumer within that node's process
 			}
@@ -276,7 +276,7 @@ func channelOf(ch *engine.ChannelStats, clients bool, now time.Time) channelStat
 }
 
 // consume adds the numbers of a subscription.
-func (cs *clientStats) consume(st engine.ConsumerStats) {
+func (cs *clientStats) consume(st node.ConsumerStats) {
 	cs.State = stateSubscribed
 	if st.Stopped {
 		cs.State = stateClosing

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // The names and types are those that nsqd 1.3.0 sends, in its order.
@@ -83,7 +83,7 @@ func TestStatsdPushes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	n := startNode(t, engine.Options{}, Options{Statsd: StatsdOptions{
+	n := startNode(t, node.Options{}, Options{Statsd: StatsdOptions{
 		Address: conn.LocalAddr().String(), Prefix: "x", Interval: 50 * time.Millisecond, MemStats: true, PacketBytes: 100,
 	}})
 	n.post(t, "/mpub?topic=t", "a\nb\nc")

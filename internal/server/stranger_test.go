@@ -16,19 +16,19 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/web"
 )
 
 // startClosed starts a node that requires AUTH and knows the secret "s3cret" for everything.
-func startClosed(t *testing.T, o Options) *node {
+func startClosed(t *testing.T, o Options) *testNode {
 	t.Helper()
 	o.Auth.File = t.TempDir() + "/tokens.toml"
 	authtest.Write(t, o.Auth.File, authtest.Token("ann", "s3cret", `permissions = ["admin", "publish", "subscribe"]`+"\n"+
 		`topics = ["*"]`))
-	return startNode(t, engine.Options{}, o)
+	return startNode(t, node.Options{}, o)
 }
 
 // login sends AUTH, and waits for the answer.
@@ -41,7 +41,7 @@ func (c *client) login() {
 }
 
 // metric returns the value of a series of /metrics, as text.
-func (n *node) metric(t *testing.T, series string) string {
+func (n *testNode) metric(t *testing.T, series string) string {
 	t.Helper()
 	_, body := ask(t, "GET", n.base+"/metrics", "s3cret") // the token of startClosed
 	for line := range strings.SplitSeq(body, "\n") {
@@ -171,7 +171,7 @@ func TestStrangersThatWaitStay(t *testing.T) {
 		<-answer
 		_, _ = io.WriteString(w, grantJSON(60, "", "", "publish"))
 	})
-	n := startNode(t, engine.Options{}, Options{
+	n := startNode(t, node.Options{}, Options{
 		MaxStrangers: 1, Auth: auth.Options{HTTPAddresses: []string{slow.address()}},
 	})
 	c := n.dial(t)
@@ -220,7 +220,7 @@ func TestStrangersHaveLittleTime(t *testing.T) {
 		time.Sleep(2 * limit)
 		_, _ = io.WriteString(w, grantJSON(60, "", "", "publish"))
 	})
-	n = startNode(t, engine.Options{}, Options{
+	n = startNode(t, node.Options{}, Options{
 		StrangerTime: limit, Auth: auth.Options{HTTPAddresses: []string{slow.address()}},
 	})
 	c := n.dial(t)
@@ -297,7 +297,7 @@ func (r *countingReader) Read(p []byte) (int, error) {
 // never comes to an end gives its room back after MaxCommandTime.
 func TestLargeCommandsWaitForRoom(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, engine.Options{}, Options{MaxLargeInputBytes: 8 << 20, MaxCommandTime: time.Second})
+	n := startNode(t, node.Options{}, Options{MaxLargeInputBytes: 8 << 20, MaxCommandTime: time.Second})
 	body := strings.Repeat("x", 1<<20-1000)
 	large := "MPUB t\n" + sized(batchBody(body, body, body, body, body))
 	first := n.dial(t)
@@ -344,7 +344,7 @@ func TestLargeCommandsWaitForRoom(t *testing.T) {
 // Large commands that a tenant begins and does not end stop nobody else: it has a share, and waits for that alone.
 func TestLargeCommandsOfATenant(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	for range 60 {
 		n.dial(t).send(begunMpub(largeInputBytes))
 	}
@@ -370,7 +370,7 @@ func TestLargeCommandsOfATenant(t *testing.T) {
 }
 
 // takeTurn takes the turn of strangers until release is called.
-func (n *node) takeTurn(t *testing.T) (release func()) {
+func (n *testNode) takeTurn(t *testing.T) (release func()) {
 	begun, free := make(chan struct{}), make(chan struct{})
 	routes := web.Table{"/held": web.On("GET", func(*http.Request, url.Values) (any, error) {
 		close(begun)
@@ -418,7 +418,7 @@ func TestStatsInTurn(t *testing.T) {
 // A connection that waits for room ends with the server.
 func TestShutdownEndsWaitForRoom(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, engine.Options{}, Options{MaxLargeInputBytes: 8 << 20})
+	n := startNode(t, node.Options{}, Options{MaxLargeInputBytes: 8 << 20})
 	if err := n.received.TryTake("another", 8<<20); err != nil {
 		t.Fatal(err)
 	}

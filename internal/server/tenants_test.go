@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/node/base"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
@@ -31,13 +31,13 @@ func tenantTokens(t *testing.T, tenants ...string) auth.Options {
 }
 
 // as sends a POST with a token.
-func (n *node) as(t testing.TB, token, path, body string) (int, string) {
+func (n *testNode) as(t testing.TB, token, path, body string) (int, string) {
 	t.Helper()
 	return n.postWith(t, path, body, "Authorization", "Bearer "+token)
 }
 
 // tenant is a client of NSQ's protocol that has shown its token.
-func (n *node) tenant(t testing.TB, token string) *client {
+func (n *testNode) tenant(t testing.TB, token string) *client {
 	t.Helper()
 	c := n.dial(t)
 	c.send(authCommand(token))
@@ -59,7 +59,7 @@ func (c *client) answers(command string) string {
 }
 
 // createNative asks for a topic over the native protocol.
-func (n *node) createNative(t *testing.T, token, topic string) netproto.Status {
+func (n *testNode) createNative(t *testing.T, token, topic string) netproto.Status {
 	t.Helper()
 	c, frames, err := n.dialNative(t, nil)
 	if err != nil {
@@ -87,10 +87,10 @@ func (n *node) createNative(t *testing.T, token, topic string) netproto.Status {
 // on.
 func TestTenantTakesAllTopics(t *testing.T) {
 	o := Options{BroadcastAddress: "127.0.0.1", NativeAddress: "127.0.0.1:0", Auth: tenantTokens(t, "a", "b")}
-	eo := engine.Options{MaxTopics: 12}
-	nodes := map[string]func(*testing.T) []*node{
-		"one":   func(t *testing.T) []*node { return []*node{startNode(t, eo, o)} },
-		"three": func(t *testing.T) []*node { return startClusterOf(t, 3, eo, o) },
+	eo := node.Options{MaxTopics: 12}
+	nodes := map[string]func(*testing.T) []*testNode{
+		"one":   func(t *testing.T) []*testNode { return []*testNode{startNode(t, eo, o)} },
+		"three": func(t *testing.T) []*testNode { return startClusterOf(t, 3, eo, o) },
 	}
 	for name, start := range nodes {
 		t.Run(name, func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestTenantTakesAllTopics(t *testing.T) {
 // the tenant has goes on, and what it finishes or empties it may use again.
 func TestTenantDelaysAllItCan(t *testing.T) {
 	o := Options{Auth: tenantTokens(t, "a", "b")}
-	n := startNode(t, engine.Options{MaxStateBytes: 600_000}, o)
+	n := startNode(t, node.Options{MaxStateBytes: 600_000}, o)
 	for _, path := range []string{"/channel/create?topic=a.t&channel=c", "/channel/create?topic=b.t&channel=c"} {
 		tenant := path[len("/channel/create?topic="):][:1]
 		if status, text := n.as(t, tenant, "/pub?topic="+tenant+".t", "first"); status != 200 {
@@ -214,7 +214,7 @@ func TestTenantDelaysAllItCan(t *testing.T) {
 // An administrator's topics count for nobody, unless it makes one for a tenant; a tenant makes none for another one.
 // Lists, statistics and metrics say for whom a topic counts, and what tokens take.
 func TestTopicsCountForTheirMakers(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{Auth: tenantTokens(t, "a", "b")})
+	n := startNode(t, node.Options{}, Options{Auth: tenantTokens(t, "a", "b")})
 	for _, tc := range []struct {
 		token, path string
 		status      int
@@ -261,7 +261,7 @@ func TestTopicsCountForTheirMakers(t *testing.T) {
 // A tenant that may administer a topic that counts for nobody cannot take all partitions with it. One of its own grows
 // within the tenant's share, and an administrator goes beyond it.
 func TestTenantTakesAllPartitions(t *testing.T) {
-	n := startNode(t, engine.Options{MaxPartitions: 20}, Options{Auth: tenantTokens(t, "a")})
+	n := startNode(t, node.Options{MaxPartitions: 20}, Options{Auth: tenantTokens(t, "a")})
 	for _, tc := range []struct {
 		token, path, body string
 		status            int
@@ -292,7 +292,7 @@ func TestMakersAreRemembered(t *testing.T) {
 
 // Publishes that are refused because of a token's share are counted as that.
 func TestRefusedForTheShareIsCounted(t *testing.T) {
-	n := startNode(t, engine.Options{MaxTopics: 2}, Options{Auth: tenantTokens(t, "a")})
+	n := startNode(t, node.Options{MaxTopics: 2}, Options{Auth: tenantTokens(t, "a")})
 	for i := range 3 {
 		n.as(t, "a", fmt.Sprint("/pub?topic=a.", i), "x")
 	}

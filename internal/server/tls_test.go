@@ -20,7 +20,7 @@ import (
 	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/s2"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/listen"
 )
 
@@ -98,7 +98,7 @@ func (c *client) startCompression(how string, level int) {
 }
 
 // dialWrapped connects and negotiates TLS if cfg is given, and compression if it is named.
-func (n *node) dialWrapped(t testing.TB, cfg *tls.Config, compression string, level int) *client {
+func (n *testNode) dialWrapped(t testing.TB, cfg *tls.Config, compression string, level int) *client {
 	t.Helper()
 	c := n.dial(t)
 	ask := map[string]any{"deflate_level": level}
@@ -128,7 +128,7 @@ func (n *node) dialWrapped(t testing.TB, cfg *tls.Config, compression string, le
 // B98. Every combination carries small and large commands in both directions, pipelined, and is shown in /stats.
 func TestWrappedConnections(t *testing.T) {
 	ca := newCertificateAuthority(t)
-	n := startNode(t, engine.Options{}, ca.options(t))
+	n := startNode(t, node.Options{}, ca.options(t))
 	for i, x := range []struct {
 		tls         bool
 		compression string
@@ -194,7 +194,7 @@ func TestWrappedConnections(t *testing.T) {
 // Commands that came before the upgrade are answered before it, unencrypted.
 func TestUpgradeBehindPublishes(t *testing.T) {
 	ca := newCertificateAuthority(t)
-	n := startNode(t, engine.Options{}, ca.options(t))
+	n := startNode(t, node.Options{}, ca.options(t))
 	c := n.dial(t)
 	c.send(
 		strings.Repeat(pub("t", "x"), 100) + "IDENTIFY\n" + sized(`{"feature_negotiation":true,"tls_v1":true,"snappy":true}`),
@@ -220,7 +220,7 @@ func TestUpgradeBehindPublishes(t *testing.T) {
 // Bytes that somebody injects behind an IDENTIFY, unencrypted, are never taken for commands of the TLS connection.
 func TestNothingIsSlippedIntoTLS(t *testing.T) {
 	ca := newCertificateAuthority(t)
-	n := startNode(t, engine.Options{}, ca.options(t))
+	n := startNode(t, node.Options{}, ca.options(t))
 	c := n.dial(t)
 	c.send("IDENTIFY\n" + sized(`{"feature_negotiation":true,"tls_v1":true}`) + pub("slipped", "x"))
 	if k, _, err := c.frame(patience); k != frameResponse || err != nil {
@@ -234,7 +234,7 @@ func TestNothingIsSlippedIntoTLS(t *testing.T) {
 
 // A client may send compressed commands in one piece with its IDENTIFY, because it knows what it will get.
 func TestCompressedBehindIdentify(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	c := n.dial(t)
 	var behind bytes.Buffer
 	w := s2.NewWriter(&behind, s2.WriterSnappyCompat(), s2.WriterConcurrency(1))
@@ -256,7 +256,7 @@ func TestTLSRequired(t *testing.T) {
 	for _, required := range []string{requiredTCP, requiredAlways} {
 		o := ca.options(t)
 		o.TLS.Required, o.HTTPSAddress = required, "127.0.0.1:0"
-		n := startNode(t, engine.Options{}, o)
+		n := startNode(t, node.Options{}, o)
 		for _, cmd := range []string{
 			"PUB t\n" + sized("x"), "SUB t c\n", "FIN 0123456789abcdef\n", "REQ 0123456789abcdef 0\n", "AUTH\n" + sized("s"),
 			"NOP\n", "BLAH\n",
@@ -309,7 +309,7 @@ func TestTLSVersions(t *testing.T) {
 	} {
 		o := ca.options(t)
 		o.TLS.MinVersion = x.least
-		n := startNode(t, engine.Options{}, o)
+		n := startNode(t, node.Options{}, o)
 		c := n.dial(t)
 		c.negotiate(map[string]any{"tls_v1": true})
 		cfg := ca.client(t, "")
@@ -363,7 +363,7 @@ func TestSlowHandshakes(t *testing.T) {
 	ca := newCertificateAuthority(t)
 	o := ca.options(t)
 	o.HandshakeTimeout, o.MaxHandshakes = time.Second, 1
-	n := startNode(t, engine.Options{}, o)
+	n := startNode(t, node.Options{}, o)
 	start := time.Now()
 	var slow []*client
 	for range 2 * runtime.GOMAXPROCS(0) {
@@ -400,7 +400,7 @@ func TestHTTPS(t *testing.T) {
 	ca := newCertificateAuthority(t)
 	o := ca.options(t)
 	o.HTTPSAddress = "127.0.0.1:0"
-	n := startNode(t, engine.Options{}, o)
+	n := startNode(t, node.Options{}, o)
 	secure := &http.Client{Transport: &http.Transport{TLSClientConfig: ca.client(t, "")}}
 	defer secure.CloseIdleConnections()
 	base := "https://" + n.HTTPSAddr().String()

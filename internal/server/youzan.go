@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 	"penstock/segment"
 )
@@ -132,10 +132,10 @@ func youzanCode(err error) string {
 		code string
 		errs []error
 	}{
-		{codeTopicMissing, []error{engine.ErrNoPartition, engine.ErrNoTopic, engine.ErrAutoCreateOff}},
-		{codeNotLeader, []error{engine.ErrNoLeader, engine.ErrMoved}},
-		{codeNotWritable, []error{engine.ErrNoQuorum, engine.ErrNoSpace, engine.ErrReadOnly, engine.ErrDisk}},
-		{codeBadExt, []error{engine.ErrHeaders}},
+		{codeTopicMissing, []error{node.ErrNoPartition, node.ErrNoTopic, node.ErrAutoCreateOff}},
+		{codeNotLeader, []error{node.ErrNoLeader, node.ErrMoved}},
+		{codeNotWritable, []error{node.ErrNoQuorum, node.ErrNoSpace, node.ErrReadOnly, node.ErrDisk}},
+		{codeBadExt, []error{node.ErrHeaders}},
 	} {
 		for _, e := range x.errs {
 			if errors.Is(err, e) {
@@ -147,7 +147,7 @@ func youzanCode(err error) string {
 }
 
 // leads reports whether this node leads a partition according to the newest snapshot.
-func (s *Server) leads(t *engine.Topic, partition int) bool {
+func (s *Server) leads(t *node.Topic, partition int) bool {
 	snap := s.engine.Snapshot()
 	if snap == nil {
 		return true
@@ -177,7 +177,7 @@ func (cmd *command) onlyPartition() *uint32 {
 // subscribeAt checks a SUB whose topic and channel exist. If the SUB names a partition, this node must lead it. A
 // channel with declared order requires its consumers to declare that they keep the order. It refuses a SUB without
 // that, from stock clients, too, since a client that does not keep the order must not read the channel. B58
-func (c *conn) subscribeAt(cmd *command, t *engine.Topic, ch *engine.Channel) *fault {
+func (c *conn) subscribeAt(cmd *command, t *node.Topic, ch *node.Channel) *fault {
 	if cmd.addressed {
 		switch {
 		case cmd.partition >= t.Partitions():
@@ -205,7 +205,7 @@ const orderTime = 5 * time.Second
 // makeOrdered makes the channel ordered if nobody has configured it, and refuses a channel that is configured
 // otherwise. When it returns nil, the order is in force at this node. A consumer that subscribed before that would be
 // sent as many messages at once as its RDY allows.
-func (c *conn) makeOrdered(ch *engine.Channel) *fault {
+func (c *conn) makeOrdered(ch *node.Channel) *fault {
 	for {
 		s, err := ch.ReadSettings(c.ctx)
 		if err == nil && (s.Order == machine.OrderDeclared || s.Order == machine.OrderPartition) {
@@ -220,7 +220,7 @@ func (c *conn) makeOrdered(ch *engine.Channel) *fault {
 			_, err = ch.Configure(c.ctx, s)
 		}
 		switch {
-		case errors.Is(err, engine.ErrVersion): // most likely set by another ordered consumer: read the settings again
+		case errors.Is(err, node.ErrVersion): // most likely set by another ordered consumer: read the settings again
 		case err != nil:
 			return faultf("E_SUB_FAILED SUB failed %v", err)
 		default:
@@ -230,7 +230,7 @@ func (c *conn) makeOrdered(ch *engine.Channel) *fault {
 }
 
 // awaitOrder waits until this node has the settings of that version, which another leader already has.
-func (c *conn) awaitOrder(ch *engine.Channel, version uint64) *fault {
+func (c *conn) awaitOrder(ch *node.Channel, version uint64) *fault {
 	for end := time.Now().Add(orderTime); ch.Settings().Version < version; {
 		if time.Now().After(end) {
 			return faultf("E_SUB_FAILED SUB failed channel %s is not ordered on this node yet, so nothing is delivered: "+
@@ -248,7 +248,7 @@ func (c *conn) awaitOrder(ch *engine.Channel, version uint64) *fault {
 // seekFrom moves the channel to the place that a SUB_ADVANCED names. Only the first consumer of the channel, or of the
 // partition if the command names one, may do that, because other consumers would lose their place. For later consumers
 // seekFrom does nothing.
-func (c *conn) seekFrom(cmd *command, ch *engine.Channel) *fault {
+func (c *conn) seekFrom(cmd *command, ch *node.Channel) *fault {
 	if len(cmd.from) == 0 {
 		return nil
 	}
@@ -274,7 +274,7 @@ func (c *conn) seekFrom(cmd *command, ch *engine.Channel) *fault {
 
 // othersSubscribe reports whether the channel has another consumer that may get messages from the part of the channel
 // that the command names.
-func (c *conn) othersSubscribe(cmd *command, ch *engine.Channel) bool {
+func (c *conn) othersSubscribe(cmd *command, ch *node.Channel) bool {
 	for _, t := range c.srv.engine.Stats(ch.Topic().Name(), ch.Name()) {
 		for i := range t.Channels {
 			for _, cons := range t.Channels[i].Consumers {
@@ -290,7 +290,7 @@ func (c *conn) othersSubscribe(cmd *command, ch *engine.Channel) bool {
 
 // placeOf parses TYPE:VALUE. The place of a message in a partition is its number, which equals the number of messages
 // before it.
-func placeOf(cmd *command) (to engine.SeekTo, ok bool) {
+func placeOf(cmd *command) (to node.SeekTo, ok bool) {
 	kind, text, found := bytes.Cut(cmd.from, []byte(":"))
 	n, err := strconv.ParseInt(string(text), 10, 64)
 	if !found || err != nil {
@@ -298,18 +298,18 @@ func placeOf(cmd *command) (to engine.SeekTo, ok bool) {
 	}
 	switch string(kind) {
 	case "timestamp": // seconds
-		return engine.SeekTo{Kind: engine.SeekTime, Time: time.Unix(n, 0)}, n >= 0
+		return node.SeekTo{Kind: node.SeekTime, Time: time.Unix(n, 0)}, n >= 0
 	case "special":
-		return engine.SeekTo{Kind: engine.SeekEnd}, n == -1
+		return node.SeekTo{Kind: node.SeekEnd}, n == -1
 	case "virtual_queue", "msgcount":
-		return engine.SeekTo{Kind: engine.SeekID, ID: idAt(cmd.partition, n)}, n >= 0 && cmd.addressed
+		return node.SeekTo{Kind: node.SeekID, ID: idAt(cmd.partition, n)}, n >= 0 && cmd.addressed
 	}
 	return to, false
 }
 
 // idAt returns the id of the message with this number. A number beyond the largest possible one gives the largest id,
 // which a seek clamps.
-func idAt(partition int, number int64) engine.ID {
+func idAt(partition int, number int64) node.ID {
 	n := segment.MsgID(min(max(number, 0), int64(segment.MaxMsgID)))
 	return batch.MakeID(uint32(min(partition, machine.MaxPartition)), n)
 }

@@ -13,7 +13,7 @@ import (
 // own place in the log. The consumer of one partition does not count as one that would lose its place in another
 // partition.
 func TestYouzanPlaceOfEachPartition(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		const parts, each = 4, 10
 		makeChannel(t, nodes, "t", "c", parts)
 		p := nodes[0].dial(t)
@@ -59,14 +59,14 @@ func TestYouzanPlaceOfEachPartition(t *testing.T) {
 // Consumers of all partitions subscribe at the same time. No consumer may get a second message before it has finished
 // the first, whichever of them made the channel ordered, and at whichever node. B57
 func TestYouzanOrderedAtOnce(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		const parts, each, channels = 6, 3, 8
 		makeChannel(t, nodes, "t", "c0", parts)
 		for i := range channels {
 			nodes[0].post(t, fmt.Sprintf("/channel/create?topic=t&channel=c%d", i), "")
 		}
 		p := nodes[0].dial(t)
-		leads := make([]*node, parts)
+		leads := make([]*testNode, parts)
 		for part := range parts {
 			leads[part] = nodes[leaderOfPartition(t, nodes, "t", part)]
 			for i := range each {
@@ -98,7 +98,7 @@ func TestYouzanOrderedAtOnce(t *testing.T) {
 
 // Programs that create topics for youzan's clients use another parameter for the number of partitions.
 func TestYouzanTopicCreate(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		const others = "&replicator=1&extend=true&orderedmulti=true&syncdisk=1"
 		for _, x := range []struct {
 			query string

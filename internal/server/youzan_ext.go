@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"unicode/utf8"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // youzan's clients send headers as one JSON object before the body, the message's "ext". Each member of the object
@@ -48,18 +48,18 @@ func validTag(tag string) bool {
 var (
 	extRawName  = []byte(extRawNames)
 	extNoNames  = []byte("[]")
-	tagHeader   = []byte(engine.TagHeader)
+	tagHeader   = []byte(node.TagHeader)
 	errNoObject = errors.New("it is not a JSON object")
 )
 
 // extHeaders parses an ext, which may be empty, and returns the message's headers and its trace id. The headers may be
 // slices of ext.
-func extHeaders(ext []byte) (headers []engine.Header, trace uint64, traced bool, err error) {
+func extHeaders(ext []byte) (headers []node.Header, trace uint64, traced bool, err error) {
 	return appendExtHeaders(nil, ext)
 }
 
 // appendExtHeaders is extHeaders, but appends the headers to dst.
-func appendExtHeaders(dst []engine.Header, ext []byte) (headers []engine.Header, trace uint64, traced bool, err error) {
+func appendExtHeaders(dst []node.Header, ext []byte) (headers []node.Header, trace uint64, traced bool, err error) {
 	if headers, trace, traced, ok := appendPlainExt(dst, ext); ok {
 		return headers, trace, traced, nil
 	}
@@ -71,7 +71,7 @@ func appendExtHeaders(dst []engine.Header, ext []byte) (headers []engine.Header,
 // without copying: the JSON package takes forty times as long and allocates for every token. For any other object,
 // valid or not, it returns dst unchanged and ok false. For an object that it accepts it must return the same as the
 // JSON package would.
-func appendPlainExt(dst []engine.Header, ext []byte) (headers []engine.Header, trace uint64, traced, ok bool) {
+func appendPlainExt(dst []node.Header, ext []byte) (headers []node.Header, trace uint64, traced, ok bool) {
 	if len(ext) == 0 {
 		return dst, 0, false, true
 	}
@@ -82,13 +82,13 @@ func appendPlainExt(dst []engine.Header, ext []byte) (headers []engine.Header, t
 	headers = dst
 	more := !s.take('}')
 	if !more {
-		headers = append(headers, engine.Header{Key: extRawName, Value: extNoNames})
+		headers = append(headers, node.Header{Key: extRawName, Value: extNoNames})
 	}
 	for more {
 		name, isName := s.text()
 		colon := s.take(':')
 		value, isText := s.text()
-		if !isName || !colon || !isText || len(headers)-first >= engine.MaxHeaderCount {
+		if !isName || !colon || !isText || len(headers)-first >= node.MaxHeaderCount {
 			return dst, 0, false, false
 		}
 		switch string(name) {
@@ -101,14 +101,14 @@ func appendPlainExt(dst []engine.Header, ext []byte) (headers []engine.Header, t
 			}
 			traced = true
 		case extTag:
-			headers = append(headers, engine.Header{Key: tagHeader, Value: value})
+			headers = append(headers, node.Header{Key: tagHeader, Value: value})
 		}
 		for i := first; i < len(headers); i++ {
 			if string(headers[i].Key) == string(name) {
 				return dst, 0, false, false
 			}
 		}
-		headers = append(headers, engine.Header{Key: name, Value: value})
+		headers = append(headers, node.Header{Key: name, Value: value})
 		if more = s.take(','); !more && !s.take('}') {
 			return dst, 0, false, false
 		}
@@ -179,7 +179,7 @@ func onlyPlain(w uint64) bool {
 }
 
 // decodeExt is extHeaders for any ext, with the JSON package.
-func decodeExt(ext []byte) (headers []engine.Header, trace uint64, traced bool, err error) {
+func decodeExt(ext []byte) (headers []node.Header, trace uint64, traced bool, err error) {
 	d := json.NewDecoder(bytes.NewReader(ext))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return nil, 0, false, errNoObject
@@ -195,10 +195,10 @@ func decodeExt(ext []byte) (headers []engine.Header, trace uint64, traced bool, 
 		if err != nil || !isText {
 			return nil, 0, false, errNoObject
 		}
-		if len(headers) >= engine.MaxHeaderCount { // checked early, because each member is compared with all before it
-			return nil, 0, false, fmt.Errorf("it has more than %d members", engine.MaxHeaderCount)
+		if len(headers) >= node.MaxHeaderCount { // checked early, because each member is compared with all before it
+			return nil, 0, false, fmt.Errorf("it has more than %d members", node.MaxHeaderCount)
 		}
-		h := engine.Header{Key: []byte(name), Value: value}
+		h := node.Header{Key: []byte(name), Value: value}
 		var text string
 		if json.Unmarshal(value, &text) == nil && value[0] == '"' {
 			h.Value = []byte(text)
@@ -212,12 +212,12 @@ func decodeExt(ext []byte) (headers []engine.Header, trace uint64, traced bool, 
 			}
 			traced = true
 		case extTag:
-			headers = append(headers, engine.Header{Key: []byte(engine.TagHeader), Value: h.Value})
+			headers = append(headers, node.Header{Key: []byte(node.TagHeader), Value: h.Value})
 		case extRawNames:
 			continue // our own; computed from the values below
 		}
-		headers = slices.DeleteFunc(headers, func(o engine.Header) bool {
-			return string(o.Key) == name && name != engine.TagHeader
+		headers = slices.DeleteFunc(headers, func(o node.Header) bool {
+			return string(o.Key) == name && name != node.TagHeader
 		})
 		headers = append(headers, h)
 	}
@@ -229,13 +229,13 @@ func decodeExt(ext []byte) (headers []engine.Header, trace uint64, traced bool, 
 		if err != nil {
 			return nil, 0, false, err
 		}
-		headers = append(headers, engine.Header{Key: []byte(extRawNames), Value: names})
+		headers = append(headers, node.Header{Key: []byte(extRawNames), Value: names})
 	}
 	return headers, trace, traced, nil
 }
 
 // appendExt appends the ext of a message with these headers: the JSON object, or nothing if there are no headers.
-func appendExt(dst []byte, headers []engine.Header) []byte {
+func appendExt(dst []byte, headers []node.Header) []byte {
 	if len(headers) == 0 {
 		return dst
 	}
@@ -255,7 +255,7 @@ func appendExt(dst []byte, headers []engine.Header) []byte {
 		switch {
 		case string(h.Key) == extRawNames:
 			continue
-		case string(h.Key) == engine.TagHeader && dispatch != nil && bytes.Equal(h.Value, dispatch):
+		case string(h.Key) == node.TagHeader && dispatch != nil && bytes.Equal(h.Value, dispatch):
 			dispatch = nil // the engine's copy of the tag; a second one is the producer's own header
 			continue
 		}
@@ -298,7 +298,7 @@ func appendJSONText(dst, b []byte) []byte {
 }
 
 // traceOf returns the trace id in the headers, or 0 if there is none.
-func traceOf(headers []engine.Header) uint64 {
+func traceOf(headers []node.Header) uint64 {
 	for _, h := range headers {
 		if string(h.Key) == extTraceID {
 			n, err := strconv.ParseUint(string(h.Value), 10, 64)

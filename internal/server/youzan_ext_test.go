@@ -8,13 +8,13 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // Objects of plain strings are parsed in place, and all others by the JSON package. Where both parsers apply they must
 // agree, which FuzzExt checks.
 func TestPlainExt(t *testing.T) {
-	long := make([]string, engine.MaxHeaderCount+1)
+	long := make([]string, node.MaxHeaderCount+1)
 	for i := range long {
 		long[i] = fmt.Sprintf(`"%d":""`, i)
 	}
@@ -30,7 +30,7 @@ func TestPlainExt(t *testing.T) {
 		`{"a":"b"}}`: false, `{"a":"b"} {}`: false, `{"a"}`: false, `{,}`: false, `[]`: false, `{"a":"b`: false,
 		"{" + strings.Join(long, ",") + "}": false,
 	} {
-		before := []engine.Header{{Key: []byte("of another")}}
+		before := []node.Header{{Key: []byte("of another")}}
 		headers, _, _, ok := appendPlainExt(before, []byte(ext))
 		if ok != plain || len(headers) < 1 || string(headers[0].Key) != "of another" || !ok && len(headers) != 1 {
 			t.Errorf("%.100q: plain %v, want %v; %q", ext, ok, plain, headers)
@@ -56,7 +56,7 @@ func TestPlainExt(t *testing.T) {
 // PUB_EXTs that arrive together are stored together, and each is answered. One with a trace id, and one that is
 // refused, is handled separately.
 func TestExtRuns(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 1)
 		c := nodes[len(nodes)-1].dial(t)
 		pubExt := func(ext, body string) string { return "PUB_EXT t 0\n" + sized(withExt(ext, body)) }
@@ -93,7 +93,7 @@ func TestExtRuns(t *testing.T) {
 // A message whose ext has a key goes to the partition of the key, like one that is published in another way with that
 // key: together and alone, in a batch, over HTTP, and with escapes. A partition that is named comes first.
 func TestExtKeyChoosesThePartition(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 8)
 		n := nodes[len(nodes)-1]
 		topic, _ := n.e.LookupTopic("t")
@@ -157,7 +157,7 @@ func TestExtKeyChoosesThePartition(t *testing.T) {
 func TestExtDoesNotAllocate(t *testing.T) {
 	ext := []byte(`{"header-000":"000000000001","header-001":"000000000002",` +
 		`"##client_dispatch_tag":"red","##trace_id":"12345678901"}`)
-	var headers []engine.Header
+	var headers []node.Header
 	var out []byte
 	if n := testing.AllocsPerRun(100, func() {
 		headers, _, _, _ = appendExtHeaders(headers[:0], ext)

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/web"
 )
 
@@ -53,9 +53,9 @@ func (s *Server) servePubTrace(r *http.Request, q url.Values) (any, error) {
 	if err != nil {
 		return nil, web.Fail(400, invalidTraceID)
 	}
-	var headers []engine.Header
+	var headers []node.Header
 	if trace != 0 {
-		headers = []engine.Header{{Key: []byte(extTraceID), Value: strconv.AppendUint(nil, trace, 10)}}
+		headers = []node.Header{{Key: []byte(extTraceID), Value: strconv.AppendUint(nil, trace, 10)}}
 	}
 	return s.putYouzan(r, q, headers, trace, true)
 }
@@ -91,7 +91,7 @@ func requestExt(r *http.Request, q url.Values) ([]byte, error) {
 
 // putYouzan publishes the request's body, to the partition that the request names, if any.
 func (s *Server) putYouzan(
-	r *http.Request, q url.Values, headers []engine.Header, trace uint64, traced bool,
+	r *http.Request, q url.Values, headers []node.Header, trace uint64, traced bool,
 ) (any, error) {
 	partition, err := partitionParam(q, "INVALID_ARG_TOPIC_PARTITION")
 	if err != nil {
@@ -114,10 +114,10 @@ func (s *Server) putYouzan(
 	if len(body) == 0 {
 		return nil, web.Fail(emptyForYouzan, "MSG_EMPTY")
 	}
-	var first engine.ID
-	reply, err := s.put(r, name, func(t *engine.Topic) (err error) {
+	var first node.ID
+	reply, err := s.put(r, name, func(t *node.Topic) (err error) {
 		if numbered {
-			first, err = s.putNumbered(r, t, partition, &engine.Put{Messages: [][]byte{body}}, headers, &n)
+			first, err = s.putNumbered(r, t, partition, &node.Put{Messages: [][]byte{body}}, headers, &n)
 		} else {
 			first, err = putAt(t, partition, body, headers)
 		}
@@ -139,8 +139,8 @@ func (s *Server) putYouzan(
 
 // putAt stores one message in a partition, or if partition is -1 in that of its key, or in any one if it has none. It
 // waits for the answer, because the engine reads body until then.
-func putAt(t *engine.Topic, partition int, body []byte, headers []engine.Header) (engine.ID, error) {
-	p := &engine.Put{Messages: [][]byte{body}, Headers: [][]engine.Header{headers}}
+func putAt(t *node.Topic, partition int, body []byte, headers []node.Header) (node.ID, error) {
+	p := &node.Put{Messages: [][]byte{body}, Headers: [][]node.Header{headers}}
 	if partition < 0 {
 		partition = keyPartition(t, p.Headers)
 	}

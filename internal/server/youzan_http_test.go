@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // postExt sends a POST with headers X-NSQEXT-*, given as names and values.
-func (n *node) postExt(t *testing.T, path, body string, headers ...string) (int, string) {
+func (n *testNode) postExt(t *testing.T, path, body string, headers ...string) (int, string) {
 	t.Helper()
 	headers = slices.Clone(headers)
 	for i := 0; i < len(headers); i += 2 {
@@ -24,7 +24,7 @@ func (n *node) postExt(t *testing.T, path, body string, headers ...string) (int,
 // parameter ext. A message with a trace id, and one from /pubtrace, is answered with its place. Any node accepts
 // messages for any partition.
 func TestYouzanHTTPPublish(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 2)
 		at := nodes[leaderOfPartition(t, nodes, "t", 1)]
 		c := at.dial(t)
@@ -81,7 +81,7 @@ func TestYouzanHTTPPublish(t *testing.T) {
 
 // A request that is refused stores nothing and creates no topic.
 func TestYouzanHTTPRefused(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	n.post(t, "/topic/create?topic=there", "")
 	object := "&ext=" + url.QueryEscape(`{"a":"b"}`)
 	for _, x := range []struct {

@@ -9,7 +9,7 @@ import (
 
 // A subscription to one partition gets only messages of that partition, even if a node leads several.
 func TestYouzanOnePartition(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		const parts, each = 4, 10
 		makeChannel(t, nodes, "t", "c", parts)
 		readers := make([]*client, parts)

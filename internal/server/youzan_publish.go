@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"strconv"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // publishExt makes one Put from a PUB_EXT, PUB_TRACE, MPUB_EXT or MPUB_TRACE, or adds a PUB_EXT to the current run.
@@ -53,7 +53,7 @@ func (c *conn) publishExt(cmd *command, size int) *fault {
 // keyPartition returns the partition to which the keys in the headers of messages belong, as for messages that are
 // published in other ways. It returns -1 if there is no key, and if the keys belong to different partitions: a batch is
 // stored whole or not at all, which only one partition can promise.
-func keyPartition(t *engine.Topic, lists [][]engine.Header) int {
+func keyPartition(t *node.Topic, lists [][]node.Header) int {
 	at := -1
 	for _, headers := range lists {
 		key := keyOf(headers)
@@ -70,9 +70,9 @@ func keyPartition(t *engine.Topic, lists [][]engine.Header) int {
 }
 
 // keyOf returns the value of the header that holds a message's key, or nil.
-func keyOf(headers []engine.Header) []byte {
+func keyOf(headers []node.Header) []byte {
 	for i := range headers {
-		if string(headers[i].Key) == engine.KeyHeader {
+		if string(headers[i].Key) == node.KeyHeader {
 			return headers[i].Value
 		}
 	}
@@ -122,7 +122,7 @@ func extBytes(m []byte) int {
 
 // unwrap splits a message into its body and the headers in front of it, a trace id or an ext. It notes a trace id in p,
 // since the answer must then say where the message is stored.
-func (p *pending) unwrap(m []byte) (body []byte, headers []engine.Header, f *fault) {
+func (p *pending) unwrap(m []byte) (body []byte, headers []node.Header, f *fault) {
 	if p.verb == verbPubTrace || p.verb == verbMpubTrace {
 		if len(m) <= traceIDBytes {
 			return nil, nil, faultf("E_BAD_BODY %s invalid body size %d: it begins with a trace id", p.verb, len(m))
@@ -133,7 +133,7 @@ func (p *pending) unwrap(m []byte) (body []byte, headers []engine.Header, f *fau
 			p.trace = trace
 		}
 		if trace != 0 {
-			headers = []engine.Header{{Key: []byte(extTraceID), Value: strconv.AppendUint(nil, trace, 10)}}
+			headers = []node.Header{{Key: []byte(extTraceID), Value: strconv.AppendUint(nil, trace, 10)}}
 		}
 		return m[traceIDBytes:], headers, nil
 	}
@@ -154,7 +154,7 @@ func (p *pending) unwrap(m []byte) (body []byte, headers []engine.Header, f *fau
 }
 
 // send submits the put to the engine.
-func (p *pending) send(t *engine.Topic) error {
+func (p *pending) send(t *node.Topic) error {
 	switch {
 	case p.numbered:
 		return p.sendNumbered(t)
@@ -210,7 +210,7 @@ const maxKeptExtBytes = 4 << 10
 
 // appendFormed adds a message frame in youzan's form, and reports whether there is room for another one. Like
 // appendMessage it is called with Channel.mu or remote.Consumer.mu held.
-func (o *output) appendFormed(d *engine.Delivery, form *messageForm) bool {
+func (o *output) appendFormed(d *node.Delivery, form *messageForm) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var ext []byte

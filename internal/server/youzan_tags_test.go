@@ -11,7 +11,7 @@ import (
 // B59: tagged messages go to consumers with their tag, if there are any, and otherwise to consumers without a tag. An
 // invalid tag is refused.
 func TestYouzanTags(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 1)
 		lead := nodes[leaderOfPartition(t, nodes, "t", 0)]
 		for _, tag := range []string{"with space", "ümlaut", strings.Repeat("x", maxTagBytes+1)} {

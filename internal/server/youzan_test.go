@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 	"penstock/internal/server/listen"
 	"penstock/internal/server/lookup"
@@ -85,11 +85,11 @@ func (c *client) refusedAs(code string) {
 }
 
 // leaderOfPartition returns the index of the node that leads the partition.
-func leaderOfPartition(t *testing.T, nodes []*node, topic string, partition int) int {
+func leaderOfPartition(t *testing.T, nodes []*testNode, topic string, partition int) int {
 	t.Helper()
 	at := -1
 	eventually(t, "a leader", func() bool {
-		at = slices.IndexFunc(nodes, func(n *node) bool {
+		at = slices.IndexFunc(nodes, func(n *testNode) bool {
 			top, ok := n.e.LookupTopic(topic)
 			return ok && n.leads(top, partition)
 		})
@@ -100,7 +100,7 @@ func leaderOfPartition(t *testing.T, nodes []*node, topic string, partition int)
 
 // A transcript of a producer and a consumer that use all of the extensions. B95 B96
 func TestYouzanTranscript(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 2)
 		lead := nodes[leaderOfPartition(t, nodes, "t", 1)]
 		producer := nodes[len(nodes)-1].dial(t)
@@ -162,7 +162,7 @@ func TestYouzanTranscript(t *testing.T) {
 
 // A stock client on the same connectionless topic sees bodies and hex ids, whatever a producer sent.
 func TestYouzanStaysInvisible(t *testing.T) {
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, node.Options{}, Options{})
 	p := n.dial(t)
 	p.send("PUB_EXT t 0\n" + sized(withExt(`{"a":"b"}`, "body")))
 	p.ok()
@@ -189,7 +189,7 @@ func TestYouzanStaysInvisible(t *testing.T) {
 
 // Binary ids may contain any bytes, including LF and space. B95
 func TestYouzanBinaryIDs(t *testing.T) {
-	n := startNode(t, engine.Options{DefaultPartitions: 1}, Options{})
+	n := startNode(t, node.Options{DefaultPartitions: 1}, Options{})
 	p := n.dial(t)
 	trace := binary.BigEndian.Uint64([]byte("\n \r\n \n\n "))
 	for range 40 { // includes ids whose last byte is LF or space
@@ -219,15 +219,15 @@ func TestYouzanBinaryIDs(t *testing.T) {
 
 // B57 B58: SUB_ORDERED makes a new channel ordered. Other consumers must then declare that they keep the order.
 func TestYouzanOrdered(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		q := makeChannel(t, nodes, "t", "c", 2)
 		lead := nodes[leaderOfPartition(t, nodes, "t", 0)]
 		c := lead.dial(t)
 		c.send("SUB_ORDERED t c 0\n")
 		c.ok()
-		var s engine.ChannelSettings
+		var s node.ChannelSettings
 		nodes[0].ask(t, "GET", "/channel/settings"+q, "", &s)
-		if s.Order != engine.OrderDeclared || s.Version != 1 {
+		if s.Order != node.OrderDeclared || s.Version != 1 {
 			t.Errorf("settings after SUB_ORDERED: %+v", s)
 		}
 		for _, cmd := range []string{"SUB t c", "SUB t c 0", "SUB_ADVANCED t c 0", "SUB_ADVANCED t c"} {
@@ -278,7 +278,7 @@ func TestYouzanOrdered(t *testing.T) {
 
 // The place in a SUB_ADVANCED moves the channel within its partition, if no other consumer reads that.
 func TestYouzanPlaces(t *testing.T) {
-	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 2)
 		p := nodes[len(nodes)-1].dial(t)
 		for i := range 10 {
@@ -287,7 +287,7 @@ func TestYouzanPlaces(t *testing.T) {
 				p.ok()
 			}
 		}
-		leads := [2]*node{nodes[leaderOfPartition(t, nodes, "t", 0)], nodes[leaderOfPartition(t, nodes, "t", 1)]}
+		leads := [2]*testNode{nodes[leaderOfPartition(t, nodes, "t", 0)], nodes[leaderOfPartition(t, nodes, "t", 1)]}
 		waits := func() (count [2]int) {
 			var list PeekList
 			nodes[0].ask(t, "GET", "/channel/peek?topic=t&channel=c&count=1000", "", &list)
@@ -336,7 +336,7 @@ func TestYouzanPlaces(t *testing.T) {
 
 // B61: every topic can carry headers, so only invalid headers are refused.
 func TestYouzanBadPublishes(t *testing.T) {
-	n := startNode(t, engine.Options{DefaultPartitions: 2}, Options{})
+	n := startNode(t, node.Options{DefaultPartitions: 2}, Options{})
 	n.post(t, "/topic/create?topic=t&partitions=2", "")
 	for _, x := range []struct{ cmd, code string }{
 		{"PUB t 2\n" + sized("x"), codeTopicMissing},
@@ -369,7 +369,7 @@ func TestYouzanBadPublishes(t *testing.T) {
 		c.refusedAs(codeTopicMissing)
 		c.closed()
 	}
-	off := startNode(t, engine.Options{DisableAutoCreate: true}, Options{})
+	off := startNode(t, node.Options{DisableAutoCreate: true}, Options{})
 	for _, cmd := range []string{"SUB t c 0\n", "PUB t 0\n" + sized("x"), "PUB_TRACE t 0\n" + sized(u64(1)+"x")} {
 		c := off.dial(t)
 		c.send(cmd)
@@ -451,17 +451,17 @@ func TestYouzanCodes(t *testing.T) {
 		want     string
 		survives bool
 	}{
-		{named, engine.ErrNoLeader, "E_FAILED_ON_NOT_LEADER PUB failed ", true},
-		{named, fmt.Errorf("here: %w", engine.ErrMoved), "E_FAILED_ON_NOT_LEADER PUB failed ", true},
-		{named, engine.ErrNoQuorum, "E_FAILED_ON_NOT_WRITABLE PUB failed ", true},
-		{ext, engine.ErrNoSpace, "E_FAILED_ON_NOT_WRITABLE MPUB_EXT failed ", true},
-		{named, engine.ErrNoPartition, "E_TOPIC_NOT_EXIST PUB failed ", false},
-		{ext, engine.ErrHeaders, "E_INVALID_JSON_HEADER MPUB_EXT failed ", false},
-		{ext, engine.ErrUnknown, "E_MPUB_FAILED MPUB failed ", false},
-		{named, engine.ErrClosed, "E_PUB_FAILED PUB failed exiting", false},
-		{stock, engine.ErrNoLeader, "E_PUB_FAILED PUB failed ", false},
-		{stock, engine.ErrNoQuorum, "E_PUB_FAILED PUB failed ", false},
-		{stock, engine.ErrNoTopic, "E_PUB_FAILED PUB failed ", false},
+		{named, node.ErrNoLeader, "E_FAILED_ON_NOT_LEADER PUB failed ", true},
+		{named, fmt.Errorf("here: %w", node.ErrMoved), "E_FAILED_ON_NOT_LEADER PUB failed ", true},
+		{named, node.ErrNoQuorum, "E_FAILED_ON_NOT_WRITABLE PUB failed ", true},
+		{ext, node.ErrNoSpace, "E_FAILED_ON_NOT_WRITABLE MPUB_EXT failed ", true},
+		{named, node.ErrNoPartition, "E_TOPIC_NOT_EXIST PUB failed ", false},
+		{ext, node.ErrHeaders, "E_INVALID_JSON_HEADER MPUB_EXT failed ", false},
+		{ext, node.ErrUnknown, "E_MPUB_FAILED MPUB failed ", false},
+		{named, node.ErrClosed, "E_PUB_FAILED PUB failed exiting", false},
+		{stock, node.ErrNoLeader, "E_PUB_FAILED PUB failed ", false},
+		{stock, node.ErrNoQuorum, "E_PUB_FAILED PUB failed ", false},
+		{stock, node.ErrNoTopic, "E_PUB_FAILED PUB failed ", false},
 	} {
 		if got := publishRefused(x.p, x.err); !strings.HasPrefix(got, x.want) || x.p.survives(x.err) != x.survives {
 			t.Errorf("%v becomes %q, and the connection survives: %v", x.err, got, x.p.survives(x.err))
@@ -486,7 +486,7 @@ func FuzzExt(f *testing.F) {
 		}
 		if len(ext) > 0 { // both parsers agree
 			slow, slowTrace, slowTraced, err := decodeExt(ext)
-			same := slices.EqualFunc(headers, slow, func(a, b engine.Header) bool {
+			same := slices.EqualFunc(headers, slow, func(a, b node.Header) bool {
 				return bytes.Equal(a.Key, b.Key) && bytes.Equal(a.Value, b.Value)
 			})
 			if err != nil || !same || slowTrace != trace || slowTraced != traced {

@@ -19,7 +19,7 @@ type Trace struct {
 	LogFrom   segment.MsgID       `json:"log_from"`           // older messages were removed from the log
 	LogSince  time.Time           `json:"log_since,omitzero"` // when the oldest batch that was read was appended
 	ReadBytes int64               `json:"read_bytes"`         // how much of the log was read
-	Settled   bool                `json:"settled,omitempty"`  // every channel is done with the message: reading ended early
+	Settled   bool                `json:"settled,omitempty"`  // reading ended early: all channels are done with it
 	Cut       machine.TraceCutWhy `json:"cut,omitempty"`      // why reading ended before the log did
 }
 

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/node/backup"
 	"penstock/tests/powercut/volatile"
 )
@@ -31,18 +31,18 @@ var acknowledged atomic.Int64
 
 // backUp makes a backup under load, and says what becomes of it. What was acknowledged before its first line was
 // acknowledged before the backup began.
-func (o *order) backUp(e *engine.Engine) error {
+func (o *order) backUp(e *node.Engine) error {
 	after := rand.Int64N(maxBeforeBackup)
 	for acknowledged.Load() < after {
 		time.Sleep(time.Millisecond)
 	}
 	say(lineBackup + stateBegins)
-	if err := e.StartBackup(engine.BackupOptions{Dir: o.Backup, Rate: o.Rate, MadeBy: "powercut"}); err != nil {
+	if err := e.StartBackup(node.BackupOptions{Dir: o.Backup, Rate: o.Rate, MadeBy: "powercut"}); err != nil {
 		say(lineBackup+"%v", err)
 		select {}
 	}
 	for s := e.Backup(); ; s = e.Backup() {
-		if s.State == engine.BackupDone || s.State == engine.BackupFailed {
+		if s.State == node.BackupDone || s.State == node.BackupFailed {
 			say(lineBackup+"%s", s.State)
 			select {}
 		}
@@ -65,7 +65,7 @@ func (s *saved) take(state string, acked int) {
 	}
 }
 
-func (s *saved) done() bool { return s.state == string(engine.BackupDone) }
+func (s *saved) done() bool { return s.state == string(node.BackupDone) }
 
 // A power cut during a backup, or right after it: the node opens with everything that was acknowledged. A backup that
 // was said to be done restores to everything that was acknowledged before it began. What is left of another one does
@@ -159,7 +159,7 @@ func (c *child) untilBackup(done bool, n int) {
 		if len(c.lost) > 0 {
 			return
 		}
-		if !c.line() || c.saved.state == string(engine.BackupFailed) {
+		if !c.line() || c.saved.state == string(node.BackupFailed) {
 			c.w.t.Errorf("%s, life %d: the child ended, or its backup failed (%q), before the power was cut:\n%s",
 				c.w.kind, c.v.life, c.saved.state, tail(c.log.String()))
 			return

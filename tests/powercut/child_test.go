@@ -16,11 +16,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/engine"
 	"penstock/internal/cluster"
 	"penstock/internal/cluster/kv"
 	"penstock/internal/cluster/kv/file"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/replicate"
 )
 
@@ -120,9 +120,9 @@ func readLines(path string) (map[string]bool, error) {
 }
 
 // options make files small, so that rotation, checkpoints and segments meet the cuts too.
-func (o *order) options(i int) engine.Options {
+func (o *order) options(i int) node.Options {
 	io := map[string]string{"ring": "uring", "pwritev2": "pwrite", "fallback": "auto"}[o.Mode]
-	return engine.Options{
+	return node.Options{
 		DataPath: o.Dirs[i], NodeID: fmt.Sprintf("n%d", i+1), IO: io, LockWait: readTimeout,
 		Logger:      slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", i+1),
 		BufferBytes: 4 << 20, CommitFileBytes: 1 << 20, CommitLiveBytes: 4 << 20,
@@ -133,8 +133,8 @@ func (o *order) options(i int) engine.Options {
 }
 
 // open starts all nodes at once.
-func (o *order) open(ctx context.Context) ([]*engine.Engine, error) {
-	engines, errs := make([]*engine.Engine, len(o.Dirs)), make([]error, len(o.Dirs))
+func (o *order) open(ctx context.Context) ([]*node.Engine, error) {
+	engines, errs := make([]*node.Engine, len(o.Dirs)), make([]error, len(o.Dirs))
 	var metadata kv.Store
 	if len(o.Dirs) > 1 {
 		store, err := file.Open(filepath.Join(o.Meta, "metadata"))
@@ -160,14 +160,14 @@ func (o *order) open(ctx context.Context) ([]*engine.Engine, error) {
 	return engines, errors.Join(errs...)
 }
 
-func (o *order) openOne(ctx context.Context, i int, metadata kv.Store) (*engine.Engine, error) {
+func (o *order) openOne(ctx context.Context, i int, metadata kv.Store) (*node.Engine, error) {
 	opts := o.options(i)
 	if metadata != nil {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, err
 		}
-		opts.Cluster = &engine.ClusterOptions{
+		opts.Cluster = &node.ClusterOptions{
 			Store: cluster.New(metadata, cluster.Options{
 				ControllerTick: 20 * time.Millisecond, LeaseTTL: time.Minute, Logger: opts.Logger,
 			}),
@@ -177,7 +177,7 @@ func (o *order) openOne(ctx context.Context, i int, metadata kv.Store) (*engine.
 			JoinTimeout: openTimeout,
 		}
 	}
-	return engine.Open(ctx, opts)
+	return node.Open(ctx, opts)
 }
 
 // writers are how the engine describes its way of writing in each mode.
@@ -188,8 +188,8 @@ var writers = map[string]string{
 }
 
 // topics is the topic at each node.
-func (o *order) topics(ctx context.Context, engines []*engine.Engine) ([]*engine.Topic, error) {
-	var all []*engine.Topic
+func (o *order) topics(ctx context.Context, engines []*node.Engine) ([]*node.Topic, error) {
+	var all []*node.Topic
 	if len(engines) > 1 && o.Life == 0 {
 		if _, err := engines[0].CreateTopic(ctx, topicName, partitions); err != nil {
 			return nil, err
@@ -224,7 +224,7 @@ func lost(expected map[string]bool, why error) error {
 // readAll reads what every partition stores until everything that is expected was found, or nothing more is found for a
 // while: what is missing then is lost. It reads as Peek does, without a consumer, so that it judges what is stored and
 // nothing else. What it finds it takes out of expected.
-func readAll(ctx context.Context, t *engine.Topic, expected map[string]bool, wait time.Duration) error {
+func readAll(ctx context.Context, t *node.Topic, expected map[string]bool, wait time.Duration) error {
 	for end := time.Now().Add(wait); len(expected) > 0; time.Sleep(10 * time.Millisecond) {
 		before := len(expected)
 		var err error
@@ -243,9 +243,9 @@ func readAll(ctx context.Context, t *engine.Topic, expected map[string]bool, wai
 	return nil
 }
 
-func readPartition(ctx context.Context, t *engine.Topic, partition int, expected map[string]bool) error {
-	for from := engine.ID(0); ; {
-		found, err := t.Peek(ctx, partition, from, engine.MaxListCount)
+func readPartition(ctx context.Context, t *node.Topic, partition int, expected map[string]bool) error {
+	for from := node.ID(0); ; {
+		found, err := t.Peek(ctx, partition, from, node.MaxListCount)
 		if err != nil || len(found) == 0 {
 			return err
 		}
@@ -260,7 +260,7 @@ func readPartition(ctx context.Context, t *engine.Topic, partition int, expected
 var failed atomic.Bool
 
 // produce publishes for ever and says what was acknowledged.
-func produce(t *engine.Topic, prefix string, padBytes int) {
+func produce(t *node.Topic, prefix string, padBytes int) {
 	pad := strings.Repeat("x", padBytes)
 	for i := 0; ; i++ {
 		name := fmt.Sprintf("%s.%d", prefix, i)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/segment"
 	"penstock/tools/internal/offline"
 )
@@ -20,9 +20,9 @@ func clogdump(args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-func openOrders(t *testing.T, dir string) (*engine.Engine, *engine.Topic) {
+func openOrders(t *testing.T, dir string) (*node.Engine, *node.Topic) {
 	t.Helper()
-	e, err := engine.Open(t.Context(), engine.Options{DataPath: dir, Logger: slog.New(slog.DiscardHandler)})
+	e, err := node.Open(t.Context(), node.Options{DataPath: dir, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

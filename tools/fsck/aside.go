@@ -16,7 +16,7 @@ import (
 	"penstock/tools/internal/offline"
 )
 
-// asideDir has what cuts took from copies: engine/FORMAT.md.
+// asideDir has what cuts took from copies: internal/node/FORMAT.md.
 const asideDir = "aside"
 
 // maxCutBytes bounds cut.json.

@@ -18,14 +18,14 @@ import (
 	"testing"
 
 	"penstock/clog"
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/segment"
 	"penstock/tools/internal/offline"
 )
 
 // small makes an engine that fills many commit log files and segments with a few megabytes.
-func small(dir string) engine.Options {
-	return engine.Options{
+func small(dir string) node.Options {
+	return node.Options{
 		DataPath: dir, Logger: slog.New(slog.DiscardHandler), BufferBytes: 8 << 20,
 		CommitFileBytes: 1 << 20, CommitLiveBytes: 3 << 20, MinSegmentBytes: 64 << 10, MaxSegmentBytes: 512 << 10,
 		MaxMessageBytes: 64 << 10, MaxBatchBytes: 256 << 10,
@@ -40,7 +40,7 @@ const childDir = "FSCK_TEST_CHILD"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childDir); dir != "" {
-		e, err := engine.Open(context.Background(), small(dir))
+		e, err := node.Open(context.Background(), small(dir))
 		if err != nil {
 			panic(err)
 		}
@@ -59,7 +59,7 @@ func TestMain(m *testing.M) {
 }
 
 // write publishes n batches of 10 messages to a topic with two channels, one of which confirms everything.
-func write(e *engine.Engine, n int) {
+func write(e *node.Engine, n int) {
 	ctx := context.Background()
 	t, err := e.Topic(ctx, "orders")
 	must(err)
@@ -88,7 +88,7 @@ func must(err error) {
 // original is a data directory whose segments hold most of it and whose commit log holds the rest. It is made once.
 var original = sync.OnceValue(func() string {
 	dir := filepath.Join(scratch, "data")
-	e, err := engine.Open(context.Background(), small(dir))
+	e, err := node.Open(context.Background(), small(dir))
 	must(err)
 	write(e, 2000)
 	must(e.Close())
@@ -285,7 +285,7 @@ func TestMissingFilesAreFound(t *testing.T) {
 // A segment of another topic with right checksums is not this one's.
 func TestForeignSegmentIsFound(t *testing.T) {
 	dir, other := dataDir(t), filepath.Join(t.TempDir(), "other")
-	e, err := engine.Open(t.Context(), small(other))
+	e, err := node.Open(t.Context(), small(other))
 	must(err)
 	write(e, 400)
 	must(e.Close())
@@ -380,7 +380,7 @@ func clearBlock(name string, at int64) error {
 func TestUnneededCommitLogFile(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	first := filepath.Join(dir, "clog", "0000000001.clog")
-	e, err := engine.Open(t.Context(), small(dir))
+	e, err := node.Open(t.Context(), small(dir))
 	must(err)
 	write(e, 200)
 	kept, err := os.ReadFile(first)

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // Whatever a node did before it ended, fsck finds its directory clean, as the node does when it starts again: with
@@ -17,7 +17,7 @@ func TestRandomDirectoriesAreClean(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 47))
 		dir := filepath.Join(t.TempDir(), "data")
 		for range 3 {
-			e, err := engine.Open(ctx, small(dir))
+			e, err := node.Open(ctx, small(dir))
 			must(err)
 			for range 1 + rng.IntN(8) {
 				topic, err := e.Topic(ctx, string(rune('a'+rng.IntN(3))))

@@ -23,7 +23,7 @@ type mutant struct {
 
 // test is what one test binary should run.
 type test struct {
-	pkg  string // ./engine
+	pkg  string // ./internal/node
 	run  string // regular expression of -run; empty: all
 	tags string
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/segment"
 	"penstock/tools/internal/offline"
 )
@@ -18,7 +18,7 @@ import (
 func segmentFile(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	e, err := engine.Open(t.Context(), engine.Options{DataPath: dir, Logger: slog.New(slog.DiscardHandler)})
+	e, err := node.Open(t.Context(), node.Options{DataPath: dir, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ type Topic struct {
 	Name       string    `json:"name"`
 	Partitions int       `json:"partitions"`
 	CreatedNs  int64     `json:"created_ns"`
-	// MadeBy is the token for which the topic counts (engine.TopicOptions). Versions that do not know it write none.
+	// MadeBy is the token for which the topic counts (node.TopicOptions). Versions that do not know it write none.
 	MadeBy string `json:"made_by,omitzero"`
 
 	Settings meta.TopicSettings `json:"settings,omitzero"`

@@ -11,7 +11,7 @@ import (
 
 const (
 	// FirstLevel is the lowest feature level of a data directory or a cluster. NewestLevel is the highest level that
-	// this version knows; see engine.Engine.Level.
+	// this version knows; see node.Engine.Level.
 	FirstLevel  = 1
 	NewestLevel = 5
 

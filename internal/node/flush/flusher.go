@@ -47,7 +47,7 @@ type Node struct {
 	// Failed says whether the commit log has failed or is damaged, and so stores nothing more.
 	Failed func() bool
 
-	SegmentBytes, SegmentSyncs, TrimmedBytes *atomic.Uint64 // see engine.Counters
+	SegmentBytes, SegmentSyncs, TrimmedBytes *atomic.Uint64 // see node.Counters
 }
 
 // Flusher writes batches from the commit log's buffers into segments, oldest first and in large direct writes. It does

@@ -39,8 +39,8 @@ const (
 	lastControlKind = ProducerRemoved
 )
 
-// kindLevels has the feature level (engine/level.go) from which on a kind may be written: versions with a lower level
-// cannot read it. A new kind gets the newest level.
+// kindLevels has the feature level (internal/node/level.go) from which on a kind may be written: versions with a lower
+// level cannot read it. A new kind gets the newest level.
 var kindLevels = [lastControlKind + 1]uint8{
 	ChannelCreated: 1, ChannelDeleted: 1, Confirmed: 1, Deferred: 1, ChannelPaused: 1, ChannelSkipped: 1, ChannelReset: 1,
 	TopicPaused: 1, TopicEmptied: 1, EpochStart: 1, Checkpoint: 1,

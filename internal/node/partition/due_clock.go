@@ -15,7 +15,7 @@ import (
 //
 // Only a clock that is ahead can be detected by batches: one from the past may just be old. Messages delayed by a clock
 // that was behind are delivered early, and are not lost. The nodes of a cluster also compare their clocks, so that a
-// wrong one leads for some seconds at most: see engine/cluster_clocks.go.
+// wrong one leads for some seconds at most: see internal/node/cluster_clocks.go.
 
 // minClockAhead is how far a writer's clock must be ahead before due times are corrected. Clocks of nodes always differ
 // by some ms, and NTP tolerates 128 ms.

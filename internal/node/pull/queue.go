@@ -55,7 +55,7 @@ func (it *Item) shrink() {
 }
 
 // Queue holds the deliveries of one consumer, first in, first out: at most as many as may be in flight to it. Its
-// owner, engine.Messages, guards it with a lock, knows the time and does what the results say. Times are in ns by any
+// owner, node.Messages, guards it with a lock, knows the time and does what the results say. Times are in ns by any
 // one clock. A crash forgets the queue: what was in it is delivered again.
 type Queue struct {
 	max     int

@@ -18,7 +18,7 @@ import (
 )
 
 // Consumer is a consumer of this node whose messages come from the leaders, of which this node may be one. It has one
-// leg per leader. The client's connection calls the exported methods through engine.Consumer. The readers of the
+// leg per leader. The client's connection calls the exported methods through node.Consumer. The readers of the
 // connections between nodes call the handle methods. Consumers calls tick.
 //
 // mu guards the fields below it. Consumers.mu and the locks of the sink may be taken inside mu. Sink.Flush, Sink.Closed

@@ -108,8 +108,8 @@ type catalog struct {
 func newCatalog(t *testing.T) *catalog {
 	t.Helper()
 	c := &catalog{
-		disk: faultaio.New(faultaio.Options{}),
-		node: &datadir.Node{Format: datadir.FormatOf(datadir.FirstLevel), NodeID: "n"},
+		disk:  faultaio.New(faultaio.Options{}),
+		node:  &datadir.Node{Format: datadir.FormatOf(datadir.FirstLevel), NodeID: "n"},
 		topic: &datadir.Topic{Format: datadir.TopicFormat, ID: uuid.UUID{7}, Name: "t", Partitions: 1},
 	}
 	c.scrub = New(Node{

@@ -9,7 +9,7 @@ import (
 // MaxMaker is the length in bytes of the longest name that Maker returns: topics remember no longer one.
 const MaxMaker = 128
 
-// Maker returns the name of the token for which the topics count that the principal makes: see engine.TopicOptions. It
+// Maker returns the name of the token for which the topics count that the principal makes: see node.TopicOptions. It
 // is empty for who administers the node, whose topics count for nobody; so it is for nil, where clients have to prove
 // nothing.
 func (p *Principal) Maker() string {

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 const (
@@ -31,7 +31,7 @@ const (
 // Look is what a node has counted up to a moment.
 type Look struct {
 	At        time.Time
-	Topics    []engine.TopicStats
+	Topics    []node.TopicStats
 	Publishes []uint64 // durations of publishes, by buckets: see quantile
 	Flushes   []uint64 // durations of writes of the commit log, likewise
 }
@@ -120,7 +120,7 @@ type step struct {
 
 type nodeSums struct{ published, bytes, delivered, finished, depth, inFlight float64 }
 
-func (l *Log) addTopic(t *engine.TopicStats, s *step, sum *nodeSums) {
+func (l *Log) addTopic(t *node.TopicStats, s *step, sum *nodeSums) {
 	o := l.topics[t.Name]
 	if o == nil {
 		o = newTopic()

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 var begin = time.Unix(1_700_000_000, 0)
@@ -15,8 +15,8 @@ var begin = time.Unix(1_700_000_000, 0)
 // look is a look at one topic with one channel, i intervals after the beginning.
 func look(i int, published, finished uint64, depth int64) *Look {
 	at := begin.Add(time.Duration(i) * Interval)
-	return &Look{At: at, Topics: []engine.TopicStats{{
-		Name: "t", MessageCount: published, Channels: []engine.ChannelStats{{
+	return &Look{At: at, Topics: []node.TopicStats{{
+		Name: "t", MessageCount: published, Channels: []node.ChannelStats{{
 			Name: "c", Depth: depth, DeliverCount: finished, FinishCount: finished,
 			OldestNs: at.Add(-3 * time.Second).UnixNano(),
 		}},
@@ -92,7 +92,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 // A topic in which nothing happens has no memory of its own, and its newest values are known all the same.
 func TestIdleTopic(t *testing.T) {
 	l := New()
-	k := &Look{Topics: []engine.TopicStats{{Name: "t", MessageCount: 3, LedBytes: 421}}}
+	k := &Look{Topics: []node.TopicStats{{Name: "t", MessageCount: 3, LedBytes: 421}}}
 	own := l.bytes
 	for i := range 3 {
 		k.At = begin.Add(time.Duration(i) * Interval)
@@ -118,8 +118,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	l := New()
 	k := &Look{At: begin}
 	for i := range 20_000 {
-		k.Topics = append(k.Topics, engine.TopicStats{
-			Name: fmt.Sprint(i), Depth: int64(i), Channels: []engine.ChannelStats{{Name: "c", Depth: 1}},
+		k.Topics = append(k.Topics, node.TopicStats{
+			Name: fmt.Sprint(i), Depth: int64(i), Channels: []node.ChannelStats{{Name: "c", Depth: 1}},
 		})
 	}
 	l.Add(k)
@@ -198,7 +198,7 @@ func TestRowsOfNodesAddUp(t *testing.T) {
 func BenchmarkAdd20000(b *testing.B) {
 	k := &Look{}
 	for i := range 20_000 {
-		k.Topics = append(k.Topics, engine.TopicStats{Name: fmt.Sprint(i), Channels: make([]engine.ChannelStats, 1)})
+		k.Topics = append(k.Topics, node.TopicStats{Name: fmt.Sprint(i), Channels: make([]node.ChannelStats, 1)})
 	}
 	l := New()
 	for i := 0; b.Loop(); i++ {

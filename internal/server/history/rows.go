@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/node/health"
 )
 
@@ -26,9 +26,9 @@ type Topic struct {
 	StoredBytes    int64   `json:"stored_bytes"`   // of the leaders' copies
 	OldestSeconds  float64 `json:"oldest_seconds"` // age of the oldest message that a channel has not finished; 0: none
 	Paused         bool    `json:"paused"`
-	OverQuota      bool    `json:"over_quota"`           // see engine.TopicStats
+	OverQuota      bool    `json:"over_quota"`           // see node.TopicStats
 	DelaysRefused  int     `json:"delays_refused"`       // partitions that refuse delayed messages now
-	ReadOnly       int     `json:"read_only_partitions"` // see engine.TopicStats
+	ReadOnly       int     `json:"read_only_partitions"` // see node.TopicStats
 }
 
 // values are those of topicFields.
@@ -50,11 +50,11 @@ type Channel struct {
 	RequeueCount  uint64  `json:"requeue_count"` // since the leaders began to serve the channel
 	TimeoutCount  uint64  `json:"timeout_count"`
 	DeadLettered  uint64  `json:"dead_lettered_count"`
-	// DeadLetterTopic: see engine.ChannelStats. How many wait there: the depth of its channel redrive.
+	// DeadLetterTopic: see node.ChannelStats. How many wait there: the depth of its channel redrive.
 	DeadLetterTopic string  `json:"dead_letter_topic,omitempty"`
 	OldestSeconds   float64 `json:"oldest_seconds"` // age of the oldest message that is not finished; 0: none
 	Paused          bool    `json:"paused"`
-	// The others are those of engine.ChannelStats.
+	// The others are those of node.ChannelStats.
 	OutboxCount    int    `json:"outbox_count"`
 	AsideCount     int    `json:"aside_count"`
 	AsideWhy       string `json:"aside_why"`
@@ -64,7 +64,7 @@ type Channel struct {
 	SkippedCount   uint64 `json:"skipped_count"`
 	Starved        bool   `json:"starved"`
 	Skipping       bool   `json:"skipping"`
-	SkippingSince  string `json:"skipping_since,omitempty"` // RFC 3339, see engine.ChannelStats
+	SkippingSince  string `json:"skipping_since,omitempty"` // RFC 3339, see node.ChannelStats
 	SkippedBefore  bool   `json:"skipped_before"`
 }
 
@@ -80,7 +80,7 @@ func age(ns int64, now time.Time) float64 {
 }
 
 // TopicOf returns the row of a topic without rates.
-func TopicOf(t *engine.TopicStats, now time.Time) Topic {
+func TopicOf(t *node.TopicStats, now time.Time) Topic {
 	r := Topic{
 		Name: t.Name, Partitions: t.Partitions, PublishedCount: t.Published, Depth: t.Depth, ChannelCount: len(t.Channels),
 		StoredBytes: t.LedBytes, Paused: t.Paused, OverQuota: t.OverQuota,
@@ -98,7 +98,7 @@ func TopicOf(t *engine.TopicStats, now time.Time) Topic {
 }
 
 // ChannelOf returns the row of a channel without rates.
-func ChannelOf(c *engine.ChannelStats, now time.Time) Channel {
+func ChannelOf(c *node.ChannelStats, now time.Time) Channel {
 	return Channel{
 		Name: c.Name, Depth: c.Depth, InFlightCount: c.InFlightCount, DeferredCount: c.DeferredCount,
 		ClientCount: len(c.Consumers), RequeueCount: c.RequeueCount, TimeoutCount: c.TimeoutCount,

@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/server/listen"
 	"penstock/internal/server/lookuptest"
 )
@@ -29,7 +29,7 @@ func TestLookupCluster(t *testing.T) {
 	a := lookuptest.New(nodes...)
 	self := testSelf()
 	self.BroadcastAddress = "not.told"
-	s := start(t, engine.Options{}, Options{Directory: a, Self: self})
+	s := start(t, node.Options{}, Options{Directory: a, Self: self})
 	a.Lead("all", 1, 2, 3, 1, 2, 3)
 	a.Lead("two", 3, 1, 3)
 	a.Lead("orphan", 0)
@@ -142,7 +142,7 @@ func TestLookupFollowsTheCluster(t *testing.T) {
 // has.
 func TestLookupClusterChanges(t *testing.T) {
 	a := lookuptest.New(lookuptest.ThreeNodes()...)
-	s := start(t, engine.Options{}, Options{Directory: a})
+	s := start(t, node.Options{}, Options{Directory: a})
 	a.Lead("t", 1)
 	for _, x := range []struct {
 		path    string
@@ -159,9 +159,9 @@ func TestLookupClusterChanges(t *testing.T) {
 		{"/topic/delete?topic=t", meta.ErrNotFound, 200, "", "delete t"},
 		{"/topic/delete?topic=t", meta.ErrUnavailable, 503, sentence(meta.ErrUnavailable), "delete t"},
 		{"/channel/create?topic=t&channel=c", nil, 200, "", "create t/c"},
-		{"/channel/create?topic=t&channel=c", engine.ErrTooManyChans, 503, sentence(engine.ErrTooManyChans), "create t/c"},
+		{"/channel/create?topic=t&channel=c", node.ErrTooManyChans, 503, sentence(node.ErrTooManyChans), "create t/c"},
 		{"/channel/delete?topic=t&channel=c", nil, 200, "", "delete t/c"},
-		{"/channel/delete?topic=t&channel=c", engine.ErrNoChannel, 404, "CHANNEL_NOT_FOUND", "delete t/c"},
+		{"/channel/delete?topic=t&channel=c", node.ErrNoChannel, 404, "CHANNEL_NOT_FOUND", "delete t/c"},
 		{"/channel/delete?topic=t&channel=c", meta.ErrNotFound, 404, "CHANNEL_NOT_FOUND", "delete t/c"},
 		{"/channel/delete?topic=t&channel=c", meta.ErrUnavailable, 503, sentence(meta.ErrUnavailable), "delete t/c"},
 		{
@@ -240,7 +240,7 @@ func TestProducerOf(t *testing.T) {
 }
 
 func TestYouzanListLookup(t *testing.T) {
-	s := start(t, engine.Options{}, Options{})
+	s := start(t, node.Options{}, Options{})
 	_, body := s.do(t, "GET", "/listlookup")
 	p := listen.Port(s.HTTPAddr())
 	want := fmt.Sprintf(
@@ -253,7 +253,7 @@ func TestYouzanListLookup(t *testing.T) {
 	a.Alter(1, func(n *meta.Node) { n.Lookup = "10.0.0.1:4161" })
 	a.Alter(2, func(n *meta.Node) { n.Lookup = listen.Off })
 	a.Alter(3, func(n *meta.Node) { n.Lookup, n.Live = "10.0.0.3:4161", false })
-	c := start(t, engine.Options{}, Options{Directory: a})
+	c := start(t, node.Options{}, Options{Directory: a})
 	_, body = c.do(t, "GET", "/listlookup")
 	if strings.Count(body, `"NodeIp":"n1.example"`) != 2 || strings.Contains(body, "n2") || strings.Contains(body, "n3") {
 		t.Errorf("got %s", body)

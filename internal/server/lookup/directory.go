@@ -9,13 +9,13 @@ import (
 	"strings"
 	"time"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/replicate"
 )
 
 // Directory is the source of the answers about our own topics; the engine is one. Methods are safe for concurrent use.
-// They report a missing topic or channel as engine.ErrNoTopic, engine.ErrNoChannel or meta.ErrNotFound.
+// They report a missing topic or channel as node.ErrNoTopic, node.ErrNoChannel or meta.ErrNotFound.
 type Directory interface {
 	// Snapshot returns the newest state of the cluster that has reached this node; every node sees the same states,
 	// sooner or later. nil: this node is alone, and the only producer of every topic.
@@ -29,10 +29,10 @@ type Directory interface {
 
 	// The following return when the change is made and this node's next Snapshot, TopicNames and ChannelNames show it.
 	// Creating a topic or channel that exists is no error.
-	CreateTopic(ctx context.Context, topic string, o engine.TopicOptions) error
+	CreateTopic(ctx context.Context, topic string, o node.TopicOptions) error
 	DeleteTopic(ctx context.Context, topic string) error
 	// CreateChannel creates the topic if necessary; o is that topic's.
-	CreateChannel(ctx context.Context, topic, channel string, o engine.TopicOptions) error
+	CreateChannel(ctx context.Context, topic, channel string, o node.TopicOptions) error
 	DeleteChannel(ctx context.Context, topic, channel string) error
 	// Tombstone hides a node from the lookups of a topic. It is called only with a Snapshot.
 	Tombstone(ctx context.Context, key meta.TombstoneKey, until time.Time) error
@@ -40,9 +40,9 @@ type Directory interface {
 
 // engineDirectory makes the Engine a Directory.
 type engineDirectory struct {
-	e *engine.Engine
+	e *node.Engine
 	// create is Service.CreateTopic, which gives a new topic the channels that other lookup services know.
-	create func(ctx context.Context, topic string, o engine.TopicOptions) (*engine.Topic, error)
+	create func(ctx context.Context, topic string, o node.TopicOptions) (*node.Topic, error)
 }
 
 func (d engineDirectory) Snapshot() *meta.Snapshot { return d.e.Snapshot() }
@@ -59,12 +59,12 @@ func (d engineDirectory) TopicNames() []string {
 func (d engineDirectory) ChannelNames(ctx context.Context, topic string) ([]string, error) {
 	t, ok := d.e.LookupTopic(topic)
 	if !ok {
-		return nil, engine.ErrNoTopic
+		return nil, node.ErrNoTopic
 	}
 	return t.ReadChannelNames(ctx)
 }
 
-func (d engineDirectory) CreateTopic(ctx context.Context, topic string, o engine.TopicOptions) error {
+func (d engineDirectory) CreateTopic(ctx context.Context, topic string, o node.TopicOptions) error {
 	_, err := d.create(ctx, topic, o)
 	return err
 }
@@ -74,7 +74,7 @@ func (d engineDirectory) DeleteTopic(ctx context.Context, topic string) error {
 }
 
 func (d engineDirectory) CreateChannel(
-	ctx context.Context, topic, channel string, o engine.TopicOptions,
+	ctx context.Context, topic, channel string, o node.TopicOptions,
 ) error {
 	t, err := d.create(ctx, topic, o)
 	if err != nil {
@@ -87,7 +87,7 @@ func (d engineDirectory) CreateChannel(
 func (d engineDirectory) DeleteChannel(ctx context.Context, topic, channel string) error {
 	t, ok := d.e.LookupTopic(topic)
 	if !ok {
-		return engine.ErrNoTopic
+		return node.ErrNoTopic
 	}
 	return t.DeleteChannel(ctx, channel)
 }

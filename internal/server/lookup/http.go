@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/server/web"
 	"penstock/replicate"
 )
@@ -337,7 +337,7 @@ func (a *api) serveDebug(r *http.Request, _ url.Values) (any, error) {
 }
 
 func isMissing(err error) bool {
-	return errors.Is(err, engine.ErrNoTopic) || errors.Is(err, engine.ErrNoChannel) || errors.Is(err, meta.ErrNotFound)
+	return errors.Is(err, node.ErrNoTopic) || errors.Is(err, node.ErrNoChannel) || errors.Is(err, meta.ErrNotFound)
 }
 
 // serveTopicCreate accepts two parameters that nsqlookupd does not have: partitions and replicas, as in our nsqd's
@@ -348,16 +348,16 @@ func (a *api) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	var o engine.TopicOptions
+	var o node.TopicOptions
 	for _, p := range []struct {
 		name, invalid string
 		value         *int
 		most          int
 	}{
-		{"partition_num", "INVALID_ARG_TOPIC_PARTITION_NUM", &o.Partitions, engine.MaxPartitions},
-		{"partitions", "INVALID_PARTITIONS", &o.Partitions, engine.MaxPartitions},
-		{"replicator", "INVALID_ARG_TOPIC_REPLICATOR", &o.Replicas, engine.MaxReplicas},
-		{"replicas", "INVALID_REPLICAS", &o.Replicas, engine.MaxReplicas},
+		{"partition_num", "INVALID_ARG_TOPIC_PARTITION_NUM", &o.Partitions, node.MaxPartitions},
+		{"partitions", "INVALID_PARTITIONS", &o.Partitions, node.MaxPartitions},
+		{"replicator", "INVALID_ARG_TOPIC_REPLICATOR", &o.Replicas, node.MaxReplicas},
+		{"replicas", "INVALID_REPLICAS", &o.Replicas, node.MaxReplicas},
 	} {
 		if !q.Has(p.name) {
 			continue
@@ -409,7 +409,7 @@ func channelNames(q url.Values) (topic, channel string, err error) {
 	if !q.Has("channel") {
 		return "", "", web.Fail(400, "MISSING_ARG_CHANNEL")
 	}
-	if channel = q.Get("channel"); !engine.ValidChannelName(channel) {
+	if channel = q.Get("channel"); !node.ValidChannelName(channel) {
 		return "", "", web.Fail(400, "INVALID_ARG_CHANNEL")
 	}
 	return topic, channel, nil
@@ -424,7 +424,7 @@ func (a *api) serveChannelCreate(r *http.Request, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nil, a.dir.CreateChannel(r.Context(), topic, channel, engine.TopicOptions{MadeBy: madeBy})
+	return nil, a.dir.CreateChannel(r.Context(), topic, channel, node.TopicOptions{MadeBy: madeBy})
 }
 
 func (a *api) serveChannelDelete(r *http.Request, q url.Values) (any, error) {

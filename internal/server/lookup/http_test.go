@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // transcript sends a request for each line "METHOD path", and compares requests and answers with a golden file. Each
@@ -51,7 +51,7 @@ func (s *service) transcript(t *testing.T, golden string, places map[string]stri
 
 // Every endpoint, as answered by a lone node. Later answers show the effects of earlier requests on the engine.
 func TestLookupAlone(t *testing.T) {
-	s := start(t, engine.Options{}, Options{})
+	s := start(t, node.Options{}, Options{})
 	s.transcript(t, "lookup_alone.txt", map[string]string{"TCPPORT": "4150", "HTTPPORT": ownPort},
 		"GET /ping", "GET /info", "GET /topics", "GET /nodes", "GET /debug",
 		"GET /channels?topic=unknown", "GET /channels?topic=a:b",
@@ -79,7 +79,7 @@ func TestLookupAlone(t *testing.T) {
 }
 
 func TestLookupErrors(t *testing.T) {
-	s := start(t, engine.Options{}, Options{})
+	s := start(t, node.Options{}, Options{})
 	s.post(t, "/topic/create?topic=there")
 	for _, x := range []struct {
 		method, path string
@@ -150,7 +150,7 @@ func TestLookupErrors(t *testing.T) {
 
 // Errors of the engine are reported with nsqd's codes, or in the engine's own words.
 func TestLookupWhileExiting(t *testing.T) {
-	s := start(t, engine.Options{MaxTopics: 1}, Options{})
+	s := start(t, node.Options{MaxTopics: 1}, Options{})
 	s.post(t, "/topic/create?topic=t")
 	if reply, body := s.do(t, "POST", "/topic/create?topic=u"); reply.StatusCode != 503 ||
 		!strings.Contains(body, "as many topics as MaxTopics allows") {
@@ -171,7 +171,7 @@ func TestLookupWhileExiting(t *testing.T) {
 
 // B100 on one node: a tombstone ends, and the number of tombstones never exceeds the limit.
 func TestLookupLocalTombstones(t *testing.T) {
-	s := start(t, engine.Options{}, Options{})
+	s := start(t, node.Options{}, Options{})
 	s.post(t, "/topic/create?topic=t")
 	l := s.api
 	set := func(topic string, until time.Time) {

@@ -4,7 +4,7 @@ import (
 	"maps"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 const (
@@ -21,8 +21,8 @@ const (
 type led map[string]ledTopic
 
 type ledTopic struct {
-	topic    *engine.Topic
-	channels map[string]*engine.Channel
+	topic    *node.Topic
+	channels map[string]*node.Channel
 }
 
 func (t ledTopic) equal(o ledTopic) bool {
@@ -31,10 +31,10 @@ func (t ledTopic) equal(o ledTopic) bool {
 
 // ledNow returns what this node leads at the moment. A lone node leads every topic; a node of a cluster leads the
 // topics of which it leads at least one partition.
-func ledNow(e *engine.Engine) led {
+func ledNow(e *node.Engine) led {
 	out := led{}
-	add := func(t *engine.Topic) {
-		channels := map[string]*engine.Channel{}
+	add := func(t *node.Topic) {
+		channels := map[string]*node.Channel{}
 		for _, c := range t.Channels() {
 			channels[c.Name()] = c
 		}

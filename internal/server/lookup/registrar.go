@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/sparing"
 )
 
@@ -24,7 +24,7 @@ import (
 // Registration compares states rather than following events. So a lost connection, a leadership that moved, and a topic
 // that was deleted and created again are all one case: next.commands(known).
 type registrar struct {
-	engine  *engine.Engine
+	engine  *node.Engine
 	log     *slog.Logger
 	sparing *sparing.Log // of what clients can cause
 	ping    time.Duration
@@ -52,7 +52,7 @@ type identity struct {
 	Version          string `json:"version"`
 }
 
-func newRegistrar(e *engine.Engine, o *Options) *registrar {
+func newRegistrar(e *node.Engine, o *Options) *registrar {
 	r := &registrar{
 		engine: e, log: o.Log.Logger(), sparing: o.Log, ping: pingInterval, look: make(chan struct{}, 1),
 		addresses: slices.Clone(o.Nsqlookupds), lookupds: map[string]*nsqlookupd{},

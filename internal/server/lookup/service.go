@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/listen"
 	"penstock/internal/server/web"
 	"penstock/internal/sparing"
@@ -30,7 +30,7 @@ type Options struct {
 	Self      Producer   // this node, as described by its own answers while it is alone, and to stock nsqlookupds
 	Directory Directory  // nil: the engine itself
 	Policy    web.Policy // decides which clients may send requests that change something
-	// Maker returns the token for which a topic counts that the request makes: see engine.TopicOptions. nil: nobody.
+	// Maker returns the token for which a topic counts that the request makes: see node.TopicOptions. nil: nobody.
 	Maker func(*http.Request) (string, error)
 	Gate  *web.Gate // decides which requests the HTTP API looks at at all
 
@@ -54,7 +54,7 @@ type Options struct {
 // while it holds that lock. Nothing here is persistent: after a crash, stock nsqds connect and register again, and this
 // node registers again at stock nsqlookupds.
 type Service struct {
-	engine *engine.Engine
+	engine *node.Engine
 	log    *sparing.Log
 
 	api        *api         // nil: lookups are not served; httpLn, http and tcp are then nil, too
@@ -67,7 +67,7 @@ type Service struct {
 
 // Listen opens the listeners that are not off, so that their addresses are known before Serve runs. If it fails, it
 // leaves no listener open. The caller has validated the options, Nsqlookupds with CheckNsqlookupds.
-func Listen(e *engine.Engine, o *Options) (*Service, error) {
+func Listen(e *node.Engine, o *Options) (*Service, error) {
 	if o.Open == nil {
 		own := *o
 		own.Open, o = listen.TCP, &own

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/listen"
 	"penstock/internal/server/web"
 	"penstock/internal/sparing"
@@ -23,7 +23,7 @@ const patience = 20 * time.Second
 // service is a Service over a real engine in a directory of its own.
 type service struct {
 	*Service
-	e *engine.Engine
+	e *node.Engine
 }
 
 // ownPort is the port in testSelf that tombstones name.
@@ -38,11 +38,11 @@ func testSelf() Producer {
 }
 
 // start starts a Service. Options missing in o are as package nsq sets them, with free ports and without a TCP port.
-func start(t testing.TB, eo engine.Options, o Options) *service {
+func start(t testing.TB, eo node.Options, o Options) *service {
 	t.Helper()
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	eo.Logger, eo.DataPath = quiet, t.TempDir()
-	e, err := engine.Open(context.Background(), eo)
+	e, err := node.Open(context.Background(), eo)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func start(t testing.TB, eo engine.Options, o Options) *service {
 		if err := <-served; err != nil {
 			t.Errorf("Serve: %v", err)
 		}
-		if err := e.Close(); err != nil && !errors.Is(err, engine.ErrClosed) { // a test may have closed it
+		if err := e.Close(); err != nil && !errors.Is(err, node.ErrClosed) { // a test may have closed it
 			t.Errorf("Close: %v", err)
 		}
 	})

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 const (
@@ -151,9 +151,9 @@ func topicAndChannel(params []string) (topic, channel string, f *fault) {
 		channel = params[1]
 	}
 	switch {
-	case !engine.ValidTopicName(topic):
+	case !node.ValidTopicName(topic):
 		return "", "", faultf("E_BAD_TOPIC %s topic name '%s' is not valid", command, topic)
-	case channel != "" && !engine.ValidChannelName(channel):
+	case channel != "" && !node.ValidChannelName(channel):
 		return "", "", faultf("E_BAD_CHANNEL %s channel name '%s' is not valid", command, channel)
 	}
 	return topic, channel, nil

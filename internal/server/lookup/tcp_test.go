@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/listen"
 )
 
@@ -87,7 +87,7 @@ func (s *service) register(t testing.TB, host string, what ...string) *v1 {
 
 func startLookupd(t testing.TB, o Options) *service {
 	o.TCPAddress = "127.0.0.1:0"
-	return start(t, engine.Options{}, o)
+	return start(t, node.Options{}, o)
 }
 
 // Each conversation is as with nsqlookupd 1.3.0, up to the first error, which ends it, except where a comment says
@@ -305,7 +305,7 @@ func TestLookupdChannelsOfNewTopics(t *testing.T) {
 	if want := []string{"audit", "billing"}; err != nil || !slices.Equal(names, want) {
 		t.Fatalf("channels: %v %v, want %v", names, err, want)
 	}
-	if err := topic.Submit(&engine.Put{Messages: [][]byte{[]byte("first")}, Done: func(*engine.Put) {}}); err != nil {
+	if err := topic.Submit(&node.Put{Messages: [][]byte{[]byte("first")}, Done: func(*node.Put) {}}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the first message in both", func() bool {

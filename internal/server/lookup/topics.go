@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/web"
 )
 
@@ -86,11 +86,11 @@ func (t *topicsInCreation) wait(ctx context.Context, name string) error {
 
 // Topic returns the topic that a client names, and creates it if necessary, unless the engine is configured not to
 // create topics implicitly. created tells that it did not exist. Publishing and subscribing call it. A new topic counts
-// for the token that maker returns: see engine.TopicOptions.
+// for the token that maker returns: see node.TopicOptions.
 func (s *Service) Topic(
 	ctx context.Context, name string, maker func() (string, error),
-) (t *engine.Topic, created bool, err error) {
-	return s.findOrCreate(ctx, name, func() (*engine.Topic, error) {
+) (t *node.Topic, created bool, err error) {
+	return s.findOrCreate(ctx, name, func() (*node.Topic, error) {
 		token, err := maker()
 		if err != nil {
 			return nil, err
@@ -100,8 +100,8 @@ func (s *Service) Topic(
 }
 
 // CreateTopic returns the topic, and creates it if necessary.
-func (s *Service) CreateTopic(ctx context.Context, name string, o engine.TopicOptions) (*engine.Topic, error) {
-	t, _, err := s.findOrCreate(ctx, name, func() (*engine.Topic, error) { return s.engine.CreateTopicWith(ctx, name, o) })
+func (s *Service) CreateTopic(ctx context.Context, name string, o node.TopicOptions) (*node.Topic, error) {
+	t, _, err := s.findOrCreate(ctx, name, func() (*node.Topic, error) { return s.engine.CreateTopicWith(ctx, name, o) })
 	return t, err
 }
 
@@ -112,15 +112,15 @@ func (s *Service) CreateTopic(ctx context.Context, name string, o engine.TopicOp
 // A channel that cannot be created, or an nsqlookupd that does not answer, is logged but is not an error: for the
 // client, publishing without that channel is better than not publishing at all.
 func (s *Service) findOrCreate(
-	ctx context.Context, name string, create func() (*engine.Topic, error),
-) (t *engine.Topic, created bool, err error) {
+	ctx context.Context, name string, create func() (*node.Topic, error),
+) (t *node.Topic, created bool, err error) {
 	if err := s.inCreation.wait(ctx, name); err != nil {
 		return nil, false, err
 	}
 	if t, ok := s.engine.LookupTopic(name); ok {
 		return t, false, nil
 	}
-	if !s.canAskForChannels() || !engine.ValidTopicName(name) {
+	if !s.canAskForChannels() || !node.ValidTopicName(name) {
 		t, err := create()
 		return t, err == nil, err
 	}
@@ -171,7 +171,7 @@ func (s *Service) channelsElsewhere(ctx context.Context, topic string) []string 
 		names[name] = true
 	}
 	maps.DeleteFunc(names, func(name string, _ bool) bool {
-		return isEphemeral(name) || !engine.ValidChannelName(name)
+		return isEphemeral(name) || !node.ValidChannelName(name)
 	})
 	return slices.Sorted(maps.Keys(names))
 }

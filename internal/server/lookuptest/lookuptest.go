@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/replicate"
 )
 
@@ -113,7 +113,7 @@ func (a *Agreement) TakeAsked() string {
 	return asked
 }
 
-func (a *Agreement) CreateTopic(_ context.Context, topic string, o engine.TopicOptions) error {
+func (a *Agreement) CreateTopic(_ context.Context, topic string, o node.TopicOptions) error {
 	if o.Replicas != 0 {
 		return a.ask("create %s %d of %d", topic, o.Partitions, o.Replicas)
 	}
@@ -124,7 +124,7 @@ func (a *Agreement) DeleteTopic(_ context.Context, topic string) error {
 	return a.ask("delete %s", topic)
 }
 
-func (a *Agreement) CreateChannel(_ context.Context, topic, channel string, _ engine.TopicOptions) error {
+func (a *Agreement) CreateChannel(_ context.Context, topic, channel string, _ node.TopicOptions) error {
 	return a.ask("create %s/%s", topic, channel)
 }
 

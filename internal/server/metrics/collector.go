@@ -9,8 +9,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"penstock/clog"
-	"penstock/engine"
 	"penstock/internal/descriptors"
+	"penstock/internal/node"
 	"penstock/internal/node/health"
 	"penstock/internal/server/handshakes"
 	"penstock/internal/server/native"
@@ -19,7 +19,7 @@ import (
 
 // Options say what a Collector reads.
 type Options struct {
-	Engine    *engine.Engine
+	Engine    *node.Engine
 	Version   string             // of this program
 	Started   time.Time          // when the server began to serve
 	MaxSeries int                // most series of topics and channels together, see limiter; 0: DefaultMaxSeries
@@ -172,7 +172,7 @@ func collectCommit(w writer, s clog.Stats) {
 	w.durations(commitFlush, s.Flush[:], s.FlushNanos)
 }
 
-func collectStorage(w writer, s engine.StorageStats, foundAtStart int) {
+func collectStorage(w writer, s node.StorageStats, foundAtStart int) {
 	w.set(commitRoom, float64(s.CommitRoomBytes))
 	w.set(inboxBytes, float64(s.WaitingBytes))
 	w.set(inflatingBytes, float64(s.InflatingBytes))
@@ -319,7 +319,7 @@ func collectNative(w writer, m *native.Meter) {
 	}
 }
 
-func collectCluster(w writer, m *engine.ClusterMeter, c *engine.Counters) {
+func collectCluster(w writer, m *node.ClusterMeter, c *node.Counters) {
 	w.set(storeUp, oneIf(m.Leased))
 	w.set(storeFull, oneIf(m.Store.Full != ""))
 	w.set(storeApart, float64(len(m.Store.Apart)))

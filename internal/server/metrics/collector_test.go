@@ -14,13 +14,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // newNode opens an engine with a topic t, in which are two messages of 5 and 6 bytes, and its channel c.
-func newNode(t *testing.T) *engine.Engine {
+func newNode(t *testing.T) *node.Engine {
 	t.Helper()
-	e, err := engine.Open(t.Context(), engine.Options{
+	e, err := node.Open(t.Context(), node.Options{
 		DataPath: t.TempDir(), IO: "pwrite", Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
@@ -103,7 +103,7 @@ func TestCollect(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, err := e.CreateTopicWith(t.Context(), "own", engine.TopicOptions{MadeBy: "shop", Partitions: 2})
+	_, err := e.CreateTopicWith(t.Context(), "own", node.TopicOptions{MadeBy: "shop", Partitions: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +192,7 @@ func TestPerObject(t *testing.T) {
 func TestTokensWithSeriesAreBounded(t *testing.T) {
 	e := newNode(t)
 	for i := range maxTokens + 5 {
-		o := engine.TopicOptions{MadeBy: fmt.Sprint("token", i), Partitions: 1 + i}
+		o := node.TopicOptions{MadeBy: fmt.Sprint("token", i), Partitions: 1 + i}
 		if _, err := e.CreateTopicWith(t.Context(), fmt.Sprint("own", i), o); err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/web"
 )
 
@@ -76,7 +76,7 @@ func (o *objects) matching(pattern string) *chosen {
 }
 
 func (c *chosen) series() (n int) {
-	c.eachTopic(func(t *engine.TopicStats) { n += seriesPerTopic + len(t.Channels)*seriesPerChannel })
+	c.eachTopic(func(t *node.TopicStats) { n += seriesPerTopic + len(t.Channels)*seriesPerChannel })
 	return n
 }
 

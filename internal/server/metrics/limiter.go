@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // Series of one topic and of one channel. A test compares them with what is written.
@@ -59,12 +59,12 @@ func (l *limiter) collect(w writer, o *objects) (truncated bool) {
 	}
 	l.detail = detailFor(l.detail, topics, channels, l.most)
 	if l.detail == allDetail {
-		o.eachChannel(func(topic string, c *engine.ChannelStats) { writeChannel(w, topic, c.Name, channelNow(c, o.now)) })
+		o.eachChannel(func(topic string, c *node.ChannelStats) { writeChannel(w, topic, c.Name, channelNow(c, o.now)) })
 	} else {
 		l.sumChannels(w, o)
 	}
 	if l.detail != onlyAggregate {
-		o.eachTopic(func(t *engine.TopicStats) {
+		o.eachTopic(func(t *node.TopicStats) {
 			writeTopic(w, t.Name, topicNow(t), topicCounts(t))
 		})
 	} else {
@@ -76,7 +76,7 @@ func (l *limiter) collect(w writer, o *objects) (truncated bool) {
 func (l *limiter) sumChannels(w writer, o *objects) {
 	l.channels.begin()
 	var all channelNumbers
-	o.eachChannel(func(topic string, c *engine.ChannelStats) {
+	o.eachChannel(func(topic string, c *node.ChannelStats) {
 		n := channelNow(c, o.now)
 		all.add(n)
 		l.channels.add(object{topic, c.Name}, n.counts)
@@ -88,7 +88,7 @@ func (l *limiter) sumChannels(w writer, o *objects) {
 func (l *limiter) sumTopics(w writer, o *objects) {
 	l.topics.begin()
 	var all topicNumbers
-	o.eachTopic(func(t *engine.TopicStats) {
+	o.eachTopic(func(t *node.TopicStats) {
 		all.add(topicNow(t))
 		l.topics.add(object{topic: t.Name}, topicCounts(t))
 	})
@@ -111,12 +111,12 @@ func (n *topicNumbers) add(o topicNumbers) {
 	n.delays += o.delays
 }
 
-func topicNow(t *engine.TopicStats) topicNumbers {
+func topicNow(t *node.TopicStats) topicNumbers {
 	return topicNumbers{t.Depth, t.LedBytes, t.Producers, t.MaxProducers, t.Paused, t.OverQuota, t.DelaysRefused}
 }
 
 // topicCounts returns the counters of a topic: messages, bytes.
-func topicCounts(t *engine.TopicStats) counts { return counts{t.MessageCount, t.MessageBytes} }
+func topicCounts(t *node.TopicStats) counts { return counts{t.MessageCount, t.MessageBytes} }
 
 // channelNumbers are the present numbers of a channel, or the sums over several; of paused, skipping and oldest the
 // greatest.
@@ -138,7 +138,7 @@ func (n *channelNumbers) add(o *channelNumbers) {
 }
 
 // channelNow returns the numbers of a channel at now, by the engine's clock.
-func channelNow(c *engine.ChannelStats, now time.Time) *channelNumbers {
+func channelNow(c *node.ChannelStats, now time.Time) *channelNumbers {
 	n := &channelNumbers{
 		depth: c.Depth, inFlight: int64(c.InFlightCount), deferred: int64(c.DeferredCount),
 		consumers: int64(len(c.Consumers)), paused: c.Paused, skipping: c.Skipping, starved: c.Starved,

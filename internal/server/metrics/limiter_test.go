@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // Whole families are reduced to sums, those of channels first, and this is never taken back.
@@ -77,9 +77,9 @@ func TestSums(t *testing.T) {
 func someObjects(topics, channels int) *objects {
 	o := &objects{}
 	for i := range topics {
-		t := engine.TopicStats{Name: fmt.Sprintf("topic-%06d", i), Led: 1, Depth: 1, MessageCount: 10}
+		t := node.TopicStats{Name: fmt.Sprintf("topic-%06d", i), Led: 1, Depth: 1, MessageCount: 10}
 		for j := range channels {
-			t.Channels = append(t.Channels, engine.ChannelStats{Name: fmt.Sprintf("channel-%d", j), Depth: 2, FinishCount: 3})
+			t.Channels = append(t.Channels, node.ChannelStats{Name: fmt.Sprintf("channel-%d", j), Depth: 2, FinishCount: 3})
 		}
 		o.topics = append(o.topics, t)
 	}

@@ -6,15 +6,15 @@ import (
 	"sync"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // objects is what one round read of the topics and channels of this node.
 type objects struct {
-	at        time.Time           // when the round began
-	now       time.Time           // the same by the engine's clock, by which messages have their times
-	topics    []engine.TopicStats // all topics of this node, by name
-	freeBytes int64               // see penstock_disk_free_bytes
+	at        time.Time         // when the round began
+	now       time.Time         // the same by the engine's clock, by which messages have their times
+	topics    []node.TopicStats // all topics of this node, by name
+	freeBytes int64             // see penstock_disk_free_bytes
 	freeErr   error
 
 	freeInodes   int64 // see penstock_disk_free_inodes
@@ -22,7 +22,7 @@ type objects struct {
 }
 
 // eachTopic visits the topics of which this node leads a partition.
-func (o *objects) eachTopic(visit func(*engine.TopicStats)) {
+func (o *objects) eachTopic(visit func(*node.TopicStats)) {
 	for i := range o.topics {
 		if o.topics[i].Led > 0 {
 			visit(&o.topics[i])
@@ -31,8 +31,8 @@ func (o *objects) eachTopic(visit func(*engine.TopicStats)) {
 }
 
 // eachChannel visits the channels of these topics.
-func (o *objects) eachChannel(visit func(topic string, c *engine.ChannelStats)) {
-	o.eachTopic(func(t *engine.TopicStats) {
+func (o *objects) eachChannel(visit func(topic string, c *node.ChannelStats)) {
+	o.eachTopic(func(t *node.TopicStats) {
 		for i := range t.Channels {
 			visit(t.Name, &t.Channels[i])
 		}
@@ -41,7 +41,7 @@ func (o *objects) eachChannel(visit func(topic string, c *engine.ChannelStats)) 
 
 // exists says whether this node knows the topic, whoever leads it.
 func (o *objects) exists(topic string) bool {
-	_, ok := slices.BinarySearchFunc(o.topics, topic, func(t engine.TopicStats, name string) int {
+	_, ok := slices.BinarySearchFunc(o.topics, topic, func(t node.TopicStats, name string) int {
 		return cmp.Compare(t.Name, name)
 	})
 	return ok

@@ -8,12 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // A scrape of a node with 1000 topics of three channels.
 func BenchmarkScrape(b *testing.B) {
-	e, err := engine.Open(b.Context(), engine.Options{
+	e, err := node.Open(b.Context(), node.Options{
 		DataPath: b.TempDir(), IO: "pwrite", Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {

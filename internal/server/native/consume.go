@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"penstock/engine"
 	"penstock/internal/clip"
+	"penstock/internal/node"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
@@ -54,8 +54,8 @@ type subscription struct {
 	unanswered int // Syncs that the engine carries out
 
 	// Only run uses these.
-	topic    *engine.Topic
-	consumer *engine.Consumer
+	topic    *node.Topic
+	consumer *node.Consumer
 	packer   *packer
 	spare    []order // empty; exchanged for orders
 	refusals []wire.Refusal
@@ -84,7 +84,7 @@ func (u *subscription) stop() { u.wish(func(w *wishes) { w.stop = true }) }
 
 // openSubscription registers the subscription that a Subscribe asks for. It returns the limit if there are too many,
 // and an error if the request already names one.
-func (s *session) openSubscription(request uint64, m *wire.Subscribe) (*engine.LimitError, error) {
+func (s *session) openSubscription(request uint64, m *wire.Subscribe) (*node.LimitError, error) {
 	u := &subscription{s: s, request: request, ask: m, wake: make(chan struct{}, 1)}
 	u.packer = newPacker(u)
 	u.packer.allow(m.Bytes)
@@ -227,7 +227,7 @@ func (u *subscription) answers() bool {
 }
 
 // refuseOrder answers an order that there is no room for.
-func (s *session) refuseOrder(u *subscription, o *order, over *engine.LimitError) error {
+func (s *session) refuseOrder(u *subscription, o *order, over *node.LimitError) error {
 	var r wire.Refused
 	add := func(h wire.Handle) {
 		r.Messages = append(r.Messages, wire.Refusal{Handle: h, Kind: uint16(o.typ), Status: netproto.StatusFull})
@@ -359,7 +359,7 @@ func (u *subscription) carryOut(o *order) {
 		_ = u.requeues.Decode(o.payload) // it was checked
 		for _, m := range u.requeues.Messages {
 			delay := time.Duration(m.DelayMs) * time.Millisecond
-			u.judge(o.typ, m.Handle, u.consumer.RequeueDelivery(engine.ID(m.ID), m.Number, delay))
+			u.judge(o.typ, m.Handle, u.consumer.RequeueDelivery(node.ID(m.ID), m.Number, delay))
 		}
 	case wire.TypeSync:
 		request, bytes := o.request, o.bytes
@@ -376,10 +376,10 @@ func (u *subscription) carryOut(o *order) {
 }
 
 // each does something with each delivery of a Finish or Touch.
-func (u *subscription) each(o *order, do func(id engine.ID, number uint64) error) {
+func (u *subscription) each(o *order, do func(id node.ID, number uint64) error) {
 	_ = u.handles.Decode(o.payload) // it was checked
 	for _, h := range u.handles.Deliveries {
-		u.judge(o.typ, h, do(engine.ID(h.ID), h.Number))
+		u.judge(o.typ, h, do(node.ID(h.ID), h.Number))
 	}
 }
 
@@ -390,7 +390,7 @@ func (u *subscription) judge(typ netproto.Type, h wire.Handle, err error) {
 	}
 	status := netproto.StatusFull
 	switch {
-	case errors.Is(err, engine.ErrNotInFlight), errors.Is(err, engine.ErrNotOwner):
+	case errors.Is(err, node.ErrNotInFlight), errors.Is(err, node.ErrNotOwner):
 		status = netproto.StatusRejected
 	case typ == wire.TypeFinishThrough: // not even the deliveries before it are finished
 		status = netproto.StatusNotLeader
@@ -453,7 +453,7 @@ func (u *subscription) sayEnd(err error) {
 	_ = u.s.post(&f)
 }
 
-// Consumer describes a native client in the statistics of a channel (engine.ConsumerStats.Label).
+// Consumer describes a native client in the statistics of a channel (node.ConsumerStats.Label).
 type Consumer struct {
 	Client  string // name and version of its program, as it says
 	Address string // from which it is connected

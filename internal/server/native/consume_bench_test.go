@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
@@ -71,7 +71,7 @@ func benchmarkConsume(b *testing.B, most uint32) {
 	if _, err := topic.Channel(b.Context(), "c"); err != nil {
 		b.Fatal(err)
 	}
-	ms := make([]engine.Outgoing, 1000)
+	ms := make([]node.Outgoing, 1000)
 	for i := range ms {
 		ms[i].Body = bytes.Repeat([]byte("x"), 100)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 	"penstock/segment/aio/faultaio"
@@ -325,10 +325,10 @@ func TestConsumeWithATokenThatIsAskedForAgain(t *testing.T) {
 func TestConsumeFromANodeThatStops(t *testing.T) {
 	entered, release := make(chan struct{}, 1), make(chan struct{})
 	w := open(t, func(o *Options) {
-		o.Topic = func(context.Context, string, string) (*engine.Topic, bool, error) {
+		o.Topic = func(context.Context, string, string) (*node.Topic, bool, error) {
 			entered <- struct{}{}
 			<-release
-			return nil, false, engine.ErrOverloaded
+			return nil, false, node.ErrOverloaded
 		}
 	})
 	topic, _ := stock(t, w, 3)
@@ -392,7 +392,7 @@ func TestConsumerIsShown(t *testing.T) {
 	c := w.dial()
 	c.login("")
 	c.subscribe(topic, "c", func(m *wire.Subscribe) { m.SampleRate = 50 })
-	var cons []engine.ConsumerStats
+	var cons []node.ConsumerStats
 	eventually(t, "the consumer is ready", func() bool {
 		cons = channelStats(t, w, "c").Consumers
 		return len(cons) == 1 && cons[0].ReadyCount == 1000

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
@@ -28,7 +28,7 @@ type consuming struct {
 }
 
 // subscribe subscribes to a channel, with room for much, and awaits the answer. edit changes the request.
-func (c *client) subscribe(topic *engine.Topic, channel string, edit func(*wire.Subscribe)) *consuming {
+func (c *client) subscribe(topic *node.Topic, channel string, edit func(*wire.Subscribe)) *consuming {
 	c.t.Helper()
 	k := &consuming{client: c, request: c.sendSubscribe(topic, channel, edit)}
 	f := c.answer()
@@ -41,7 +41,7 @@ func (c *client) subscribe(topic *engine.Topic, channel string, edit func(*wire.
 	return k
 }
 
-func (c *client) sendSubscribe(topic *engine.Topic, channel string, edit func(*wire.Subscribe)) uint64 {
+func (c *client) sendSubscribe(topic *node.Topic, channel string, edit func(*wire.Subscribe)) uint64 {
 	c.t.Helper()
 	m := &wire.Subscribe{
 		Channel: channel, From: wire.FromDefault, Partition: wire.NoPartition, Messages: 1000, Bytes: 1 << 30, Create: true,
@@ -189,7 +189,7 @@ func (k *consuming) through(d came) {
 	k.order(wire.TypeFinishThrough, &wire.FinishThrough{Number: d.number, ID: d.ID})
 }
 
-func channelStats(t testing.TB, w *world, channel string) engine.ChannelStats {
+func channelStats(t testing.TB, w *world, channel string) node.ChannelStats {
 	t.Helper()
 	for _, ts := range w.e.Stats("orders", channel) {
 		for _, c := range ts.Channels {
@@ -260,8 +260,8 @@ func TestConsume(t *testing.T) {
 	k.ended(netproto.StatusOK)
 	k = c.subscribe(topic, "c", nil)
 	k.expectNothing()
-	if _, err := topic.PublishMessage(t.Context(), engine.Outgoing{
-		Body: []byte("headers"), Headers: []engine.Header{{Key: []byte("k"), Value: []byte("v")}, {Key: []byte("e")}},
+	if _, err := topic.PublishMessage(t.Context(), node.Outgoing{
+		Body: []byte("headers"), Headers: []node.Header{{Key: []byte("k"), Value: []byte("v")}, {Key: []byte("e")}},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -466,9 +466,9 @@ func TestConsumeAsTheChannelSays(t *testing.T) {
 	topic, _ := stock(t, w, 0)
 	publish := func(body string, headers ...string) {
 		t.Helper()
-		m := engine.Outgoing{Body: []byte(body)}
+		m := node.Outgoing{Body: []byte(body)}
 		for i := 0; i < len(headers); i += 2 {
-			m.Headers = append(m.Headers, engine.Header{Key: []byte(headers[i]), Value: []byte(headers[i+1])})
+			m.Headers = append(m.Headers, node.Header{Key: []byte(headers[i]), Value: []byte(headers[i+1])})
 		}
 		if _, err := topic.PublishMessage(t.Context(), m); err != nil {
 			t.Fatal(err)
@@ -478,9 +478,9 @@ func TestConsumeAsTheChannelSays(t *testing.T) {
 		c := w.dial()
 		eu := c.subscribe(topic, "tags", func(m *wire.Subscribe) { m.Tag = "eu" })
 		rest := w.dial().subscribe(topic, "tags", nil)
-		publish("one", engine.TagHeader, "eu")
+		publish("one", node.TagHeader, "eu")
 		publish("two")
-		publish("three", engine.TagHeader, "us")
+		publish("three", node.TagHeader, "us")
 		eu.expect("one")
 		rest.expect("two", "three")
 	})
@@ -498,12 +498,12 @@ func TestConsumeAsTheChannelSays(t *testing.T) {
 			t.Errorf("%d of 200 messages in a sample of 30 percent", n)
 		}
 	})
-	for _, order := range []engine.Order{engine.OrderPartition, engine.OrderKey} {
+	for _, order := range []node.Order{node.OrderPartition, node.OrderKey} {
 		t.Run(fmt.Sprint("order ", order), func(t *testing.T) {
 			name := fmt.Sprint("ordered_", order)
 			k := w.dial().subscribe(topic, name, nil)
 			ch, _ := topic.LookupChannel(name)
-			if _, err := ch.Configure(t.Context(), engine.ChannelSettings{Order: order}); err != nil {
+			if _, err := ch.Configure(t.Context(), node.ChannelSettings{Order: order}); err != nil {
 				t.Fatal(err)
 			}
 			for i := range 5 {
@@ -519,8 +519,8 @@ func TestConsumeAsTheChannelSays(t *testing.T) {
 	t.Run("filter", func(t *testing.T) {
 		k := w.dial().subscribe(topic, "filtered", nil)
 		ch, _ := topic.LookupChannel("filtered")
-		if _, err := ch.Configure(t.Context(), engine.ChannelSettings{
-			Filter: engine.Filter{Rules: []engine.Rule{{Header: "kind", Pattern: "a"}}},
+		if _, err := ch.Configure(t.Context(), node.ChannelSettings{
+			Filter: node.Filter{Rules: []node.Rule{{Header: "kind", Pattern: "a"}}},
 		}); err != nil {
 			t.Fatal(err)
 		}

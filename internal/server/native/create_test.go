@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
@@ -19,7 +19,7 @@ func createWorld(t *testing.T, first string) (w *world, entered chan string, rel
 	answered := make(chan struct{})
 	release = sync.OnceFunc(func() { close(answered) })
 	w = open(t, func(o *Options) {
-		o.Topic = func(ctx context.Context, _, name string) (*engine.Topic, bool, error) {
+		o.Topic = func(ctx context.Context, _, name string) (*node.Topic, bool, error) {
 			if name != first {
 				entered <- name
 				<-answered

@@ -40,7 +40,7 @@
 //
 // # Readers
 //
-// A Read opens a reader, which has a goroutine of its own (reading.run) and no state but its place: an engine.Reader.
+// A Read opens a reader, which has a goroutine of its own (reading.run) and no state but its place: an node.Reader.
 // It sends while the client's credit lasts (credit), and while there is room for output. What was read lies in memory
 // that the commit log uses, too; so only Options.MaxPinnedBytes of it wait for connections, and the rest is copied. A
 // reader that finds no room lets go of what it has read, and reads it again when there is room.

@@ -12,7 +12,7 @@ import (
 	"github.com/klauspost/compress/s2"
 
 	"penstock/batch"
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
@@ -70,7 +70,7 @@ func TestInflationIsShared(t *testing.T) {
 		flooders = 32
 		bound    = 16 << 20
 	)
-	w := serveEngine(t, engine.Options{
+	w := serveEngine(t, node.Options{
 		DataPath: t.TempDir(), Logger: quiet, MaxInflatedBytes: 4 * bound, AdmitTimeout: patience,
 	}, nil)
 	c := w.dial()

@@ -7,14 +7,14 @@ import (
 	"testing"
 
 	"penstock/batch"
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
 
 // Whatever is refused because of a limit is told the value, the limit and the setting, or that there is none.
 func TestRefusalsNameTheLimit(t *testing.T) {
-	w := serveEngine(t, engine.Options{
+	w := serveEngine(t, node.Options{
 		DataPath: t.TempDir(), Logger: quiet, MaxMessageBytes: 1000, MaxBatchBytes: 3000, MaxHeaderBytes: 500,
 		MaxChannels: 2,
 	}, func(o *Options) {
@@ -70,14 +70,14 @@ func TestRefusalsNameTheLimit(t *testing.T) {
 			"header's name in bytes is 257, and at most 256 is allowed, which no setting changes",
 		},
 		{
-			whole(record(1, slices.Repeat([]batch.KV{{Key: text(1)}}, engine.MaxHeaderCount+1)...)), netproto.StatusRejected,
+			whole(record(1, slices.Repeat([]batch.KV{{Key: text(1)}}, node.MaxHeaderCount+1)...)), netproto.StatusRejected,
 			"headers of a message is 249, and at most 248 is allowed, which no setting changes",
 		},
 	} {
 		says(c.refusal(c.publish(topic.ID(), 0, x.sealed), wire.TypeProduced, x.status), x.want)
 	}
 
-	if _, err := topic.Configure(t.Context(), engine.TopicSettings{QuotaCount: 1}); err != nil {
+	if _, err := topic.Configure(t.Context(), node.TopicSettings{QuotaCount: 1}); err != nil {
 		t.Fatal(err)
 	}
 	says(c.refusal(c.publish(topic.ID(), 0, whole(record(1), record(1))), wire.TypeProduced, netproto.StatusFull),

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
@@ -14,11 +14,11 @@ import (
 type login struct {
 	who    *auth.Principal
 	secret string // needed to ask again; never logged
-	owner  string // of the producers that it opens: see engine.ProducerOwner
+	owner  string // of the producers that it opens: see node.ProducerOwner
 }
 
 func newLogin(who *auth.Principal, secret string) *login {
-	return &login{who, secret, engine.ProducerOwner(who.Name())}
+	return &login{who, secret, node.ProducerOwner(who.Name())}
 }
 
 // owner is that of the producers of this client; "": it has to prove nothing.
@@ -30,7 +30,7 @@ func (s *session) owner() string {
 }
 
 // sender is who sends the batches of this client.
-func (s *session) sender() engine.Sender { return engine.Sender{Owner: s.owner(), Payer: s.pays()} }
+func (s *session) sender() node.Sender { return node.Sender{Owner: s.owner(), Payer: s.pays()} }
 
 // pays is who pays for what the client makes the node hold: the first token that it has shown, or its address if it has
 // to show none. It does not change while the client has anything but an Auth in the node.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
@@ -17,9 +17,9 @@ import (
 // in which all nodes stand with the addresses that they registered. snap is nil on a single node, which leads all.
 type place struct {
 	snap *meta.Snapshot
-	self meta.Node                               // on a single node it has only a name
-	find func(name string) (*engine.Topic, bool) // on a single node
-	now  uint64                                  // on a single node: ns since 1970
+	self meta.Node                             // on a single node it has only a name
+	find func(name string) (*node.Topic, bool) // on a single node
+	now  uint64                                // on a single node: ns since 1970
 }
 
 func (s *Server) place() place {

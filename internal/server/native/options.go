@@ -7,8 +7,8 @@ import (
 	"net"
 	"time"
 
-	"penstock/engine"
 	"penstock/internal/netio"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/shares"
 )
@@ -24,7 +24,7 @@ type Options struct {
 
 	// Topic returns the topic of that name, and creates it if the node may; created says that it did. It then counts for
 	// the token: see auth.Principal.Maker. Default: what Engine.TopicAs does, and created is false.
-	Topic func(ctx context.Context, token, name string) (t *engine.Topic, created bool, err error)
+	Topic func(ctx context.Context, token, name string) (t *node.Topic, created bool, err error)
 	// Stored is told how long a batch took from its arrival until it was answered OK, of one in 16 by chance. Any
 	// goroutine of the engine may call it, which may hold locks: it must not block. nil: nobody is told.
 	Stored func(took time.Duration)
@@ -108,12 +108,12 @@ func orDefault[T comparable](p *T, v T) {
 	}
 }
 
-func (o *Options) setDefaults(e *engine.Engine) error {
+func (o *Options) setDefaults(e *node.Engine) error {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
 	if o.Topic == nil {
-		o.Topic = func(ctx context.Context, token, name string) (*engine.Topic, bool, error) {
+		o.Topic = func(ctx context.Context, token, name string) (*node.Topic, bool, error) {
 			t, err := e.TopicAs(ctx, token, name)
 			return t, false, err
 		}

@@ -90,7 +90,7 @@ type parcel struct {
 	output  *output
 	bytes   int
 	pinned  *atomic.Int64 // Server.pinned
-	release func()        // engine.Stored.Release; nil: what is sent is a copy
+	release func()        // node.Stored.Release; nil: what is sent is a copy
 }
 
 // unpin gives back the memory of the engine.

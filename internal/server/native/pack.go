@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
@@ -88,8 +88,8 @@ func (k *packer) begin(room int) {
 	k.open = p
 }
 
-// Deliver implements engine.Sink.
-func (k *packer) Deliver(d *engine.Delivery) bool {
+// Deliver implements node.Sink.
+func (k *packer) Deliver(d *node.Delivery) bool {
 	k.mu.Lock()
 	// Field by field, because a composite would be made elsewhere and copied, for each message.
 	w := &k.delivery
@@ -100,8 +100,8 @@ func (k *packer) Deliver(d *engine.Delivery) bool {
 	return room
 }
 
-// DeliverRun implements engine.RunSink.
-func (k *packer) DeliverRun(r *engine.Run) (count int, room bool) {
+// DeliverRun implements node.RunSink.
+func (k *packer) DeliverRun(r *node.Run) (count int, room bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.ended {
@@ -163,7 +163,7 @@ func (k *packer) seal() {
 	k.sealed = append(k.sealed, p)
 }
 
-// Flush implements engine.Sink.
+// Flush implements node.Sink.
 func (k *packer) Flush() {
 	k.sending.Lock()
 	defer k.sending.Unlock()
@@ -209,13 +209,13 @@ func (k *packer) send(p *pack) {
 		k.u.s.conn.Abort(errUnread)
 	case errors.Is(err, netproto.ErrTooBig):
 		k.mu.Lock()
-		k.broken = engine.ErrMessageTooBig
+		k.broken = node.ErrMessageTooBig
 		k.mu.Unlock()
 		k.u.rouse()
 	}
 }
 
-// Closed implements engine.Sink.
+// Closed implements node.Sink.
 func (k *packer) Closed(err error) {
 	k.u.wish(func(w *wishes) { w.closed = err })
 }

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
@@ -32,10 +32,10 @@ func (s *session) serveOpenProducer(t task, m *wire.OpenProducer) {
 		s.done(&t)
 		return
 	}
-	name := engine.OwnedName(s.owner(), m.Name)
+	name := node.OwnedName(s.owner(), m.Name)
 	s.srv.workers.Go(func() {
 		defer s.done(&t)
-		var p engine.Producer
+		var p node.Producer
 		var err error
 		if at := int(min(m.Partition, math.MaxInt32)); m.Tenure != 0 {
 			p, err = topic.HoldProducer(s.ctx, at, name, m.Tenure)
@@ -56,10 +56,10 @@ func (s *session) serveOpenProducer(t task, m *wire.OpenProducer) {
 type produce struct {
 	s       *session
 	task    task
-	topic   *engine.Topic
+	topic   *node.Topic
 	alone   bool // see serveProduce
 	payload [16]byte
-	done    func(engine.Produced)
+	done    func(node.Produced)
 }
 
 var produces = sync.Pool{New: func() any { return new(produce) }}
@@ -118,12 +118,12 @@ func (s *session) serveProduce(t *task, alone bool) {
 		if statusOf(err) == netproto.StatusInternal { // it is not a batch as it must be; nothing was stored
 			err = fmt.Errorf("%w: %w", errBatch, err)
 		}
-		p.stored(engine.Produced{Err: err})
+		p.stored(node.Produced{Err: err})
 	}
 }
 
 // stored answers a batch. It runs on any goroutine of the engine, which may hold locks, and does not wait.
-func (p *produce) stored(a engine.Produced) {
+func (p *produce) stored(a node.Produced) {
 	s, t := p.s, &p.task
 	if a.Err != nil {
 		s.failed(wire.TypeProduce, t.request, p.topic, t.produce.Partition, a.Err)

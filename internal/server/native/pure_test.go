@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 	"penstock/replicate"
@@ -112,16 +112,16 @@ func TestLoad(t *testing.T) {
 func TestStatusOf(t *testing.T) {
 	for err, want := range map[error]netproto.Status{
 		nil:                          netproto.StatusOK,
-		engine.ErrNoLeader:           netproto.StatusNotLeader,
-		engine.ErrQuota:              netproto.StatusFull,
-		engine.ErrFenced:             netproto.StatusOldEpoch,
-		engine.ErrSequence:           netproto.StatusGap,
-		engine.ErrUnknownProducer:    netproto.StatusDiverged,
-		engine.ErrNoQuorum:           netproto.StatusOverloaded,
-		engine.ErrUnknown:            netproto.StatusUnknown,
-		engine.ErrClosed:             netproto.StatusUnknown, // it may have been stored
-		engine.ErrBatchTooBig:        netproto.StatusTooBig,
-		engine.ErrTopicName:          netproto.StatusRejected,
+		node.ErrNoLeader:             netproto.StatusNotLeader,
+		node.ErrQuota:                netproto.StatusFull,
+		node.ErrFenced:               netproto.StatusOldEpoch,
+		node.ErrSequence:             netproto.StatusGap,
+		node.ErrUnknownProducer:      netproto.StatusDiverged,
+		node.ErrNoQuorum:             netproto.StatusOverloaded,
+		node.ErrUnknown:              netproto.StatusUnknown,
+		node.ErrClosed:               netproto.StatusUnknown, // it may have been stored
+		node.ErrBatchTooBig:          netproto.StatusTooBig,
+		node.ErrTopicName:            netproto.StatusRejected,
 		errors.New("something else"): netproto.StatusInternal,
 	} {
 		wrapped := err

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
@@ -71,7 +71,7 @@ func (r *reading) spend(n int) {
 
 // openReader registers the reader that a Read asks for. It returns the limit if there are too many, and an error if
 // the request already names one.
-func (s *session) openReader(request uint64, m *wire.Read) (*engine.LimitError, error) {
+func (s *session) openReader(request uint64, m *wire.Read) (*node.LimitError, error) {
 	r := &reading{s: s, request: request, ask: m, more: make(chan struct{}, 1)}
 	r.credit.give(m.Credit)
 	r.ctx, r.cancel = context.WithCancel(s.ctx)
@@ -118,8 +118,8 @@ func (s *session) serveRead(request uint64, m *wire.Read) {
 }
 
 // endReader tells the client why the leader has closed its reader.
-func (s *session) endReader(r *reading, topic *engine.Topic, err error) {
-	trimmed := new(engine.TrimmedError)
+func (s *session) endReader(r *reading, topic *node.Topic, err error) {
+	trimmed := new(node.TrimmedError)
 	if errors.As(err, &trimmed) {
 		out := wire.Outcome{Text: err.Error(), First: uint64(trimmed.First)}
 		_ = s.outcome(wire.TypeRead, r.request, netproto.StatusGap, &out)
@@ -129,26 +129,26 @@ func (s *session) endReader(r *reading, topic *engine.Topic, err error) {
 }
 
 // start is the place where the client wants to begin.
-func start(m *wire.Read) engine.Start {
+func start(m *wire.Read) node.Start {
 	switch m.From {
 	case wire.FromID:
-		return engine.Start{Kind: engine.StartAtID, ID: engine.ID(m.Value)}
+		return node.Start{Kind: node.StartAtID, ID: node.ID(m.Value)}
 	case wire.FromTime:
-		return engine.Start{Kind: engine.StartAtTime, Time: time.Unix(0, m.Value)}
+		return node.Start{Kind: node.StartAtTime, Time: time.Unix(0, m.Value)}
 	case wire.FromNewest:
-		return engine.Start{Kind: engine.StartNewest}
+		return node.Start{Kind: node.StartNewest}
 	}
-	return engine.Start{Kind: engine.StartOldest}
+	return node.Start{Kind: node.StartOldest}
 }
 
 // errRevoked ends a reader whose client may not read the topic any more.
 var errRevoked = errors.New("the token does not allow to read the topic any more")
 
 // run reads and sends until the reader ends, and returns why.
-func (r *reading) run(topic *engine.Topic) error {
+func (r *reading) run(topic *node.Topic) error {
 	r.s.srv.meter.count(wire.TypeRead, netproto.StatusOK)
 	from := start(r.ask)
-	var reader *engine.Reader
+	var reader *node.Reader
 	defer func() {
 		if reader != nil {
 			reader.Close()
@@ -180,7 +180,7 @@ func (r *reading) run(topic *engine.Topic) error {
 		}
 		if n := len(got.Batches); !r.room(n) {
 			// What was read pins memory of the node, so it must not wait for this client: it is read again later.
-			from = engine.Start{Kind: engine.StartAtID, ID: got.Next}
+			from = node.Start{Kind: node.StartAtID, ID: got.Next}
 			got.Release()
 			reader.Close()
 			reader = nil
@@ -206,7 +206,7 @@ func (r *reading) room(n int) bool {
 }
 
 // sayEmpty tells the client that there is nothing to read yet, which it could not know otherwise.
-func (r *reading) sayEmpty(reader *engine.Reader) error {
+func (r *reading) sayEmpty(reader *node.Reader) error {
 	next, newest := reader.Place()
 	if newest > next {
 		return nil
@@ -222,7 +222,7 @@ func (r *reading) sayEmpty(reader *engine.Reader) error {
 }
 
 // send sends what was read. Its room was taken.
-func (r *reading) send(got *engine.Stored) error {
+func (r *reading) send(got *node.Stored) error {
 	n, srv := len(got.Batches), r.s.srv
 	p := &parcel{output: &r.s.output, bytes: n, pinned: &srv.pinned, release: got.Release}
 	body := got.Batches
@@ -243,7 +243,7 @@ func (r *reading) send(got *engine.Stored) error {
 		r.spend(n)
 		return nil
 	case errors.Is(err, netproto.ErrTooBig):
-		return engine.ErrBatchTooBig
+		return node.ErrBatchTooBig
 	}
 	return context.Canceled // the connection has ended, or the client has ended the reader
 }
@@ -263,7 +263,7 @@ func (r *reading) awaitCredit() (int, error) {
 }
 
 // mayRead says whether the client may still read the topic.
-func (r *reading) mayRead(topic *engine.Topic) error {
+func (r *reading) mayRead(topic *node.Topic) error {
 	who, err := r.s.principal()
 	if err != nil || !auth.May(who, auth.Subscribe, whole(auth.Subscribe, topic.Name())) {
 		return errRevoked

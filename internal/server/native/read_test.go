@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/batch"
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
@@ -112,7 +112,7 @@ func (r *reader) expect(want ...string) {
 }
 
 // stock makes a topic with a channel, so that its messages stay, and n messages "N".
-func stock(t testing.TB, w *world, n int) (*engine.Topic, []engine.ID) {
+func stock(t testing.TB, w *world, n int) (*node.Topic, []node.ID) {
 	t.Helper()
 	topic, err := w.e.CreateTopic(t.Context(), "orders", 1)
 	if err == nil {
@@ -121,7 +121,7 @@ func stock(t testing.TB, w *world, n int) (*engine.Topic, []engine.ID) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ids []engine.ID
+	var ids []node.ID
 	for i := range n {
 		id, err := topic.Publish(t.Context(), fmt.Append(nil, i))
 		if err != nil {

@@ -14,8 +14,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine"
 	"penstock/internal/descriptors"
+	"penstock/internal/node"
 	"penstock/internal/shares"
 	"penstock/internal/strangers"
 	"penstock/netproto"
@@ -44,7 +44,7 @@ const (
 // It has the goroutines of netproto.Serve, one per session, the herald and tend, and those of what sessions open. mu is
 // a leaf: its holders call nothing.
 type Server struct {
-	engine *engine.Engine
+	engine *node.Engine
 	opts   Options
 	hello  netproto.Hello
 	meter  meter
@@ -74,7 +74,7 @@ type Server struct {
 
 // Listen makes a Server, which owns Options.Listener from then on. Clients are served once Serve runs. The caller must
 // call Shutdown even if it never calls Serve. If Listen returns an error, the listener is still the caller's.
-func Listen(e *engine.Engine, o Options) (*Server, error) {
+func Listen(e *node.Engine, o Options) (*Server, error) {
 	if err := o.setDefaults(e); err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func budget(of *shares.Resource, all int64, connection int) *shares.Budget {
 }
 
 // helloOf is what the node says about itself. A single node is a cluster of its own.
-func helloOf(e *engine.Engine) (netproto.Hello, error) {
+func helloOf(e *node.Engine) (netproto.Hello, error) {
 	info, self := e.Info(), e.Node()
 	store, err := uuid.Parse(info.StoreID)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 	"penstock/segment/aio/faultaio"
@@ -56,8 +56,8 @@ func TestMetadataIsPushed(t *testing.T) {
 // A node that does not create topics by itself does not do so for native clients either.
 func TestMetadataCreatesAsTheNodeDoes(t *testing.T) {
 	w := open(t, func(o *Options) {
-		o.Topic = func(context.Context, string, string) (*engine.Topic, bool, error) {
-			return nil, false, engine.ErrTooManyTopics
+		o.Topic = func(context.Context, string, string) (*node.Topic, bool, error) {
+			return nil, false, node.ErrTooManyTopics
 		}
 	})
 	if m := w.dial().ask(true, "orders"); m.Topics[0].Status != netproto.StatusFull {
@@ -247,9 +247,9 @@ func TestFullInbox(t *testing.T) {
 	release := make(chan struct{})
 	w := open(t, func(o *Options) {
 		o.MaxConnInFlightCount = 4
-		o.Topic = func(ctx context.Context, _, name string) (*engine.Topic, bool, error) {
+		o.Topic = func(ctx context.Context, _, name string) (*node.Topic, bool, error) {
 			<-release
-			return nil, false, engine.ErrOverloaded
+			return nil, false, node.ErrOverloaded
 		}
 	})
 	c := w.dial()
@@ -313,10 +313,10 @@ func TestClientThatNeverReads(t *testing.T) {
 func TestShutdown(t *testing.T) {
 	entered, release := make(chan struct{}, 1), make(chan struct{})
 	w := open(t, func(o *Options) {
-		o.Topic = func(context.Context, string, string) (*engine.Topic, bool, error) {
+		o.Topic = func(context.Context, string, string) (*node.Topic, bool, error) {
 			entered <- struct{}{}
 			<-release
-			return nil, false, engine.ErrOverloaded
+			return nil, false, node.ErrOverloaded
 		}
 	})
 	c := w.dial()
@@ -390,7 +390,7 @@ func TestShutdownWaitsForBatchesOfClientsThatLeft(t *testing.T) {
 func TestShutdownInAHurry(t *testing.T) {
 	release := make(chan struct{})
 	w := open(t, func(o *Options) {
-		o.Topic = func(ctx context.Context, _, _ string) (*engine.Topic, bool, error) {
+		o.Topic = func(ctx context.Context, _, _ string) (*node.Topic, bool, error) {
 			<-ctx.Done()
 			<-release
 			return nil, false, ctx.Err()

@@ -14,9 +14,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine"
 	"penstock/internal/clip"
 	"penstock/internal/netio"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/native/wire"
 	"penstock/internal/shares"
@@ -73,7 +73,7 @@ type session struct {
 	// produces has the names of the topics to which the client has published. mu guards it. produced is the topic of the
 	// last batch, which only whoever has the turn uses.
 	produces map[string]bool
-	produced *engine.Topic
+	produced *node.Topic
 	// opening is how many producers are being opened; at most maxOpeningCount
 	opening atomic.Int32
 
@@ -96,8 +96,8 @@ type session struct {
 	spare []task // work's; empty; exchanged for inbox
 	// See serving.
 	told    told
-	asked   uint64                      // lists of topics that the client has sent
-	known   map[uuid.UUID]*engine.Topic // topics that requests have named
+	asked   uint64                    // lists of topics that the client has sent
+	known   map[uuid.UUID]*node.Topic // topics that requests have named
 	granted granted
 }
 
@@ -105,7 +105,7 @@ func newSession(srv *Server, nc net.Conn) *session {
 	s := &session{
 		srv: srv, remote: nc.RemoteAddr().String(), address: strangers.Of(nc.RemoteAddr()).String(),
 		wake:  make(chan struct{}, 1),
-		began: time.Now(), known: map[uuid.UUID]*engine.Topic{}, produces: map[string]bool{},
+		began: time.Now(), known: map[uuid.UUID]*node.Topic{}, produces: map[string]bool{},
 		readings: newOpened[reading]("readers", srv.opts.MaxConnReaders, srv.readers, srv.opts.MaxReaders),
 		subscriptions: newOpened[subscription](
 			"subscriptions", srv.opts.MaxConnSubscriptions, srv.subscribed, srv.opts.MaxSubscriptions),
@@ -261,7 +261,7 @@ func (t *task) decode(f *netproto.Received) error {
 }
 
 // push appends a request to the inbox, or returns the limit that does not allow it.
-func (s *session) push(t task) *engine.LimitError {
+func (s *session) push(t task) *node.LimitError {
 	if over := s.reserve(t.payer(s), t.bytes); over != nil {
 		return over
 	}
@@ -273,10 +273,10 @@ func (s *session) push(t task) *engine.LimitError {
 }
 
 // reserve takes a request's part of the limits, or returns the one that does not allow it.
-func (s *session) reserve(who string, bytes int) *engine.LimitError {
+func (s *session) reserve(who string, bytes int) *node.LimitError {
 	o := &s.srv.opts
 	if err := s.srv.inFlight.TryTake(who, int64(bytes)); err != nil {
-		over := &engine.LimitError{
+		over := &node.LimitError{
 			What:  "with this one the size in bytes of the requests of all native connections that wait for an answer",
 			Value: s.srv.inFlight.Used() + int64(bytes), Most: o.MaxInFlightBytes,
 		}

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/netproto"
 )
 
@@ -15,27 +15,27 @@ var statuses = []struct {
 	status netproto.Status
 	errs   []error
 }{
-	{netproto.StatusOldEpoch, []error{engine.ErrFenced}},
-	{netproto.StatusGap, []error{engine.ErrSequence}},
-	{netproto.StatusDiverged, []error{engine.ErrUnknownProducer}},
-	{netproto.StatusUnproven, []error{errRevoked, engine.ErrProducerOwner}},
+	{netproto.StatusOldEpoch, []error{node.ErrFenced}},
+	{netproto.StatusGap, []error{node.ErrSequence}},
+	{netproto.StatusDiverged, []error{node.ErrUnknownProducer}},
+	{netproto.StatusUnproven, []error{errRevoked, node.ErrProducerOwner}},
 	// A partition that this node does not know may be known elsewhere, because the topic has just grown.
-	{netproto.StatusNotLeader, []error{engine.ErrNoLeader, engine.ErrMoved, engine.ErrDeleted, engine.ErrNoPartition}},
+	{netproto.StatusNotLeader, []error{node.ErrNoLeader, node.ErrMoved, node.ErrDeleted, node.ErrNoPartition}},
 	{netproto.StatusFull, []error{
-		engine.ErrOverloaded, engine.ErrDeadline, engine.ErrNoSpace, engine.ErrQuota, engine.ErrStateFull,
-		engine.ErrTooManyTopics, engine.ErrTooManyPartitions, engine.ErrFewInodes,
-		engine.ErrTooManyChans, engine.ErrTooManyClients,
+		node.ErrOverloaded, node.ErrDeadline, node.ErrNoSpace, node.ErrQuota, node.ErrStateFull,
+		node.ErrTooManyTopics, node.ErrTooManyPartitions, node.ErrFewInodes,
+		node.ErrTooManyChans, node.ErrTooManyClients,
 	}},
-	{netproto.StatusOverloaded, []error{engine.ErrNoQuorum, meta.ErrTooFewNodes, meta.ErrUnavailable}},
+	{netproto.StatusOverloaded, []error{node.ErrNoQuorum, meta.ErrTooFewNodes, meta.ErrUnavailable}},
 	{netproto.StatusClosed, []error{context.Canceled}},
-	{netproto.StatusTooBig, []error{engine.ErrMessageTooBig, engine.ErrBatchTooBig, engine.ErrHeaderBytes}},
+	{netproto.StatusTooBig, []error{node.ErrMessageTooBig, node.ErrBatchTooBig, node.ErrHeaderBytes}},
 	{netproto.StatusRejected, []error{
-		engine.ErrTopicName, engine.ErrNoTopic, engine.ErrAutoCreateOff, engine.ErrTopicOptions, engine.ErrEmptyMessage,
-		engine.ErrDeferTooLong, engine.ErrHeaders, engine.ErrStart, engine.ErrProducerName, engine.ErrProducerLevel,
-		engine.ErrProducerTenure, engine.ErrTooManyProducers, errBatch,
-		engine.ErrChannelName, engine.ErrNoChannel, engine.ErrSeek, engine.ErrFromLevel, engine.ErrOptions,
+		node.ErrTopicName, node.ErrNoTopic, node.ErrAutoCreateOff, node.ErrTopicOptions, node.ErrEmptyMessage,
+		node.ErrDeferTooLong, node.ErrHeaders, node.ErrStart, node.ErrProducerName, node.ErrProducerLevel,
+		node.ErrProducerTenure, node.ErrTooManyProducers, errBatch,
+		node.ErrChannelName, node.ErrNoChannel, node.ErrSeek, node.ErrFromLevel, node.ErrOptions,
 	}},
-	{netproto.StatusUnknown, []error{engine.ErrUnknown, engine.ErrDisk, engine.ErrDiskHung, engine.ErrClosed}},
+	{netproto.StatusUnknown, []error{node.ErrUnknown, node.ErrDisk, node.ErrDiskHung, node.ErrClosed}},
 }
 
 func statusOf(err error) netproto.Status {

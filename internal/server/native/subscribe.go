@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
@@ -64,7 +64,7 @@ func (u *subscription) begin() bool {
 func (u *subscription) attach() error {
 	m := u.ask
 	if m.Partition != wire.NoPartition && int64(m.Partition) >= int64(u.topic.Partitions()) {
-		return engine.ErrNoPartition
+		return node.ErrNoPartition
 	}
 	creates := u.creates()
 	c, err := u.channel()
@@ -74,7 +74,7 @@ func (u *subscription) attach() error {
 	if creates {
 		u.s.created("topic=" + u.topic.Name() + " channel=" + m.Channel)
 	}
-	o := engine.ConsumerOptions{
+	o := node.ConsumerOptions{
 		MsgTimeout: time.Duration(m.TimeoutMs) * time.Millisecond, SampleRate: int(m.SampleRate), Tag: m.Tag,
 		Label: u.label(),
 	}
@@ -98,27 +98,27 @@ func (u *subscription) creates() bool {
 	return u.topic.LacksChannel(ctx, u.ask.Channel)
 }
 
-func (u *subscription) channel() (*engine.Channel, error) {
+func (u *subscription) channel() (*node.Channel, error) {
 	m := u.ask
 	if _, ok := u.topic.LookupChannel(m.Channel); !ok && !m.Create {
-		return nil, engine.ErrNoChannel
+		return nil, node.ErrNoChannel
 	}
 	switch m.From {
 	case wire.FromID:
-		return u.topic.ChannelFrom(u.wanted, m.Channel, engine.SeekTo{Kind: engine.SeekID, ID: engine.ID(m.Value)})
+		return u.topic.ChannelFrom(u.wanted, m.Channel, node.SeekTo{Kind: node.SeekID, ID: node.ID(m.Value)})
 	case wire.FromTime:
-		return u.topic.ChannelFrom(u.wanted, m.Channel, engine.SeekTo{Kind: engine.SeekTime, Time: time.Unix(0, m.Value)})
+		return u.topic.ChannelFrom(u.wanted, m.Channel, node.SeekTo{Kind: node.SeekTime, Time: time.Unix(0, m.Value)})
 	case wire.FromOldest:
-		return u.topic.ChannelFrom(u.wanted, m.Channel, engine.SeekTo{Kind: engine.SeekBeginning})
+		return u.topic.ChannelFrom(u.wanted, m.Channel, node.SeekTo{Kind: node.SeekBeginning})
 	case wire.FromNewest:
-		return u.topic.ChannelFrom(u.wanted, m.Channel, engine.SeekTo{Kind: engine.SeekEnd})
+		return u.topic.ChannelFrom(u.wanted, m.Channel, node.SeekTo{Kind: node.SeekEnd})
 	}
 	return u.topic.Channel(u.wanted, m.Channel)
 }
 
 // useChannel returns the topic that a Subscribe names, if the client may subscribe to the channel. Otherwise it returns
 // why not.
-func (s *session) useChannel(id [16]byte, channel string) (*engine.Topic, netproto.Status, string) {
+func (s *session) useChannel(id [16]byte, channel string) (*node.Topic, netproto.Status, string) {
 	who, err := s.principal()
 	if err != nil {
 		return nil, netproto.StatusUnproven, "the token is no longer known"

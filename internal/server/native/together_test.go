@@ -6,14 +6,14 @@ import (
 	"sync"
 	"testing"
 
-	"penstock/engine"
 	"penstock/internal/netio"
+	"penstock/internal/node"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
 
 // flusher makes the Flusher of an engine. It is closed when all that the test begins afterwards has ended.
-func flusher(t testing.TB, e *engine.Engine, ring bool) *netio.Flusher {
+func flusher(t testing.TB, e *node.Engine, ring bool) *netio.Flusher {
 	t.Helper()
 	f, err := netio.NewFlusher(ring)
 	if err != nil {
@@ -92,7 +92,7 @@ func TestLoneAnswerLeavesAtOnce(t *testing.T) {
 			t.Fatal("no room")
 		}
 		p := &produce{s: s, task: task{request: 7, bytes: 1}, alone: o.alone}
-		p.stored(engine.Produced{First: 3, Lone: o.lone})
+		p.stored(node.Produced{First: 3, Lone: o.lone})
 		if left := s.conn.Stats().QueuedFrames; (left == 0) != o.atOnce {
 			t.Errorf("%+v: %d frames wait", o, left)
 		}

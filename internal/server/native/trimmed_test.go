@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
@@ -19,12 +19,12 @@ func TestReadOfWhatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	body := make([]byte, 512<<10)
-	var gone *engine.TrimmedError
+	var gone *node.TrimmedError
 	eventually(t, "what is beyond the limit is removed", func() bool {
 		if _, err := topic.Publish(t.Context(), body); err != nil {
 			t.Fatal(err)
 		}
-		_, err := topic.OpenReader(0, engine.Start{Kind: engine.StartAtID, ID: 5})
+		_, err := topic.OpenReader(0, node.Start{Kind: node.StartAtID, ID: 5})
 		return errors.As(err, &gone)
 	})
 	c := w.dial()

@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
@@ -22,7 +22,7 @@ type granted struct {
 }
 
 // topic returns the topic with that id, or nil. The caller has the turn (session.serving).
-func (s *session) topic(id uuid.UUID) *engine.Topic {
+func (s *session) topic(id uuid.UUID) *node.Topic {
 	if topic := s.known[id]; topic != nil {
 		return topic
 	}
@@ -46,7 +46,7 @@ func whole(action auth.Permission, topic string) auth.Resource {
 }
 
 // use returns the topic that a request names, if the client may do the action with it. Otherwise it returns why not.
-func (s *session) use(t netproto.Type, id uuid.UUID, action auth.Permission) (*engine.Topic, netproto.Status, string) {
+func (s *session) use(t netproto.Type, id uuid.UUID, action auth.Permission) (*node.Topic, netproto.Status, string) {
 	who, err := s.principal()
 	if err != nil {
 		return nil, netproto.StatusUnproven, "the token is no longer known"
@@ -67,15 +67,15 @@ func (s *session) use(t netproto.Type, id uuid.UUID, action auth.Permission) (*e
 }
 
 // failed answers a request that the engine refused. A client that has asked the wrong node is told which one leads.
-func (s *session) failed(to netproto.Type, request uint64, topic *engine.Topic, partition uint32, err error) {
+func (s *session) failed(to netproto.Type, request uint64, topic *node.Topic, partition uint32, err error) {
 	out := wire.Outcome{Text: err.Error()}
 	status := statusOf(err)
-	var fenced *engine.FencedError
+	var fenced *node.FencedError
 	switch {
 	case to != wire.TypeOpenProducer:
 	case errors.As(err, &fenced):
 		out.First = fenced.Tenure
-	case errors.Is(err, engine.ErrTooManyProducers):
+	case errors.Is(err, node.ErrTooManyProducers):
 		out.First = wire.TooManyProducers
 	}
 	if status == netproto.StatusNotLeader {

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/native/wire"
@@ -26,7 +26,7 @@ var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 // world is a Server on a real engine, and what its audit was told.
 type world struct {
 	t       testing.TB
-	e       *engine.Engine
+	e       *node.Engine
 	s       *Server
 	served  chan error
 	stopped bool
@@ -40,14 +40,14 @@ type world struct {
 // open opens an engine and serves it. edit changes the options; nil: none.
 func open(t testing.TB, edit func(*Options)) *world {
 	t.Helper()
-	return serveEngine(t, engine.Options{DataPath: t.TempDir(), Logger: quiet}, edit)
+	return serveEngine(t, node.Options{DataPath: t.TempDir(), Logger: quiet}, edit)
 }
 
 // openOnDisk is open for an engine on a simulated disk: see world.crash.
 func openOnDisk(t testing.TB, edit func(*Options)) *world {
 	t.Helper()
 	disk := faultaio.New(faultaio.Options{Seed: 1, Log: true})
-	w := serveEngine(t, engine.Options{Disk: disk, Logger: quiet}, edit)
+	w := serveEngine(t, node.Options{Disk: disk, Logger: quiet}, edit)
 	w.disk = disk
 	return w
 }
@@ -59,15 +59,15 @@ func (w *world) crash() *world {
 	w.stop()
 	_ = w.e.Close() // what it writes is lost
 	w.crashed = true
-	after := serveEngine(w.t, engine.Options{Disk: left, Logger: quiet}, nil)
+	after := serveEngine(w.t, node.Options{Disk: left, Logger: quiet}, nil)
 	after.disk = left
 	return after
 }
 
 // serveEngine opens an engine with some options and serves it.
-func serveEngine(t testing.TB, eo engine.Options, edit func(*Options)) *world {
+func serveEngine(t testing.TB, eo node.Options, edit func(*Options)) *world {
 	t.Helper()
-	e, err := engine.Open(t.Context(), eo)
+	e, err := node.Open(t.Context(), eo)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // CommandLine answers /debug/pprof/cmdline with the name of the program only: arguments may hold secrets. GET /config
@@ -92,7 +92,7 @@ func Beyond(status int, code, what string, value, limit any, setting string) *Er
 
 // BeyondText says that a value is above the limit of a setting.
 func BeyondText(what string, value, limit any, setting string) string {
-	return (&engine.LimitError{What: what, Value: value, Most: limit, Setting: setting}).Text()
+	return (&node.LimitError{What: what, Value: value, Most: limit, Setting: setting}).Text()
 }
 
 func (e *Error) Error() string { return e.code }
@@ -103,21 +103,21 @@ func AsError(err error) *Error {
 	switch {
 	case errors.As(err, &e):
 		return e
-	case errors.Is(err, engine.ErrClosed):
+	case errors.Is(err, node.ErrClosed):
 		return Fail(503, "EXITING")
-	case errors.Is(err, engine.ErrNoTopic):
+	case errors.Is(err, node.ErrNoTopic):
 		return Fail(404, "TOPIC_NOT_FOUND")
-	case errors.Is(err, engine.ErrNoChannel):
+	case errors.Is(err, node.ErrNoChannel):
 		return Fail(404, "CHANNEL_NOT_FOUND")
-	case errors.Is(err, engine.ErrMessageTooBig):
+	case errors.Is(err, node.ErrMessageTooBig):
 		return tooBig("MSG_TOO_BIG", err)
-	case errors.Is(err, engine.ErrBatchTooBig):
+	case errors.Is(err, node.ErrBatchTooBig):
 		return tooBig("BODY_TOO_BIG", err)
-	case errors.Is(err, engine.ErrHeaders), errors.Is(err, engine.ErrBatchKeys), errors.Is(err, engine.ErrTopicSettings),
-		errors.Is(err, engine.ErrTopicOptions), errors.Is(err, engine.ErrDeferTooLong):
+	case errors.Is(err, node.ErrHeaders), errors.Is(err, node.ErrBatchKeys), errors.Is(err, node.ErrTopicSettings),
+		errors.Is(err, node.ErrTopicOptions), errors.Is(err, node.ErrDeferTooLong):
 		return Fail(400, err.Error())
-	case errors.Is(err, engine.ErrQuota), errors.Is(err, engine.ErrStateFull),
-		errors.Is(err, engine.ErrTooManyPartitions), errors.Is(err, engine.ErrShare):
+	case errors.Is(err, node.ErrQuota), errors.Is(err, node.ErrStateFull),
+		errors.Is(err, node.ErrTooManyPartitions), errors.Is(err, node.ErrShare):
 		// Not 413, which would say that this request is too large, and not 503, which would say that the server is
 		// unable: the request is fine, but the topic has used up the space it may take.
 		return Fail(http.StatusInsufficientStorage, err.Error())
@@ -128,7 +128,7 @@ func AsError(err error) *Error {
 // tooBig has nsqd's code, and the detail says what is beyond which limit.
 func tooBig(code string, err error) *Error {
 	e := Fail(http.StatusRequestEntityTooLarge, code)
-	if over, ok := errors.AsType[*engine.LimitError](err); ok {
+	if over, ok := errors.AsType[*node.LimitError](err); ok {
 		e.detail = over.Text()
 	}
 	return e
@@ -149,7 +149,7 @@ func TopicName(q url.Values, invalid string) (string, error) {
 	if !q.Has("topic") {
 		return "", Fail(400, "MISSING_ARG_TOPIC")
 	}
-	if name := q.Get("topic"); engine.ValidTopicName(name) {
+	if name := q.Get("topic"); node.ValidTopicName(name) {
 		return name, nil
 	}
 	return "", Fail(400, invalid)

@@ -10,14 +10,14 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // publish stores n messages of a topic and closes the node. Segments and commit log files are small, so that both are
 // read.
 func publish(t *testing.T, dir, body string, n int) {
 	t.Helper()
-	e, err := engine.Open(context.Background(), engine.Options{
+	e, err := node.Open(context.Background(), node.Options{
 		DataPath: dir, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), IO: "pwrite",
 		MaxMessageBytes: 64 << 10, MaxBatchBytes: 256 << 10, CommitFileBytes: 1 << 20, CommitLiveBytes: 4 << 20,
 		BufferBytes: 4 << 20, MinSegmentBytes: 256 << 10,

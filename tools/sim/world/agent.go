@@ -5,22 +5,22 @@ import (
 	"errors"
 	"time"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // agent consumes a channel on a node: what the node serves of it or, where the world has FeatureRemote and the node
 // leads nothing of the topic, what other nodes do.
 type agent struct {
-	n        *node
+	n        *host
 	life     int
 	c        *channelModel
-	consumer *engine.Consumer // nil: Subscribe has not returned
+	consumer *node.Consumer // nil: Subscribe has not returned
 	remote   bool
 	closed   bool
-	finished map[engine.ID]bool  // by this channel's machine
-	got      map[engine.ID]int64 // when what it has not finished was delivered
-	taken    map[engine.ID]int64 // when it finished what it had for less than half of its timeout
-	values   map[engine.ID]int   // what was delivered last under an id
+	finished map[node.ID]bool  // by this channel's machine
+	got      map[node.ID]int64 // when what it has not finished was delivered
+	taken    map[node.ID]int64 // when it finished what it had for less than half of its timeout
+	values   map[node.ID]int   // what was delivered last under an id
 	high     map[uint32]agentHigh
 }
 
@@ -52,8 +52,8 @@ func (w *World) attachAgents() {
 }
 
 // serves says whether the node delivers anything of t itself.
-func (n *node) serves(t *topicModel) (any bool) {
-	n.inside.EachMarks(func(v *engine.PartitionMarks) { any = any || v.Serves && v.ID.Topic == t.id })
+func (n *host) serves(t *topicModel) (any bool) {
+	n.inside.EachMarks(func(v *node.PartitionMarks) { any = any || v.Serves && v.ID.Topic == t.id })
 	return any
 }
 
@@ -67,7 +67,7 @@ func (w *World) hasIdle(t *topicModel) bool {
 	return false
 }
 
-func (n *node) agentOf(c *channelModel) *agent {
+func (n *host) agentOf(c *channelModel) *agent {
 	for _, a := range n.agents {
 		if a.c == c && !a.closed {
 			return a
@@ -76,7 +76,7 @@ func (n *node) agentOf(c *channelModel) *agent {
 	return nil
 }
 
-func (n *node) attach(c *channelModel) {
+func (n *host) attach(c *channelModel) {
 	topic, ok := n.topic(c.t)
 	if !ok {
 		return
@@ -85,12 +85,12 @@ func (n *node) attach(c *channelModel) {
 	if !ok {
 		return
 	}
-	a := &agent{n: n, life: n.life, c: c, finished: map[engine.ID]bool{}, values: map[engine.ID]int{}}
-	var sink engine.Sink = a
+	a := &agent{n: n, life: n.life, c: c, finished: map[node.ID]bool{}, values: map[node.ID]int{}}
+	var sink node.Sink = a
 	if len(n.agents)%2 == 0 {
 		sink = runAgent{a}
 	}
-	k, err := ch.Attach(engine.ConsumerOptions{MsgTimeout: time.Duration(n.w.opt.msgTimeout)}, sink)
+	k, err := ch.Attach(node.ConsumerOptions{MsgTimeout: time.Duration(n.w.opt.msgTimeout)}, sink)
 	if err != nil {
 		return
 	}
@@ -107,16 +107,16 @@ func (a *agent) ready() {
 }
 
 // subscribe is attach as servers do it for their clients.
-func (n *node) subscribe(c *channelModel) {
+func (n *host) subscribe(c *channelModel) {
 	a := &agent{
-		n: n, life: n.life, c: c, finished: map[engine.ID]bool{}, values: map[engine.ID]int{}, high: map[uint32]agentHigh{},
+		n: n, life: n.life, c: c, finished: map[node.ID]bool{}, values: map[node.ID]int{}, high: map[uint32]agentHigh{},
 	}
 	n.agents = append(n.agents, a)
-	n.task(func(*engine.Engine) error {
+	n.task(func(*node.Engine) error {
 		ctx := context.Background()
 		topic, ok := n.topic(c.t)
 		if !ok {
-			return engine.ErrNoTopic
+			return node.ErrNoTopic
 		}
 		ch, ok := topic.LookupChannel(c.name)
 		if !ok {
@@ -126,7 +126,7 @@ func (n *node) subscribe(c *channelModel) {
 			}
 		}
 		a.remote = !n.serves(c.t) // nothing else runs until Subscribe has seen the same
-		k, err := ch.SubscribeClient(ctx, engine.ConsumerOptions{MsgTimeout: time.Duration(n.w.opt.msgTimeout)}, a)
+		k, err := ch.SubscribeClient(ctx, node.ConsumerOptions{MsgTimeout: time.Duration(n.w.opt.msgTimeout)}, a)
 		if err == nil {
 			a.consumer = k
 			a.ready()
@@ -140,8 +140,8 @@ func (n *node) subscribe(c *channelModel) {
 	})
 }
 
-// Deliver implements engine.Sink.
-func (a *agent) Deliver(d *engine.Delivery) bool {
+// Deliver implements node.Sink.
+func (a *agent) Deliver(d *node.Delivery) bool {
 	w := a.n.w
 	if w.cfg.Trace != nil {
 		w.showf("%s delivers %v attempt %d on %s of %s %s", a.n.name, d.ID, d.Attempts, a.c.name, a.c.t.name, d.Headers)
@@ -173,11 +173,11 @@ func (a *agent) Deliver(d *engine.Delivery) bool {
 // runAgent is an agent that takes messages next to each other at once.
 type runAgent struct{ *agent }
 
-// DeliverRun implements engine.RunSink.
-func (a runAgent) DeliverRun(r *engine.Run) (count int, room bool) {
+// DeliverRun implements node.RunSink.
+func (a runAgent) DeliverRun(r *node.Run) (count int, room bool) {
 	for m := r.Next(); m != nil; m = r.Next() {
-		d := engine.Delivery{
-			ID: r.ID + engine.ID(count), Number: r.Number + uint64(count), Attempts: 1,
+		d := node.Delivery{
+			ID: r.ID + node.ID(count), Number: r.Number + uint64(count), Attempts: 1,
 			Timestamp: r.Created + m.TimeDelta*1000, Headers: m.Headers, Body: m.Body,
 		}
 		if count++; !a.Deliver(&d) {
@@ -188,7 +188,7 @@ func (a runAgent) DeliverRun(r *engine.Run) (count int, room bool) {
 }
 
 // answer decides what the consumer does with a message.
-func (a *agent) answer(id engine.ID, attempts uint16) {
+func (a *agent) answer(id node.ID, attempts uint16) {
 	w := a.n.w
 	d := w.skewed(0, 20*ms)
 	if !w.faults || attempts > 6 || w.chance(w.opt.tidy) {
@@ -227,7 +227,7 @@ func (a *agent) answer(id engine.ID, attempts uint16) {
 	}
 }
 
-func (a *agent) finish(id engine.ID) {
+func (a *agent) finish(id node.ID) {
 	if a.closed {
 		return
 	}
@@ -247,13 +247,13 @@ func (a *agent) finish(id engine.ID) {
 	a.consumer.Pump()
 }
 
-// Flush implements engine.Sink.
+// Flush implements node.Sink.
 func (a *agent) Flush() {}
 
-// Closed implements engine.Sink.
+// Closed implements node.Sink.
 func (a *agent) Closed(err error) {
 	a.closed = true
-	if a.n.w.cfg.Trace != nil && !errors.Is(err, engine.ErrMoved) {
+	if a.n.w.cfg.Trace != nil && !errors.Is(err, node.ErrMoved) {
 		a.n.w.showf("%s: the end of %s: %v", a.n.name, a.c.name, err)
 	}
 }

@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 	"penstock/segment"
 )
@@ -33,15 +33,15 @@ const (
 type value struct {
 	topic     *topicModel
 	fate      fate
-	by        *node
+	by        *host
 	life      int
 	submitted int64
 	answered  int64
 	deferred  bool
 	delay     int64  // ns, of one that is deferred
 	key       string // of OrderKey
-	headers   []engine.Header
-	id        engine.ID
+	headers   []node.Header
+	id        node.ID
 	hasID     bool
 	holders   uint8 // FeatureForget: the nodes, by index, that were in the ISR then and have not forgotten it
 	numbered  bool  // of a producer, which sends it again until the answer is sure
@@ -54,10 +54,10 @@ type topicModel struct {
 	name       string
 	partitions int
 	ready      bool
-	doomed     bool              // its deletion was asked for
-	gone       bool              // the store has deleted it
-	goneFrom   map[process]bool  // who has answered that it is deleted
-	ids        map[engine.ID]int // what stands under an id, for ever
+	doomed     bool             // its deletion was asked for
+	gone       bool             // the store has deleted it
+	goneFrom   map[process]bool // who has answered that it is deleted
+	ids        map[node.ID]int  // what stands under an id, for ever
 	channels   []*channelModel
 	attempts   int // to make channels
 	forks      int // of its channels
@@ -87,8 +87,8 @@ type channelModel struct {
 	asking    int   // creations that have no answer
 	erased    bool  // its deletion was answered OK, and nobody wants it any more
 	far       bool  // consumed at nodes that lead nothing of the topic, while there are any
-	delivered map[engine.ID]int
-	done      map[engine.ID]bool // a FIN was taken
+	delivered map[node.ID]int
+	done      map[node.ID]bool // a FIN was taken
 	// doneValues are the values of done. Where nodes forget, an id may come again with another value.
 	doneValues map[int]bool
 	high       map[uint32]segment.MsgID // of first deliveries, by partition: one beyond the last
@@ -98,10 +98,10 @@ type channelModel struct {
 	loose      bool                     // messages of a busy key wait for those that were published later
 	acked      machine.ChannelSettings  // the last that were answered
 	versions   map[uint64]machine.ChannelSettings
-	lanes      map[lane]msgID             // the highest delivered
-	copies     map[int]map[engine.ID]bool // by value: what was sent back to the channel
-	redriven   int                        // dead letters that were sent back, as operators were told
-	fork       *fork                      // nil: it did not begin as one
+	lanes      map[lane]msgID           // the highest delivered
+	copies     map[int]map[node.ID]bool // by value: what was sent back to the channel
+	redriven   int                      // dead letters that were sent back, as operators were told
+	fork       *fork                    // nil: it did not begin as one
 }
 
 func (b *book) init(w *World) { b.w = w }
@@ -145,7 +145,7 @@ func (b *book) parse(p []byte) (int, error) {
 }
 
 // put offers some messages to a node.
-func (w *World) put(n *node, t *topicModel) {
+func (w *World) put(n *host, t *topicModel) {
 	topic, ok := n.e.LookupTopic(t.name)
 	if !ok {
 		return
@@ -157,7 +157,7 @@ func (w *World) put(n *node, t *topicModel) {
 		count = int(w.between(2, 12))
 	}
 	first := len(b.values)
-	p := &engine.Put{}
+	p := &node.Put{}
 	if w.chance(0.1) {
 		p.Defer = time.Duration(w.between(1, 400)) * time.Millisecond
 	}
@@ -168,7 +168,7 @@ func (w *World) put(n *node, t *topicModel) {
 	for i := range count {
 		hs := w.drawHeaders()
 		if key != "" {
-			hs = append(hs, engine.Header{Key: []byte(machine.DefaultKeyHeader), Value: []byte(key)})
+			hs = append(hs, node.Header{Key: []byte(machine.DefaultKeyHeader), Value: []byte(key)})
 		}
 		b.values = append(b.values, value{
 			topic: t, by: n, life: n.life, submitted: w.now, deferred: p.Defer > 0, delay: int64(p.Defer), key: key, headers: hs,
@@ -179,7 +179,7 @@ func (w *World) put(n *node, t *topicModel) {
 		}
 	}
 	answered, life := false, n.life
-	p.Done = func(p *engine.Put) {
+	p.Done = func(p *node.Put) {
 		if answered {
 			w.fail("put of values %d.. was answered twice", first)
 		}
@@ -197,7 +197,7 @@ func (w *World) put(n *node, t *topicModel) {
 }
 
 // special gives a put what only FeatureChannels has: a key, or a long delay.
-func (w *World) special(p *engine.Put) (key string) {
+func (w *World) special(p *node.Put) (key string) {
 	if !w.has(FeatureChannels) {
 		return ""
 	}
@@ -210,15 +210,15 @@ func (w *World) special(p *engine.Put) (key string) {
 	return key
 }
 
-func (b *book) answer(first, count int, p *engine.Put) {
+func (b *book) answer(first, count int, p *node.Put) {
 	w := b.w
 	f := refused
 	switch {
 	case p.Err == nil:
 		f = acked
 		w.Stats.Acked += count
-	case w.refusedByDeletion(p.Err, &b.values[first]), errors.Is(p.Err, engine.ErrUnknown),
-		errors.Is(p.Err, engine.ErrDisk), errors.Is(p.Err, engine.ErrClosed):
+	case w.refusedByDeletion(p.Err, &b.values[first]), errors.Is(p.Err, node.ErrUnknown),
+		errors.Is(p.Err, node.ErrDisk), errors.Is(p.Err, node.ErrClosed):
 		f = unknown
 		w.Stats.Unknown += count
 	default:
@@ -237,13 +237,13 @@ func (b *book) answer(first, count int, p *engine.Put) {
 		}
 		v.fate, v.answered = f, w.now
 		if f == acked {
-			b.place(first+i, p.First+engine.ID(i))
+			b.place(first+i, p.First+node.ID(i))
 		}
 	}
 }
 
 // place says that a value has an id.
-func (b *book) place(v int, id engine.ID) {
+func (b *book) place(v int, id node.ID) {
 	t := b.values[v].topic
 	if old, ok := t.ids[id]; ok && old != v && !b.w.mayComeAgain(old) {
 		b.w.fail("id %v of topic %s is value %d and value %d", id, t.name, old, v)
@@ -254,7 +254,7 @@ func (b *book) place(v int, id engine.ID) {
 }
 
 // processGone: what a process had not answered is unknown.
-func (b *book) processGone(n *node) {
+func (b *book) processGone(n *host) {
 	for i := range b.values {
 		v := &b.values[i]
 		if v.by == n && v.fate == offered {
@@ -274,7 +274,7 @@ func (b *book) waiting() (list []int) {
 }
 
 // seen is a delivery.
-func (b *book) seen(a *agent, d *engine.Delivery) {
+func (b *book) seen(a *agent, d *node.Delivery) {
 	w, c := b.w, a.c
 	v, err := b.parse(d.Body)
 	if err != nil {
@@ -326,7 +326,7 @@ func (b *book) seen(a *agent, d *engine.Delivery) {
 
 // inTime: a delay passes by the time that goes by, whatever somebody sets a wall clock to. What clocks that run apart
 // may take from it is allowed.
-func (a *agent) inTime(d *engine.Delivery, v int, val *value) {
+func (a *agent) inTime(d *node.Delivery, v int, val *value) {
 	w := a.n.w
 	if !w.has(FeatureClocks) || w.opt.jump > 0 || onlyFor(d.Headers) != "" {
 		return
@@ -341,7 +341,7 @@ func (a *agent) inTime(d *engine.Delivery, v int, val *value) {
 // several nodes that is all that can be said: deliveries are on their way side by side, and those on a connection that
 // ends come again, to anybody. Who begins to serve a partition, by an election or because his lease lives again, begins
 // where the confirmations are.
-func (a *agent) inOrder(d *engine.Delivery) {
+func (a *agent) inOrder(d *node.Delivery) {
 	w := a.n.w
 	part, id := d.ID.Partition(), d.ID.MsgID()
 	high := a.high[part]

@@ -5,8 +5,8 @@ import (
 	"math/bits"
 	"slices"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/node/forward"
 	"penstock/replicate"
 )
@@ -71,7 +71,7 @@ func (w *World) beginCalm() {
 
 // strike makes one node ill as soon as all are well: one that others need to catch up from would be the last that has
 // what they lack.
-func (w *World) strike(n *node, kind int) {
+func (w *World) strike(n *host, kind int) {
 	rest := w.opt.chaos - w.now
 	switch {
 	case !w.faults || rest < maxRefusal:
@@ -126,7 +126,7 @@ func (w *World) disksAreGood() bool {
 }
 
 // sparedBy are the topics that a node leads nothing of.
-func (w *World) sparedBy(n *node) map[*topicModel]bool {
+func (w *World) sparedBy(n *host) map[*topicModel]bool {
 	spared := map[*topicModel]bool{}
 	for id := range w.store.snap.Topics {
 		spared[w.models[id]] = true
@@ -155,12 +155,12 @@ func (w *World) noteCalm() {
 
 // lostItsLease says that the store takes n for dead, and may do so because it did not get what n sent: the store is not
 // well.
-func (w *World) lostItsLease(n *node) bool {
+func (w *World) lostItsLease(n *host) bool {
 	return w.opt.storeDrop > 0 && w.store.snap.Nodes[n.replica()] != nil && !w.store.live(n.replica())
 }
 
 // unwell says that something is wrong with a node or its machine.
-func (n *node) unwell() bool {
+func (n *host) unwell() bool {
 	return n.e == nil || !n.running() || n.failed || n.closing || n.broken || n.isSlow() && !n.secretly ||
 		len(n.ill.rules) > 0 || n.wiped || n.w.now < n.fullUntil ||
 		n.e.CommitStats().Failed
@@ -169,8 +169,8 @@ func (n *node) unwell() bool {
 // judgeRefusal looks at what a put was answered.
 func (b *book) judgeRefusal(v *value, err error) {
 	w := b.w
-	if !w.boundApplies() || !w.withinBound(v) || errors.Is(err, engine.ErrQuota) ||
-		v.deferred && errors.Is(err, engine.ErrDeferTooLong) { // of another node it comes without the kind
+	if !w.boundApplies() || !w.withinBound(v) || errors.Is(err, node.ErrQuota) ||
+		v.deferred && errors.Is(err, node.ErrDeferTooLong) { // of another node it comes without the kind
 		return
 	}
 	if w.Stats.Bound++; err != nil {

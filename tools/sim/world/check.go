@@ -6,8 +6,8 @@ import (
 	"maps"
 	"slices"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 	"penstock/segment"
 )
@@ -18,7 +18,7 @@ type msgID = segment.MsgID
 type checks struct {
 	w       *World
 	leaders map[epochKey]process
-	nodes   map[*node]*nodeChecks
+	nodes   map[*host]*nodeChecks
 	serves  map[nodePart]bool
 	left    map[nodePart]bool          // nodes that were no replica at some time: see nodeChecks.before
 	shifted map[meta.PartitionID]int64 // when somebody began or ceased to serve it
@@ -26,7 +26,7 @@ type checks struct {
 }
 
 type nodePart struct {
-	n  *node
+	n  *host
 	id meta.PartitionID
 }
 
@@ -39,23 +39,23 @@ type process struct {
 // demanded of a copy follows from its marks and those before.
 type nodeChecks struct {
 	c     *checks
-	n     *node
+	n     *host
 	life  int
-	next  int                     // the place in last that EachMarks comes to
-	last  []engine.PartitionMarks // in the order of EachMarks
+	next  int                   // the place in last that EachMarks comes to
+	last  []node.PartitionMarks // in the order of EachMarks
 	high  map[meta.PartitionID]segment.Position
 	begun map[meta.PartitionID][2]int // Drops and Retired of the marks: when either changes, the copy begins anew
-	visit func(*engine.PartitionMarks)
+	visit func(*node.PartitionMarks)
 }
 
 func (c *checks) init(w *World) {
-	c.w, c.leaders, c.nodes = w, map[epochKey]process{}, map[*node]*nodeChecks{}
+	c.w, c.leaders, c.nodes = w, map[epochKey]process{}, map[*host]*nodeChecks{}
 	c.taken.init()
 	c.serves, c.left, c.shifted = map[nodePart]bool{}, map[nodePart]bool{}, map[meta.PartitionID]int64{}
 }
 
 // noteServes remembers who serves a partition, and since when its channels there go on from one delivery to the next.
-func (c *checks) noteServes(n *node, v *engine.PartitionMarks) {
+func (c *checks) noteServes(n *host, v *node.PartitionMarks) {
 	key := nodePart{n, v.ID}
 	if c.serves[key] == v.Serves {
 		return
@@ -76,7 +76,7 @@ func (c *checks) noteServes(n *node, v *engine.PartitionMarks) {
 func (c *checks) servedSince(t *topicModel, partition uint32, since int64) bool {
 	for _, n := range c.w.nodes { // what has happened in this step was not looked at yet
 		if n.m != nil {
-			n.inside.EachMarks(func(v *engine.PartitionMarks) { c.noteServes(n, v) })
+			n.inside.EachMarks(func(v *node.PartitionMarks) { c.noteServes(n, v) })
 		}
 	}
 	return c.w.store.snap.Topics[t.id] != nil && c.shifted[meta.PartitionID{Topic: t.id, Partition: partition}] <= max(0,
@@ -84,7 +84,7 @@ func (c *checks) servedSince(t *topicModel, partition uint32, since int64) bool 
 }
 
 // node looks at the marks of a node's copies (invariants 1 and 8).
-func (c *checks) node(n *node) {
+func (c *checks) node(n *host) {
 	if n.e == nil || n.failed {
 		return
 	}
@@ -102,7 +102,7 @@ func (c *checks) node(n *node) {
 	k.last = k.last[:k.next]
 }
 
-func (k *nodeChecks) look(v *engine.PartitionMarks) {
+func (k *nodeChecks) look(v *node.PartitionMarks) {
 	at := k.next
 	k.next++
 	switch {
@@ -124,7 +124,7 @@ func (k *nodeChecks) look(v *engine.PartitionMarks) {
 // lookAtDisk: nothing becomes durable on a disk that hangs. That is the simulation's own promise. A copy that the
 // process opens for the first time has no durable mark before: what its log held then was on the disk already. A copy
 // that is given up begins anew with an empty log, all of which is durable.
-func (k *nodeChecks) lookAtDisk(old, v *engine.PartitionMarks) {
+func (k *nodeChecks) lookAtDisk(old, v *node.PartitionMarks) {
 	before := old.Durable
 	if !old.Opened {
 		before = old.End
@@ -134,7 +134,7 @@ func (k *nodeChecks) lookAtDisk(old, v *engine.PartitionMarks) {
 	}
 }
 
-func (k *nodeChecks) changed(v *engine.PartitionMarks) {
+func (k *nodeChecks) changed(v *node.PartitionMarks) {
 	c := k.c
 	if v.Leads {
 		key, me := epochKey{v.ID, uint64(v.Epoch)}, process{k.n.name, k.life}
@@ -159,8 +159,8 @@ func (k *nodeChecks) changed(v *engine.PartitionMarks) {
 }
 
 // before is what the copy had committed at the last look. It may forget that when it is given up, or closed because the
-// node is no replica any more: the copy that follows begins anew. A node may hear of two such rows at once.
-func (k *nodeChecks) before(v *engine.PartitionMarks) segment.Position {
+// host is no replica any more: the copy that follows begins anew. A node may hear of two such rows at once.
+func (k *nodeChecks) before(v *node.PartitionMarks) segment.Position {
 	was, now := k.begun[v.ID], [2]int{v.Drops, v.Retired}
 	if was == now {
 		return k.high[v.ID]
@@ -172,13 +172,13 @@ func (k *nodeChecks) before(v *engine.PartitionMarks) segment.Position {
 	return 0
 }
 
-func (k *nodeChecks) failed(v *engine.PartitionMarks, format string, args ...any) {
+func (k *nodeChecks) failed(v *node.PartitionMarks, format string, args ...any) {
 	k.c.w.fail("%s: %s: %s", k.n.name, k.c.w.partName(v.ID), fmt.Sprintf(format, args...))
 }
 
 // whole says what is missing until everything is right again.
 func (w *World) whole() string {
-	views := map[meta.PartitionID][]engine.PartitionView{}
+	views := map[meta.PartitionID][]node.PartitionView{}
 	for _, n := range w.nodes {
 		switch {
 		case n.e == nil:
@@ -228,7 +228,7 @@ func (w *World) whole() string {
 	return w.settled()
 }
 
-func (w *World) partWhole(id meta.PartitionID, views []engine.PartitionView) string {
+func (w *World) partWhole(id meta.PartitionID, views []node.PartitionView) string {
 	row := w.store.snap.Partitions.Get(id)
 	if m, ok := w.store.moves[id]; ok {
 		return fmt.Sprintf("its move from node %d to %d goes on; replicas %v, in sync %v, leader %d",
@@ -241,7 +241,7 @@ func (w *World) partWhole(id meta.PartitionID, views []engine.PartitionView) str
 		return fmt.Sprintf("in sync are only %v of %v, leader %d",
 			members(row.State.ISR), row.State.Replicas, row.State.Leader)
 	}
-	var leader *engine.PartitionView
+	var leader *node.PartitionView
 	copies := 0
 	for i := range views {
 		v := &views[i]
@@ -270,7 +270,7 @@ func (w *World) partWhole(id meta.PartitionID, views []engine.PartitionView) str
 		if c.doomed {
 			continue
 		}
-		at := slices.IndexFunc(leader.Channels, func(v engine.ChannelView) bool { return v.Name == c.name })
+		at := slices.IndexFunc(leader.Channels, func(v node.ChannelView) bool { return v.Name == c.name })
 		if at < 0 {
 			return "channel " + c.name + " is not in its log"
 		}
@@ -326,11 +326,11 @@ type stored struct {
 }
 
 // logs are all messages of the topics.
-type logs map[*topicModel]map[engine.ID]stored
+type logs map[*topicModel]map[node.ID]stored
 
-func (l logs) add(t *topicModel, id engine.ID, s stored) {
+func (l logs) add(t *topicModel, id node.ID, s stored) {
 	if l[t] == nil {
-		l[t] = map[engine.ID]stored{}
+		l[t] = map[node.ID]stored{}
 	}
 	l[t][id] = s
 }
@@ -392,7 +392,7 @@ func (w *World) checkCopies(id meta.PartitionID, logs logs) {
 }
 
 // stale is where the log of the leader begins, if a copy in a world that forgets has yet to remove what lies below.
-func (w *World) stale(n *node, id meta.PartitionID) (from segment.Offset) {
+func (w *World) stale(n *host, id meta.PartitionID) (from segment.Offset) {
 	pending := false
 	for _, o := range w.nodes {
 		for _, v := range o.inside.Partitions() {
@@ -490,7 +490,7 @@ func (w *World) checkValue(v int, logs logs) {
 func (w *World) checkErased(c *channelModel) {
 	for _, n := range w.nodes {
 		for _, v := range n.inside.Partitions() {
-			if c.erased && v.ID.Topic == c.t.id && v.Serves && slices.ContainsFunc(v.Channels, func(o engine.ChannelView) bool {
+			if c.erased && v.ID.Topic == c.t.id && v.Serves && slices.ContainsFunc(v.Channels, func(o node.ChannelView) bool {
 				return o.Name == c.name
 			}) {
 				w.fail("channel %s of %s is in partition %d, and its deletion was answered OK", c.name, c.t.name, v.ID.Partition)
@@ -511,7 +511,7 @@ func (w *World) checkChannel(c *channelModel, logs logs) {
 			if v.Topic != c.t.name || !v.Serves {
 				continue
 			}
-			at := slices.IndexFunc(v.Channels, func(o engine.ChannelView) bool { return o.Name == c.name })
+			at := slices.IndexFunc(v.Channels, func(o node.ChannelView) bool { return o.Name == c.name })
 			starts[v.ID.Partition] = v.Channels[at].Start
 			if c.first && v.Channels[at].Start != 0 {
 				w.fail("channel %s, the first of %s, begins at %d in partition %d",

@@ -15,7 +15,7 @@ import (
 // order.
 type client struct {
 	w        *World
-	n        *node
+	n        *host
 	life     int
 	reg      meta.Registration
 	self     meta.Node
@@ -25,7 +25,7 @@ type client struct {
 	watching bool           // news are on the way
 }
 
-func newClient(w *World, n *node) *client { return &client{w: w, n: n, life: n.life} }
+func newClient(w *World, n *host) *client { return &client{w: w, n: n, life: n.life} }
 
 // call does request at the store and waits for its answer. Lost requests and answers are ErrUnavailable after a while;
 // the request may have been done all the same. What is on its way when the machine's disk goes is lost, as wipe has

@@ -3,8 +3,8 @@ package world
 import (
 	"slices"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 	"penstock/segment"
 )
@@ -43,7 +43,7 @@ func (w *World) checkCounts() {
 
 // idsOf returns the messages that a node's copy of a partition has, as published or as carried; false: it cannot be
 // read as a whole.
-func (w *World) idsOf(n *node, id meta.PartitionID) (has []msgID, ok bool) {
+func (w *World) idsOf(n *host, id meta.PartitionID) (has []msgID, ok bool) {
 	err := n.inside.ReadLog(id, 0, func(_ segment.Offset, h *segment.Header, body []byte) bool {
 		if !h.Control() {
 			for i := range h.Count {
@@ -64,7 +64,7 @@ func (w *World) idsOf(n *node, id meta.PartitionID) (has []msgID, ok bool) {
 }
 
 // unconfirmed counts the messages below visible that a channel has not confirmed.
-func unconfirmed(has []msgID, c *engine.ChannelView, visible msgID) (n int64) {
+func unconfirmed(has []msgID, c *node.ChannelView, visible msgID) (n int64) {
 	for _, id := range has {
 		done := id < c.Confirmed || slices.ContainsFunc(c.Ranges, func(r machine.IDRange) bool {
 			return r.From <= id && id < r.To

@@ -8,10 +8,10 @@ import (
 // disk is a node's device: faultaio's, whose durable writes take time. With a mutant it lies.
 type disk struct {
 	*faultaio.Disk
-	n *node
+	n *host
 }
 
-func newDisk(n *node) *disk { return &disk{Disk: n.media, n: n} }
+func newDisk(n *host) *disk { return &disk{Disk: n.media, n: n} }
 
 // Close implements aio.Disk; the media stay.
 func (d *disk) Close() error { return nil }
@@ -28,7 +28,7 @@ func (d *disk) NewQueue(o aio.QueueOptions) (aio.Queue, error) {
 // diskQueue completes its writes after a while.
 type diskQueue struct {
 	aio.Queue
-	n    *node
+	n    *host
 	life int
 	due  []int64
 	lies []aio.Op // completed, and not written

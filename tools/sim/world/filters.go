@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 	"penstock/segment"
 )
@@ -21,13 +21,13 @@ import (
 var filterHeaders = []string{"color", "size", "mark"}
 
 // drawHeaders gives a message headers.
-func (w *World) drawHeaders() (hs []engine.Header) {
+func (w *World) drawHeaders() (hs []node.Header) {
 	if !w.has(FeatureFilters) {
 		return nil
 	}
 	for _, name := range filterHeaders {
 		if w.chance(0.5) {
-			hs = append(hs, engine.Header{
+			hs = append(hs, node.Header{
 				Key: []byte(name), Value: fmt.Appendf(nil, "%c%d", 'a'+rune(w.rng.IntN(2)), w.rng.IntN(3)),
 			})
 		}
@@ -88,7 +88,7 @@ func (c *channelModel) wants(val *value) bool {
 	f := &c.settings.Filter
 	holding := 0
 	for _, r := range f.Rules {
-		if slices.ContainsFunc(val.headers, func(h engine.Header) bool {
+		if slices.ContainsFunc(val.headers, func(h node.Header) bool {
 			return string(h.Key) == r.Header && matches(&r, string(h.Value))
 		}) {
 			holding++
@@ -123,9 +123,9 @@ func (c *channelModel) spared(s *stored, val *value) bool {
 }
 
 // onlyFor is the channel that a message was sent back to; "": it is nobody's in particular.
-func onlyFor(headers []engine.Header) string {
+func onlyFor(headers []node.Header) string {
 	for _, h := range headers {
-		if string(h.Key) == engine.ChannelHeader {
+		if string(h.Key) == node.ChannelHeader {
 			return string(h.Value)
 		}
 	}
@@ -134,16 +134,16 @@ func onlyFor(headers []engine.Header) string {
 
 // sawHeaders: a message has the headers that it was published with, and a channel gets none that its filter does not
 // want, unless it was sent back to this channel.
-func (a *agent) sawHeaders(d *engine.Delivery, v int, val *value) {
+func (a *agent) sawHeaders(d *node.Delivery, v int, val *value) {
 	w, c := a.n.w, a.c
 	if !w.has(FeatureFilters) || c.doomed {
 		// a consumer that was about to subscribe makes a deleted channel again, without settings
 		return
 	}
-	own := slices.DeleteFunc(slices.Clone(d.Headers), func(h engine.Header) bool {
-		return string(h.Key) == engine.ChannelHeader
+	own := slices.DeleteFunc(slices.Clone(d.Headers), func(h node.Header) bool {
+		return string(h.Key) == node.ChannelHeader
 	})
-	if !slices.EqualFunc(own, val.headers, func(a, b engine.Header) bool {
+	if !slices.EqualFunc(own, val.headers, func(a, b node.Header) bool {
 		return bytes.Equal(a.Key, b.Key) && bytes.Equal(a.Value, b.Value)
 	}) {
 		w.fail("value %d of topic %s came on channel %s with headers %s, and was published with %s",
@@ -171,9 +171,9 @@ func (t *topicModel) source() string {
 }
 
 // noteCopy remembers a message that was sent back.
-func (c *channelModel) noteCopy(v int, id engine.ID) {
+func (c *channelModel) noteCopy(v int, id node.ID) {
 	if c.copies[v] == nil {
-		c.copies[v] = map[engine.ID]bool{}
+		c.copies[v] = map[node.ID]bool{}
 	}
 	c.copies[v][id] = true
 }
@@ -195,14 +195,14 @@ func (w *World) redrive(c *channelModel) {
 	}
 	most := int(w.between(1, 100))
 	moved := 0
-	n.task(func(*engine.Engine) (err error) {
+	n.task(func(*node.Engine) (err error) {
 		topic, ok := n.topic(c.t)
 		if !ok {
-			return engine.ErrNoTopic
+			return node.ErrNoTopic
 		}
 		ch, ok := topic.LookupChannel(c.name)
 		if !ok {
-			return engine.ErrNoChannel
+			return node.ErrNoChannel
 		}
 		if w.cfg.Break == MutantLostLetters {
 			return w.loseLetters(n, c)
@@ -256,14 +256,14 @@ func (w *World) noteCopies(c *channelModel, id meta.PartitionID, h *segment.Head
 }
 
 // loseLetters is MutantLostLetters: what was to be sent back is confirmed and nothing else.
-func (w *World) loseLetters(n *node, c *channelModel) error {
+func (w *World) loseLetters(n *host, c *channelModel) error {
 	topic, ok := n.e.LookupTopic(w.dead[c.t.index].name)
 	if !ok {
-		return engine.ErrNoTopic
+		return node.ErrNoTopic
 	}
 	ch, ok := topic.LookupChannel("redrive")
 	if !ok {
-		return engine.ErrNoChannel
+		return node.ErrNoChannel
 	}
 	return ch.Empty(context.Background())
 }
@@ -348,7 +348,7 @@ func (w *World) checkConfirmed(d *topicModel, number uint32, list []placedLetter
 }
 
 // redriveView is the channel in the log of a partition's leader.
-func (w *World) redriveView(d *topicModel, number uint32) *engine.ChannelView {
+func (w *World) redriveView(d *topicModel, number uint32) *node.ChannelView {
 	id := meta.PartitionID{Topic: d.id, Partition: number}
 	for _, n := range w.nodes {
 		for _, v := range n.inside.Partitions() {

@@ -35,7 +35,7 @@ func (w *World) decide() {
 	w.after(500*ms, w.decide)
 }
 
-func (w *World) decideOn(n *node, id meta.PartitionID) {
+func (w *World) decideOn(n *host, id meta.PartitionID) {
 	key := nodePart{n, id}
 	since, known := w.gray.asked[key]
 	switch {

@@ -6,8 +6,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -28,17 +28,17 @@ type forgetting struct {
 	tainted bool              // at some time no member of an ISR was whole: what was answered then may be nowhere
 	endedAt int64             // when all who replicate ended at once, and a disk came back older: the newest such time
 	saying  bool              // one of the rules that hold in a loose world is broken
-	twins   []*node
+	twins   []*host
 	moments []moment // earlier states of all disks
 	busy    bool     // the nodes that are to come back are not back yet
 	most    int      // nodes that lacked something at the same time, at most
-	away    *node    // it is off while the others have peace
-	refused map[*node]string
-	damaged map[*node]int64                      // since when a row says that a copy there is damaged
-	asks    map[meta.PartitionID]int64           // since when its leader waits for an operator
-	forced  map[meta.PartitionID]bool            // an operator has chosen a leader
-	letters map[*channelModel]map[engine.ID]bool // that are in the dead-letter topics
-	armed   bool                                 // the power goes at the next removal of a log's file
+	away    *host    // it is off while the others have peace
+	refused map[*host]string
+	damaged map[*host]int64                    // since when a row says that a copy there is damaged
+	asks    map[meta.PartitionID]int64         // since when its leader waits for an operator
+	forced  map[meta.PartitionID]bool          // an operator has chosen a leader
+	letters map[*channelModel]map[node.ID]bool // that are in the dead-letter topics
+	armed   bool                               // the power goes at the next removal of a log's file
 }
 
 // memoryLoss is what a node has forgotten.
@@ -108,8 +108,8 @@ func (w *World) prepareForget() {
 		return
 	}
 	f, o := &w.forget, &w.opt
-	f.damaged, f.behind = map[*node]int64{}, map[nodePart]bool{}
-	f.refused, f.asks, f.forced = map[*node]string{}, map[meta.PartitionID]int64{}, map[meta.PartitionID]bool{}
+	f.damaged, f.behind = map[*host]int64{}, map[nodePart]bool{}
+	f.refused, f.asks, f.forced = map[*host]string{}, map[meta.PartitionID]int64{}, map[meta.PartitionID]bool{}
 	o.nodes, o.replicas = 3, 3
 	if f.r.IntN(6) == 0 {
 		o.nodes = 4
@@ -214,7 +214,7 @@ func (w *World) thisMoment() moment {
 }
 
 // beginLife is called when a process of a node begins.
-func (n *node) beginLife() {
+func (n *host) beginLife() {
 	if !n.w.has(FeatureForget) {
 		return
 	}
@@ -232,7 +232,7 @@ func (n *node) beginLife() {
 }
 
 // sameBoot gives a process that was resumed the boot that it had.
-func (n *node) sameBoot(id uuid.UUID) uuid.UUID {
+func (n *host) sameBoot(id uuid.UUID) uuid.UUID {
 	g := &n.forgot
 	if !n.w.has(FeatureForget) || n.m == nil {
 		return id
@@ -247,7 +247,7 @@ func (n *node) sameBoot(id uuid.UUID) uuid.UUID {
 }
 
 // noteBoot remembers which of the numbers that a process draws is its boot.
-func (n *node) noteBoot(boot uuid.UUID) {
+func (n *host) noteBoot(boot uuid.UUID) {
 	g := &n.forgot
 	if !n.w.has(FeatureForget) {
 		return
@@ -284,7 +284,7 @@ func (w *World) noteHolders(v *value) {
 }
 
 // mayForget says whether each value that was answered after since is also on a node that is not one of these.
-func (w *World) mayForget(since int64, nodes ...*node) bool {
+func (w *World) mayForget(since int64, nodes ...*host) bool {
 	if w.forget.loose {
 		return true
 	}
@@ -349,7 +349,7 @@ func (w *World) watchSound(old *meta.Snapshot) {
 	if w.has(FeatureForget) {
 		w.noteJoins(old)
 	}
-	if f.tainted || f.loose || !w.has(FeatureForget) || !slices.ContainsFunc(w.nodes, func(n *node) bool {
+	if f.tainted || f.loose || !w.has(FeatureForget) || !slices.ContainsFunc(w.nodes, func(n *host) bool {
 		return n.forgot.lacks || n.forgot.unsound
 	}) {
 		return
@@ -361,7 +361,7 @@ func (w *World) watchSound(old *meta.Snapshot) {
 }
 
 // forgets says that a node lacks what was answered since then.
-func (w *World) forgets(n *node, since int64, why string) {
+func (w *World) forgets(n *host, since int64, why string) {
 	w.Stats.Forgotten++
 	w.tracef("%s forgets what was answered since %.3f: %s", n.name, float64(since)/1e6, why)
 	n.forgot.at, n.forgot.lacks = w.now, true
@@ -393,7 +393,7 @@ func (w *World) watchLacking() {
 }
 
 // hasAll says whether all copies of a node that are in sync end behind everything that was answered.
-func (w *World) hasAll(n *node) bool {
+func (w *World) hasAll(n *host) bool {
 	if n.e == nil || n.failed || n.m == nil {
 		return false
 	}
@@ -442,7 +442,7 @@ func (w *World) hasAll(n *node) bool {
 }
 
 // cutPowerAtRemoval takes the power away when a file of a log is removed, or right after that.
-func (n *node) cutPowerAtRemoval(name string) {
+func (n *host) cutPowerAtRemoval(name string) {
 	w := n.w
 	f := &w.forget
 	if !w.has(FeatureForget) || !isLogFile(name) || !f.armed && (f.kind != forgetRetention || !w.mayFail()) {

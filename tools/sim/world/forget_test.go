@@ -7,10 +7,10 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/engine"
 	"penstock/internal/cluster/kv"
 	"penstock/internal/cluster/kv/memory"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/segment"
 )
 
@@ -31,8 +31,8 @@ type script struct {
 	k int
 }
 
-// node is a machine, from 0.
-func (s *script) node(i int) *node { return s.w.nodes[i] }
+// host is a machine, from 0.
+func (s *script) node(i int) *host { return s.w.nodes[i] }
 
 // load lets clients publish for a while.
 func (s *script) load(t int64) {
@@ -339,10 +339,10 @@ var histories = []history{
 		s.pass(2000 * ms)
 	}, 6},
 	{"the commit log is removed beneath a process, later it leads", nil, func(s *script) {
-		s.removedBeneath(func(*node) string { return "clog" })
+		s.removedBeneath(func(*host) string { return "clog" })
 	}, 6},
 	{"the current file of the log is removed beneath a process, later it leads", nil, func(s *script) {
-		s.removedBeneath((*node).currentLog)
+		s.removedBeneath((*host).currentLog)
 	}, 6},
 	{"1,400 epochs while a copy is away", func(o *options) {
 		o.nodes, o.replicas, o.min = 2, 2, 2
@@ -357,7 +357,7 @@ var histories = []history{
 }
 
 // removedBeneath removes something of a follower's directory while it runs. Later all nodes restart, and it is first.
-func (s *script) removedBeneath(name func(*node) string) {
+func (s *script) removedBeneath(name func(*host) string) {
 	a, rest := s.begin()
 	n := s.node(rest[0])
 	s.load(600 * ms)
@@ -401,9 +401,9 @@ func (s *script) epochs(count int) {
 }
 
 // end is where a node's copy ends.
-func (s *script) end(node int) (end segment.Position) {
-	if n := s.node(node); n.m != nil {
-		n.inside.EachMarks(func(v *engine.PartitionMarks) { end = v.End })
+func (s *script) end(of int) (end segment.Position) {
+	if n := s.node(of); n.m != nil {
+		n.inside.EachMarks(func(v *node.PartitionMarks) { end = v.End })
 	}
 	return end
 }

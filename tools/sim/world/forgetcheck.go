@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 	"penstock/segment"
 )
@@ -52,7 +52,7 @@ func (w *World) broken(rule int, format string, args ...any) {
 }
 
 // refused is a node that does not start, and says why. An operator gives it an empty disk if others have what it has.
-func (w *World) refused(n *node, err error) {
+func (w *World) refused(n *host, err error) {
 	f := &w.forget
 	if n.twin != nil && n.life >= 1000 {
 		n.power = false
@@ -202,8 +202,8 @@ func (w *World) mayAsk(id meta.PartitionID) bool {
 	if p := w.store.snap.Partitions.Get(id); len(p.Contested) > 0 {
 		return p.State.MinISR == 1 || w.forget.endedAt > 0
 	}
-	asks := func(v engine.PartitionView) bool { return v.ID == id && v.Leads && v.Asks }
-	return slices.ContainsFunc(w.nodes, func(n *node) bool {
+	asks := func(v node.PartitionView) bool { return v.ID == id && v.Leads && v.Asks }
+	return slices.ContainsFunc(w.nodes, func(n *host) bool {
 		return n.e != nil && n.running() && !n.forgot.lacks && slices.ContainsFunc(n.inside.Partitions(), asks)
 	})
 }
@@ -232,7 +232,7 @@ func (w *World) replaceDamaged() {
 }
 
 // replaceForgot gives a node an empty disk.
-func (w *World) replaceForgot(n *node, why string) {
+func (w *World) replaceForgot(n *host, why string) {
 	w.forgets(n, 0, "who gave it another disk, "+why)
 	w.Stats.Replaced++
 	w.newDisk(n)
@@ -241,7 +241,7 @@ func (w *World) replaceForgot(n *node, why string) {
 
 // attendForgot is attend for a node of which somebody has removed a file of the commit log. The operator comes back
 // until the others have what it has.
-func (w *World) attendForgot(n *node) {
+func (w *World) attendForgot(n *host) {
 	life := n.life
 	w.after(500*ms, func() {
 		switch {
@@ -255,7 +255,7 @@ func (w *World) attendForgot(n *node) {
 }
 
 // hasMost is the live node that has most of what a partition acknowledged.
-func (w *World) hasMost(id meta.PartitionID) (best *node) {
+func (w *World) hasMost(id meta.PartitionID) (best *host) {
 	most := -1
 	for _, n := range w.nodes {
 		if n.e == nil || !n.running() {
@@ -324,7 +324,7 @@ func (w *World) checkForgotten() {
 	w.readLetters()
 	w.mendDamage()
 	copies := map[nodePart]*held{}
-	asides := map[*node][]byte{}
+	asides := map[*host][]byte{}
 	for _, n := range w.nodes {
 		asides[n] = n.aside()
 		if n.e == nil {
@@ -433,9 +433,9 @@ func (w *World) wanting(i int) string {
 // something since it was made, or because all who replicate ended at once when it had just been made (what was cut then
 // is aside, and an operator publishes messages again, but makes no channel). Retention does not wait for it, nor, if it
 // was made again, for what lies before its new start.
-func (w *World) nobodyKnows(c *channelModel, id engine.ID) bool {
+func (w *World) nobodyKnows(c *channelModel, id node.ID) bool {
 	f, part := &w.forget, meta.PartitionID{Topic: c.t.id, Partition: id.Partition()}
-	since := func(n *node) bool { return n.forgot.at > c.created }
+	since := func(n *host) bool { return n.forgot.at > c.created }
 	if !f.loose && !f.forced[part] && c.begun >= f.endedAt && (!f.tainted || !slices.ContainsFunc(w.nodes, since)) {
 		return false
 	}
@@ -449,7 +449,7 @@ func (w *World) nobodyKnows(c *channelModel, id engine.ID) bool {
 				continue
 			}
 			served = true
-			if slices.ContainsFunc(v.Channels, func(o engine.ChannelView) bool {
+			if slices.ContainsFunc(v.Channels, func(o node.ChannelView) bool {
 				return o.Name == c.name && o.Start <= id.MsgID()
 			}) {
 				return false
@@ -462,7 +462,7 @@ func (w *World) nobodyKnows(c *channelModel, id engine.ID) bool {
 // readLetters reads which messages are dead letters by now: of some every delivery was lost on the way.
 func (w *World) readLetters() {
 	f := &w.forget
-	f.letters = map[*channelModel]map[engine.ID]bool{}
+	f.letters = map[*channelModel]map[node.ID]bool{}
 	for _, n := range w.nodes {
 		if n.e == nil {
 			continue
@@ -474,13 +474,13 @@ func (w *World) readLetters() {
 			}
 			_ = n.eachRecord(v.ID, func(r *segment.Record) {
 				headers := headersOf(r)
-				var id engine.ID
-				c := t.of.channelNamed(headers[engine.OriginChannelHeader])
-				if _, err := fmt.Sscanf(headers[engine.OriginIDHeader], "%016x", &id); err != nil || c == nil {
+				var id node.ID
+				c := t.of.channelNamed(headers[node.OriginChannelHeader])
+				if _, err := fmt.Sscanf(headers[node.OriginIDHeader], "%016x", &id); err != nil || c == nil {
 					return
 				}
 				if f.letters[c] == nil {
-					f.letters[c] = map[engine.ID]bool{}
+					f.letters[c] = map[node.ID]bool{}
 				}
 				f.letters[c][id] = true
 			})
@@ -489,7 +489,7 @@ func (w *World) readLetters() {
 }
 
 // eachRecord visits the messages of a copy, and those that wait and were carried behind their segments.
-func (n *node) eachRecord(id meta.PartitionID, visit func(*segment.Record)) error {
+func (n *host) eachRecord(id meta.PartitionID, visit func(*segment.Record)) error {
 	return n.inside.ReadLog(id, 0, func(_ segment.Offset, h *segment.Header, body []byte) bool {
 		if !h.Control() {
 			eachOf(h, body, visit)
@@ -514,9 +514,9 @@ func eachOf(h *segment.Header, body []byte, visit func(*segment.Record)) {
 }
 
 // readHeld reads which values a copy has.
-func (w *World) readHeld(n *node, id meta.PartitionID) *held {
+func (w *World) readHeld(n *host, id meta.PartitionID) *held {
 	c := &held{values: map[int]bool{}}
-	n.inside.EachMarks(func(v *engine.PartitionMarks) {
+	n.inside.EachMarks(func(v *node.PartitionMarks) {
 		if v.ID == id {
 			c.start = v.StartID
 		}
@@ -530,7 +530,7 @@ func (w *World) readHeld(n *node, id meta.PartitionID) *held {
 }
 
 // aside is all that a node has put aside.
-func (n *node) aside() (all []byte) {
+func (n *host) aside() (all []byte) {
 	n.eachFile("aside", func(name string) {
 		if data, err := n.media.ReadFile(name, diskBytes); err == nil {
 			all = append(all, data...)
@@ -541,7 +541,7 @@ func (n *node) aside() (all []byte) {
 
 // anyAside says whether any node has put a value aside. Where no member in sync was whole, nobody can know that it was
 // acknowledged, and an operator publishes it again.
-func anyAside(asides map[*node][]byte, value int) bool {
+func anyAside(asides map[*host][]byte, value int) bool {
 	for _, all := range asides {
 		if inAside(all, value) {
 			return true

@@ -80,7 +80,7 @@ func (w *World) forgetSomething() {
 }
 
 // leadsAny says whether a node leads something, by the rows.
-func (w *World) leadsAny(n *node) bool {
+func (w *World) leadsAny(n *host) bool {
 	for _, p := range w.store.snap.Partitions.All() {
 		if p.State.Leader == n.replica() {
 			return true
@@ -90,7 +90,7 @@ func (w *World) leadsAny(n *node) bool {
 }
 
 // someLeader is a node that leads something, or nil.
-func (w *World) someLeader() *node {
+func (w *World) someLeader() *host {
 	ids := w.store.snap.Partitions.IDs()
 	if len(ids) == 0 {
 		return nil
@@ -107,7 +107,7 @@ func (w *World) someMoment() *moment {
 }
 
 // removeFrom removes something of a node's directory, while its process runs or after its end.
-func (w *World) removeFrom(n *node) {
+func (w *World) removeFrom(n *host) {
 	f := &w.forget
 	if !w.mayForget(0, n) || n.media.Crashed() {
 		return
@@ -131,7 +131,7 @@ func (w *World) removeFrom(n *node) {
 }
 
 // end1 ends a process, by its machine's power or not.
-func (w *World) end1(n *node) {
+func (w *World) end1(n *host) {
 	switch {
 	case n.m == nil:
 	case w.forget.r.IntN(2) == 0:
@@ -142,7 +142,7 @@ func (w *World) end1(n *node) {
 }
 
 // removeName removes a file or a directory beneath a node.
-func (w *World) removeName(n *node, name string) {
+func (w *World) removeName(n *host, name string) {
 	n.forgot.unsound = n.m != nil
 	err := n.media.RemoveAll(name)
 	_ = n.media.SyncDir(path.Dir(name)) // or a power cut would bring it back
@@ -153,7 +153,7 @@ func (w *World) removeName(n *node, name string) {
 }
 
 // victim is what is removed of a node's directory; "": there is no such thing.
-func (n *node) victim(kind forgetKind) string {
+func (n *host) victim(kind forgetKind) string {
 	f := &n.w.forget
 	var names []string
 	list := func(dir string, want func(name string) bool) {
@@ -198,7 +198,7 @@ func (n *node) victim(kind forgetKind) string {
 }
 
 // currentLog is the newest file of a node's commit log in which something is written.
-func (n *node) currentLog() (current string) {
+func (n *host) currentLog() (current string) {
 	n.eachFile("clog", func(name string) {
 		if data, err := n.media.ReadFile(name, diskBytes); err == nil && !isZeros(data) {
 			current = name
@@ -217,7 +217,7 @@ func isZeros(p []byte) bool {
 }
 
 // setBack gives a node's machine its disk of an earlier moment.
-func (w *World) setBack(n *node, m *moment, wait int64) {
+func (w *World) setBack(n *host, m *moment, wait int64) {
 	if m.disks[n.index] == nil {
 		return
 	}
@@ -228,20 +228,20 @@ func (w *World) setBack(n *node, m *moment, wait int64) {
 }
 
 // replaceMedia puts a copy of a disk into a machine that is off.
-func (n *node) replaceMedia(d *faultaio.Disk) {
+func (n *host) replaceMedia(d *faultaio.Disk) {
 	n.media = d.Crash(n.w.forget.r.Uint64())
 	n.broken, n.before = false, nil
 }
 
 // halt ends a process and lets nothing start again by itself.
-func (n *node) halt() {
+func (n *host) halt() {
 	n.power = false
 	if n.m != nil {
 		n.crash()
 	}
 }
 
-func (w *World) bootAfter(n *node, wait int64) {
+func (w *World) bootAfter(n *host, wait int64) {
 	w.after(wait, func() {
 		n.power = true
 		n.boot()
@@ -249,7 +249,7 @@ func (w *World) bootAfter(n *node, wait int64) {
 }
 
 // others are the nodes that are not n.
-func (w *World) others(n *node) (list []*node) {
+func (w *World) others(n *host) (list []*host) {
 	first := w.forget.r.IntN(len(w.nodes))
 	for i := range w.nodes {
 		if o := w.nodes[(first+i)%len(w.nodes)]; o != n {
@@ -260,7 +260,7 @@ func (w *World) others(n *node) (list []*node) {
 }
 
 // setBackTwo sets two nodes back to one moment while a third is away, and brings that back later.
-func (w *World) setBackTwo(n *node) {
+func (w *World) setBackTwo(n *host) {
 	f := &w.forget
 	rest := w.others(n)
 	o, third := rest[0], rest[1]
@@ -279,7 +279,7 @@ func (w *World) setBackTwo(n *node) {
 }
 
 // setBackAll ends all nodes and lets one come back first, older.
-func (w *World) setBackAll(n *node) {
+func (w *World) setBackAll(n *host) {
 	f := &w.forget
 	m := w.someMoment()
 	if m == nil || !w.mayForget(m.at, n) || m.disks[n.index] == nil {
@@ -301,7 +301,7 @@ func (w *World) setBackAll(n *node) {
 }
 
 // takeTurns copies the directory of a node and lets the copy and the original run in turn, some times.
-func (w *World) takeTurns(n *node) {
+func (w *World) takeTurns(n *host) {
 	f := &w.forget
 	if n.media.Crashed() {
 		return

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/replicate"
 )
 
@@ -44,7 +44,7 @@ func (w *World) twoOfThree() bool {
 // was not ended in the middle of a write. A partition may also stand still where damaged commit logs, damaged copies
 // and nodes that do not start leave fewer than min_isr nodes: an operator may not replace them while they may have what
 // nobody else has (attendForgot).
-func (w *World) standsWithout(away *node) string {
+func (w *World) standsWithout(away *host) string {
 	for _, id := range w.store.snap.Partitions.IDs() {
 		row := w.store.snap.Partitions.Get(id)
 		must, damaged := false, 0
@@ -81,8 +81,8 @@ func (w *World) standsWithout(away *node) string {
 
 // shortened says whether the node runs and does not know whether its copy has all that it acknowledged, because a crash
 // tore its last group, for instance. Such a copy proves nothing.
-func (n *node) shortened(id meta.PartitionID) bool {
-	return n.e != nil && n.running() && slices.ContainsFunc(n.inside.Partitions(), func(v engine.PartitionView) bool {
+func (n *host) shortened(id meta.PartitionID) bool {
+	return n.e != nil && n.running() && slices.ContainsFunc(n.inside.Partitions(), func(v node.PartitionView) bool {
 		return v.ID == id && v.Shortened
 	})
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // Forks are channels that begin where another one stands, or at the oldest message that is kept. What was answered OK
@@ -21,9 +21,9 @@ type fork struct {
 	of       *channelModel
 	oldest   bool
 	asked    int64
-	made     bool               // somebody has asked for the channel as one that is no fork
-	answered bool               // OK, before that
-	done     map[engine.ID]bool // of the other channel, when the fork was there
+	made     bool             // somebody has asked for the channel as one that is no fork
+	answered bool             // OK, before that
+	done     map[node.ID]bool // of the other channel, when the fork was there
 }
 
 // maxForks is how many a topic gets at most.
@@ -47,29 +47,29 @@ func (w *World) startForks() {
 
 // fork asks a node for a fork, once. Whatever the answer is, the channel is then made as one that is no fork, because
 // it may be in some partitions.
-func (w *World) fork(n *node, of *channelModel, oldest bool) {
+func (w *World) fork(n *host, of *channelModel, oldest bool) {
 	t := of.t
 	t.forks++
 	c := newChannel(t, fmt.Sprintf("f%d", t.forks))
-	f := &fork{of: of, oldest: oldest, asked: w.now, done: map[engine.ID]bool{}}
+	f := &fork{of: of, oldest: oldest, asked: w.now, done: map[node.ID]bool{}}
 	c.configured, c.loose, c.fork = true, true, f
 	t.attempts++
 	t.channels = append(t.channels, c)
-	n.task(func(*engine.Engine) error {
+	n.task(func(*node.Engine) error {
 		topic, ok := n.topic(t)
 		if !ok {
-			return engine.ErrNoTopic
+			return node.ErrNoTopic
 		}
 		ch, ok := topic.LookupChannel(of.name)
 		if !ok {
-			return engine.ErrNoChannel
+			return node.ErrNoChannel
 		}
-		var at *engine.SeekTo
+		var at *node.SeekTo
 		if oldest {
-			at = &engine.SeekTo{Kind: engine.SeekBeginning}
+			at = &node.SeekTo{Kind: node.SeekBeginning}
 		}
 		if w.cfg.Break == MutantForkElsewhere {
-			at = &engine.SeekTo{Kind: engine.SeekEnd}
+			at = &node.SeekTo{Kind: node.SeekEnd}
 		}
 		_, err := ch.Fork(context.Background(), c.name, at)
 		return err
@@ -105,6 +105,6 @@ func (c *channelModel) mustHave(val *value, held bool) bool {
 }
 
 // missed says that a copy which has served may have lost a message before the fork was in its log.
-func (c *channelModel) missed(id engine.ID) bool {
+func (c *channelModel) missed(id node.ID) bool {
 	return c.fork != nil && id.MsgID() < c.t.served[id.Partition()]
 }

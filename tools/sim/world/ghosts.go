@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 
 	"penstock/batch"
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // A ghost is a program that holds a publisher's name no more, and does not know it: its successor has opened the name,
@@ -75,7 +75,7 @@ func (w *World) haunt() {
 		return
 	}
 	topic, ok := n.topic(t)
-	if !ok || n.e.Level() < engine.NewestLevel {
+	if !ok || n.e.Level() < node.NewestLevel {
 		return
 	}
 	at := uint32(r.IntN(max(1, topic.Partitions())))
@@ -87,16 +87,16 @@ func (w *World) haunt() {
 }
 
 // haunts sends a put of the ghost's.
-func (w *World) haunts(g *ghost, n *node, topic *engine.Topic, t *topicModel, at uint32) {
+func (w *World) haunts(g *ghost, n *host, topic *node.Topic, t *topicModel, at uint32) {
 	v := len(w.book.values)
 	w.book.values = append(w.book.values, value{topic: t, by: n, life: n.life, submitted: w.now, numbered: true})
 	body := w.book.body(v)
 	back := min(g.next, w.ghosts.r.Uint32N(4))
-	number := &engine.Numbered{Name: []byte(g.of.name), Tenure: g.tenure, Sequence: g.next - back}
+	number := &node.Numbered{Name: []byte(g.of.name), Tenure: g.tenure, Sequence: g.next - back}
 	held := w.holder(g.of, t, at)
-	put := &engine.Put{Messages: [][]byte{body}}
+	put := &node.Put{Messages: [][]byte{body}}
 	life := n.life
-	answer := func(first engine.ID, err error) {
+	answer := func(first node.ID, err error) {
 		w.tracef("ghost %q of %s/%d: %v %v", g.of.name, t.name, at, first, err)
 		b := &w.book.values[v]
 		switch {
@@ -110,14 +110,14 @@ func (w *World) haunts(g *ghost, n *node, topic *engine.Topic, t *topicModel, at
 			b.fate, b.answered, g.next = acked, w.now, number.Sequence+1
 			w.Stats.Acked++
 			w.book.place(v, first)
-		case errors.Is(err, engine.ErrFenced), errors.Is(err, engine.ErrUnknownProducer),
-			errors.Is(err, engine.ErrSequence):
+		case errors.Is(err, node.ErrFenced), errors.Is(err, node.ErrUnknownProducer),
+			errors.Is(err, node.ErrSequence):
 			b.fate = refused
 		default:
 			b.fate = unknown
 		}
 	}
-	put.Done = func(p *engine.Put) { answer(p.First, p.Err) }
+	put.Done = func(p *node.Put) { answer(p.First, p.Err) }
 	if err := topic.SubmitNumbered(int(at), put, number); err != nil {
 		answer(0, err)
 	}
@@ -133,11 +133,11 @@ func (w *World) holder(p *producer, t *topicModel, at uint32) uint64 {
 }
 
 // holdAgain opens the name for the ghost's own tenure.
-func (w *World) holdAgain(g *ghost, n *node, topic *engine.Topic, t *topicModel, at uint32) {
+func (w *World) holdAgain(g *ghost, n *host, topic *node.Topic, t *topicModel, at uint32) {
 	g.waits = true
 	held, life := w.holder(g.of, t, at), n.life
-	var got engine.Producer
-	n.task(func(*engine.Engine) (err error) {
+	var got node.Producer
+	n.task(func(*node.Engine) (err error) {
 		got, err = topic.HoldNamed(context.Background(), int(at), g.of.name, g.tenure)
 		return err
 	}, func(err error) {

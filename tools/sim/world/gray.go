@@ -17,7 +17,7 @@ type gray struct {
 	r       *rand.Rand
 	every   int64 // an illness begins about so often
 	calm    calm
-	rotten  *node              // FeatureRot: the only node whose bits rot, so that every ISR has a copy that does not
+	rotten  *host              // FeatureRot: the only node whose bits rot, so that every ISR has a copy that does not
 	flipped bool               // since its disk was new
 	clean   bool               // all of it reads back
 	asked   map[nodePart]int64 // since when a leader asks operators
@@ -104,10 +104,10 @@ func (w *World) startGray() {
 func (w *World) fallIll() {
 	g := &w.gray
 	n := w.nodes[g.r.IntN(len(w.nodes))]
-	var kinds []func(*node)
+	var kinds []func(*host)
 	for _, one := range []struct {
 		f  Feature
-		do func(*node)
+		do func(*host)
 	}{
 		{FeatureSlow, w.slowDown},
 		{FeatureHung, w.hang},
@@ -126,7 +126,7 @@ func (w *World) fallIll() {
 }
 
 // slowDown makes every durable write of a disk take longer, up to seconds.
-func (w *World) slowDown(n *node) {
+func (w *World) slowDown(n *host) {
 	if n.ill.slow != 0 {
 		return
 	}
@@ -139,39 +139,39 @@ func (w *World) slowDown(n *node) {
 }
 
 // hang lets nothing complete on a disk for a while.
-func (w *World) hang(n *node) {
+func (w *World) hang(n *host) {
 	if n.hangs() {
 		return
 	}
 	w.hangFor(n, w.gray.span(100*ms, 6000*ms))
 }
 
-func (w *World) hangFor(n *node, d int64) {
+func (w *World) hangFor(n *host, d int64) {
 	w.Stats.Hung++
 	n.ill.hungUntil = w.now + d
 	w.tracef("the disk of %s hangs until %.3f", n.name, float64(n.ill.hungUntil)/1e6)
 	w.after(d, n.poke)
 }
 
-func (n *node) hangs() bool { return n.w.now < n.ill.hungUntil || n.secretly && n.w.faults }
+func (n *host) hangs() bool { return n.w.now < n.ill.hungUntil || n.secretly && n.w.faults }
 
 // isSlow says that a write of the disk takes longer than it should.
-func (n *node) isSlow() bool { return n.hangs() || n.ill.slow > 0 }
+func (n *host) isSlow() bool { return n.hangs() || n.ill.slow > 0 }
 
 // Hung implements platform.World: what would wait for the disk, other than by a queue, does not begin.
-func (n *node) Hung() bool { return n.hangs() }
+func (n *host) Hung() bool { return n.hangs() }
 
 // Slow implements platform.World.
-func (n *node) Slow() bool { return n.isSlow() && n.w.cfg.Break != MutantSpot }
+func (n *host) Slow() bool { return n.isSlow() && n.w.cfg.Break != MutantSpot }
 
 // failReads makes all reads of a kind of file fail for a while.
-func (w *World) failReads(n *node) {
+func (w *World) failReads(n *host) {
 	name := []string{"topics/*/*/*.seg", "clog/*.clog", "topics/*/*/*.idx", "topics/*/topic.json"}[w.gray.skewed(0, 3)]
 	w.failFor(n, faultaio.Rule{Kind: faultaio.KindRead, Name: name, Count: -1, Err: syscall.EIO})
 }
 
 // failWrites makes all writes of a kind fail for a while.
-func (w *World) failWrites(n *node) {
+func (w *World) failWrites(n *host) {
 	kinds := []faultaio.Kind{
 		faultaio.KindWriteSync, faultaio.KindWrite, faultaio.KindSync, faultaio.KindCreate, faultaio.KindRename,
 		faultaio.KindSyncDir,
@@ -181,7 +181,7 @@ func (w *World) failWrites(n *node) {
 }
 
 // failFor injects a rule for a while. A new process on the same device meets it again.
-func (w *World) failFor(n *node, rule faultaio.Rule) {
+func (w *World) failFor(n *host, rule faultaio.Rule) {
 	if len(n.ill.rules) > 0 {
 		return
 	}
@@ -201,7 +201,7 @@ func (w *World) failFor(n *node, rule faultaio.Rule) {
 	})
 }
 
-func (n *node) failsWrites() bool {
+func (n *host) failsWrites() bool {
 	return slices.ContainsFunc(n.ill.rules, func(r faultaio.Rule) bool { return r.Kind != faultaio.KindRead })
 }
 
@@ -220,7 +220,7 @@ func (w *World) healGray() {
 
 // setClock sets a wall clock by up to half a day, forward or back. Before a process starts somebody sets it right: what
 // a process stores, it stores by the time that it found.
-func (w *World) setClock(n *node) {
+func (w *World) setClock(n *host) {
 	w.Stats.ClockSteps++
 	d := w.gray.skewed(100*ms, 12*3600*1000*ms)
 	if w.gray.r.IntN(2) == 0 {

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"penstock/clog"
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 )
 
@@ -42,7 +42,7 @@ func (w *World) marksAfter() time.Duration {
 	return markAfter
 }
 
-// probesAfter is engine.Options.DiskProbeAfter. A disk that was slow or hung is good again only after some writes, and
+// probesAfter is node.Options.DiskProbeAfter. A disk that was slow or hung is good again only after some writes, and
 // where nobody publishes any more these are the probes: without them a leader would keep for ever what it is to give
 // away, for want of an heir.
 func (w *World) probesAfter() time.Duration {
@@ -141,7 +141,7 @@ type restMarks struct {
 
 // restMarks: a full log waits for room, and has none for a mark: the one block that it keeps back is for giving files
 // back (clog's markForSpare). After a start it promises the last group with its first file.
-func (n *node) restMarks() (r restMarks) {
+func (n *host) restMarks() (r restMarks) {
 	if n.unwell() || n.flying > 0 || n.media.Crashed() || n.e.Health() != nil {
 		return r
 	}
@@ -154,7 +154,7 @@ func (n *node) restMarks() (r restMarks) {
 
 // lastGroup is the last group with records of the newest file of the commit log; not ok: that file begins with a
 // checkpoint and has nothing else.
-func (n *node) lastGroup() (name string, last clog.GroupInfo, ok bool) {
+func (n *host) lastGroup() (name string, last clog.GroupInfo, ok bool) {
 	errTorn := errors.New("it is not whole")
 	err := clog.Scan(n.media, func(f clog.FileInfo, g clog.GroupInfo, recs []clog.RecordInfo) error {
 		if f.Name != name {
@@ -174,7 +174,7 @@ func (n *node) lastGroup() (name string, last clog.GroupInfo, ok bool) {
 }
 
 // opened looks at what a process says of a disk whose bits have rotted at rest, and at a commit log that is damaged.
-func (n *node) opened(e *engine.Engine) {
+func (n *host) opened(e *node.Engine) {
 	if e.CommitStats().Failed {
 		n.w.attend(n)
 	}

@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 
 	"penstock/batch"
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/segment"
 )
 
@@ -145,7 +145,7 @@ func (w *World) lie(s *meta.TopicSettings) {
 
 // mayStart says that a copy's log may begin at v.StartID. from is where it began before. What goes is behind the bound
 // of some settings, of those for all messages or of those for confirmed ones.
-func (r *retention) mayStart(n *node, t *topicModel, from msgID, v *engine.PartitionMarks) {
+func (r *retention) mayStart(n *host, t *topicModel, from msgID, v *node.PartitionMarks) {
 	w := n.w
 	if !w.has(FeatureKeep) || t.of != nil || t.kept.nothing || n.forgot.at != 0 {
 		return
@@ -195,20 +195,20 @@ func (w *World) replaySome() {
 		if n.e == nil || !n.running() || n.closing || !n.serves(t) {
 			continue
 		}
-		n.task(func(*engine.Engine) error { return n.replay(t, partition) }, func(err error) {
+		n.task(func(*node.Engine) error { return n.replay(t, partition) }, func(err error) {
 			w.showf("%s replays %s/%d: %v", n.name, t.name, partition, err)
 		})
 	}
 }
 
 // replay reads all that a partition has now, and checks that it is what was stored: no message is missing or another.
-func (n *node) replay(t *topicModel, partition int) error {
+func (n *host) replay(t *topicModel, partition int) error {
 	w := n.w
 	topic, ok := n.topic(t)
 	if !ok {
-		return engine.ErrNoTopic
+		return node.ErrNoTopic
 	}
-	r, err := topic.OpenReader(partition, engine.Start{Kind: engine.StartOldest})
+	r, err := topic.OpenReader(partition, node.Start{Kind: node.StartOldest})
 	if err != nil {
 		return err
 	}
@@ -231,7 +231,7 @@ func (n *node) replay(t *topicModel, partition int) error {
 
 // replayed checks batches that a reader got, of which next is the first message that it had not got, and returns the id
 // behind them.
-func (w *World) replayed(n *node, t *topicModel, next engine.ID, s *engine.Stored) (engine.ID, error) {
+func (w *World) replayed(n *host, t *topicModel, next node.ID, s *node.Stored) (node.ID, error) {
 	var it segment.BatchIter
 	it.Reset(s.Batches)
 	for h, body, ok := it.Next(); ok; h, body, ok = it.Next() {
@@ -279,7 +279,7 @@ func (w *World) checkKept() {
 			for _, n := range w.nodes {
 				err := n.replay(t, partition)
 				read = read || err == nil
-				if err != nil && !errors.Is(err, engine.ErrNoLeader) && !w.isRotten(n.replica()) {
+				if err != nil && !errors.Is(err, node.ErrNoLeader) && !w.isRotten(n.replica()) {
 					w.fail("%s: a reader of %s/%d: %v", n.name, t.name, partition, err)
 				}
 			}

@@ -25,7 +25,7 @@ type agreement struct {
 	w      *World
 	m      *memory.Map
 	seen   int64 // the revision that the world's snapshot is of
-	leases map[*node]kv.LeaseID
+	leases map[*host]kv.LeaseID
 	// early is until when a node whose lease was taken before its time may still believe in it. overlaps is until when a
 	// partition's leader of before may be such a node, and so deliver beside the new one.
 	early    map[replicate.NodeID]int64
@@ -37,7 +37,7 @@ type agreement struct {
 // startCluster puts the map in the place of the store's model.
 func (w *World) startCluster() {
 	a := &agreement{
-		w: w, leases: map[*node]kv.LeaseID{},
+		w: w, leases: map[*host]kv.LeaseID{},
 		early: map[replicate.NodeID]int64{}, overlaps: map[meta.PartitionID]int64{},
 	}
 	o := memory.Options{Now: a.now}
@@ -158,7 +158,7 @@ func (w *World) overlap(id meta.PartitionID) bool {
 }
 
 // metaStore is what the engine of a node is given.
-func (n *node) metaStore() meta.Store {
+func (n *host) metaStore() meta.Store {
 	w := n.w
 	if w.agreement == nil {
 		return n.client

@@ -1,8 +1,8 @@
 package world
 
 import (
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 	"penstock/netproto"
 )
@@ -29,13 +29,13 @@ func (w *World) startLevels() {
 
 // chooseBinary is what an operator starts on a node: any version until the cluster is being raised, then only one that
 // knows the level.
-func (n *node) chooseBinary() {
+func (n *host) chooseBinary() {
 	w := n.w
 	if !w.has(FeatureLevels) {
 		return
 	}
-	n.binary = engine.NewestLevel
-	if _, wanted := w.store.snap.Levels(); wanted < engine.NewestLevel && w.gray.r.IntN(3) == 0 {
+	n.binary = node.NewestLevel
+	if _, wanted := w.store.snap.Levels(); wanted < node.NewestLevel && w.gray.r.IntN(3) == 0 {
 		n.binary = 1
 	}
 	w.tracef("%s knows level %d", n.name, n.binary)
@@ -85,7 +85,7 @@ func (s *store) admits(level int) error {
 }
 
 // checkFrame: a node gets nothing that its version does not know.
-func (w *World) checkFrame(from, to *node, t netproto.Type) {
+func (w *World) checkFrame(from, to *host, t netproto.Type) {
 	if w.has(FeatureLevels) && t > lastTypeOfLevel1 && (to.binary < 2 || w.store.snap.FeatureLevel() < 2) {
 		w.fail("%s sends %v to %s, which knows level %d; the cluster is at level %d",
 			from.name, t, to.name, to.binary, w.store.snap.FeatureLevel())
@@ -93,7 +93,7 @@ func (w *World) checkFrame(from, to *node, t netproto.Type) {
 }
 
 // checkLevels: nobody goes by a level that a node of the cluster does not know.
-func (w *World) checkLevels(n *node) {
+func (w *World) checkLevels(n *host) {
 	if !w.has(FeatureLevels) || n.e.Level() < 2 {
 		return
 	}
@@ -105,7 +105,7 @@ func (w *World) checkLevels(n *node) {
 }
 
 // joined says that the process was taken in by the store.
-func (n *node) joined() bool {
+func (n *host) joined() bool {
 	if n.w.agreement != nil {
 		return n.e != nil
 	}

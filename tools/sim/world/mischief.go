@@ -5,8 +5,8 @@ import (
 	"syscall"
 
 	"penstock/batch"
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/replicate"
 	"penstock/segment"
 	"penstock/segment/aio/faultaio"
@@ -14,7 +14,7 @@ import (
 
 // replica is the node's id, by what the store has. The process may not know it yet: the answer to its registration was
 // lost, and the node is in the ISR of what was made since. A node that the store has not has the id that it had.
-func (n *node) replica() replicate.NodeID {
+func (n *host) replica() replicate.NodeID {
 	for id, row := range n.w.store.snap.Nodes {
 		if row.Name == n.name {
 			return id
@@ -23,7 +23,7 @@ func (n *node) replica() replicate.NodeID {
 	return replicate.NodeID(n.id)
 }
 
-func engineID(id meta.PartitionID, n segment.MsgID) engine.ID {
+func engineID(id meta.PartitionID, n segment.MsgID) node.ID {
 	return batch.MakeID(id.Partition, n)
 }
 
@@ -70,7 +70,7 @@ func (w *World) mischief() {
 }
 
 // powerCut takes one machine, or several at once.
-func (w *World) powerCut(n *node) {
+func (w *World) powerCut(n *host) {
 	if !w.chance(0.25) {
 		n.crashIfUp()
 		return
@@ -82,14 +82,14 @@ func (w *World) powerCut(n *node) {
 	}
 }
 
-func (n *node) crashIfUp() {
+func (n *host) crashIfUp() {
 	if n.m != nil {
 		n.crash()
 	}
 }
 
 // freeze is SIGSTOP, and SIGCONT later.
-func (w *World) freeze(n *node) {
+func (w *World) freeze(n *host) {
 	if n.m == nil {
 		return
 	}
@@ -132,7 +132,7 @@ func (w *World) cutLinks() {
 }
 
 // breakDisk makes one write or flush fail; the node must be restarted.
-func (w *World) breakDisk(n *node) {
+func (w *World) breakDisk(n *host) {
 	w.Stats.DiskFaults++
 	kinds := []faultaio.Kind{
 		faultaio.KindWrite, faultaio.KindWriteSync, faultaio.KindSync, faultaio.KindCreate, faultaio.KindRename,
@@ -152,7 +152,7 @@ func (w *World) breakDisk(n *node) {
 }
 
 // fillDisk leaves a node almost no room for a while. Some disks copy on write: then nothing that is written finds room.
-func (w *World) fillDisk(n *node) {
+func (w *World) fillDisk(n *host) {
 	w.Stats.Full++
 	free, err := n.media.FreeBytes()
 	if err != nil {
@@ -174,9 +174,9 @@ func (w *World) fillDisk(n *node) {
 }
 
 // wipe gives a node another, empty disk, if everybody in sync with it can spare it.
-func (w *World) wipe(n *node) {
+func (w *World) wipe(n *host) {
 	// A topic may be made meanwhile on the disks that the store knows: two that are gone by then could never lead.
-	if w.has(FeatureTopics) && slices.ContainsFunc(w.nodes, func(n *node) bool { return n.wiped }) {
+	if w.has(FeatureTopics) && slices.ContainsFunc(w.nodes, func(n *host) bool { return n.wiped }) {
 		return
 	}
 	// What rots there is on the other disks only, and an ISR counts a disk that was replaced until its node is known with
@@ -190,7 +190,7 @@ func (w *World) wipe(n *node) {
 }
 
 // spares says whether everything that the disk of a node has is in sync on others.
-func (w *World) spares(n *node) bool {
+func (w *World) spares(n *host) bool {
 	for _, p := range w.store.snap.Partitions.All() {
 		others := 0
 		_, moves := w.store.moves[p.ID]
@@ -217,7 +217,7 @@ func (w *World) isRotten(id replicate.NodeID) bool {
 }
 
 // newDisk gives a node another disk, which is empty.
-func (w *World) newDisk(n *node) {
+func (w *World) newDisk(n *host) {
 	w.Stats.Wipes++
 	w.tracef("%s gets an empty disk", n.name)
 	if n.m != nil {
@@ -236,7 +236,7 @@ func (w *World) newDisk(n *node) {
 // holds says whether the disk of a member is still there. The store learns of another one only when its node registers.
 func (w *World) holds(m replicate.Member) bool {
 	row := w.store.snap.Nodes[m.Node]
-	return row != nil && row.Store == m.Store && !slices.ContainsFunc(w.nodes, func(n *node) bool {
+	return row != nil && row.Store == m.Store && !slices.ContainsFunc(w.nodes, func(n *host) bool {
 		return n.wiped && n.name == row.Name
 	})
 }
@@ -276,6 +276,6 @@ func (w *World) heal() {
 }
 
 // suspect says whether the process may have met a fault that only a restart ends.
-func (n *node) suspect() bool {
+func (n *host) suspect() bool {
 	return n.failed || n.w.opt.diskFault > 0 || n.w.has(FeatureErrors)
 }

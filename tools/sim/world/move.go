@@ -218,10 +218,10 @@ func (s *store) change(row *meta.Partition, why string) {
 	s.publish(next)
 }
 
-func (w *World) nodeOf(id replicate.NodeID) *node { return w.nodeIn(w.store.snap, id) }
+func (w *World) nodeOf(id replicate.NodeID) *host { return w.nodeIn(w.store.snap, id) }
 
 // nodeIn is the machine that a snapshot means.
-func (w *World) nodeIn(s *meta.Snapshot, id replicate.NodeID) *node {
+func (w *World) nodeIn(s *meta.Snapshot, id replicate.NodeID) *host {
 	for _, n := range w.nodes {
 		if row := s.Nodes[id]; row != nil && n.name == row.Name {
 			return n

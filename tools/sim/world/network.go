@@ -26,7 +26,7 @@ type network struct {
 // ports is one process's end of everything: the platform.Transport of it.
 type ports struct {
 	net    *network
-	n      *node
+	n      *host
 	life   int
 	self   peer.Node
 	h      peer.Handler
@@ -49,7 +49,7 @@ type end struct {
 	waiting []*netproto.Received
 }
 
-func (net *network) listen(n *node, self peer.Node, h peer.Handler) *ports {
+func (net *network) listen(n *host, self peer.Node, h peer.Handler) *ports {
 	p := &ports{net: net, n: n, life: n.life, self: self, h: h, known: map[replicate.NodeID]*peer.Node{}}
 	net.ports = append(net.ports, p)
 	p.dial()
@@ -165,7 +165,7 @@ func (c *conn) down(e *end, gone bool) {
 
 // gone ends everything of a process that is no more. A machine without power says nothing: who talked to it finds out
 // by its silence.
-func (net *network) gone(n *node, silent bool) {
+func (net *network) gone(n *host, silent bool) {
 	for _, c := range net.conns {
 		for _, e := range c.ends {
 			if e.p.n != n || c.dead {

@@ -9,18 +9,18 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine"
 	"penstock/internal/cluster"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/node/platform"
 	"penstock/replicate"
 	"penstock/replicate/peer"
 	"penstock/segment/aio/faultaio"
 )
 
-// node is a machine with a disk and clocks; a process of the engine runs on it, or not. It is that process's
+// host is a machine with a disk and clocks; a process of the engine runs on it, or not. It is that process's
 // platform.World.
-type node struct {
+type host struct {
 	w                 *World
 	index             int
 	name              string
@@ -31,8 +31,8 @@ type node struct {
 	disk              *disk
 
 	m         *platform.Stepped // nil: no process runs
-	inside    *engine.Inspector // of its engine
-	e         *engine.Engine    // when Open has returned
+	inside    *node.Inspector   // of its engine
+	e         *node.Engine      // when Open has returned
 	life      int               // counts processes
 	id        uint32            // replicate.NodeID, once it joined
 	client    *client
@@ -52,7 +52,7 @@ type node struct {
 	before    *faultaio.Disk // MutantRollback
 	binary    int            // the feature level that its version knows; 0: the newest
 	forgot    memoryLoss     // FeatureForget
-	twin      *node          // another process of this name, at another address; nil: there never was one
+	twin      *host          // another process of this name, at another address; nil: there never was one
 	brokeAt   int64          // when it last lost a connection or found it full
 	secretly  bool           // its disk hangs, and nobody knows: MutantSecondHang
 	fullUntil int64          // its disk has almost no room
@@ -67,8 +67,8 @@ type node struct {
 	unawareSince int64  // since when nothing came back, or when the process knew that its disk hangs
 }
 
-func newNode(w *World, index int) *node {
-	n := &node{w: w, index: index, name: fmt.Sprintf("n%d", index+1), power: true}
+func newNode(w *World, index int) *host {
+	n := &host{w: w, index: index, name: fmt.Sprintf("n%d", index+1), power: true}
 	n.rate = 1 + (w.rng.Float64()*2-1)*w.opt.drift
 	n.setSkew(w.between(-5*ms, 5*ms))
 	n.media = faultaio.New(faultaio.Options{Seed: w.rng.Uint64(), CapacityBytes: diskBytes})
@@ -77,26 +77,26 @@ func newNode(w *World, index int) *node {
 
 const diskBytes = 64 << 20
 
-func (n *node) running() bool { return n.m != nil && n.w.now >= n.asleep }
+func (n *host) running() bool { return n.m != nil && n.w.now >= n.asleep }
 
 // local is the monotonic clock.
-func (n *node) local() int64 { return int64(float64(n.w.now)*n.rate) + n.leapt }
+func (n *host) local() int64 { return int64(float64(n.w.now)*n.rate) + n.leapt }
 
-func (n *node) setSkew(d int64) {
+func (n *host) setSkew(d int64) {
 	n.skew, n.lowSkew, n.highSkew = d, min(n.lowSkew, d), max(n.highSkew, d)
 }
 
 // Now implements platform.World.
-func (n *node) Now() time.Time { return time.Unix(bootTime, n.local()-n.leapt+n.skew+n.stepped) }
+func (n *host) Now() time.Time { return time.Unix(bootTime, n.local()-n.leapt+n.skew+n.stepped) }
 
 // Instant implements platform.World.
-func (n *node) Instant() time.Duration { return time.Duration(n.local()) }
+func (n *host) Instant() time.Duration { return time.Duration(n.local()) }
 
 // NewUUID implements platform.World.
-func (n *node) NewUUID() uuid.UUID { return n.sameBoot(n.w.newUUID()) }
+func (n *host) NewUUID() uuid.UUID { return n.sameBoot(n.w.newUUID()) }
 
 // Linger implements platform.World.
-func (n *node) Linger() time.Duration {
+func (n *host) Linger() time.Duration {
 	if !n.w.chance(n.w.opt.lingerOften) {
 		return 0
 	}
@@ -104,10 +104,10 @@ func (n *node) Linger() time.Duration {
 }
 
 // Choose implements platform.World.
-func (n *node) Choose(k int) int { return n.w.rng.IntN(k) }
+func (n *host) Choose(k int) int { return n.w.rng.IntN(k) }
 
 // Listen implements platform.World.
-func (n *node) Listen(self peer.Node, _ uuid.UUID, h peer.Handler) platform.Transport {
+func (n *host) Listen(self peer.Node, _ uuid.UUID, h peer.Handler) platform.Transport {
 	n.id = uint32(self.ID)
 	n.noteBoot(self.Boot)
 	n.ports = n.w.net.listen(n, self, h)
@@ -115,15 +115,15 @@ func (n *node) Listen(self peer.Node, _ uuid.UUID, h peer.Handler) platform.Tran
 }
 
 // poke says that something happened to the process.
-func (n *node) poke() { n.dirty = true }
+func (n *host) poke() { n.dirty = true }
 
 // later runs fn on this process, if it still runs then; a stopped one does it when it goes on.
-func (n *node) later(ns int64, fn func()) {
+func (n *host) later(ns int64, fn func()) {
 	life := n.life
 	n.w.after(ns, func() { n.do(life, fn) })
 }
 
-func (n *node) do(life int, fn func()) {
+func (n *host) do(life int, fn func()) {
 	switch {
 	case n.m == nil || n.life != life:
 	case n.w.now < n.asleep && n.w.features != 0:
@@ -138,7 +138,7 @@ func (n *node) do(life int, fn func()) {
 }
 
 // thaw lets a process go on, with what has happened meanwhile, in order.
-func (n *node) thaw() {
+func (n *host) thaw() {
 	n.poke()
 	if n.w.now < n.asleep {
 		return
@@ -151,7 +151,7 @@ func (n *node) thaw() {
 }
 
 // boot starts a process.
-func (n *node) boot() {
+func (n *host) boot() {
 	w := n.w
 	if n.m != nil || !n.power {
 		return
@@ -165,7 +165,7 @@ func (n *node) boot() {
 	n.chooseBinary()
 	n.beginLife()
 	n.m = platform.NewStepped(n, w.marksAfter())
-	n.inside = engine.NewInspector(n.m)
+	n.inside = node.NewInspector(n.m)
 	n.disk = newDisk(n)
 	n.client = newClient(w, n)
 	w.tracef("%s boots, life %d", n.name, n.life)
@@ -192,15 +192,15 @@ func (n *node) boot() {
 	n.poke()
 }
 
-func (n *node) mayFailToOpen(error) bool { return true }
+func (n *host) mayFailToOpen(error) bool { return true }
 
-func (n *node) engineOptions() engine.Options {
+func (n *host) engineOptions() node.Options {
 	w, o := n.w, &n.w.opt
 	h := w.cfg.Engine
 	if h == nil {
 		h = slog.DiscardHandler
 	}
-	return engine.Options{
+	return node.Options{
 		Disk: n.disk, NodeID: n.name, Logger: slog.New(h),
 		BufferBytes: 4 << 20, CommitFileBytes: o.commitFile, CommitLiveBytes: o.commitLive, GroupsInFlight: o.groups,
 		MinSegmentBytes: o.minSegment, MaxSegmentBytes: o.maxSegment, RetentionInterval: 300 * time.Millisecond,
@@ -208,7 +208,7 @@ func (n *node) engineOptions() engine.Options {
 		PublishTimeout:    publishTimeout,
 		DisableAutoCreate: true, MaxLevel: n.binary, DiskPatience: diskPatience, DiskFailedAfter: 4 * diskPatience,
 		DiskProbeAfter: w.probesAfter(), AdmitTimeout: -1, // who submits may not be in a task, and cannot wait for room
-		Cluster: &engine.ClusterOptions{
+		Cluster: &node.ClusterOptions{
 			PreferredLeader: w.preferred(), Store: n.metaStore(), Replication: o.cfg, Replicas: o.replicas,
 			Node:        meta.Node{Rack: n.rack()},
 			JoinTimeout: 20 * time.Second, LeaveTimeout: time.Second,
@@ -228,7 +228,7 @@ func (w *World) preferred() func(*meta.Snapshot, meta.PartitionID) replicate.Nod
 }
 
 // step lets the process do what it can now.
-func (n *node) step() {
+func (n *host) step() {
 	w := n.w
 	w.Stats.Steps++
 	life := n.life
@@ -254,7 +254,7 @@ func (n *node) step() {
 }
 
 // wake makes sure that the process is stepped when its clock shows local.
-func (n *node) wake(local int64) {
+func (n *host) wake(local int64) {
 	if local >= 1<<62 {
 		return
 	}
@@ -277,7 +277,7 @@ func (n *node) wake(local int64) {
 }
 
 // kill ends the process; the machine goes on.
-func (n *node) kill(why string) {
+func (n *host) kill(why string) {
 	if n.m == nil {
 		return
 	}
@@ -301,7 +301,7 @@ func (n *node) kill(why string) {
 }
 
 // crash cuts the power of the machine.
-func (n *node) crash() {
+func (n *host) crash() {
 	n.w.tracef("%s crashes", n.name)
 	n.w.Stats.Crashes++
 	rest := n.disk.afterCrash(n.w.rng.Uint64())
@@ -315,7 +315,7 @@ func (n *node) crash() {
 	n.restart()
 }
 
-func (n *node) endProcess(silent bool) {
+func (n *host) endProcess(silent bool) {
 	if n.m == nil {
 		return
 	}
@@ -330,7 +330,7 @@ func (n *node) endProcess(silent bool) {
 	}
 }
 
-func (n *node) restart() {
+func (n *host) restart() {
 	if !n.power {
 		return
 	}
@@ -342,7 +342,7 @@ func (n *node) restart() {
 }
 
 // leave stops the process in order.
-func (n *node) leave() {
+func (n *host) leave() {
 	if n.e == nil || n.closing {
 		return
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"penstock/engine"
+	"penstock/internal/node"
 )
 
 // Publishers that cannot seal batches name a producer beside their puts, and publish at any node, which forwards the
@@ -27,7 +27,7 @@ func (w *World) prepareLeaps() {
 }
 
 // leap sets a node's clock forward by leapNs, or back; its next process begins with that.
-func (w *World) leap(n *node) {
+func (w *World) leap(n *host) {
 	switch {
 	case w.leaps == nil || w.leaps.IntN(2) == 0:
 	case n.skew < leapNs/2:
@@ -38,24 +38,24 @@ func (w *World) leap(n *node) {
 }
 
 // submit sends a batch as a numbered put.
-func (p *producer) submit(topic *engine.Topic, b *sealedBatch, answer func(engine.Produced)) {
-	n := &engine.Numbered{Name: []byte(p.name), Tenure: p.p.Tenure, Sequence: b.base}
-	put := &engine.Put{Messages: b.bodies}
-	put.Done = func(put *engine.Put) {
-		answer(engine.Produced{First: put.First, Duplicate: n.Duplicate(), Err: put.Err})
+func (p *producer) submit(topic *node.Topic, b *sealedBatch, answer func(node.Produced)) {
+	n := &node.Numbered{Name: []byte(p.name), Tenure: p.p.Tenure, Sequence: b.base}
+	put := &node.Put{Messages: b.bodies}
+	put.Done = func(put *node.Put) {
+		answer(node.Produced{First: put.First, Duplicate: n.Duplicate(), Err: put.Err})
 	}
 	submit := func() error { return topic.SubmitNumbered(int(p.partition), put, n) }
 	if p.w.cfg.Break == MutantUnnumbered {
-		put.Done = func(put *engine.Put) { answer(engine.Produced{First: put.First, Err: put.Err}) }
+		put.Done = func(put *node.Put) { answer(node.Produced{First: put.First, Err: put.Err}) }
 		submit = func() error { return topic.SubmitTo(int(p.partition), put) }
 	}
 	if err := submit(); err != nil {
-		answer(engine.Produced{Err: err})
+		answer(node.Produced{Err: err})
 	}
 }
 
 // hearPut is the answer to a numbered put. A node that forwards does not know whether the put was stored before.
-func (p *producer) hearPut(b *sealedBatch, first engine.ID, repeat bool, err error) {
+func (p *producer) hearPut(b *sealedBatch, first node.ID, repeat bool, err error) {
 	w := p.w
 	wrong := func(why string) {
 		w.fail("publisher %q of %s/%d, put %d+%d %s: %v %v %v",
@@ -74,20 +74,20 @@ func (p *producer) hearPut(b *sealedBatch, first engine.ID, repeat bool, err err
 		for i := range int(b.count) {
 			v := &w.book.values[b.value+i]
 			v.fate, v.answered = acked, w.now
-			w.book.place(b.value+i, first+engine.ID(i))
+			w.book.place(b.value+i, first+node.ID(i))
 		}
 		w.Stats.Acked += int(b.count)
 		for len(p.sent) > 0 && p.sent[0].stored {
 			p.last, p.sent = p.sent[0], p.sent[1:]
 			p.told = p.last.base + p.last.count
 		}
-	case errors.Is(err, engine.ErrFenced):
+	case errors.Is(err, node.ErrFenced):
 		p.open = false // an opening whose answer was lost may have been carried out later
-	case errors.Is(err, engine.ErrUnknownProducer):
+	case errors.Is(err, node.ErrUnknownProducer):
 		if !p.t.doomed {
 			wrong("is refused")
 		}
-	case errors.Is(err, engine.ErrQuota) && !w.loaded:
+	case errors.Is(err, node.ErrQuota) && !w.loaded:
 		p.forget()
 	}
 }

@@ -11,10 +11,10 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine"
 	"penstock/internal/cluster"
 	"penstock/internal/cluster/kv"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/replicate"
 )
 
@@ -25,11 +25,11 @@ import (
 const operatorTimeout = 2 * time.Second
 
 // ask lets a node do something for an operator, if one is open that will do. what says it in the trace.
-func (a *agreement) ask(n *node, what string, do func(context.Context, meta.Store) error) {
+func (a *agreement) ask(n *host, what string, do func(context.Context, meta.Store) error) {
 	if n == nil {
 		return
 	}
-	n.task(func(*engine.Engine) error {
+	n.task(func(*node.Engine) error {
 		ctx, cancel := n.m.WithTimeout(context.Background(), operatorTimeout)
 		defer cancel()
 		return do(ctx, n.agreed)
@@ -83,14 +83,14 @@ func (w *World) expandTopic(what string, id uuid.UUID, partitions int) {
 func (w *World) raise() {
 	a := w.agreement
 	if a == nil {
-		if w.store.raise(engine.NewestLevel) {
+		if w.store.raise(node.NewestLevel) {
 			w.Stats.Raised++
 		}
 		return
 	}
-	if n := w.anyNode(); n != nil && n.binary >= engine.NewestLevel {
+	if n := w.anyNode(); n != nil && n.binary >= node.NewestLevel {
 		a.ask(n, "the cluster is to be raised", func(ctx context.Context, s meta.Store) error {
-			return s.RaiseLevel(ctx, engine.NewestLevel)
+			return s.RaiseLevel(ctx, node.NewestLevel)
 		})
 	}
 }

@@ -90,7 +90,7 @@ func (w *World) startPlacement() {
 }
 
 // rack is where a node says that it stands.
-func (n *node) rack() string {
+func (n *host) rack() string {
 	racks := n.w.placing.racks
 	if n.w.cfg.Break == MutantWrongRack && len(racks) > 0 {
 		return racks[(n.index+1)%len(racks)]

@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/segment"
 )
 
@@ -29,7 +29,7 @@ type producer struct {
 	puts      bool        // it sends numbered puts, through any node: see numbered.go
 	t         *topicModel // nil: it waits for its topic
 	partition uint32
-	p         engine.Producer
+	p         node.Producer
 	open      bool
 	opening   bool
 	session   int            // answers to an earlier one are not heard
@@ -46,9 +46,9 @@ type sealedBatch struct {
 	bytes       []byte
 	bodies      [][]byte
 	stored      bool // it was answered, with
-	id          engine.ID
+	id          node.ID
 	waits       bool // for the answer of
-	by          *node
+	by          *host
 	life        int
 }
 
@@ -143,13 +143,13 @@ func (p *producer) onTheWay() bool {
 }
 
 // openAt opens the producer: its program begins.
-func (p *producer) openAt(n *node, topic *engine.Topic) {
+func (p *producer) openAt(n *host, topic *node.Topic) {
 	w := p.w
 	p.forget()
 	p.opening = true
 	t, session, life := p.t, p.session, n.life
-	var got engine.Producer
-	n.task(func(*engine.Engine) (err error) {
+	var got node.Producer
+	n.task(func(*node.Engine) (err error) {
 		if p.puts {
 			got, err = topic.OpenNamed(context.Background(), int(p.partition), p.name)
 		} else {
@@ -179,7 +179,7 @@ func (p *producer) openAt(n *node, topic *engine.Topic) {
 }
 
 // send sends everything without a sure answer again, perhaps with the batch before, and with new ones behind.
-func (p *producer) send(n *node, topic *engine.Topic) {
+func (p *producer) send(n *host, topic *node.Topic) {
 	r, list := p.w.producers.r, []*sealedBatch{}
 	if p.last != nil && len(p.sent) < window && r.IntN(4) == 0 {
 		list = append(list, p.last)
@@ -191,7 +191,7 @@ func (p *producer) send(n *node, topic *engine.Topic) {
 	for _, b := range append(list, p.sent...) {
 		b.waits, b.by, b.life = true, n, n.life
 		session, life := p.session, n.life
-		answer := func(a engine.Produced) {
+		answer := func(a node.Produced) {
 			if n.life == life && p.session == session { // else nobody hears it
 				p.hear(b, &failed, a.First, a.Duplicate, a.Err)
 			}
@@ -199,14 +199,14 @@ func (p *producer) send(n *node, topic *engine.Topic) {
 		if p.puts {
 			p.submit(topic, b, answer)
 		} else if err := topic.ProduceSealed(int(p.partition), b.bytes, false, answer); err != nil {
-			answer(engine.Produced{Err: err})
+			answer(node.Produced{Err: err})
 		}
 	}
 	n.poke()
 }
 
 // make makes the next batch.
-func (p *producer) make(n *node) *sealedBatch {
+func (p *producer) make(n *host) *sealedBatch {
 	w, r := p.w, p.w.producers.r
 	b := &sealedBatch{base: p.next, count: 1 + uint32(r.IntN(4)), value: len(w.book.values)}
 	p.next += b.count
@@ -233,7 +233,7 @@ func (p *producer) make(n *node) *sealedBatch {
 }
 
 // hear is the answer to a batch. failed is set when one of the batches that were sent together was not stored.
-func (p *producer) hear(b *sealedBatch, failed *bool, first engine.ID, repeat bool, err error) {
+func (p *producer) hear(b *sealedBatch, failed *bool, first node.ID, repeat bool, err error) {
 	w := p.w
 	w.tracef("producer %q of %s/%d, batch %d+%d: %v %v %v", p.name, p.t.name, p.partition, b.base, b.count, first, repeat,
 		err)
@@ -262,16 +262,16 @@ func (p *producer) hear(b *sealedBatch, failed *bool, first engine.ID, repeat bo
 		for i := range int(b.count) {
 			v := &w.book.values[b.value+i]
 			v.fate, v.answered = acked, w.now
-			w.book.place(b.value+i, first+engine.ID(i))
+			w.book.place(b.value+i, first+node.ID(i))
 		}
 		w.Stats.Acked += int(b.count)
-	case errors.Is(err, engine.ErrFenced), errors.Is(err, engine.ErrUnknownProducer):
+	case errors.Is(err, node.ErrFenced), errors.Is(err, node.ErrUnknownProducer):
 		if !p.t.doomed {
 			wrong("is refused")
 		}
-	case errors.Is(err, engine.ErrQuota) && !w.loaded:
+	case errors.Is(err, node.ErrQuota) && !w.loaded:
 		p.forget() // the quota may be less than one batch: it gives up
-	case errors.Is(err, engine.ErrSequence) && !*failed:
+	case errors.Is(err, node.ErrSequence) && !*failed:
 		wrong("is refused, and all before it were stored")
 	}
 	*failed = *failed || err != nil
@@ -294,7 +294,7 @@ func (w *World) checkProduced(logs logs) {
 		if p.t == nil || p.t.doomed {
 			continue
 		}
-		var ids []engine.ID
+		var ids []node.ID
 		for id, s := range logs[p.t] {
 			if id.Partition() == p.partition && s.only == "" && p.values[s.value] {
 				ids = append(ids, id)

@@ -12,7 +12,7 @@ import (
 // removal is what operators do about a machine that died: they drain it, so that its replicas are made anew elsewhere,
 // and remove it when it has none. If that takes too long they bring it back as it was.
 type removal struct {
-	n       *node
+	n       *host
 	id      replicate.NodeID
 	began   int64
 	removed bool

@@ -3,8 +3,8 @@ package world
 import (
 	"slices"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/segment"
 )
 
@@ -69,7 +69,7 @@ func (t *topicModel) want(s *meta.TopicSettings) {
 }
 
 // look compares where a copy's log begins with where it began.
-func (r *retention) look(n *node, v *engine.PartitionMarks) {
+func (r *retention) look(n *host, v *node.PartitionMarks) {
 	key := nodePart{n, v.ID}
 	s := r.starts[key]
 	if s == nil {
@@ -106,21 +106,21 @@ func (r *retention) look(n *node, v *engine.PartitionMarks) {
 }
 
 // gone says that a message was removed by the wish of who made the topic's settings.
-func (w *World) gone(t *topicModel, id engine.ID, v *value) bool { return w.cutAway(t.cuts, id, v) }
+func (w *World) gone(t *topicModel, id node.ID, v *value) bool { return w.cutAway(t.cuts, id, v) }
 
 // goneAt says the same of one copy, whether it has served since or not.
-func (w *World) goneAt(n *node, id meta.PartitionID, v *value) bool {
+func (w *World) goneAt(n *host, id meta.PartitionID, v *value) bool {
 	s := w.checks.taken.starts[nodePart{n, id}]
 	return s != nil && w.cutAway(s.cuts, v.id, v)
 }
 
 // trimmedAt says that retention took a message from a copy after it was answered OK.
-func (w *World) trimmedAt(n *node, id meta.PartitionID, v *value) bool {
+func (w *World) trimmedAt(n *host, id meta.PartitionID, v *value) bool {
 	s := w.checks.taken.starts[nodePart{n, id}]
 	return s != nil && slices.ContainsFunc(s.trims, func(c trim) bool { return v.id.MsgID() < c.to && c.at > v.answered })
 }
 
-func (w *World) cutAway(cuts []cut, id engine.ID, v *value) bool {
+func (w *World) cutAway(cuts []cut, id node.ID, v *value) bool {
 	if len(cuts) == 0 {
 		return false
 	}

@@ -4,13 +4,13 @@ import (
 	"path"
 	"strings"
 
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/segment"
 )
 
 // rot flips one bit in a file of the node whose bits rot: any file, at any place that was written, with a liking for
 // what was written last.
-func (w *World) rot(*node) {
+func (w *World) rot(*host) {
 	n, g := w.gray.rotten, &w.gray
 	if w.cfg.Break == MutantRotEverywhere {
 		n = w.nodes[g.r.IntN(len(w.nodes))]
@@ -46,7 +46,7 @@ func (w *World) rot(*node) {
 
 // replaceDisk is what an operator does with a node that says at its start that its data directory is damaged: it gets
 // an empty disk, as soon as the others have all that it has.
-func (w *World) replaceDisk(n *node) {
+func (w *World) replaceDisk(n *host) {
 	if n.e != nil || !w.gray.flipped {
 		return
 	}
@@ -61,7 +61,7 @@ func (w *World) replaceDisk(n *node) {
 // attend is what an operator does with a node that is up and says that its commit log is damaged, when he comes to it:
 // if bits have rotted there and the others have all that it has, it gets an empty disk; else it is started anew, as its
 // log says, for what could not be read may read then.
-func (w *World) attend(n *node) {
+func (w *World) attend(n *host) {
 	w.Stats.Poisoned++
 	w.tracef("%s is up with a damaged commit log", n.name)
 	life, wait := n.life, int64(0)
@@ -113,7 +113,7 @@ func (w *World) readAll() {
 // neededFrom is the offset below which nobody needs what a copy has: the beginning of the log on the node that serves
 // the partition, or of the log of an earlier leader, if that leader told the copy so. That leader's retention had
 // removed what all channels had confirmed; the log of the leader after it may begin before that.
-func (w *World) neededFrom(copy *engine.PartitionView) segment.Offset {
+func (w *World) neededFrom(copy *node.PartitionView) segment.Offset {
 	for _, n := range w.nodes {
 		if n.e == nil || !n.running() {
 			continue
@@ -140,7 +140,7 @@ func (w *World) neededFrom(copy *engine.PartitionView) segment.Offset {
 }
 
 // eachFile lists the files of a disk, in order.
-func (n *node) eachFile(dir string, visit func(name string)) {
+func (n *host) eachFile(dir string, visit func(name string)) {
 	infos, err := n.media.ReadDir(dir)
 	if err != nil {
 		return
@@ -156,7 +156,7 @@ func (n *node) eachFile(dir string, visit func(name string)) {
 }
 
 // flip changes one bit of a file, in half of the cases near the end of what is written in it.
-func (n *node) flip(name string) (at int64, ok bool) {
+func (n *host) flip(name string) (at int64, ok bool) {
 	g := &n.w.gray
 	data, err := n.media.ReadFile(name, diskBytes)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 	"penstock/segment"
 )
@@ -72,16 +72,16 @@ func (w *World) reconfigure(c *channelModel) {
 }
 
 // configure reads a channel's settings, changes them and writes them; then is called if that was answered.
-func (w *World) configure(n *node, c *channelModel, change func(*machine.ChannelSettings), then func()) {
-	n.task(func(*engine.Engine) error {
+func (w *World) configure(n *host, c *channelModel, change func(*machine.ChannelSettings), then func()) {
+	n.task(func(*node.Engine) error {
 		ctx := context.Background()
 		topic, ok := n.topic(c.t)
 		if !ok {
-			return engine.ErrNoTopic
+			return node.ErrNoTopic
 		}
 		ch, ok := topic.LookupChannel(c.name)
 		if !ok {
-			return engine.ErrNoChannel
+			return node.ErrNoChannel
 		}
 		before := c.acked.Version
 		s, err := ch.ReadSettings(ctx)
@@ -120,7 +120,7 @@ func (c *channelModel) noteSettings(w *World, now machine.ChannelSettings) {
 // deadModel is the dead-letter topic of t, which the engines make when there is something for it.
 func (w *World) deadModel(t *topicModel) *topicModel {
 	return &topicModel{
-		index: len(w.dead) + 8, name: t.name + machine.DeadLetterSuffix, of: t, ids: map[engine.ID]int{},
+		index: len(w.dead) + 8, name: t.name + machine.DeadLetterSuffix, of: t, ids: map[node.ID]int{},
 		served: map[uint32]msgID{},
 	}
 }
@@ -128,26 +128,26 @@ func (w *World) deadModel(t *topicModel) *topicModel {
 // letter is a dead letter: of which channel, and which message.
 type letter struct {
 	channel string
-	id      engine.ID
+	id      node.ID
 }
 
 // isLetter says whether a message of a channel is in the dead-letter topic.
-func (w *World) isLetter(c *channelModel, id engine.ID) bool {
+func (w *World) isLetter(c *channelModel, id node.ID) bool {
 	return c.t.letters[letter{c.name, id}]
 }
 
 // has says that value v is known to stand under an id.
-func (t *topicModel) has(id engine.ID, v int) bool {
+func (t *topicModel) has(id node.ID, v int) bool {
 	was, ok := t.ids[id]
 	return ok && was == v
 }
 
 // noteLetter remembers a message of a dead-letter topic.
-func (w *World) noteLetter(t *topicModel, at engine.ID, v int, headers map[string]string) {
+func (w *World) noteLetter(t *topicModel, at node.ID, v int, headers map[string]string) {
 	of := w.book.values[v].topic
-	var id engine.ID
-	if _, err := fmt.Sscanf(headers[engine.OriginIDHeader], "%016x", &id); err != nil ||
-		headers[engine.OriginTopicHeader] != of.name {
+	var id node.ID
+	if _, err := fmt.Sscanf(headers[node.OriginIDHeader], "%016x", &id); err != nil ||
+		headers[node.OriginTopicHeader] != of.name {
 		w.fail("value %d is in topic %s with headers %v", v, t.name, headers)
 		return
 	}
@@ -170,7 +170,7 @@ func (w *World) noteLetter(t *topicModel, at engine.ID, v int, headers map[strin
 	if t.lettersIn == nil {
 		t.lettersIn = map[uint32][]placedLetter{}
 	}
-	l := letter{headers[engine.OriginChannelHeader], id}
+	l := letter{headers[node.OriginChannelHeader], id}
 	t.lettersIn[at.Partition()] = append(t.lettersIn[at.Partition()], placedLetter{at.MsgID(), v, l})
 	of.letters[l] = true
 	// One that was sent back may fail again, and every delivery of it may have been lost on the way to another node.
@@ -183,7 +183,7 @@ func (w *World) noteLetter(t *topicModel, at engine.ID, v int, headers map[strin
 
 // inLane holds an ordered channel to its word: what it delivers is never before what it has delivered, but for messages
 // with a delay, which are put aside.
-func (a *agent) inLane(d *engine.Delivery, val *value) {
+func (a *agent) inLane(d *node.Delivery, val *value) {
 	w, c := a.n.w, a.c
 	// A SUB that crosses a deletion makes the channel anew, without an order.
 	if c.settings == nil || c.doomed || val.deferred {
@@ -223,11 +223,11 @@ func headersOf(r *segment.Record) map[string]string {
 // Topics.
 
 // configureTopic changes what a topic keeps, what it takes, or how many partitions it has.
-func (w *World) configureTopic(n *node, t *topicModel, change func(*meta.TopicSettings)) {
-	n.task(func(*engine.Engine) error {
+func (w *World) configureTopic(n *host, t *topicModel, change func(*meta.TopicSettings)) {
+	n.task(func(*node.Engine) error {
 		topic, ok := n.topic(t)
 		if !ok {
-			return engine.ErrNoTopic
+			return node.ErrNoTopic
 		}
 		s := topic.Settings()
 		change(&s)
@@ -341,7 +341,7 @@ func (w *World) settled() string {
 	return ""
 }
 
-func (c *channelModel) settledAt(n *node, topic *engine.Topic) string {
+func (c *channelModel) settledAt(n *host, topic *node.Topic) string {
 	ch, ok := topic.LookupChannel(c.name)
 	if !ok || !n.serves(c.t) {
 		return ""
@@ -361,7 +361,7 @@ func (c *channelModel) settledAt(n *node, topic *engine.Topic) string {
 
 // refusedByQuota counts what a quota refused.
 func (w *World) refusedByQuota(err error, count int) {
-	if errors.Is(err, engine.ErrQuota) {
+	if errors.Is(err, node.ErrQuota) {
 		w.Stats.OverQuota += count
 	}
 }

@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -45,7 +45,7 @@ func newStore(w *World) *store {
 		snap: &meta.Snapshot{
 			Revision: 1, Cluster: w.newUUID(), Nodes: map[replicate.NodeID]*meta.Node{}, Topics: map[uuid.UUID]*meta.Topic{},
 			Names: map[string]*meta.Topic{}, Deleted: map[uuid.UUID]bool{},
-			Level: engine.NewestLevel,
+			Level: node.NewestLevel,
 		},
 	}
 }

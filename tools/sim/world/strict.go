@@ -1,7 +1,7 @@
 package world
 
 import (
-	"penstock/engine"
+	"penstock/internal/node"
 	"penstock/netproto"
 )
 
@@ -19,7 +19,7 @@ func (c *conn) broke() {
 }
 
 // noteFinish remembers a FIN that came in good time.
-func (a *agent) noteFinish(id engine.ID) {
+func (a *agent) noteFinish(id node.ID) {
 	if at, ok := a.got[id]; ok && a.n.w.now-at < a.n.w.opt.msgTimeout/2 {
 		a.taken[id] = a.n.w.now
 	}
@@ -27,13 +27,13 @@ func (a *agent) noteFinish(id engine.ID) {
 }
 
 // notAgain: what was finished in time does not come again while the same leader serves and no connection was lost.
-func (a *agent) notAgain(d *engine.Delivery) {
+func (a *agent) notAgain(d *node.Delivery) {
 	w := a.n.w
 	if !w.has(FeatureStrict) || !a.remote {
 		return
 	}
 	if a.got == nil {
-		a.got, a.taken = map[engine.ID]int64{}, map[engine.ID]int64{}
+		a.got, a.taken = map[node.ID]int64{}, map[node.ID]int64{}
 	}
 	a.got[d.ID] = w.now
 	at, ok := a.taken[d.ID]

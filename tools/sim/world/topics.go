@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 )
 
 // Topics that are deleted and made again under the same name are several topicModels, one for each uuid that the store
@@ -22,14 +22,14 @@ const maxPartitions = 6
 
 func (w *World) newModel(index int) *topicModel {
 	return &topicModel{
-		index: index, name: fmt.Sprintf("t%d", index), partitions: w.opt.partitions, ids: map[engine.ID]int{},
+		index: index, name: fmt.Sprintf("t%d", index), partitions: w.opt.partitions, ids: map[node.ID]int{},
 		versions: map[uint64]meta.TopicSettings{},
 		letters:  map[letter]bool{}, goneFrom: map[process]bool{}, served: map[uint32]msgID{},
 	}
 }
 
 // topic is t on this node, and no other of its name.
-func (n *node) topic(t *topicModel) (*engine.Topic, bool) {
+func (n *host) topic(t *topicModel) (*node.Topic, bool) {
 	topic, ok := n.e.LookupTopic(t.name)
 	if !ok || n.inside.TopicID(topic) != t.id {
 		return nil, false
@@ -95,9 +95,9 @@ func (w *World) deleteTopic(t *topicModel) {
 	}
 	if n := w.anyNode(); n != nil {
 		life := n.life
-		n.task(func(e *engine.Engine) error {
+		n.task(func(e *node.Engine) error {
 			if _, ok := n.topic(t); !ok {
-				return engine.ErrNoTopic
+				return node.ErrNoTopic
 			}
 			return e.DeleteTopic(context.Background(), t.name)
 		}, func(err error) {
@@ -116,7 +116,7 @@ func (w *World) deleteTopic(t *topicModel) {
 
 // refusedByDeletion: what is published while a topic goes may have been stored before.
 func (w *World) refusedByDeletion(err error, v *value) bool {
-	if !errors.Is(err, engine.ErrDeleted) && !errors.Is(err, engine.ErrNoTopic) {
+	if !errors.Is(err, node.ErrDeleted) && !errors.Is(err, node.ErrNoTopic) {
 		return false
 	}
 	if !v.topic.doomed {
@@ -150,7 +150,7 @@ func (w *World) remains() string {
 	return ""
 }
 
-func (n *node) files(dir string) (names []string) {
+func (n *host) files(dir string) (names []string) {
 	list, _ := n.media.ReadDir(dir)
 	for _, f := range list {
 		names = append(names, f.Name())

@@ -6,14 +6,14 @@ import "penstock/segment/aio/faultaio"
 // excludes nobody. Others reach the one that the row of the node names. Clients reach both.
 
 // runBeside starts another process of a node's name: on a copy of its disk, or on its disk.
-func (w *World) runBeside(n *node, shared bool) {
+func (w *World) runBeside(n *host, shared bool) {
 	f := &w.forget
 	if n.e == nil || n.media.Crashed() || !w.mayForget(w.now, n) || shared && !w.mayForget(0, n) {
 		return
 	}
 	t := n.twin
 	if t == nil {
-		t = &node{w: w, index: n.index, name: n.name, rate: n.rate, skew: n.skew, lowSkew: n.lowSkew, highSkew: n.highSkew}
+		t = &host{w: w, index: n.index, name: n.name, rate: n.rate, skew: n.skew, lowSkew: n.lowSkew, highSkew: n.highSkew}
 		t.life, t.twin, n.twin = 1000*(n.index+1), n, t
 		f.twins = append(f.twins, t)
 	}
@@ -58,7 +58,7 @@ func (w *World) repeatWhile(more func() bool, ns int64, fn func()) {
 }
 
 // oneOfTwins ends one of the two, or starts the one that does not run.
-func (w *World) oneOfTwins(n, t *node) {
+func (w *World) oneOfTwins(n, t *host) {
 	o := n
 	if w.forget.r.IntN(2) == 0 {
 		o = t
@@ -73,14 +73,14 @@ func (w *World) oneOfTwins(n, t *node) {
 }
 
 // useTwin publishes at a node's other process.
-func (w *World) useTwin(t *node) {
+func (w *World) useTwin(t *host) {
 	if t.e != nil && t.running() && !t.closing && w.busy() {
 		w.put(t, w.topics[w.forget.r.IntN(len(w.topics))])
 	}
 }
 
 // endTwin leaves one of two processes: the original, or the copy in its place.
-func (w *World) endTwin(n *node, began int64, original bool) {
+func (w *World) endTwin(n *host, began int64, original bool) {
 	t := n.twin
 	if t == nil || !n.forgot.shared {
 		return
@@ -88,7 +88,7 @@ func (w *World) endTwin(n *node, began int64, original bool) {
 	shared := t.media == n.media
 	w.tracef("one process of %s is left, the first one %v", n.name, original)
 	t.power, n.power = false, original
-	for _, o := range []*node{t, n} {
+	for _, o := range []*host{t, n} {
 		if !o.power && o.m != nil {
 			o.kill("the other one is to go on")
 		}
@@ -116,19 +116,19 @@ func (w *World) endTwin(n *node, began int64, original bool) {
 }
 
 // sharesDisk says that another process uses the node's disk: it goes on when this one is killed.
-func (n *node) sharesDisk() bool {
+func (n *host) sharesDisk() bool {
 	return n.twin != nil && n.twin.m != nil && n.twin.media == n.media && n.forgot.shared
 }
 
 // loseTwin ends the other process on the same disk with the machine; rest is what is left of the disk.
-func (n *node) loseTwin(rest *faultaio.Disk) {
+func (n *host) loseTwin(rest *faultaio.Disk) {
 	if !n.sharesDisk() {
 		return
 	}
 	t := n.twin
 	t.endProcess(true)
 	t.media = rest
-	for _, o := range []*node{n, t} {
+	for _, o := range []*host{n, t} {
 		o.power = o.power && o.w.nodes[o.index] == o
 	}
 	t.restart()

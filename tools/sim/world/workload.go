@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"penstock/engine"
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/node/machine"
 )
 
@@ -34,8 +34,8 @@ func (w *World) startWorkload() {
 }
 
 // anyNode is a node that clients can talk to, or nil.
-func (w *World) anyNode() *node {
-	var open []*node
+func (w *World) anyNode() *host {
+	var open []*host
 	for _, n := range w.nodes {
 		if n.e != nil && n.running() && !n.closing {
 			open = append(open, n)
@@ -48,7 +48,7 @@ func (w *World) anyNode() *node {
 }
 
 // task runs f on a node, with a process that lives; then is told, unless the process ends before.
-func (n *node) task(f func(e *engine.Engine) error, then func(error)) {
+func (n *host) task(f func(e *node.Engine) error, then func(error)) {
 	e := n.e
 	n.m.Go(func() { then(f(e)) })
 	n.poke()
@@ -66,7 +66,7 @@ func (w *World) makeTopic(index int) {
 		return
 	}
 	life := n.life
-	n.task(func(e *engine.Engine) error {
+	n.task(func(e *node.Engine) error {
 		topic, err := e.CreateTopic(context.Background(), t.name, t.partitions)
 		if err == nil {
 			t = w.models[n.inside.TopicID(topic)]
@@ -112,10 +112,10 @@ func (w *World) makeChannel(t *topicModel, name string, once bool) {
 
 func newChannel(t *topicModel, name string) *channelModel {
 	return &channelModel{
-		t: t, name: name, delivered: map[engine.ID]int{}, done: map[engine.ID]bool{}, high: map[uint32]msgID{},
+		t: t, name: name, delivered: map[node.ID]int{}, done: map[node.ID]bool{}, high: map[uint32]msgID{},
 		doneValues: map[int]bool{},
 		versions:   map[uint64]machine.ChannelSettings{}, lanes: map[lane]msgID{},
-		copies: map[int]map[engine.ID]bool{},
+		copies: map[int]map[node.ID]bool{},
 	}
 }
 
@@ -131,15 +131,15 @@ func (w *World) createUntilDone(c *channelModel) {
 			if c.asking++; c.begun == 0 {
 				c.begun = w.now
 			}
-			n.task(func(*engine.Engine) error {
+			n.task(func(*node.Engine) error {
 				topic, ok := n.topic(t)
 				if !ok {
-					return engine.ErrNoTopic
+					return node.ErrNoTopic
 				}
 				_, err := topic.CreateChannel(context.Background(), name)
 				return err
 			}, func(err error) {
-				if err == nil || err == engine.ErrNoTopic {
+				if err == nil || err == node.ErrNoTopic {
 					c.asking-- // else a leader may still be about to do it
 				}
 				w.tracef("channel %s of %s: %v", name, t.name, err)
@@ -183,10 +183,10 @@ func (w *World) administer() {
 		if c.name[0] == 'x' && c.created != 0 && !c.doomed {
 			c.doomed = true
 			once := c.asking == 0 && !w.has(FeatureRemote) // nobody makes it again
-			n.task(func(*engine.Engine) error {
+			n.task(func(*node.Engine) error {
 				topic, ok := n.topic(t)
 				if !ok {
-					return engine.ErrNoTopic
+					return node.ErrNoTopic
 				}
 				return topic.DeleteChannel(context.Background(), c.name)
 			}, func(err error) {
@@ -205,7 +205,7 @@ func (w *World) administer() {
 	}
 }
 
-func (w *World) pauseFor(n *node, c *channelModel, d int64) {
+func (w *World) pauseFor(n *host, c *channelModel, d int64) {
 	if c.created == 0 || c.doomed {
 		return
 	}
@@ -231,7 +231,7 @@ func (w *World) unpause(c *channelModel) {
 }
 
 // nodeWith is a node that has the channel, or nil.
-func (w *World) nodeWith(c *channelModel) *node {
+func (w *World) nodeWith(c *channelModel) *host {
 	for _, n := range w.nodes {
 		if n.e == nil || !n.running() || n.closing {
 			continue
@@ -255,15 +255,15 @@ func (w *World) unpauseAll() {
 	}
 }
 
-func (w *World) changeChannel(n *node, c *channelModel, pause bool, then func(error)) {
-	n.task(func(*engine.Engine) error {
+func (w *World) changeChannel(n *host, c *channelModel, pause bool, then func(error)) {
+	n.task(func(*node.Engine) error {
 		topic, ok := n.topic(c.t)
 		if !ok {
-			return engine.ErrNoTopic
+			return node.ErrNoTopic
 		}
 		ch, ok := topic.LookupChannel(c.name)
 		if !ok {
-			return engine.ErrNoChannel
+			return node.ErrNoChannel
 		}
 		if pause {
 			return ch.Pause(context.Background())
@@ -275,12 +275,12 @@ func (w *World) changeChannel(n *node, c *channelModel, pause bool, then func(er
 	})
 }
 
-func (w *World) pauseTopic(n *node, t *topicModel, pause bool) (done *bool) {
+func (w *World) pauseTopic(n *host, t *topicModel, pause bool) (done *bool) {
 	done = new(bool)
-	n.task(func(*engine.Engine) error {
+	n.task(func(*node.Engine) error {
 		topic, ok := n.topic(t)
 		if !ok {
-			return engine.ErrNoTopic
+			return node.ErrNoTopic
 		}
 		if pause {
 			return topic.Pause(context.Background())

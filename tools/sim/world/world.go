@@ -59,7 +59,7 @@ type World struct {
 	burst     int
 	hash      uint64 // of everything that was traced
 	line      []byte // the last line, for the memory
-	nodes     []*node
+	nodes     []*host
 	store     *store
 	net       *network
 	topics    []*topicModel             // the latest of each name

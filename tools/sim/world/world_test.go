@@ -294,7 +294,7 @@ func TestDiskOfANodeThatDoesNotKnowItsIDIsCounted(t *testing.T) {
 		},
 	} {
 		w := &World{}
-		w.nodes = []*node{{w: w, name: "n1", id: 1}, {w: w, name: "n2", id: c.knows}, {w: w, name: "n3", id: 2}}
+		w.nodes = []*host{{w: w, name: "n1", id: 1}, {w: w, name: "n2", id: c.knows}, {w: w, name: "n3", id: 2}}
 		w.store = &store{w: w, snap: &meta.Snapshot{
 			Nodes: map[replicate.NodeID]*meta.Node{
 				1: {ID: 1, Name: "n1", Store: one}, 3: {ID: 3, Name: "n2", Store: three}, 2: {ID: 2, Name: "n3", Store: two},

@@ -1,0 +1,53 @@
+package node
+
+import (
+	"penstock/internal/meta"
+	"penstock/internal/node/base"
+	"penstock/internal/node/forward"
+	"penstock/internal/node/inbox"
+	"penstock/internal/node/partition"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// ForwardPut implements partition.Above. It queues a put for the node that leads its partition. While no node leads,
+// the put waits in that queue, until its deadline. Puts of the engine itself are not forwarded: they get ErrNoLeader.
+func (cn *clusterNode) ForwardPut(pt *partition.Partition, p *inbox.Put) error {
+	if p.Kind.Internal() {
+		return ErrNoLeader
+	}
+	p.Seq = 0
+	return cn.forward.Enqueue(pt, p)
+}
+
+// Freeze implements partition.Above: see forward.Forwarder.Freeze.
+func (cn *clusterNode) Freeze(pt *partition.Partition) { cn.forward.Freeze(pt) }
+
+// Reroute implements partition.Above.
+func (cn *clusterNode) Reroute(pt *partition.Partition) { cn.forward.Reroute(pt) }
+
+// HasExited implements partition.Above.
+func (cn *clusterNode) HasExited(node replicate.NodeID) bool { return cn.hasExited(node) }
+
+// TryLater implements partition.Above.
+func (cn *clusterNode) TryLater(topic *meta.Topic, partition uint32) { cn.tryLater(topic, partition) }
+
+// News implements partition.Above.
+func (cn *clusterNode) News() *base.Notice { return &cn.e.news }
+
+// newForwarder returns the forwarder of puts for other nodes.
+func (cn *clusterNode) newForwarder() *forward.Forwarder {
+	e := cn.e
+	return forward.New(forward.Node{
+		Peers: &cn.peers, Clock: e.clock, Now: cn.Now, Limits: &e.limits, MaxBytes: e.opts.MaxNodeInboxBytes,
+		Timeout: e.opts.PublishTimeout, Overloaded: &e.counters.Overloaded, First: e.firstRequest(),
+		Find: func(id segment.Identity) forward.Partition {
+			if pt := cn.partition(id); pt != nil {
+				return pt
+			}
+			return nil
+		},
+	})
+}
+
+var _ forward.Partition = (*partition.Partition)(nil)

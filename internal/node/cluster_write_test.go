@@ -1,0 +1,530 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"penstock/internal/node"
+	"penstock/netproto"
+	"penstock/segment/aio/faultaio"
+)
+
+// impatient makes puts that cannot be stored fail soon.
+func impatient(o *node.Options) { o.PublishTimeout = time.Second }
+
+// With fewer replicas in sync than min_isr, a put is refused and is in no log. With one more replica, writing goes on.
+//
+// B2, B12.
+func TestClusterQuorum(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3, impatient)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	topic := tc.topic(l, "t")
+	for i := range 10 {
+		if err := h.publish(t.Context(), topic, fmt.Sprint("before", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tc.awaitEqualCopies("t", 0)
+	rest := tc.others(l)
+	tc.crash(rest[0])
+	if err := h.publish(t.Context(), topic, "with two"); err != nil {
+		t.Errorf("with two of three: %v", err)
+	}
+	tc.eventually("the second follower has it", func() bool {
+		c, _ := node.StateOf(l.e, "t", 0)
+		return c.Committed == c.Next
+	})
+	before, err := node.CopyOf(l.e, "t", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tc.crash(rest[1])
+	// Until the leader knows that, and its appended batch has been answered.
+	for i := 0; !errors.Is(err, node.ErrNoQuorum); i++ {
+		if err = h.publish(t.Context(), topic, fmt.Sprint("with one", i)); err == nil || i == 20 {
+			t.Fatalf("with one of three: %v", err)
+		}
+	}
+	after, err := node.CopyOf(l.e, "t", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Puts that were tried before the leader knew may have been appended; refused puts were not.
+	if n := after.NextID - before.NextID; int(n) > h.unknown {
+		t.Errorf("%d messages were appended, %d are unknown", n, h.unknown)
+	}
+	at := after.Next
+	if err := h.publish(t.Context(), topic, "refused"); !errors.Is(err, node.ErrNoQuorum) {
+		t.Errorf("without a quorum: %v", err)
+	}
+	if after, _ = node.CopyOf(l.e, "t", 0); after.Next != at {
+		t.Errorf("a refused write was appended: the log went from %d to %d", at, after.Next)
+	}
+	tc.startAll()
+	if err := h.publish(t.Context(), topic, "whole again"); err != nil {
+		t.Error(err)
+	}
+	tc.awaitInSync("t")
+	if tc.leader("t", 0) != l {
+		t.Error("the leader has changed")
+	}
+	tc.checkCopies(h, "t", 1)
+}
+
+// A node that forwarded a put says what the leader says: with too few replicas in sync, nothing was stored.
+//
+// B2, B12.
+func TestClusterQuorumForwarded(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 4, impatient)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	var away *testNode // has no copy
+	followers := tc.others(l)
+	for i, m := range followers {
+		if !slices.Contains(l.row("t", 0).State.Replicas, m.e.Node().ID) {
+			away = m
+			followers = slices.Delete(followers, i, i+1)
+			break
+		}
+	}
+	if away == nil || len(followers) != 2 {
+		t.Fatalf("of four nodes, %d have no copy or lead", 4-1-len(followers))
+	}
+	h := newAckLog()
+	if err := h.publish(t.Context(), tc.topic(away, "t"), "before"); err != nil {
+		t.Fatal(err)
+	}
+	tc.crash(followers[0])
+	tc.crash(followers[1])
+	var err error
+	for i := 0; !errors.Is(err, node.ErrNoQuorum); i++ { // until the leader knows
+		if err = h.publish(t.Context(), tc.topic(l, "t"), fmt.Sprint("at the leader", i)); err == nil || i == 20 {
+			t.Fatalf("with one of three: %v", err)
+		}
+	}
+	before, err := node.CopyOf(l.e, "t", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		begun := time.Now()
+		err := h.publish(t.Context(), tc.topic(away, "t"), fmt.Sprint("forwarded", i))
+		if !errors.Is(err, node.ErrNoQuorum) {
+			t.Errorf("the leader says that nothing was stored, and the node that forwarded says after %v: %v",
+				time.Since(begun), err)
+		}
+	}
+	if after, err := node.CopyOf(l.e, "t", 0); err != nil || after.Next != before.Next {
+		t.Errorf("a refused write was appended: the log went from %d to %d, %v", before.Next, after.Next, err)
+	}
+	tc.startAll()
+	if err := h.publish(t.Context(), tc.topic(away, "t"), "whole again"); err != nil {
+		t.Error(err)
+	}
+}
+
+// A replica that is not in the ISR does not lead, even if no other replica is alive. A put gets ErrNoLeader, and is in
+// no log.
+//
+// B3, B82; P17.
+func TestClusterNobodyLeads(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3, impatient)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	late := tc.others(l)[0]
+	tc.crash(late)
+	for i := range 20 {
+		if err := h.publish(t.Context(), tc.topic(l, "t"), fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, m := range tc.running() {
+		tc.crash(m)
+	}
+	tc.start(late)
+	err := h.publish(t.Context(), tc.topic(late, "t"), "to nobody")
+	if !errors.Is(err, node.ErrNoLeader) {
+		t.Errorf("the only node up lacks messages, and a publish says: %v", err)
+	}
+	tc.startAll()
+	tc.awaitInSync("t")
+	tc.checkCopies(h, "t", 1)
+}
+
+// A leader that other nodes take for dead goes on until it learns otherwise: its followers refuse the old epoch, and it
+// steps down. The outcome of the batches that it had appended is unknown; they are cut when it comes back.
+//
+// B6, B12, B73 (diverged), B83.
+func TestClusterDeposed(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	if err := h.publish(t.Context(), tc.topic(l, "t"), "common"); err != nil {
+		t.Fatal(err)
+	}
+	tc.awaitEqualCopies("t", 0)
+	tc.kv.Cut(l.client)
+	// No frame of the old leader arrives, and none arrives at it: it appends and learns nothing.
+	tc.network.rules(func(from, to string, _ netproto.Type) int {
+		if from == l.name || to == l.name {
+			return 0
+		}
+		return 1
+	})
+	// Only one batch: a second one would wait for the first.
+	lost, err := submit(tc.topic(l, "t"), time.Time{}, "lost0", "lost1", "lost2", "lost3", "lost4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tc.eventually("the old leader appended", func() bool { c, _ := node.StateOf(l.e, "t", 0); return c.NextID >= 6 })
+	heir := tc.depose(l)
+	tc.network.rules(nil)
+	if r := answer(t, lost); !errors.Is(r.err, node.ErrUnknown) {
+		t.Errorf("what a deposed leader had appended was answered %v", r.err)
+	}
+	for i := range 5 {
+		if err := h.publish(t.Context(), tc.topic(heir, "t"), fmt.Sprint("kept", i)); err != nil {
+			t.Errorf("after the change: %v", err)
+		}
+	}
+	tc.kv.Heal(l.client)
+	tc.awaitInSync("t")
+	tc.checkCopies(h, "t", 1)
+}
+
+// A follower that receives no news from the store follows the new leader nevertheless.
+//
+// B7.
+func TestClusterStaleFollower(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	heir, stale := tc.others(l)[0], tc.others(l)[1]
+	tc.kv.Cut(stale.client)
+	row := l.row("t", 0)
+	if err := l.store.HandOver(t.Context(), row.ID, &row.State, heir.e.Node().ID); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		if err := h.publish(t.Context(), tc.topic(heir, "t"), fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if isr := heir.row("t", 0).State.ISR; len(isr) != 3 {
+		t.Errorf("the stale follower was dropped: %v", isr)
+	}
+	if old := stale.row("t", 0).State; old.Leader != l.e.Node().ID {
+		t.Errorf("the stale follower has heard of leader %d", old.Leader)
+	}
+	tc.checkCopies(h, "t", 1)
+	tc.kv.Heal(stale.client)
+}
+
+// Frames that arrive twice are applied once; frames that are lost are sent again.
+//
+// B8, B9.
+func TestClusterFrames(t *testing.T) {
+	t.Parallel()
+	for name, chances := range map[string][]int{
+		"twice": {2},
+		"lossy": {0, 1, 1, 1, 1, 1},
+		"mixed": {0, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tc := newTestCluster(t, 3)
+			tc.create("t", 2)
+			h := newAckLog()
+			rng := rand.New(rand.NewPCG(1, 2))
+			tc.network.rules(func(_, _ string, kind netproto.Type) int {
+				if kind >= netproto.TypeForwardPut {
+					return 1 // a put that gets lost is unknown, that is another test
+				}
+				return chances[rng.IntN(len(chances))]
+			})
+			stop := tc.startProducers(h, tc.nodes, "t", "", never)
+			tc.eventually("some are stored", func() bool { return h.count() > 200 })
+			stop()
+			tc.checkCopies(h, "t", 2)
+		})
+	}
+}
+
+// A follower that ends is removed from the ISR while writing goes on, and no producer notices.
+//
+// B11, B75.
+func TestClusterFollowerDies(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	stop := tc.startProducer(h, l, "t", "p", never)
+	defer stop()
+	for _, m := range tc.others(l) {
+		tc.eventually("some are stored", func() bool { return h.count() > 100 })
+		tc.crash(m)
+		tc.awaitMoreAcks(h, 200)
+		tc.start(m)
+		tc.awaitInSync("t")
+	}
+	stop()
+	tc.checkCopies(h, "t", 1)
+}
+
+// Messages that are not committed are neither delivered nor counted, whatever happens to the acknowledgements.
+//
+// B13, invariants 2 and 8.
+func TestClusterUncommitted(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	c := tc.channel("t", "c")
+	s := subscribe(t, c, 100)
+	tc.awaitEqualCopies("t", 0)
+	tc.network.rules(func(from, _ string, kind netproto.Type) int {
+		if from != l.name && kind < netproto.TypeForwardPut {
+			return 0
+		}
+		return 1
+	})
+	done, err := submit(tc.topic(l, "t"), time.Time{}, "a", "b", "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fast := tc.others(l)[0]
+	tc.eventually("a follower has it", func() bool { c, _ := node.StateOf(fast.e, "t", 0); return c.NextID == 3 })
+	s.expectNothing("not committed")
+	for _, m := range tc.nodes {
+		if c, _ := node.CopyOf(m.e, "t", 0); c.Visible != 0 || c.Committed == c.Next && c.NextID != 0 {
+			t.Errorf("%s: visible %d, committed %d of %d", m.name, c.Visible, c.Committed, c.Next)
+		}
+	}
+	if st := channelStats(t, c); st.Depth != 0 {
+		t.Errorf("the channel counts %d", st.Depth)
+	}
+	select {
+	case r := <-done:
+		t.Errorf("answered: %v", r)
+	default:
+	}
+	tc.network.rules(nil)
+	if r := answer(t, done); r.err != nil {
+		t.Errorf("the answer: %v", r.err)
+	}
+	if got := fmt.Sprint(s.take(3)); got != "[a b c]" {
+		t.Errorf("came: %s", got)
+	}
+}
+
+// An OK says that every member of the ISR has the message on its disk.
+//
+// B16.
+func TestClusterDurable(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	tc.awaitEqualCopies("t", 0)
+	for i, m := range tc.nodes {
+		m.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Hold: true, Count: -1})
+		body := fmt.Sprint("message", i)
+		done, err := submit(tc.topic(l, "t"), time.Time{}, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tc.eventually("all have it", func() bool {
+			for _, o := range tc.nodes {
+				if c, _ := node.StateOf(o.e, "t", 0); int(c.NextID) != i+1 {
+					return false
+				}
+			}
+			return true
+		})
+		select {
+		case r := <-done:
+			t.Errorf("answered although %s (leader: %v) did not flush it: %v", m.name, m == l, r)
+		case <-time.After(30 * time.Millisecond):
+		}
+		m.disk.ClearRules()
+		m.disk.ReleaseHeld()
+		if r := answer(t, done); r.err != nil {
+			t.Error(r.err)
+		}
+	}
+}
+
+// A follower whose disk fails leaves the ISR, and no producer notices. It does not acknowledge anything again before it
+// is restarted.
+//
+// B18.
+func TestClusterFollowerDisk(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	bad := tc.others(l)[0]
+	stop := tc.startProducer(h, l, "t", "p", never)
+	defer stop()
+	tc.eventually("some are stored", func() bool { return h.count() > 50 })
+	bad.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Err: syscall.EIO})
+	tc.eventually("it is dropped", func() bool { return len(l.row("t", 0).State.ISR) == 2 })
+	tc.awaitMoreAcks(h, 200)
+	if len(l.row("t", 0).State.ISR) != 2 {
+		t.Error("the broken follower is in the ISR again")
+	}
+	if err := bad.e.Health(); !errors.Is(err, node.ErrDisk) {
+		t.Errorf("its health: %v", err)
+	}
+	tc.kill(bad)
+	tc.start(bad)
+	tc.awaitInSync("t")
+	stop()
+	tc.checkCopies(h, "t", 1)
+}
+
+// A leader whose disk fails gives up. Another node leads at once, and no acknowledged message is lost.
+//
+// B18, B81.
+func TestClusterLeaderDisk(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	other := tc.others(l)[0]
+	stop := tc.startProducer(h, other, "t", "p", func(err error) bool {
+		return errors.Is(err, node.ErrUnknown) || errors.Is(err, node.ErrDisk)
+	})
+	defer stop()
+	tc.eventually("some are stored", func() bool { return h.count() > 50 })
+	l.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Err: syscall.EIO})
+	tc.eventually("another leads", func() bool { return other.row("t", 0).State.Leader != l.e.Node().ID })
+	stop()
+	stop = tc.startProducer(h, other, "t", "q", func(err error) bool { return errors.Is(err, node.ErrUnknown) })
+	defer stop()
+	tc.awaitMoreAcks(h, 100)
+	stop()
+	tc.kill(l)
+	tc.start(l)
+	tc.awaitInSync("t")
+	tc.checkCopies(h, "t", 1)
+}
+
+// While nothing is committed, the bytes that wait are bounded: further puts are refused, and nothing of them is stored.
+//
+// B5, B20.
+func TestClusterBackpressure(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3, func(o *node.Options) {
+		o.MaxInboxBytes, o.AdmitTimeout = 32<<10, 20*time.Millisecond
+		o.PublishTimeout = patience
+		o.Cluster.Replication.MaxPendingCount = 8
+	})
+	tc.create("t", 1)
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	tc.awaitEqualCopies("t", 0)
+	noAcks := func(_, _ string, kind netproto.Type) int {
+		if kind == netproto.TypePutAck {
+			return 0
+		}
+		return 1
+	}
+	tc.network.rules(noAcks)
+	body := func(i int) string { return fmt.Sprint(i, "/", strings.Repeat("x", 1000)) }
+	var waiting []chan result
+	var err error
+	for i := 0; err == nil && i < 1000; i++ {
+		var done chan result
+		if done, err = submit(tc.topic(l, "t"), time.Time{}, body(i)); err == nil {
+			waiting = append(waiting, done)
+			h.tried[body(i)] = true
+		}
+	}
+	if !errors.Is(err, node.ErrOverloaded) {
+		t.Fatalf("%d puts wait; then: %v", len(waiting), err)
+	}
+	tc.network.rules(nil)
+	for i, done := range waiting {
+		if r := answer(t, done); r.err != nil {
+			t.Errorf("put %d: %v", i, r.err)
+		}
+	}
+	// Puts with short deadlines are refused because of these, and are in no log.
+	tc.network.rules(noAcks)
+	refused := false
+	for i := 2000; !refused && i < 2020; i++ {
+		before, _ := node.StateOf(l.e, "t", 0)
+		done, err := submit(tc.topic(l, "t"), time.Now().Add(50*time.Millisecond), body(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.tried[body(i)] = true
+		tc.eventually("it is appended or refused", func() bool {
+			c, _ := node.StateOf(l.e, "t", 0)
+			return len(done) > 0 || c.NextID > before.NextID
+		})
+		if len(done) == 0 {
+			continue
+		}
+		if r := answer(t, done); !errors.Is(r.err, node.ErrDeadline) {
+			t.Errorf("it waited longer than it may: %v", r.err)
+		}
+		delete(h.tried, body(i))
+		refused = true
+	}
+	if !refused {
+		t.Error("nothing waited until its deadline")
+	}
+	tc.network.rules(nil)
+	tc.checkCopies(h, "t", 1)
+}
+
+// handOver makes another node the leader of a partition that is not being written.
+func handOver(t *testing.T, from, to *testNode, topic string, n int) {
+	t.Helper()
+	eventually(t, "the leadership is handed over", func() bool {
+		row := from.row(topic, n)
+		return from.store.HandOver(t.Context(), row.ID, &row.State, to.e.Node().ID) == nil
+	})
+}
+
+// drainNode makes a node give its leaderships away, whatever is written meanwhile, and then makes it an ordinary node
+// again.
+func (tc *testCluster) drainNode(m *testNode, topic string) {
+	id := m.e.Node().ID
+	if err := m.store.Drain(context.Background(), id, true); err != nil {
+		tc.t.Error(err)
+	}
+	tc.eventually("it leads nothing", func() bool {
+		for n := range m.e.Snapshot().Names[topic].Partitions {
+			if m.row(topic, n).State.Leader == id {
+				return false
+			}
+		}
+		return true
+	})
+	if err := m.store.Drain(context.Background(), id, false); err != nil {
+		tc.t.Error(err)
+	}
+}

@@ -1,0 +1,224 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"penstock/clog"
+	"penstock/internal/node"
+	"penstock/segment/aio/faultaio"
+)
+
+// newestClog returns the newest file of the commit log that has a group.
+func newestClog(t *testing.T, d *faultaio.Disk) (name string) {
+	t.Helper()
+	err := clog.Scan(d, func(f clog.FileInfo, _ clog.GroupInfo, _ []clog.RecordInfo) error {
+		name = f.Name
+		return nil
+	})
+	if err != nil || name == "" {
+		t.Fatal(name, err)
+	}
+	return name
+}
+
+// harms are what an operator or a mount does to a commit log, with what is said about it.
+var harms = []struct {
+	name string
+	harm func(t *testing.T, d *faultaio.Disk) error
+	says string
+}{
+	{"the folder", func(_ *testing.T, d *faultaio.Disk) error { return d.RemoveAll("clog") }, "clog is empty or gone"},
+	{"its current file", func(t *testing.T, d *faultaio.Disk) error {
+		return d.Remove(newestClog(t, d))
+	}, ".clog is gone"},
+}
+
+// The commit log of one node is removed while it is stopped, as a whole or its current file. Then all nodes start, and
+// that node is elected first. Nothing that was acknowledged is lost on any node, and the old segments are kept.
+func TestClusterForgottenLogYields(t *testing.T) {
+	t.Parallel()
+	for _, c := range harms {
+		for _, flushed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, flushed %v", c.name, flushed), func(t *testing.T) {
+				t.Parallel()
+				tc := newTestCluster(t, 3)
+				tc.create("t", 1)
+				h := newAckLog()
+				tc.publishReplicated(h, 30)
+				x := tc.others(tc.leader("t", 0))[0]
+				if flushed {
+					tc.stop(x) // writes all of it to segments
+					tc.start(x)
+					tc.awaitInSync("t")
+				}
+				tc.killAll()
+				if err := c.harm(t, x.disk); err != nil {
+					t.Fatal(err)
+				}
+				tc.start(x)
+				if s := x.e.Storage(); !s.Forgotten || s.Shortened == 0 {
+					t.Fatalf("%d copies are shortened, forgotten: %v", s.Shortened, s.Forgotten)
+				}
+				tc.eventually("the copy is elected", func() bool { return node.Leads(x.e, "t", 0) })
+				tc.startAll()
+				tc.awaitHeld(h, tc.nodes)
+				tc.eventually("the copy is whole", func() bool { return x.e.Storage().Shortened == 0 })
+				// A file that was begun after everything had gone to segments holds nothing that anybody could miss.
+				if lacks := !flushed || c.name == "the folder"; lacks && x.e.Storage().Yielded == 0 {
+					t.Error("it did not give its leadership away")
+				}
+				if kept := asideFiles(t, x.disk); flushed && c.name == "the folder" && len(kept) == 0 {
+					t.Error("its segments are not kept aside")
+				}
+				tc.checkCopies(h, "t", 1)
+			})
+		}
+	}
+}
+
+// asideFiles returns the files below aside/.
+func asideFiles(t *testing.T, d *faultaio.Disk) (all []string) {
+	t.Helper()
+	dirs, err := d.ReadDir("aside")
+	if err != nil {
+		return nil
+	}
+	for _, dir := range dirs {
+		files, err := d.ReadDir("aside/" + dir.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			all = append(all, dir.Name()+"/"+f.Name())
+		}
+	}
+	return all
+}
+
+// Two of three nodes lose their commit log. The third one, which has everything, starts last: the first two do not take
+// each other's silence for a proof.
+func TestClusterTwoForgottenLogs(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	tc.publishReplicated(h, 30)
+	tc.killAll()
+	for _, m := range tc.nodes[:2] {
+		if err := m.disk.RemoveAll("clog"); err != nil {
+			t.Fatal(err)
+		}
+		tc.start(m)
+	}
+	tc.start(tc.nodes[2])
+	tc.awaitHeld(h, tc.nodes)
+	tc.checkCopies(h, "t", 1)
+}
+
+// A node that has forgotten and ends before it is whole has still forgotten, although its log is marked anew.
+func TestClusterForgottenIsRemembered(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	tc.publishReplicated(h, 10)
+	x := tc.nodes[1]
+	tc.killAll()
+	if err := x.disk.RemoveAll("clog"); err != nil {
+		t.Fatal(err)
+	}
+	tc.openWithoutStore(x)
+	tc.staysShortened(h, x, func() {})
+}
+
+// A single node without its commit log, or without the current file of it, is refused, by name, and nothing is changed.
+// What was moved away and comes back is all there.
+func TestForgottenIsRefused(t *testing.T) {
+	for _, c := range harms {
+		disk := faultaio.New(faultaio.Options{Log: true})
+		e := openOnDisk(t, disk)
+		topic := topicOf(t, e, "t")
+		publish(t, topic, numbered("m", 5, 100)...)
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+		disk = disk.Kill(1)
+		e = openOnDisk(t, disk) // a second file
+		topic, _ = e.LookupTopic("t")
+		publish(t, topic, numbered("n", 5, 100)...)
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+		whole, disk := disk.Kill(1), disk.Kill(1)
+		if err := c.harm(t, disk); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			before := disk.Ops()
+			_, err := node.Open(context.Background(), smallOptions(disk))
+			if !errors.Is(err, node.ErrForgotten) || !strings.Contains(err.Error(), c.says) ||
+				!strings.Contains(err.Error(), "accept-loss") {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			for _, op := range disk.Log()[before:] {
+				if strings.HasPrefix(op.Name, "clog") || strings.HasPrefix(op.Name, "topics/") || op.Name == clog.MarkName {
+					if op.Kind != faultaio.KindSync {
+						t.Errorf("%s: it was changed: %v", c.name, op)
+					}
+				}
+			}
+			disk = disk.Kill(2)
+		}
+		e = openOnDisk(t, whole)
+		if topic, ok := e.LookupTopic("t"); !ok {
+			t.Error("the topic is gone")
+		} else if got := readAll(t, channelOf(t, topic, "c")); len(got) != 10 {
+			t.Errorf("%d messages", len(got))
+		}
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A first start that ends at any operation leaves a directory that the next start takes, whatever its level.
+func TestFirstStartAtEveryCrash(t *testing.T) {
+	start := func(d *faultaio.Disk) error {
+		e, err := node.Open(context.Background(), smallOptions(d))
+		if err != nil {
+			return err
+		}
+		_, err = e.CreateTopic(context.Background(), "t", 1)
+		if err == nil {
+			topic, _ := e.LookupTopic("t")
+			_, err = topic.Publish(context.Background(), []byte("m"))
+		}
+		return errors.Join(err, e.Close())
+	}
+	whole := newDisk()
+	if err := start(whole); err != nil {
+		t.Fatal(err)
+	}
+	ops := whole.Ops()
+	if testing.Short() {
+		ops = min(ops, 60)
+	}
+	for op := range ops {
+		for crash := range uint64(2) {
+			d := faultaio.New(faultaio.Options{Seed: crash})
+			d.CrashAt(op)
+			_ = start(d)
+			left := d.Crash(crash)
+			for range 2 {
+				if err := start(left); err != nil && !strings.Contains(err.Error(), "exist") {
+					t.Fatalf("op %d, crash %d: %v", op, crash, err)
+				}
+				left = left.Kill(crash)
+			}
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package node
+
+import (
+	"errors"
+
+	"penstock/internal/node/machine"
+	"penstock/segment"
+)
+
+// ControlKinds adds the kinds of control entries that are in e's logs of a topic to kinds.
+func ControlKinds(e *Engine, topic string, kinds map[machine.ControlKind]bool) error {
+	t, ok := e.LookupTopic(topic)
+	if !ok {
+		return ErrNoTopic
+	}
+	for _, pt := range t.partitions() {
+		at, _, _ := pt.Log().Start()
+		end, _, _ := pt.Log().End()
+		for at < end {
+			var v segment.View
+			err := pt.Log().View(&v, at, 1<<20)
+			if start, _, _ := pt.Log().Start(); errors.Is(err, segment.ErrBelowStart) && start > at {
+				at = start // retention has removed the segment meanwhile
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			var it segment.BatchIter
+			it.Reset(v.Bytes())
+			size := 0
+			for h, body, ok := it.Next(); ok; h, body, ok = it.Next() {
+				size += h.Size()
+				if !h.Control() {
+					continue
+				}
+				err := machine.DecodeControls(body, func(c *machine.Control) error { kinds[c.Kind] = true; return nil })
+				if err != nil {
+					return err
+				}
+			}
+			v.Release()
+			if at += segment.Offset(size); size == 0 {
+				return it.Err()
+			}
+		}
+	}
+	return nil
+}

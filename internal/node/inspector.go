@@ -1,0 +1,106 @@
+package node
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+
+	"penstock/internal/node/machine"
+	"penstock/internal/node/partition"
+	"penstock/internal/node/platform"
+	"penstock/segment"
+)
+
+// PartitionMarks, PartitionView and ChannelView are what a simulation sees of the copies on a node.
+type (
+	PartitionMarks = partition.Marks
+	PartitionView  = partition.View
+	ChannelView    = partition.ChannelView
+)
+
+// Inspector opens an engine in a simulation and reads its state, from the moment when the engine begins to open. Only
+// the goroutine that steps the engine's host may call the Inspector's methods.
+type Inspector struct {
+	host  *platform.Stepped
+	e     *Engine        // nil: Open has not been called
+	marks PartitionMarks // scratch of EachMarks
+}
+
+// NewInspector makes an Inspector for an engine on h.
+func NewInspector(h *platform.Stepped) *Inspector { return &Inspector{host: h} }
+
+// Open is node.Open on the simulated host. Unlike the other methods, it must be called by one of the host's tasks.
+//
+// The engine's tasks call Options.Cluster.Store, whose methods may wait. The store must call Registration.Lease with
+// instants time.Unix(0, World.Instant()).
+func (i *Inspector) Open(ctx context.Context, o Options) (*Engine, error) {
+	return openEngine(ctx, o, i.host, func(e *Engine) { i.e = e })
+}
+
+// Kill ends the engine as a killed process ends: see platform.Stepped.Kill. It returns an error if a part of the engine
+// still holds a buffer that only the end of a real process would free.
+func (i *Inspector) Kill() error {
+	i.host.Kill()
+	e := i.e
+	if e == nil {
+		return nil
+	}
+	for _, t := range e.Topics() {
+		for _, c := range t.Channels() {
+			c.local.ReleaseView()
+		}
+	}
+	for _, pt := range e.store.Partitions() {
+		pt.DropReads()
+	}
+	_ = e.release() // the simulation has replaced the disk
+	return e.store.FreeBuffers()
+}
+
+// TopicID returns the topic's UUID, which differs from that of an earlier topic with the same name.
+func (i *Inspector) TopicID(t *Topic) uuid.UUID { return t.shared.ID }
+
+// Disk returns this node's view of its disk, and the number of writes that have completed.
+func (i *Inspector) Disk() (state machine.DiskState, done uint64) {
+	_, done = i.e.pulse.Counts()
+	return i.e.disks.State(), done
+}
+
+// EachMarks calls visit with the marks of each copy on this node, in the order in which the node got the copies. The
+// marks are valid until visit returns. EachMarks allocates nothing.
+func (i *Inspector) EachMarks(visit func(*PartitionMarks)) {
+	if i.e == nil {
+		return
+	}
+	for _, pt := range i.e.store.Partitions() {
+		pt.Marks(&i.marks)
+		visit(&i.marks)
+	}
+}
+
+// Partitions returns the copies on this node.
+func (i *Inspector) Partitions() []PartitionView {
+	if i.e == nil {
+		return nil
+	}
+	var all []PartitionView
+	for _, pt := range i.e.store.Partitions() {
+		all = append(all, pt.View())
+	}
+	return all
+}
+
+// ReadLog calls visit with the offset, header and body of each batch of a copy, in order, until visit returns false.
+// The header and body are valid until visit returns. ReadLog begins at offset from, or at the start of the log if that
+// is later. It does nothing if this node has no copy.
+func (i *Inspector) ReadLog(
+	id segment.Identity, from segment.Offset, visit func(at segment.Offset, h *segment.Header, body []byte) bool,
+) error {
+	for _, pt := range i.e.store.Partitions() {
+		if pt.Identity() != id {
+			continue
+		}
+		return pt.ReadLog(from, visit)
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/internal/node"
+)
+
+// traces returns all files below dir with their bytes, modes and times.
+func traces(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		data := ""
+		if d.Type().IsRegular() {
+			b, err := os.ReadFile(name)
+			if err != nil {
+				return err
+			}
+			data = string(b)
+		}
+		all[name] = fmt.Sprint(info.Mode(), info.Size(), info.ModTime().UnixNano()) + data
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// A version that does not know the directory's level says so and changes nothing: no byte, no time.
+func TestNewerDirectoryIsNotTouched(t *testing.T) {
+	dir := prepared(t)
+	editNode(t, dir, `"format": 6`, `"format": 7`)
+	old := time.Now().Add(-time.Hour)
+	touch := func(name string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, os.Chtimes(name, old, old))
+	}
+	if err := filepath.WalkDir(dir, touch); err != nil {
+		t.Fatal(err)
+	}
+	before := traces(t, dir)
+	if _, err := node.Open(context.Background(), inDir(dir)); !errors.Is(err, node.ErrNewerLevel) ||
+		!strings.Contains(err.Error(), "feature level 6") {
+		t.Fatalf("it was answered %v", err)
+	}
+	if err := node.CheckDirectory(dir); !errors.Is(err, node.ErrNewerLevel) {
+		t.Fatalf("it was answered %v", err)
+	}
+	if _, _, err := node.Upgrade(dir); !errors.Is(err, node.ErrNewerLevel) {
+		t.Fatalf("it was answered %v", err)
+	}
+	after := traces(t, dir)
+	for name := range before {
+		if before[name] != after[name] {
+			t.Errorf("%s was touched", name)
+		}
+	}
+	if len(before) != len(after) {
+		t.Errorf("there were %d files, there are %d", len(before), len(after))
+	}
+}
+
+// A single node's directory keeps its level until it is raised, and has its messages at every level.
+func TestUpgradeDirectory(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	at := func(max, level int) {
+		t.Helper()
+		o := inDir(dir)
+		o.MaxLevel = max
+		e := openWith(t, o)
+		top := topicOf(t, e, "t")
+		if _, err := top.Publish(context.Background(), []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if e.Level() != level || e.DirectoryLevel() != level || e.Info().Level != level {
+			t.Errorf("level %d, of the directory %d, want %d", e.Level(), e.DirectoryLevel(), level)
+		}
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at(1, 1) // as the version before levels would
+	at(2, 1)
+	at(3, 1)
+	at(4, 1)
+	at(5, 1)
+	at(1, 1)
+	for range 2 {
+		if _, to, err := node.Upgrade(dir); err != nil || to != node.NewestLevel {
+			t.Fatalf("it was raised to %d: %v", to, err)
+		}
+	}
+	at(5, 5)
+	o := inDir(dir)
+	o.MaxLevel = 4
+	if _, err := node.Open(context.Background(), o); !errors.Is(err, node.ErrNewerLevel) {
+		t.Fatalf("an older version was answered %v", err)
+	}
+	e := openWith(t, inDir(dir))
+	all, err := topicOf(t, e, "t").Peek(context.Background(), 0, 0, 10)
+	if err != nil || len(all) != 7 {
+		t.Errorf("%d messages are left: %v", len(all), err)
+	}
+}
+
+// A cluster of older versions keeps its level while its nodes are replaced by newer versions and back, one after the
+// other. It can be raised when all nodes run the newer version.
+func TestUpgradeCluster(t *testing.T) {
+	t.Parallel()
+	old := map[string]bool{"n1": true, "n2": true, "n3": true}
+	tc := prepareTestCluster(t, 3, func(o *node.Options) {
+		if old[o.NodeID] {
+			o.MaxLevel = 1
+		}
+	})
+	tc.startAll()
+	tc.create("t", 1)
+	h := newAckLog()
+	publish := func(what string) {
+		t.Helper()
+		tc.awaitInSync("t")
+		tc.publishUntilAcked(h, what, 1)
+	}
+	replace := func(i int, isOld bool) {
+		t.Helper()
+		tc.kill(tc.nodes[i])
+		old[tc.nodes[i].name] = isOld
+		tc.start(tc.nodes[i])
+	}
+	publish("all old")
+	for i := range 3 {
+		replace(i, false)
+		publish(fmt.Sprintf("%d new", i+1))
+	}
+	replace(2, true)
+	publish("one went back")
+	err := tc.nodes[0].store.RaiseLevel(context.Background(), 2)
+	if err == nil || !strings.Contains(err.Error(), "n3") {
+		t.Fatalf("raising with an old node was answered %v", err)
+	}
+	replace(2, false)
+	publish("all new")
+	for _, m := range tc.nodes {
+		if m.e.Level() != 1 || m.e.DirectoryLevel() != 1 {
+			t.Errorf("%s is at level %d, its directory at %d", m.name, m.e.Level(), m.e.DirectoryLevel())
+		}
+	}
+	// A node that is down keeps the level where it is until it is back.
+	tc.kill(tc.nodes[1])
+	if err := tc.nodes[0].store.RaiseLevel(context.Background(), 2); err != nil {
+		t.Fatal(err)
+	}
+	tc.eventually("the directories that are there are raised", func() bool {
+		return tc.nodes[0].e.DirectoryLevel() == 2 && tc.nodes[2].e.DirectoryLevel() == 2
+	})
+	if tc.nodes[0].e.Level() != 1 {
+		t.Error("the level is in force although a directory was not raised")
+	}
+	tc.start(tc.nodes[1])
+	tc.eventually("the level is in force", func() bool {
+		for _, m := range tc.nodes {
+			if m.e.Level() != 2 || m.e.DirectoryLevel() != 2 {
+				return false
+			}
+		}
+		return true
+	})
+	publish("raised")
+	tc.kill(tc.nodes[0])
+	old["n1"] = true
+	if _, err := tc.open(tc.nodes[0]); !errors.Is(err, node.ErrNewerLevel) {
+		t.Fatalf("an older version was answered %v", err)
+	}
+	old["n1"] = false
+	tc.nodes[0].disk = tc.nodes[0].disk.Kill(99) // Open closed it
+	tc.start(tc.nodes[0])
+	publish("all back")
+	tc.checkCopies(h, "t", 1)
+}

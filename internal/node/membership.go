@@ -1,0 +1,94 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/internal/meta"
+	"penstock/internal/node/health"
+	"penstock/internal/node/machine"
+	"penstock/replicate/wire"
+	"penstock/segment"
+)
+
+// membership has the operations that differ between a node of a cluster and a single node: which topics exist, which
+// nodes execute an operation, and when this node may serve. Engine.members is a *clusterNode in a cluster, and alone
+// otherwise. How a partition commits depends on its replica instead (Replica.solo).
+//
+// Any goroutine may call the methods, except those under the headings about recovery, start and end: only Open and
+// Close call these.
+type membership interface {
+	// others says whether there are other nodes, or may be. If so, the disk of this node may hang while the cluster
+	// goes on, damaged data can be repaired from other replicas, and the store knows which topics exist.
+	others() bool
+	// context returns a context that ends when the node closes; that of a single node never ends.
+	context() context.Context
+	// Leased says whether consumers may finish, requeue and touch messages here now, because no other node can be
+	// delivering them.
+	Leased() bool
+
+	// createTopic, deleteTopic and configureTopic return when the change is durable: see Engine.CreateTopic,
+	// Engine.DeleteTopic and Topic.Configure.
+	createTopic(ctx context.Context, name string, o TopicOptions) (*Topic, error)
+	deleteTopic(ctx context.Context, name string) error
+	configureTopic(ctx context.Context, t *Topic, s TopicSettings) (TopicSettings, error)
+	// createChannel creates a channel that is not ephemeral at the leaders of all partitions, where it begins as o
+	// says.
+	// Topic.createChannelLocal follows it.
+	createChannel(ctx context.Context, t *Topic, name string, o origin) error
+	deleteChannel(ctx context.Context, t *Topic, name string) error
+	// gather executes op in the partitions that only selects (nil: all), on the nodes that lead them, and passes the
+	// results to take (nil: they are discarded).
+	gather(
+		ctx context.Context, t *Topic, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
+	) error
+	// subscribe is Channel.Subscribe.
+	subscribe(ctx context.Context, c *Channel, o ConsumerOptions, s Sink) (servedConsumer, error)
+	// closeTopic ends the remote consumers of this node that subscribe to t.
+	closeTopic(t *Topic, why error)
+
+	// Recovery, before any goroutine of the engine runs.
+
+	// noteUnreadable notes a topic directory whose metadata cannot be read.
+	noteUnreadable(topic uuid.UUID)
+	// opened is called when the partitions of a topic are open.
+	opened(t *Topic)
+
+	// The engine's start and end.
+
+	// join runs after recovery and before the commit log takes anything.
+	join(ctx context.Context) error
+	// start runs last in Open.
+	start()
+	// leaveCluster hands this node's leaderships over and deregisters the node. leaveBeforeClose does so within
+	// ClusterOptions.LeaveTimeout.
+	leaveCluster(ctx context.Context) error
+	leaveBeforeClose()
+	// close runs when the commit log has stopped. If join fails, Open calls close, and none of the other methods of the
+	// end.
+	close() error
+
+	// diskJudged is called with what each step of the disk watch found. It must not wait.
+	diskJudged(v machine.DiskVerdict)
+
+	// Statistics, metadata and verification. A single node has no snapshot, no row of its own, no tombstones, and no
+	// second copy to compare.
+
+	// look returns what the node knows of its cluster; nil on a single node.
+	look() *health.Cluster
+	describe(out *StorageStats)
+	remoteStats() RemoteStats
+	snapshot() *meta.Snapshot
+	// exportMetadata returns the cluster's metadata for a backup; nil on a single node. It waits for the store.
+	exportMetadata() ([]byte, error)
+	node() meta.Node
+	tombstone(ctx context.Context, key meta.TombstoneKey, until time.Time) error
+	verifySome(ctx context.Context, t *Topic, partition uint32, at segment.Offset) (*Verified, error)
+}
+
+var (
+	_ membership = (*clusterNode)(nil)
+	_ membership = alone{}
+)

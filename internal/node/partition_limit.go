@@ -1,0 +1,79 @@
+package node
+
+// Every partition costs each node of the cluster some KiB of memory, and a file, also where the node has no copy of it.
+// So a node lets only MaxPartitions of them come about through it: those of all topics that it lists, and those that
+// are being made. What exists already always opens.
+
+// recount counts the topic's partitions among those of the node while the topic is listed. It is called after the one
+// or the other has changed. Of calls at the same time the last one may count what the earlier one did; the next call,
+// at the latest the one that finds the topic no longer listed, mends that.
+func (t *Topic) recount() {
+	now := int64(0)
+	if t.listed.Load() {
+		now = int64(t.Partitions())
+	}
+	before := t.counted.Swap(now)
+	t.e.listedPartitions.Add(now - before)
+	if sh := t.shared.Share.Load(); sh != nil {
+		sh.Partitions.Add(now - before)
+		sh.Topics.Add(min(now, 1) - min(before, 1))
+	}
+}
+
+// mayMake returns a LimitError if so many partitions more are too many: for the node, or for the token by that makes
+// them or has made their topic ("": for no token). mu is held.
+func (e *Engine) mayMake(by string, more int) error {
+	n := int(e.listedPartitions.Load()) + more
+	for name, cr := range e.creating {
+		if e.topics[name] == nil {
+			n += cr.partitions
+		}
+	}
+	for t, to := range e.growing {
+		n += max(to-t.Partitions(), 0)
+	}
+	if n <= e.opts.MaxPartitions {
+		return e.mayShare(by, more)
+	}
+	return &LimitError{
+		Err: ErrTooManyPartitions, What: "with these the number of partitions of all topics", Value: n,
+		Most: e.opts.MaxPartitions, Setting: "max-partitions",
+	}
+}
+
+// roomToGrow is mayMake for a topic that is to have to partitions.
+func (e *Engine) roomToGrow(t *Topic, to int) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mayGrow(t, to, "")
+}
+
+// mayGrow is roomToGrow with mu held, for the token by of ConfigureAs. More than MaxPartitions are refused by who makes
+// them.
+func (e *Engine) mayGrow(t *Topic, to int, by string) error {
+	if more := to - max(t.Partitions(), e.growing[t]); more > 0 && to <= MaxPartitions {
+		if by != "" {
+			by = t.MadeBy()
+		}
+		return e.mayMake(by, more)
+	}
+	return nil
+}
+
+// grow is roomToGrow for the token by of ConfigureAs, and counts the partitions until done is called.
+func (e *Engine) grow(t *Topic, to int, by string) (done func(), err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.mayGrow(t, to, by); err != nil {
+		return nil, err
+	}
+	if e.growing == nil {
+		e.growing = map[*Topic]int{}
+	}
+	e.growing[t] = max(e.growing[t], to)
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.growing, t)
+	}, nil
+}

@@ -1,0 +1,13 @@
+package node
+
+import (
+	"context"
+
+	"penstock/replicate/wire"
+)
+
+// ConfigureOnly puts settings into the log of one partition, as a change does that is lost in all others.
+func ConfigureOnly(ctx context.Context, c *Channel, partition uint32, s ChannelSettings) error {
+	return c.ask(ctx, wire.Operation{Kind: wire.OpConfigure, Settings: &s},
+		func(n uint32) bool { return n == partition }, nil)
+}

@@ -1,0 +1,10 @@
+package node
+
+// SweepStores lets the channels that keep dead letters confirm everything else now, as they do from time to time.
+func SweepStores(e *Engine) {
+	for _, t := range e.Topics() {
+		if c, ok := t.LookupChannel(redriveChannel); ok {
+			_ = c.local.Sweep()
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"penstock/internal/node"
+)
+
+// makeDead lets a channel give messages up, and waits until its dead-letter topic has count.
+func makeDead(t *testing.T, ch *node.Channel, into string, count int, bodies ...string) {
+	t.Helper()
+	ids := publish(t, ch.Topic(), bodies...)
+	s := subscribe(t, ch, len(ids))
+	defer s.Close()
+	failMessages(t, s, ids...)
+	deadLetters(t, ch.Topic(), into, count)
+}
+
+// Of several redrives of a channel one works, and no dead letter is sent back twice.
+//
+// B64.
+func TestRedriveOneAtATime(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	ch := channelOf(t, topicOf(t, e, "t"), "c")
+	configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts = 1 })
+	const n = 500
+	makeDead(t, ch, "t.DLQ", n, numbered("m", n, 0)...)
+	var wg sync.WaitGroup
+	var moved [4]int
+	for i := range moved {
+		wg.Go(func() {
+			for moved[i] < n {
+				got, err := ch.Redrive(ctxBg, 100)
+				moved[i] += got
+				switch {
+				case errors.Is(err, node.ErrRedriving):
+				case err != nil:
+					t.Error(err)
+					return
+				case got == 0:
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	total := 0
+	for _, got := range moved {
+		total += got
+	}
+	if got := readAll(t, ch); total != n || len(got) != n {
+		t.Errorf("%d dead letters: %d were sent back (%v), %d came", n, total, moved, len(got))
+	}
+}
+
+// A redrive finds dead letters in a topic that the settings named before, and goes on past those that cannot be
+// published. A channel that skips gets none back.
+//
+// B64.
+func TestRedriveFindsAll(t *testing.T) {
+	dir := t.TempDir()
+	o := inDir(dir)
+	e := openWith(t, o)
+	ch := channelOf(t, topicOf(t, e, "t"), "c")
+	configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts, s.DeadLetter = 1, "old" })
+	makeDead(t, ch, "old", 3, strings.Repeat("x", 2000), "a", "b")
+	configureChannel(t, ch, func(s *node.ChannelSettings) { s.DeadLetter = "new" })
+	makeDead(t, ch, "new", 1, "c")
+	if err := ch.Skip(ctxBg, true); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := ch.Redrive(ctxBg, 10); n != 0 || !errors.Is(err, node.ErrRedriveSkips) {
+		t.Fatalf("into a channel that skips: %d, %v", n, err)
+	}
+	if err := ch.Skip(ctxBg, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	o.MaxMessageBytes = 1000
+	e = openWith(t, o)
+	topic, _ := e.LookupTopic("t")
+	ch, _ = topic.LookupChannel("c")
+	n, err := ch.Redrive(ctxBg, 10)
+	if n != 3 || !errors.Is(err, node.ErrMessageTooBig) || !strings.Contains(err.Error(), "sent back: 1;") {
+		t.Errorf("with one that cannot be published: %d, %v", n, err)
+	}
+	if got := fmt.Sprint(len(values(readAll(t, ch)))); got != "3" {
+		t.Errorf("%s came back", got)
+	}
+}

@@ -1,0 +1,172 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"unicode/utf8"
+
+	"penstock/internal/node/base"
+	"penstock/internal/node/partition"
+)
+
+// A program that lets others in by tokens says of each topic which token makes it (TopicOptions.MadeBy). The topics of
+// a token, with their partitions and the state of their channels, may take Options.TokenShare of the node's limits, so
+// that one token leaves others the rest. A topic that no token made, or one that administers the node, counts for
+// nobody.
+
+// TokenUse is what the topics take that one token has made.
+type TokenUse struct {
+	Token      string
+	Topics     int64
+	Partitions int64
+	StateBytes int64 // what their deferred messages and confirmed ranges cost in memory, of the copies on this node
+	// StoredBytes are those of the logs of the copies on this node, as they were a moment ago. When the disk is nearly
+	// full, who has more than Options.TokenShare of it stores nothing more.
+	StoredBytes int64
+	// OfLimit is the part of a limit of the node that they take, 0 to 1, without the disk: of that of which they take the
+	// most. At Options.TokenShare, requests that would add to it are refused.
+	OfLimit float64
+}
+
+// TokenUses returns what each token takes that has made a topic which this node lists, those with the largest OfLimit
+// first.
+func (e *Engine) TokenUses() (all []TokenUse) {
+	o := &e.opts
+	e.store.Shares(func(sh *partition.Share) {
+		u := TokenUse{
+			Token: sh.Name, Topics: sh.Topics.Load(), Partitions: sh.Partitions.Load(), StateBytes: sh.StateBytes(),
+			StoredBytes: sh.StoredBytes(),
+		}
+		if u.Topics > 0 {
+			u.OfLimit = max(float64(u.Topics)/float64(o.MaxTopics), float64(u.Partitions)/float64(o.MaxPartitions),
+				float64(u.StateBytes)/float64(o.MaxStateBytes), sh.StoredState())
+			all = append(all, u)
+		}
+	})
+	slices.SortFunc(all, func(a, b TokenUse) int {
+		return cmp.Or(cmp.Compare(b.OfLimit, a.OfLimit), cmp.Compare(a.Token, b.Token))
+	})
+	return all
+}
+
+// MadeBy returns the name of the token that has made the topic, if it counts against its share; "": it counts for
+// nobody.
+func (t *Topic) MadeBy() string {
+	if sh := t.shared.Share.Load(); sh != nil {
+		return sh.Name
+	}
+	return ""
+}
+
+// learnMaker makes the topic count for this token, as the cluster's metadata say. A topic.json that an older version
+// has written does not say it. Only the worker calls it. It returns whether that is new.
+func (t *Topic) learnMaker(name string) bool {
+	if t.MadeBy() == name {
+		return false
+	}
+	t.e.mu.Lock()
+	defer t.e.mu.Unlock()
+	listed := t.listed.Swap(false)
+	t.recount()
+	t.shared.SetShare(t.e.store.Share(name), t.partitions())
+	t.listed.Store(listed)
+	t.recount()
+	return true
+}
+
+// checkMaker returns an ErrTopicOptions for a name that no topic remembers.
+func checkMaker(name string) error {
+	if len(name) > base.MaxTokenName || !utf8.ValidString(name) {
+		return fmt.Errorf("%w: it remembers who made it by a name of at most %d bytes of UTF-8, not of %d",
+			ErrTopicOptions, base.MaxTokenName, len(name))
+	}
+	return nil
+}
+
+// TokenShare is how many percent of a limit of this node one token may have: Options.TokenShare.
+func (e *Engine) TokenShare() int { return e.opts.TokenShare }
+
+// ofShare returns how much of a limit one token may take.
+func (e *Engine) ofShare(most int) int { return max(1, int(int64(most)*int64(e.opts.TokenShare)/100)) }
+
+// mayMakeTopic returns a LimitError if one more topic is too many: for the node, or for the token that makes it. mu is
+// held.
+func (e *Engine) mayMakeTopic(by string) error {
+	if n := e.topicCount(); n >= e.opts.MaxTopics {
+		return &LimitError{
+			Err: ErrTooManyTopics, What: "with this one the number of topics", Value: n + 1, Most: e.opts.MaxTopics,
+			Setting: "max-topics",
+		}
+	}
+	if by == "" || e.opts.TokenShare >= 100 {
+		return nil
+	}
+	n, most := int(e.store.Share(by).Topics.Load())+1, e.ofShare(e.opts.MaxTopics)
+	for name, cr := range e.creating {
+		if e.topics[name] == nil && cr.madeBy == by {
+			n++
+		}
+	}
+	if n <= most {
+		return nil
+	}
+	return &LimitError{
+		Err: ErrTopicShare, What: "with this one the number of topics of " + base.Token(by), Value: n, Most: most,
+		Setting: "token-share",
+	}
+}
+
+// mayShare returns a LimitError if so many partitions more are too many for the token that makes them, or has made
+// their topic. mu is held.
+func (e *Engine) mayShare(by string, more int) error {
+	if by == "" || e.opts.TokenShare >= 100 {
+		return nil
+	}
+	n, most := int(e.store.Share(by).Partitions.Load())+more, e.ofShare(e.opts.MaxPartitions)
+	for name, cr := range e.creating {
+		if e.topics[name] == nil && cr.madeBy == by {
+			n += cr.partitions
+		}
+	}
+	for t, to := range e.growing {
+		if t.MadeBy() == by {
+			n += max(to-t.Partitions(), 0)
+		}
+	}
+	if n <= most {
+		return nil
+	}
+	return &LimitError{
+		Err: ErrPartitionShare, What: "with these the number of partitions of all topics of " + base.Token(by), Value: n,
+		Most: most, Setting: "token-share",
+	}
+}
+
+// ConfigureAs is Configure for a client with a token that does not administer the node; "": for any other. Partitions
+// that it adds count for the token that has made the topic. It adds none to a topic that counts for nobody: these would
+// be in nobody's share.
+func (t *Topic) ConfigureAs(ctx context.Context, token string, s TopicSettings) (TopicSettings, error) {
+	if token != "" && t.MadeBy() == "" && s.Partitions > t.Partitions() && t.e.opts.TokenShare < 100 {
+		return t.Settings(), fmt.Errorf("%w: topic %s counts for no token, so partitions that %s adds would be in nobody's "+
+			"share: ask an administrator, whose token has admin on *, to add them (see the node's setting token-share)",
+			ErrTopicSettings, t.Name(), base.Token(token))
+	}
+	return t.configureAs(ctx, token, s)
+}
+
+// TopicAs is Topic for a client with a token that does not administer the node: a topic that it makes counts for the
+// token. "": for any other client.
+func (e *Engine) TopicAs(ctx context.Context, token, name string) (*Topic, error) {
+	if t, ok := e.LookupTopic(name); ok {
+		return t, nil
+	}
+	if !base.ValidTopicName(name) {
+		return nil, ErrTopicName
+	}
+	if e.opts.DisableAutoCreate {
+		return nil, ErrAutoCreateOff
+	}
+	return e.CreateTopicWith(ctx, name, TopicOptions{MadeBy: token, quotaBytes: e.opts.DefaultQuotaBytes})
+}

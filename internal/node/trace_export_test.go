@@ -1,0 +1,12 @@
+package node
+
+import (
+	"context"
+
+	"penstock/internal/node/partition"
+)
+
+// TraceWithin traces a message with other limits than Topic.Trace.
+func TraceWithin(ctx context.Context, t *Topic, id ID, limits partition.TraceLimits) (*Trace, error) {
+	return t.partitions()[id.Partition()].Trace(ctx, id.MsgID(), limits)
+}
