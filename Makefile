@@ -49,7 +49,7 @@ cluster: program ## build and start three nodes with their data in ./cluster-dat
 # Tests wait more than they work: three packages at once, and six tests of each, keep two cores busy. Those that take
 # longest begin first.
 test: ## run all tests
-	$(GO) test -p 3 -parallel 6 ./internal/node ./internal/server ./tools/sim/world ./cmd/engine ./...
+	$(GO) test -timeout 20m -p 3 -parallel 6 ./internal/node ./internal/server ./tools/sim/world ./cmd/engine ./...
 	for module in $(MODULES); do (cd $$module && $(GO) test ./...); done
 
 # One package at a time: the detector makes work of what waits, and tests have deadlines. -short: fewer random trials.

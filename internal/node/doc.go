@@ -1,4 +1,5 @@
-// Package engine is Penstock embedded: durable topics in one data directory, alone or as a node of a cluster.
+// Package node is what runs in one process: durable topics in one data directory, alone or as a node of a cluster. The
+// server and package engine, the front for programs, are built on it.
 //
 // Producers put messages into the partitions of a [Topic]; every [Channel] of the topic delivers every message at least
 // once. When Publish returns nil the message is on stable storage: a write and a flush of the node's commit log have
@@ -18,8 +19,6 @@
 //   - [Reader] replays one partition without a channel, at the node that leads it.
 //   - [Put], [Sink] and [Consumer] are the layer below, for servers of protocols, which must not have a goroutine for
 //     each request or client.
-//
-// The examples are programs: one node, and three nodes of a cluster in one program.
 //
 // # Conventions
 //

@@ -328,7 +328,7 @@ func TestGrantOnSomeChannels(t *testing.T) {
 		attacks = append(attacks, [2]string{"POST", lookups + path})
 	}
 	for _, a := range attacks {
-		for _, query := range []string{"?topic=shop-a", "?topic=shop-a&channel=mail", "?topic=shop-b&testNode=x:1"} {
+		for _, query := range []string{"?topic=shop-a", "?topic=shop-a&channel=mail", "?topic=shop-b&node=x:1"} {
 			if code, text := ask(t, a[0], a[1]+query, "mailer"); code != 403 {
 				t.Errorf("%s %s%s: %d %s", a[0], a[1], query, code, text)
 			}

@@ -81,8 +81,8 @@ func TestHTTPAuth(t *testing.T) {
 		{"POST", lookup + "/topic/create?topic=mine", 403, 200, 200, 401},
 		{"POST", lookup + "/channel/create?topic=mine&channel=c", 403, 200, 200, 401},
 		{"POST", lookup + "/channel/delete?topic=mine&channel=none", 403, 404, 404, 401},
-		{"POST", lookup + "/topic/tombstone?topic=mine&testNode=x:1", 403, 200, 200, 401},
-		{"POST", lookup + "/tombstone_topic_producer?topic=mine&testNode=x:1", 403, 200, 200, 401},
+		{"POST", lookup + "/topic/tombstone?topic=mine&node=x:1", 403, 200, 200, 401},
+		{"POST", lookup + "/tombstone_topic_producer?topic=mine&node=x:1", 403, 200, 200, 401},
 		{"POST", lookup + "/topic/delete?topic=other", 403, 403, 200, 401},
 		{"GET", lookup + "/debug/pprof/cmdline", 403, 403, 200, 401},
 	} {

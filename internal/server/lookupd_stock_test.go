@@ -477,7 +477,7 @@ func TestClusterTakesRegistrations(t *testing.T) {
 	expectBody(t, bodies, "from nsqd")
 	nodes[2].post(t, "/pub?topic=t", "from the cluster")
 	expectBody(t, bodies, "from the cluster")
-	nodes[0].lookupDo(t, "POST", "/topic/tombstone?topic=t&testNode="+web)
+	nodes[0].lookupDo(t, "POST", "/topic/tombstone?topic=t&node="+web)
 	if _, body := nodes[0].lookupDo(t, "GET", "/lookup?topic=t"); strings.Count(body, `"tcp_port"`) != 3 {
 		t.Errorf("a tombstone does not hide nsqd: %s", body)
 	}
