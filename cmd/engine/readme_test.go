@@ -57,7 +57,7 @@ func shell(t *testing.T, dir, commands string, env ...string) string {
 
 // programImports are the packages that programs in README use, by the name in front of the dot.
 var programImports = map[string]string{
-	"client": "penstock/client", "context": "context", "engine": "penstock/internal/node", "fmt": "fmt", "log": "log",
+	"client": "penstock/client", "context": "context", "engine": "penstock/engine", "fmt": "fmt", "log": "log",
 	"nsq": "github.com/nsqio/go-nsq",
 }
 

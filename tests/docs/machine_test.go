@@ -65,7 +65,7 @@ func newKit(t *testing.T) kit {
 func fetchModules(t *testing.T, sources string) {
 	t.Helper()
 	dir := t.TempDir()
-	program := "package main\n\nimport _ \"penstock/internal/node\"\n\nfunc main() {}\n"
+	program := "package main\n\nimport _ \"penstock/engine\"\n\nfunc main() {}\n"
 	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o644); err != nil {
 		t.Fatal(err)
 	}
