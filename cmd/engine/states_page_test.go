@@ -317,8 +317,8 @@ func (w *stateWorld) partition(topic string) admin.Partition {
 	return all.Topics[0].Partitions[0]
 }
 
-// awaitPreferred waits until the preferred leader leads and serves partition 0 of a topic: its leadership moves no more,
-// and the start of its epoch is committed, for which it needs min_isr replicas.
+// awaitPreferred waits until the preferred leader leads and serves partition 0 of a topic: its leadership moves no
+// more, and the start of its epoch is committed, for which it needs min_isr replicas.
 func (w *stateWorld) awaitPreferred(topic string) {
 	w.t.Helper()
 	for end := time.Now().Add(patience.Or(90 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
