@@ -34,7 +34,7 @@ type (
 
 	CommitterReady struct{}
 	ChannelPosts   struct{}
-	Confirmer      struct{} // channel.Node.mu
+	Confirmer      struct{} // channel.Shared.mu
 	Remotes        struct{} // remote.Consumers.mu
 	Operations     struct{}
 	Refusals       struct{} // of internal/node/forward

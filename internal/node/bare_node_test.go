@@ -28,9 +28,9 @@ func bareNodeOn(h platform.Host) *clusterNode {
 		Host: h, Log: e.log, Clock: e.clock, Counters: &e.counters, Pulse: &e.pulse,
 	})
 	cn := &clusterNode{e: e}
-	cn.Node = partition.NewNode(context.Background(), e.store, e.log, nil, replicate.Config{}, nil, cn)
+	cn.Env = partition.NewEnv(context.Background(), e.store, e.log, nil, replicate.Config{}, nil, cn)
 	cn.Self = meta.Node{ID: 1, Store: uuid.UUID{1}, Boot: uuid.UUID{9}}
-	e.store.Join(cn.Node)
+	e.store.Join(cn.Env)
 	e.cluster, e.members = cn, cn
 	return cn
 }

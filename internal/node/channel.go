@@ -114,10 +114,10 @@ func (c *Channel) Empty(ctx context.Context) error {
 	return c.ask(ctx, wire.Operation{Kind: wire.OpEmptyChannel}, nil, nil)
 }
 
-// newChannelNode returns the channel.Node, which the channels of this node share.
-func (e *Engine) newChannelNode() *channel.Node {
+// newChannelNode returns the channel.Shared, which the channels of this node share.
+func (e *Engine) newChannelNode() *channel.Shared {
 	o := &e.opts
-	return channel.NewNode(channel.Config{
+	return channel.NewShared(channel.Config{
 		Host: e.host, Log: e.log, Clock: e.clock, Tasks: &e.wg, Stop: e.stop, Cluster: e.members.others(),
 		Limits: channel.Limits{
 			MaxConsumers: o.MaxConsumers, MaxRanges: o.MaxRanges, MaxDeferred: o.MaxDeferred,

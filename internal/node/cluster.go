@@ -72,7 +72,7 @@ const (
 // the worker uses topics and halfMade, except before start. exitedMu guards what is below it. A crash loses everything
 // here: the next process joins again and gets all rows from the store.
 type clusterNode struct {
-	*partition.Node
+	*partition.Env
 
 	e     *Engine
 	opts  ClusterOptions
@@ -143,15 +143,15 @@ func newClusterNode(e *Engine) *clusterNode {
 		decoders: sync.Pool{New: func() any { return new(wire.Decoder) }},
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	cn.Node, cn.cancel = partition.NewNode(ctx, e.store, log, o.Store, o.Replication, o.PreferredLeader, cn), cancel
+	cn.Env, cn.cancel = partition.NewEnv(ctx, e.store, log, o.Store, o.Replication, o.PreferredLeader, cn), cancel
 	cn.peers = platform.Peers{Ctx: cn.Ctx, Spawn: cn.Spawn}
 	cn.disk = cn.newDiskMember()
 	cn.forward = cn.newForwarder()
-	cn.ops = fanout.New(fanout.Node{
+	cn.ops = fanout.New(fanout.Env{
 		Host: e.host, Peers: &cn.peers, Timeout: e.opts.PublishTimeout, News: &e.news, First: e.firstRequest(),
 		Level: e.Level, Execute: cn.execute,
 	})
-	cn.remotes = remote.New(remote.Node{
+	cn.remotes = remote.New(remote.Env{
 		Host: e.host, Peers: &cn.peers, Log: cn.Log, Lease: &cn.Lease, Above: cn, First: e.firstRequest(), Level: e.Level,
 		Snapshot: cn.snapshot, MsgTimeout: e.opts.MsgTimeout,
 	})

@@ -38,7 +38,7 @@ func (cn *clusterNode) News() *base.Notice { return &cn.e.news }
 // newForwarder returns the forwarder of puts for other nodes.
 func (cn *clusterNode) newForwarder() *forward.Forwarder {
 	e := cn.e
-	return forward.New(forward.Node{
+	return forward.New(forward.Env{
 		Peers: &cn.peers, Clock: e.clock, Now: cn.Now, Limits: &e.limits, MaxBytes: e.opts.MaxNodeInboxBytes,
 		Timeout: e.opts.PublishTimeout, Overloaded: &e.counters.Overloaded, First: e.firstRequest(),
 		Find: func(id segment.Identity) forward.Partition {

@@ -46,7 +46,7 @@ type Engine struct {
 
 	catalog lock.Mutex[lock.EngineCatalog] // held while a topic.json is written or repaired
 
-	channels *channel.Node
+	channels *channel.Shared
 	pulse    aio.Pulse // counts writes to the data directory that began and ended; the disk watch reads it
 	disks    diskwatch.Watch
 	ground   groundWatch
@@ -202,7 +202,7 @@ func (e *Engine) open(ctx context.Context) error {
 	if e.opts.Cluster != nil {
 		e.cluster = newClusterNode(e)
 		e.members = e.cluster
-		e.store.Join(e.cluster.Node)
+		e.store.Join(e.cluster.Env)
 	}
 	e.channels = e.newChannelNode()
 	if err := e.recover(); err != nil {

@@ -57,7 +57,7 @@ func TestTicksReadTheBootClock(t *testing.T) {
 	cn.Ctx, cn.cancel = context.WithCancel(t.Context())
 	cn.forward = cn.newForwarder()
 	cn.Net = new(platform.Network) // without connections
-	cn.remotes = remote.New(remote.Node{Host: h, Peers: &cn.peers, Lease: cn, Level: cn.e.Level})
+	cn.remotes = remote.New(remote.Env{Host: h, Peers: &cn.peers, Lease: cn, Level: cn.e.Level})
 	cn.Extend(cn.Now() + int64(3*time.Second))
 	h.hidden.Store(int64(time.Hour))
 	ended := make(chan struct{})

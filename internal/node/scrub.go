@@ -9,7 +9,7 @@ import (
 // newScrub makes the scrub, which reads and verifies this node's segments, commit log files and small files in the
 // background. Open calls it after recovery.
 func (e *Engine) newScrub() *scrub.Scrub {
-	n := scrub.Node{
+	n := scrub.Env{
 		Host: e.host, Log: e.log, Disk: e.disk, Stop: e.stop, Interval: e.opts.ScrubInterval, Copies: e.copiesToScrub,
 		CommitLog: e.store.CommitLog(), Failed: func() bool { return e.store.Failure() != nil },
 		MarkRotten: e.store.Flusher().MarkRotten, WithNodeFile: e.node.With, Topics: e.topicFiles,

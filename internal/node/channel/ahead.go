@@ -17,7 +17,7 @@ type ahead struct {
 
 // open makes the view show verified bytes of the cursor's partition from cur.at on, at least one batch. A turn calls it
 // for each run of batches that it reads. mu is held.
-func (a *ahead) open(n *Node, cur *cursor) error {
+func (a *ahead) open(n *Shared, cur *cursor) error {
 	log := cur.part.Log()
 	if log.Again(&a.view, cur.at) {
 		return nil
@@ -28,7 +28,7 @@ func (a *ahead) open(n *Node, cur *cursor) error {
 
 // close ends the reading of a run, after each successful open. The bytes are kept for the next turn if they are a copy
 // and MaxAheadBytes allows it. mu is held.
-func (a *ahead) close(n *Node) {
+func (a *ahead) close(n *Shared) {
 	if a.kept != 0 {
 		return
 	}
@@ -44,7 +44,7 @@ func (a *ahead) close(n *Node) {
 }
 
 // drop releases the bytes, kept or not. mu is held.
-func (a *ahead) drop(n *Node) {
+func (a *ahead) drop(n *Shared) {
 	a.view.Release()
 	n.aheadBytes.Add(-int64(a.kept))
 	a.kept = 0

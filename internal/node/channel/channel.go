@@ -21,7 +21,7 @@ import (
 // A crash leaves the fold of the control entries in the partitions' logs. Recovery makes the channel from it, and
 // delivers again what was not confirmed there.
 type Channel struct {
-	node      *Node
+	node      *Shared
 	topic     Topic
 	name      string
 	ephemeral bool
@@ -129,7 +129,7 @@ type cursor struct {
 
 // New returns a channel without partitions. The engine gives it each of them with an EvAddPartition. The channel
 // delivers on its own only after Start.
-func New(n *Node, t Topic, name string) *Channel {
+func New(n *Shared, t Topic, name string) *Channel {
 	c := &Channel{
 		node: n, topic: t, name: name, ephemeral: base.Ephemeral(name),
 		woken: make(chan struct{}, 1), done: make(chan struct{}),

@@ -216,7 +216,7 @@ func (p *controlPut) setControls(controls []machine.Control) {
 }
 
 // add adds a channel to the list. It must not be on it. Channel.mu is held.
-func (n *Node) add(c *Channel) {
+func (n *Shared) add(c *Channel) {
 	n.mu.Lock()
 	n.list = append(n.list, c)
 	n.mu.Unlock()
@@ -227,7 +227,7 @@ func (n *Node) add(c *Channel) {
 }
 
 // Run writes the control entries of listed channels until Stop is closed. One goroutine per node runs it.
-func (n *Node) Run() {
+func (n *Shared) Run() {
 	for n.Host.Either(n.kick, n.Stop) && n.Host.Pause(n.ConfirmInterval, n.Stop) {
 		n.Flush()
 	}
@@ -235,7 +235,7 @@ func (n *Node) Run() {
 
 // Flush sends the controls of every listed channel now. It skips channels whose lock is held, and leaves those to
 // flushBusy.
-func (n *Node) Flush() {
+func (n *Shared) Flush() {
 	n.mu.Lock()
 	list := slices.Clone(n.list)
 	clear(n.list)
@@ -261,7 +261,7 @@ const busyPatience = 20 * time.Millisecond
 
 // flushBusy sends the controls of channels whose locks are held, each as soon as its lock is free. It returns when all
 // are sent, or after busyPatience.
-func (n *Node) flushBusy(held []*Channel) {
+func (n *Shared) flushBusy(held []*Channel) {
 	sent := make(chan struct{}, len(held))
 	for _, c := range held {
 		n.Host.Spawn(func() { // at most one per channel: queued keeps it off the list until then

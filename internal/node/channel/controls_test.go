@@ -95,7 +95,7 @@ func newTestChannel(t *testing.T, partitions int) (*Channel, *testTopic) {
 	}
 	h := platform.NewMachine()
 	var tasks sync.WaitGroup
-	node := NewNode(Config{
+	node := NewShared(Config{
 		Host: h, Log: slog.Default(), Clock: base.NewClock(h.Wall, h.Mono), Tasks: &tasks, Stop: make(chan struct{}),
 		Limits: Limits{MaxRanges: 100, MaxDeferred: 100, MaxDeliveriesAtOne: 100, ReadAheadBytes: 1 << 10},
 		Leased: func() bool { return true }, Closing: func() bool { return false }, Context: t.Context,

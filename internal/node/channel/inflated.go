@@ -42,7 +42,7 @@ func (f *inflated) open(of batchKey, h *segment.Header, body []byte) ([]byte, er
 
 // close ends what a turn reads without waiting for a device. The body is kept if MaxInflatedBytes allows it. mu is
 // held.
-func (f *inflated) close(n *Node) {
+func (f *inflated) close(n *Shared) {
 	if f.body == nil {
 		return
 	}
@@ -57,7 +57,7 @@ func (f *inflated) close(n *Node) {
 }
 
 // drop releases the body, kept or not. mu is held.
-func (f *inflated) drop(n *Node) {
+func (f *inflated) drop(n *Shared) {
 	if f.body == nil {
 		return
 	}

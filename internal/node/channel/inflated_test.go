@@ -13,7 +13,7 @@ import (
 // they end.
 func TestInflatedIsBounded(t *testing.T) {
 	const size, channels = 4 << 20, 40
-	n := new(Node)
+	n := new(Shared)
 	small := s2.Encode(nil, batch.AppendRecord(nil, &batch.Record{Body: make([]byte, size)}))
 	h := segment.Header{Codec: segment.CodecS2, CRC: 1}
 	var all [channels]inflated

@@ -50,7 +50,7 @@ func (t *fakeTopic) Execute(_ context.Context, op wire.Operation) ([]byte, error
 
 func newTestOperations(t *testing.T, timeout time.Duration) *Operations {
 	peers := &platform.Peers{Self: 1, Ctx: t.Context()}
-	return New(Node{Host: platform.NewMachine(), Peers: peers, Timeout: timeout, News: new(base.Notice)})
+	return New(Env{Host: platform.NewMachine(), Peers: peers, Timeout: timeout, News: new(base.Notice)})
 }
 
 // Gather asks for every partition until its leader has done the operation, and not after that. A partition that is

@@ -17,8 +17,8 @@ import (
 	"penstock/replicate/wire"
 )
 
-// Node is what an Operations needs of its node.
-type Node struct {
+// Env is what an Operations needs of its node.
+type Env struct {
 	Host    platform.Host
 	Peers   *platform.Peers
 	Timeout time.Duration // of one operation: Options.PublishTimeout
@@ -33,7 +33,7 @@ type Node struct {
 // goroutine may call Ask and Gather; the connections' readers call HandleRequest, HandleAck and PeerLost. If the node
 // that executes a request crashes, the requester gets errLost and repeats the request.
 type Operations struct {
-	n     Node
+	n     Env
 	host  platform.Host
 	peers *platform.Peers
 
@@ -59,7 +59,7 @@ var errLost = errors.New("engine: the connection to the partition's leader was l
 const reasonLevel = 2
 
 // New returns the Operations of a node. Nothing may be asked before the node has joined.
-func New(n Node) *Operations {
+func New(n Env) *Operations {
 	return &Operations{n: n, host: n.Host, peers: n.Peers, next: n.First, sent: map[uint64]*request{}}
 }
 

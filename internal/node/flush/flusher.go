@@ -16,8 +16,8 @@ import (
 	"penstock/segment/aio"
 )
 
-// Node is what a Flusher needs of the store of its data directory.
-type Node struct {
+// Env is what a Flusher needs of the store of its data directory.
+type Env struct {
 	Host  platform.Host
 	Clock *base.Clock
 	Log   *slog.Logger
@@ -65,7 +65,7 @@ type Node struct {
 // loses nothing: a commit log file is released only when the segments hold everything in it, and recovery replays the
 // other files.
 type Flusher struct {
-	n      Node
+	n      Env
 	clog   *clog.Log // set by Use, before any goroutine runs
 	writer *segment.Writer
 	kick   chan struct{}
@@ -122,7 +122,7 @@ type checkpointFile struct {
 }
 
 // New returns a flusher that does not run yet. MarkDirty may be called at once, the other methods only after Use.
-func New(n Node) *Flusher {
+func New(n Env) *Flusher {
 	if n.MaxOpenSegments <= 0 {
 		n.MaxOpenSegments = DefaultMaxOpenSegments
 	}

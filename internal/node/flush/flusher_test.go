@@ -180,7 +180,7 @@ func TestBrokenFileIsUnwritten(t *testing.T) {
 
 // While files are pinned none is given back, also not by a release that was decided before they were pinned.
 func TestPinnedFilesAreKept(t *testing.T) {
-	f := New(Node{})
+	f := New(Env{})
 	first, second := f.PinFiles(), f.PinFiles()
 	for range 2 {
 		if f.giveBack(5) || f.released != 0 {

@@ -65,7 +65,7 @@ func newTestPart(t *testing.T, clock *base.Clock) (*Flusher, *testPart) {
 	if clock == nil {
 		clock = base.NewClock(h.Wall, h.Mono)
 	}
-	f := New(Node{
+	f := New(Env{
 		Host: h, Clock: clock, Log: slog.New(slog.DiscardHandler), Disk: p.log.Disk, Arena: p.log.Arena,
 		Pulse: new(aio.Pulse), Parts: slices.Values([]*Part{&p.Part}),
 		SegmentBytes: new(atomic.Uint64), SegmentSyncs: new(atomic.Uint64), TrimmedBytes: new(atomic.Uint64),
@@ -77,5 +77,5 @@ func newTestPart(t *testing.T, clock *base.Clock) (*Flusher, *testPart) {
 // openInbox gives the partition a new, open inbox.
 func (p *testPart) openInbox() {
 	p.Inbox = inbox.Inbox{}
-	p.Use(new(inbox.Node))
+	p.Use(new(inbox.Shared))
 }

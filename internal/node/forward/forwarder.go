@@ -37,7 +37,7 @@ const AnswerMargin = time.Second
 //
 // The puts of a partition keep their order, even when the leader changes: route.Lane decides when the next one leaves.
 type Forwarder struct {
-	n     Node
+	n     Env
 	peers *platform.Peers
 
 	mu       lock.Mutex[lock.Forwarder] // taken after Replica.mu, before Inbox.mu
@@ -64,7 +64,7 @@ type lane struct {
 }
 
 // New returns the Forwarder of a node. It sends nothing before the node has joined.
-func New(n Node) *Forwarder {
+func New(n Env) *Forwarder {
 	return &Forwarder{
 		n: n, peers: n.Peers, lanes: map[*inbox.Inbox]*lane{}, inFlight: map[uint64]*inbox.Put{}, next: n.First,
 	}

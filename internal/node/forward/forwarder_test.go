@@ -30,7 +30,7 @@ func onItsWay() (f *Forwarder, p *inbox.Put, passed *time.Duration, answers *[]e
 	passed = new(time.Duration)
 	start := time.Now()
 	clock := base.NewClock(func() time.Time { return start }, func() time.Duration { return *passed })
-	f = New(Node{Peers: &platform.Peers{Self: 1}, Clock: clock})
+	f = New(Env{Peers: &platform.Peers{Self: 1}, Clock: clock})
 	f.bytes = 3
 	answers = new([]error)
 	p = &inbox.Put{Done: func(p *inbox.Put) { *answers = append(*answers, p.Err) }}

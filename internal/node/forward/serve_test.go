@@ -56,7 +56,7 @@ func TestForwardedPutTellsHowLongItMayWait(t *testing.T) {
 	const sentAt, readAt = int64(5_000_000_000), int64(77_000_000_000) // by the clocks of two nodes
 	pt := new(testPartition)
 	clock := base.NewClock(func() time.Time { return time.Unix(0, readAt) }, func() time.Duration { return 0 })
-	f := New(Node{Peers: &platform.Peers{Self: 2}, Clock: clock, Find: func(segment.Identity) Partition { return pt }})
+	f := New(Env{Peers: &platform.Peers{Self: 2}, Clock: clock, Find: func(segment.Identity) Partition { return pt }})
 	for _, c := range []struct{ deadline, want int64 }{
 		{0, 0},
 		{sentAt + int64(300*time.Millisecond), readAt + int64(300*time.Millisecond)},

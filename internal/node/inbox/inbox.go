@@ -10,8 +10,8 @@ import (
 	"penstock/internal/node/base"
 )
 
-// Node is what the inboxes of a node share: their limits, and the number of bytes that wait in all of them.
-type Node struct {
+// Shared is what the inboxes of a node share: their limits, and the number of bytes that wait in all of them.
+type Shared struct {
 	maxInboxBytes     int64 // most bytes that may wait in one inbox
 	maxNodeInboxBytes int64 // most bytes that may wait in all inboxes
 	publishTimeout    time.Duration
@@ -22,19 +22,19 @@ type Node struct {
 }
 
 // Limit sets the limits from the Options of the same names. It is called before any other method.
-func (n *Node) Limit(maxInboxBytes, maxNodeInboxBytes int64, publishTimeout, admitTimeout time.Duration) {
+func (n *Shared) Limit(maxInboxBytes, maxNodeInboxBytes int64, publishTimeout, admitTimeout time.Duration) {
 	n.maxInboxBytes, n.maxNodeInboxBytes = maxInboxBytes, maxNodeInboxBytes
 	n.publishTimeout, n.admitTimeout = publishTimeout, admitTimeout
 }
 
 // Tell sets the counter of puts that were refused because too many bytes waited, and the function that wakes the commit
 // log when the bytes that wait at the node reach SecondGroupBytes. It is called before any inbox is used.
-func (n *Node) Tell(overloaded *atomic.Uint64, wake func()) {
+func (n *Shared) Tell(overloaded *atomic.Uint64, wake func()) {
 	n.overloaded, n.wake = overloaded, wake
 }
 
 // Waiting returns approximately how many bytes wait in all inboxes.
-func (n *Node) Waiting() int64 { return n.waiting.Load() }
+func (n *Shared) Waiting() int64 { return n.waiting.Load() }
 
 // SecondGroupBytes is how many bytes must wait before the commit log writes a second group while the first one is still
 // being written. With fewer bytes it is faster to wait: the second flush costs more than it saves, and it misses the
@@ -48,7 +48,7 @@ const GroupBytes = 1 << 20
 // and the replica use it. mu guards every field except node, which Use sets once, and the atomics. mu is a leaf: its
 // holder takes no other lock and does not block. A crash loses the puts in the inbox; none of them was answered.
 type Inbox struct {
-	node         *Node
+	node         *Shared
 	Leading      atomic.Bool // puts may enter; written with mu and the lock of the one who decides it held
 	Parked       atomic.Bool // puts wait in the forwarder; later puts queue behind those
 	mu           lock.Mutex[lock.Partition]
@@ -66,7 +66,7 @@ type Inbox struct {
 }
 
 // Use makes b an inbox of the node. It is called before any other method.
-func (b *Inbox) Use(node *Node) { b.node = node }
+func (b *Inbox) Use(node *Shared) { b.node = node }
 
 // accepts says whether p may enter the inbox. If it may not, the forwarder takes p. mu is held.
 func (b *Inbox) accepts(p *Put) bool {

@@ -12,7 +12,7 @@ import (
 // oldest puts run out of time, and the others are stored later. If each empty inbox kept some bytes in the node's sum,
 // the node would refuse all puts once it had had enough partitions.
 func TestEmptyInboxCountsNothing(t *testing.T) {
-	n := new(Node)
+	n := new(Shared)
 	n.Limit(1<<20, 1<<20, time.Second, -1)
 	n.Tell(new(atomic.Uint64), func() {})
 	b := new(Inbox)

@@ -49,7 +49,7 @@ type absentEntry struct {
 // AnswerAbsent handles a frame from another node for a partition of which this node has no copy. It tells the leader,
 // which then asks less often, and logs each such partition once per leader. The goroutines of the connections call it,
 // without a lock.
-func (cn *Node) AnswerAbsent(from replicate.NodeID, id segment.Identity, m *replicate.Message) {
+func (cn *Env) AnswerAbsent(from replicate.NodeID, id segment.Identity, m *replicate.Message) {
 	if m.Kind < replicate.MsgProbe || m.Kind > replicate.MsgHeartbeat || cn.Ctx.Err() != nil {
 		return // not from a leader: a late answer of a follower
 	}

@@ -27,7 +27,7 @@ func bareReplica() *Replica {
 	s := New(Options{
 		Host: h, Log: log, Clock: base.NewClock(h.Wall, h.Mono), Counters: new(Counters), Pulse: new(aio.Pulse),
 	})
-	cn := NewNode(context.Background(), s, log, nil, replicate.Config{}, nil, new(nobodyAbove))
+	cn := NewEnv(context.Background(), s, log, nil, replicate.Config{}, nil, new(nobodyAbove))
 	cn.Self = meta.Node{ID: 1, Store: uuid.UUID{1}, Boot: uuid.UUID{9}}
 	s.Join(cn)
 	pt := &Partition{store: s, topic: &Topic{Name: "t", ServingChanged: func() {}}}

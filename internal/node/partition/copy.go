@@ -74,7 +74,7 @@ func (r *Replica) logContested() {
 
 // ShortenedFor returns how long this node has had shortened copies; 0: it has none. A copy that is added and removed
 // between two calls is not seen. It takes datadir.Shortened.mu. Any goroutine may call it.
-func (cn *Node) ShortenedFor() time.Duration {
+func (cn *Env) ShortenedFor() time.Duration {
 	if cn.Shortened.Count() == 0 {
 		cn.shortenedAt.Store(0)
 		return 0

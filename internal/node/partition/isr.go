@@ -22,7 +22,7 @@ type isrLogs struct{ left, joined, refused, stranded, strandedFailed base.LogLim
 
 // propose asks the store, on a new goroutine, to change the ISR to that of st, and passes the store's answer to the
 // machine. This replica leads. r.mu is held.
-func (cn *Node) propose(r *Replica, st *replicate.State) {
+func (cn *Env) propose(r *Replica, st *replicate.State) {
 	want := *st
 	want.ISR, want.Short, want.Replicas = slices.Clone(st.ISR), slices.Clone(st.Short), slices.Clone(st.Replicas)
 	before := slices.Clone(r.state.ISR)
@@ -50,7 +50,7 @@ func (cn *Node) propose(r *Replica, st *replicate.State) {
 }
 
 // logISRChange logs which replicas left or joined the ISR in a change that the store has accepted.
-func (cn *Node) logISRChange(pt *Partition, before, after []replicate.Member) {
+func (cn *Env) logISRChange(pt *Partition, before, after []replicate.Member) {
 	missing := func(from, in []replicate.Member) (out []replicate.Member) {
 		for _, m := range from {
 			if !slices.Contains(in, m) {
@@ -77,7 +77,7 @@ func (cn *Node) logISRChange(pt *Partition, before, after []replicate.Member) {
 }
 
 // names returns the members' nodes for a log line, separated by commas.
-func (cn *Node) names(members []replicate.Member) string {
+func (cn *Env) names(members []replicate.Member) string {
 	out := make([]string, 0, len(members))
 	for _, m := range members {
 		out = append(out, cn.NodeName(m.Node))
@@ -86,7 +86,7 @@ func (cn *Node) names(members []replicate.Member) string {
 }
 
 // NodeName returns the name of a node, or its number if the store does not know it any more.
-func (cn *Node) NodeName(id replicate.NodeID) string {
+func (cn *Env) NodeName(id replicate.NodeID) string {
 	if cn.Rows != nil { // nil in tests of a lone replica
 		if snap := cn.Rows.Snapshot(); snap != nil && snap.Nodes[id] != nil {
 			return snap.Nodes[id].Name
@@ -96,7 +96,7 @@ func (cn *Node) NodeName(id replicate.NodeID) string {
 }
 
 // present returns the members whose nodes are not known to be down.
-func (cn *Node) present(members []replicate.Member) (out []replicate.Member) {
+func (cn *Env) present(members []replicate.Member) (out []replicate.Member) {
 	for _, m := range members {
 		if m.Node == cn.Self.ID || !cn.above.HasExited(m.Node) && cn.IsLive(m.Node) {
 			out = append(out, m)

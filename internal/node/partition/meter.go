@@ -19,7 +19,7 @@ type Meter struct {
 func (m *Meter) Led() int { return m.InSync + m.UnderReplicated + m.BelowMinISR }
 
 // Meter counts all copies of the node. It takes each Replica.mu, and waits for nothing else.
-func (cn *Node) Meter() *Meter {
+func (cn *Env) Meter() *Meter {
 	m := &Meter{Lags: map[replicate.NodeID]replicate.Lag{}}
 	for _, pt := range cn.store.Partitions() {
 		pt.replica.addTo(m)

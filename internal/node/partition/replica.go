@@ -35,7 +35,7 @@ import (
 //	connection:  ack ─► ActCommit ─► visible, answers
 //	connection:  batches ─► ActAppend ─► incoming ─► committer
 type Replica struct {
-	node *Node // nil on a single node
+	node *Env // nil on a single node
 	pt   *Partition
 
 	// The committer uses the fields of this group for every batch. They lie together, because with many partitions each

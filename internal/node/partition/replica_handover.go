@@ -16,7 +16,7 @@ const handOverTime = time.Second
 
 // HandOverPartition hands the leadership of pt to node to, or to any member of the ISR if to is 0. It gives up if the
 // pending batches are not committed within handOverTime. No lock is held.
-func (cn *Node) HandOverPartition(pt *Partition, to replicate.NodeID) {
+func (cn *Env) HandOverPartition(pt *Partition, to replicate.NodeID) {
 	ctx, cancel := cn.store.host.WithTimeout(cn.Ctx, handOverTime)
 	defer cancel()
 	cn.above.Confirm(ctx, pt.topic.ID)
@@ -26,7 +26,7 @@ func (cn *Node) HandOverPartition(pt *Partition, to replicate.NodeID) {
 
 // Keep lets pt append puts again after an attempt to hand it over that is not continued. It does nothing if there was
 // none, or if the store already has another leader. No lock is held.
-func (cn *Node) Keep(pt *Partition) { pt.replica.resumeWrites() }
+func (cn *Env) Keep(pt *Partition) { pt.replica.resumeWrites() }
 
 // resumeWrites lets the replica append puts again that wait for a new leader. It does nothing if the store already has
 // another leader, of which this replica has not heard: the batches that this node appended now would be cut. It takes
@@ -49,7 +49,7 @@ func (r *Replica) successorStored() bool { return r.handedOver != 0 && r.handedO
 // appended to the log, not even confirmations, so the caller has them written first; otherwise the new leader delivers
 // those messages again. If no other member of the ISR is live, nobody could lead, and nothing is left to do: pending
 // batches may wait for those members for ever. No lock is held.
-func (cn *Node) TryHandOver(ctx context.Context, pt *Partition, to replicate.NodeID) bool {
+func (cn *Env) TryHandOver(ctx context.Context, pt *Partition, to replicate.NodeID) bool {
 	r := pt.replica
 	var st replicate.State
 	ready := false
@@ -79,7 +79,7 @@ func (cn *Node) TryHandOver(ctx context.Context, pt *Partition, to replicate.Nod
 }
 
 // othersLive says whether a member of the ISR on another node is live, as far as this node knows.
-func (cn *Node) othersLive(st *replicate.State) bool {
+func (cn *Env) othersLive(st *replicate.State) bool {
 	return slices.ContainsFunc(st.ISR, func(m replicate.Member) bool {
 		return m.Node != cn.Self.ID && cn.IsLive(m.Node)
 	})
@@ -87,7 +87,7 @@ func (cn *Node) othersLive(st *replicate.State) bool {
 
 // GiveAway asks the store at once to make another member of the ISR the leader, whether batches are pending or not,
 // because this node's disk hangs. again says that the caller may try again. No lock is held.
-func (cn *Node) GiveAway(pt *Partition) (handed, again bool) {
+func (cn *Env) GiveAway(pt *Partition) (handed, again bool) {
 	r := pt.replica
 	r.mu.Lock()
 	st, leads := r.state, r.leader != nil

@@ -26,7 +26,7 @@ func (r *Replica) Present() bool {
 }
 
 // newReplica returns the replica of a copy that recovery found. OpenRecovered opens it when the node joins.
-func (cn *Node) newReplica(pt *Partition) *Replica {
+func (cn *Env) newReplica(pt *Partition) *Replica {
 	r := &Replica{node: cn, pt: pt}
 	r.pending.clear()
 	if cn.Shortened.IsDiscarded(pt.Identity()) {

@@ -41,7 +41,7 @@ import (
 
 // RemoveIfUnneeded starts the removal of this node's bytes of pt, if row permits it. The node's worker calls it. It
 // takes Replica.mu.
-func (cn *Node) RemoveIfUnneeded(snap *meta.Snapshot, pt *Partition, row *meta.Partition) {
+func (cn *Env) RemoveIfUnneeded(snap *meta.Snapshot, pt *Partition, row *meta.Partition) {
 	r := pt.replica
 	if !cn.isUnneeded(snap, row) {
 		return
@@ -58,7 +58,7 @@ func (cn *Node) RemoveIfUnneeded(snap *meta.Snapshot, pt *Partition, row *meta.P
 }
 
 // isUnneeded says whether, by this row, nobody needs the bytes that this node has of the partition.
-func (cn *Node) isUnneeded(snap *meta.Snapshot, row *meta.Partition) bool {
+func (cn *Env) isUnneeded(snap *meta.Snapshot, row *meta.Partition) bool {
 	return !slices.Contains(row.State.Replicas, cn.Self.ID) && fullyInSync(snap, row)
 }
 

@@ -137,7 +137,7 @@ func (r *Replica) discardedWithin(now int64) bool {
 // would only fill the commit log sooner. reopens is the value of flush.Part.Reopens when the hand-over was decided; if
 // the log has been cut or has begun anew since then, the inbox stays open. It runs on a goroutine of its own, without a
 // lock.
-func (cn *Node) handOverUnwritten(pt *Partition, reopens uint64) {
+func (cn *Env) handOverUnwritten(pt *Partition, reopens uint64) {
 	if !cn.Leaving.Load() {
 		cn.HandOverPartition(pt, 0)
 	}

@@ -75,7 +75,7 @@ func (t *Topic) SetShare(sh *Share, parts []*Partition) {
 // be kept for others.
 const lastPart = 10
 
-// divideDisk is flush.Node.Divide. What is free besides the reserve, and what is stored, is what messages may have.
+// divideDisk is flush.Env.Divide. What is free besides the reserve, and what is stored, is what messages may have.
 func (s *Store) divideDisk(free, reserve int64) (soon bool) {
 	shared := false
 	s.Shares(func(sh *Share) { shared, sh.nextStored = true, 0 })

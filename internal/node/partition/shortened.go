@@ -19,7 +19,7 @@ const shortenedWritePause = time.Second
 // before anything is written to the commit log. torn says that recovery cut a group that may have been acknowledged, or
 // that the log lacks groups that were durable. whole says that the commit log was read to its end. If it was not, it
 // does not tell which topics exist, and no listed topic counts as deleted.
-func (cn *Node) noteShortened(r *replay.Replay, torn, whole bool) error {
+func (cn *Env) noteShortened(r *replay.Replay, torn, whole bool) error {
 	s := cn.store
 	var err error
 	if cn.Shortened, err = datadir.ReadShortened(s.disk); err != nil {
@@ -59,7 +59,7 @@ func (cn *Node) noteShortened(r *replay.Replay, torn, whole bool) error {
 //
 // If the file cannot be written, the node does not join. Otherwise copies that are named only in memory would get
 // records, and the next process would find those records and take the copies for whole.
-func (cn *Node) ListUnnamed(snap *meta.Snapshot) error {
+func (cn *Env) ListUnnamed(snap *meta.Snapshot) error {
 	if cn.store.poisoned.Load() != nil {
 		return nil
 	}
@@ -130,7 +130,7 @@ func (r *Replica) unlistShortened() error {
 
 // writeShortened writes the file until it has the newest list. It runs on a goroutine that noteShortened starts. If the
 // file cannot be written, some copies are compared once more than necessary at the next start.
-func (cn *Node) writeShortened() {
+func (cn *Env) writeShortened() {
 	for told := 0; ; {
 		cn.Pause(shortenedWritePause)
 		done, err := cn.Shortened.CatchUp(func() bool { return cn.Ctx.Err() != nil })

@@ -43,7 +43,7 @@ type Store struct {
 
 	arena      *aio.Arena
 	clog       *clog.Log
-	replicas   *Node // nil on a single node
+	replicas   *Env // nil on a single node
 	committer  committer
 	flusher    *flush.Flusher
 	mappings   *segment.Mappings
@@ -54,7 +54,7 @@ type Store struct {
 
 	folder   replay.Folder
 	level    atomic.Int32 // the feature level in force, see Engine.Level
-	inboxes  inbox.Node
+	inboxes  inbox.Shared
 	list     atomic.Pointer[[]*Partition]
 	poisoned atomic.Pointer[error]
 	// stateBytes is the sum of Partition.stateBytes over all partitions.
@@ -141,7 +141,7 @@ func (s *Store) Begin(bufferBytes int64) (err error) {
 		return err
 	}
 	s.committer = committer{store: s, slots: make([]groupWork, s.opts.GroupsInFlight)}
-	s.flusher = flush.New(flush.Node{
+	s.flusher = flush.New(flush.Env{
 		Host: s.host, Clock: s.clock, Log: s.log, Disk: s.disk, Arena: s.arena, Pulse: s.pulse, Stop: s.stop,
 		RetentionInterval: s.opts.RetentionInterval,
 		MinSegmentBytes:   s.opts.MinSegmentBytes, MaxSegmentBytes: s.opts.MaxSegmentBytes,
@@ -156,7 +156,7 @@ func (s *Store) Begin(bufferBytes int64) (err error) {
 }
 
 // Join makes the store that of a cluster node. It is called after Begin and before recovery.
-func (s *Store) Join(node *Node) {
+func (s *Store) Join(node *Env) {
 	s.replicas, s.asyncFree.Shared = node, true
 	if !s.host.InlineLog() {
 		s.committer.gathered = make(chan struct{}, 1)

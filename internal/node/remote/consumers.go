@@ -35,7 +35,7 @@ const (
 // fields below it, except counts, which are atomics, and ticked and stampTo, which belong to the ticker. mu is a leaf.
 // A crash leaves nothing: the other side sees the connection end.
 type Consumers struct {
-	n     Node
+	n     Env
 	host  platform.Host
 	peers *platform.Peers
 	lease Lease
@@ -64,7 +64,7 @@ type loopedFrame struct {
 }
 
 // New returns the Consumers of a node. It must send nothing before the node has joined.
-func New(n Node) *Consumers {
+func New(n Env) *Consumers {
 	return &Consumers{
 		n: n, host: n.Host, peers: n.Peers, lease: n.Lease, next: n.First,
 		legs: map[uint64]*leg{}, subs: map[subscriptionKey]*subscription{},

@@ -30,7 +30,7 @@ func (l *testLease) extend(d time.Duration) {
 
 // newTestConsumers returns the Consumers of node 1 without a network: a frame to another node ends the test.
 func newTestConsumers(t *testing.T, l *testLease) *Consumers {
-	return New(Node{
+	return New(Env{
 		Host: platform.NewMachine(), Peers: &platform.Peers{Self: 1, Ctx: t.Context()}, Lease: l,
 		Level: func() int { return 1 },
 	})

@@ -109,7 +109,7 @@ func newLoop(t *testing.T) *loop {
 	}
 	l.lease.extend(time.Minute)
 	ctx, cancel := context.WithCancel(t.Context())
-	l.Consumers = New(Node{
+	l.Consumers = New(Env{
 		Host: platform.NewMachine(), Peers: &platform.Peers{Self: 1, Ctx: ctx, Spawn: func(f func()) { wg.Go(f) }},
 		Log: slog.New(slog.DiscardHandler), Lease: l.lease, Above: l.channel, Level: func() int { return HeldLevel },
 		Snapshot: func() *meta.Snapshot {

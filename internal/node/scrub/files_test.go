@@ -71,7 +71,7 @@ func TestDamagedFileOfTheCommitLogIsToldOnce(t *testing.T) {
 	var out bytes.Buffer
 	var rotten []uint64
 	failed := false
-	s := New(Node{
+	s := New(Env{
 		Host: platform.NewMachine(), Log: slog.New(slog.NewTextHandler(&out, nil)), CommitLog: l,
 		Failed: func() bool { return failed }, MarkRotten: func(file uint64) { rotten = append(rotten, file) },
 	})
@@ -112,7 +112,7 @@ func newCatalog(t *testing.T) *catalog {
 		node:  &datadir.Node{Format: datadir.FormatOf(datadir.FirstLevel), NodeID: "n"},
 		topic: &datadir.Topic{Format: datadir.TopicFormat, ID: uuid.UUID{7}, Name: "t", Partitions: 1},
 	}
-	c.scrub = New(Node{
+	c.scrub = New(Env{
 		Host: platform.NewMachine(), Log: slog.New(slog.DiscardHandler), Disk: c.disk, Interval: time.Hour,
 		WithNodeFile: func(check func(*datadir.Node)) { check(c.node) },
 		Topics: func() []TopicFile {

@@ -25,9 +25,9 @@ const (
 	maxDamageLines = 1000
 )
 
-// Node is what a Scrub needs of its node. The engine fills it in when it opens. The functions are called without a
+// Env is what a Scrub needs of its node. The engine fills it in when it opens. The functions are called without a
 // lock.
-type Node struct {
+type Env struct {
 	Host     platform.Host
 	Log      *slog.Logger
 	Disk     aio.Disk
@@ -71,7 +71,7 @@ type TopicFile func(check func(*datadir.Topic))
 
 // Scrub reads the data of a node from the device; see the package comment. Any goroutine may call Stats.
 type Scrub struct {
-	n Node
+	n Env
 
 	rounds     atomic.Uint64
 	bytes      atomic.Uint64
@@ -96,7 +96,7 @@ type Stats struct {
 }
 
 // New returns the Scrub of a node whose recovery has ended. It reads nothing yet.
-func New(n Node) *Scrub { return &Scrub{n: n} }
+func New(n Env) *Scrub { return &Scrub{n: n} }
 
 // Stats returns what the scrub has done.
 func (s *Scrub) Stats() Stats {

@@ -42,12 +42,12 @@ type Limits struct {
 	Latencies                                func() base.LatencyRecorder
 }
 
-// Node is shared by the channels of a node. It writes their confirmations, deferrals and resets into the log, at most
+// Shared is shared by the channels of a node. It writes their confirmations, deferrals and resets into the log, at most
 // ConfirmInterval late: one control batch per partition and channel, however many FINs there were. After a crash,
 // messages confirmed in these few milliseconds are delivered again.
 //
 // mu guards list. A channel adds itself with Channel.mu held. Flush, which Run calls, takes the list.
-type Node struct {
+type Shared struct {
 	Config
 
 	aheadBytes    atomic.Int64 // kept by all channels, see ahead; at most MaxAheadBytes
@@ -58,13 +58,13 @@ type Node struct {
 	kick chan struct{}
 }
 
-// NewNode returns a Node without channels. The engine then calls Run on a goroutine of its own.
-func NewNode(c Config) *Node { return &Node{Config: c, kick: make(chan struct{}, 1)} }
+// NewShared returns a Node without channels. The engine then calls Run on a goroutine of its own.
+func NewShared(c Config) *Shared { return &Shared{Config: c, kick: make(chan struct{}, 1)} }
 
 // now returns the time of the engine's clock, see base.Clock.
-func (n *Node) now() time.Time { return time.Unix(0, n.Clock.NowNs()) }
+func (n *Shared) now() time.Time { return time.Unix(0, n.Clock.NowNs()) }
 
 // until returns the duration until a time of the engine's clock.
-func (n *Node) until(dueMs int64) time.Duration {
+func (n *Shared) until(dueMs int64) time.Duration {
 	return time.Duration(dueMs*int64(time.Millisecond) - n.Clock.NowNs())
 }

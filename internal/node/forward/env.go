@@ -11,8 +11,8 @@ import (
 	"penstock/segment"
 )
 
-// Node is what a Forwarder needs of its node.
-type Node struct {
+// Env is what a Forwarder needs of its node.
+type Env struct {
 	Peers      *platform.Peers
 	Clock      *base.Clock
 	Now        func() int64   // the clock of leases, used for LastPut

@@ -20,13 +20,13 @@ import (
 	"penstock/segment"
 )
 
-// Node is this node of a cluster as its replicas see it: the metadata store, the network, the node's lease and clock,
+// Env is this node of a cluster as its replicas see it: the metadata store, the network, the node's lease and clock,
 // and counters over all replicas. The engine's cluster node embeds it. That node makes it before recovery, and sets
 // Self and Net when it has joined; Recovery sets Shortened. These fields do not change after that. Any goroutine may
 // call the methods that do not say otherwise.
 //
 // A crash loses all of it: the next process joins again and gets all rows from the store.
-type Node struct {
+type Env struct {
 	base.Lease // until when this node may serve, and the clock that measures it
 
 	store *Store
@@ -61,19 +61,19 @@ type Node struct {
 	absent         absentCopies
 }
 
-// NewNode returns this node of a cluster. Its partitions are in s. It has not joined the cluster yet. ctx ends when the
+// NewEnv returns this node of a cluster. Its partitions are in s. It has not joined the cluster yet. ctx ends when the
 // engine closes.
-func NewNode(
+func NewEnv(
 	ctx context.Context, s *Store, log *slog.Logger, rows meta.Store, cfg replicate.Config,
 	preferred func(*meta.Snapshot, meta.PartitionID) replicate.NodeID, above Above,
-) *Node {
+) *Env {
 	if cfg.MaxSendBytes == 0 || cfg.MaxSendBytes > maxRangeBytes {
 		cfg.MaxSendBytes = replicate.DefaultMaxSendBytes
 	}
 	if cfg.MaxRangeBytes == 0 || cfg.MaxRangeBytes > maxRangeBytes {
 		cfg.MaxRangeBytes = replicate.DefaultMaxRangeBytes
 	}
-	cn := &Node{
+	cn := &Env{
 		store: s, Log: log, Rows: rows, above: above, Ctx: ctx, replication: cfg, preferredLeader: preferred,
 		readers: make(chan struct{}, maxReadCount),
 	}
@@ -110,20 +110,20 @@ type Above interface {
 }
 
 // Spawn runs f on a new goroutine. Close waits until f returns.
-func (cn *Node) Spawn(f func()) { cn.store.host.SpawnIn(&cn.wg, f) }
+func (cn *Env) Spawn(f func()) { cn.store.host.SpawnIn(&cn.wg, f) }
 
 // Pause waits for d, or until the engine closes.
-func (cn *Node) Pause(d time.Duration) {
+func (cn *Env) Pause(d time.Duration) {
 	cn.store.host.Pause(d, cn.Ctx.Done())
 }
 
 // member returns this node as a member of an ISR: its id, and the identity of its data directory.
-func (cn *Node) member() replicate.Member {
+func (cn *Env) member() replicate.Member {
 	return replicate.Member{Node: cn.Self.ID, Store: cn.Self.Store}
 }
 
 // IsLive says whether node has a lease, by the newest snapshot that this node has of the metadata store.
-func (cn *Node) IsLive(node replicate.NodeID) bool {
+func (cn *Env) IsLive(node replicate.NodeID) bool {
 	snap := cn.Rows.Snapshot()
 	n := snap.Nodes[node]
 	return n != nil && n.Live
@@ -131,7 +131,7 @@ func (cn *Node) IsLive(node replicate.NodeID) bool {
 
 // LiveNodes returns the nodes that the store says are alive, sorted. Only runTicker calls it. The returned slice is not
 // changed later.
-func (cn *Node) LiveNodes() []replicate.NodeID {
+func (cn *Env) LiveNodes() []replicate.NodeID {
 	snap := cn.Rows.Snapshot()
 	if snap == nil || cn.live.of == snap {
 		return cn.live.nodes
@@ -149,7 +149,7 @@ func (cn *Node) LiveNodes() []replicate.NodeID {
 
 // trimTo removes the segments of pt below pos, because the leader's retention has removed them at the leader. It seeks
 // and removes on a goroutine of its own.
-func (cn *Node) trimTo(pt *Partition, pos segment.Position) {
+func (cn *Env) trimTo(pt *Partition, pos segment.Position) {
 	cn.Spawn(func() {
 		if at, err := pt.log.SeekPosition(pos); err == nil || errors.Is(err, segment.ErrAtEnd) {
 			cn.store.flusher.Trim(&pt.flush, at)
@@ -159,7 +159,7 @@ func (cn *Node) trimTo(pt *Partition, pos segment.Position) {
 
 // Wait waits for the goroutines of Spawn and returns true. It returns false when hangs reports that they hang in the
 // disk.
-func (cn *Node) Wait(hangs func() bool) bool { return cn.store.host.Wait(&cn.wg, hangs) }
+func (cn *Env) Wait(hangs func() bool) bool { return cn.store.host.Wait(&cn.wg, hangs) }
 
 // Counts are totals over all replicas of a node since it started. Blocked and Shortened are the present numbers.
 type Counts struct {
@@ -172,7 +172,7 @@ type Counts struct {
 }
 
 // Counts returns the present counts. Any goroutine may call it.
-func (cn *Node) Counts() Counts {
+func (cn *Env) Counts() Counts {
 	return Counts{
 		Dropped: cn.drops.Load(), Losses: cn.losses.Load(), Blocked: int(cn.blocked.Load()), Yielded: cn.yields.Load(),
 		ComparingWaits: cn.comparingWaits.Load(), Shortened: cn.Shortened.Count(),
@@ -181,7 +181,7 @@ func (cn *Node) Counts() Counts {
 
 // Await waits until reached returns true. It calls reached whenever news is raised (see Engine.news). It returns
 // ErrClosed when the engine closes, and the error of ctx when ctx ends first.
-func (cn *Node) Await(ctx context.Context, reached func() bool) error {
+func (cn *Env) Await(ctx context.Context, reached func() bool) error {
 	for {
 		news := cn.above.News().Next()
 		switch {

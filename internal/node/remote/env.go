@@ -14,8 +14,8 @@ import (
 	"penstock/segment"
 )
 
-// Node is what Consumers needs of its node.
-type Node struct {
+// Env is what Consumers needs of its node.
+type Env struct {
 	Host       platform.Host
 	Peers      *platform.Peers
 	Log        *slog.Logger
