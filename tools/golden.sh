@@ -9,7 +9,7 @@ out=$PWD/engine/testdata/golden
 mkdir -p "$out"
 old=$(mktemp -d)
 trap 'rm -rf "$old"' EXIT
-make() { (cd "$1" && go test -tags golden ./internal/node -run TestMakeGolden -count=1 -golden-out "$out" -golden-name "$2"); }
+make() { (cd "$1" && go test -tags golden "./$([ -d internal/node ] && echo internal/node || echo engine)" -run TestMakeGolden -count=1 -golden-out "$out" -golden-name "$2"); }
 for level in ${LEVELS:-1 2 3 4 5}; do
 	case $level in
 	1) commit=0462a0b ;;

@@ -41,7 +41,7 @@ func shops(t *testing.T) []shop {
 			t.Fatalf("%s: %v\n%s", cmd, err, out)
 		}
 	}
-	run(examples, "go", "build", "-o", programs+"/", "./gonsq", "./internal/server/native")
+	run(examples, "go", "build", "-o", programs+"/", "./gonsq", "./native")
 	run(filepath.Join(examples, "javascript"), "npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts")
 	run(filepath.Join(examples, "python"), "python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
 		"--root-user-action=ignore", "--target", packages, "-r", "requirements.txt")

@@ -96,10 +96,17 @@ func TestConsumerThatDoesNotRead(t *testing.T) {
 		return 0
 	}
 	eventually(t, "the client has what fits", func() bool { return held() > 1 })
+	more := &wire.Credit{Messages: 1000}
+	credit := netproto.Frame{Type: wire.TypeCredit, Request: slow.request, Head: more.AppendTo(nil)}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { // a client that says nothing for 5 s, either, loses its connection
+		for tick := time.NewTicker(time.Second); ctx.Err() == nil; <-tick.C {
+			_ = deaf.c.TrySend(&credit)
+		}
+	}()
 	good := w.dial().subscribe(topic, "c", nil)
 	for got := 0; ; got++ {
-		// A client that says nothing for 5 s, either, loses its connection.
-		slow.order(wire.TypeCredit, &wire.Credit{Messages: 1000})
 		// The client that does not read may get the last message: its socket's buffers grow.
 		eventually(t, "a message comes, or all are somewhere", func() bool {
 			return len(good.came)+len(good.frames) > 0 || got > 0 && got+held() == count
@@ -113,6 +120,7 @@ func TestConsumerThatDoesNotRead(t *testing.T) {
 	if n := held(); n > count/2 {
 		t.Errorf("%d messages are in flight to a client that does not read", n)
 	}
+	cancel()
 	close(deaf.gate)
 	for n := held(); n > 0; n-- {
 		slow.through(slow.next())
