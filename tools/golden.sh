@@ -5,7 +5,7 @@
 # has changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-out=$PWD/engine/testdata/golden
+out=$PWD/internal/node/testdata/golden
 mkdir -p "$out"
 old=$(mktemp -d)
 trap 'rm -rf "$old"' EXIT
