@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"penstock/internal/cluster/kv/memory"
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/netproto"
 	"penstock/replicate/peer"
 )
 
@@ -81,9 +83,16 @@ func (o *Options) node(ctx context.Context) (node.Options, func(), error) {
 	if err := all.Check(); err != nil || o.Cluster == nil {
 		return all, func() {}, err
 	}
+	if o.Cluster.Metadata == nil {
+		return all, nil, fmt.Errorf("%w: Cluster.Metadata is nil: use NewMetadata or package engine/etcd", node.ErrOptions)
+	}
 	address := o.Cluster.Listen
 	if address == "" {
 		address = "127.0.0.1:0"
+	}
+	if host, _, err := net.SplitHostPort(address); err != nil || netproto.CheckDialled(host) != nil {
+		return all, nil, fmt.Errorf("%w: Cluster.Listen is %q: it is a host that other nodes reach, and a port",
+			node.ErrOptions, address)
 	}
 	store, err := o.Cluster.Metadata.Store(ctx, o.NodeID)
 	if err != nil {
@@ -92,7 +101,7 @@ func (o *Options) node(ctx context.Context) (node.Options, func(), error) {
 	ln, err := net.Listen("tcp", address)
 	if err != nil {
 		_ = store.Close()
-		return all, nil, err
+		return all, nil, fmt.Errorf("engine: other nodes cannot connect to Cluster.Listen; nothing was opened: %w", err)
 	}
 	host, _, _ := net.SplitHostPort(ln.Addr().String())
 	logger := o.Logger
