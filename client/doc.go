@@ -28,6 +28,6 @@
 // # Memory and goroutines
 //
 // A producer holds MaxBufferedBytes and as much again while it compresses; a consumer MaxInFlightBytes; a reader
-// ReadCreditBytes, or one batch; an idle connection 170 KiB. There are three goroutines per connected node, one per
+// ReadCreditBytes, or one batch; an idle connection 130 KiB. There are three goroutines per connected node, one per
 // partition that a producer uses, one per consumer, one per consumer and node, and one per client.
 package client

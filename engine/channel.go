@@ -68,7 +68,7 @@ func (c *Channel) Consume(ctx context.Context, o ConsumeOptions, handler func(co
 	}, call)
 }
 
-// Pause stops deliveries to all consumers until Resume. What is published meanwhile is kept.
+// Pause stops deliveries to all consumers until Resume. The topic keeps messages that are published meanwhile.
 func (c *Channel) Pause(ctx context.Context) error { return c.c.Pause(ctx) }
 
 // Resume ends a Pause.

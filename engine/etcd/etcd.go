@@ -13,7 +13,7 @@ import (
 	"penstock/replicate/peer"
 )
 
-// Options say where the etcd is, and what proves to it and to other nodes that this one belongs to the cluster.
+// Options are the etcd's address, and the proofs that this node belongs to the cluster.
 type Options struct {
 	Endpoints          []string // of the members, such as https://10.0.0.1:2379
 	CA, Cert, Key      string   // PEM files for connections to the etcd; all or none
