@@ -15,7 +15,8 @@ import (
 	"penstock/internal/porttest"
 )
 
-// Two engines that know only the endpoint of an etcd and a secret are one cluster: a message that one stores, the other delivers.
+// Two engines that know only the endpoint of an etcd and a secret are one cluster: one of them delivers a message that
+// the other has stored.
 func TestEnginesMeetInEtcd(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
