@@ -191,7 +191,7 @@ func TestHTTPPage(t *testing.T) {
 
 // security.md has the table of what a stranger or a tenant can take.
 func TestResourcesAreListed(t *testing.T) {
-	const file, from, to = "security.md", "<!-- from internal/shares: go test ./docs -update -->\n", "<!-- end -->\n"
+	const file, from, to = "operate/security.md", "<!-- from internal/shares: go test ./docs -update -->\n", "<!-- end -->\n"
 	page := read(t, file)
 	before, rest, found := strings.Cut(page, from)
 	_, after, ended := strings.Cut(rest, to)
@@ -222,7 +222,7 @@ func TestResourcesAreListed(t *testing.T) {
 		t.Errorf("%s differs from the table in internal/shares: go test ./docs -update writes it", file)
 	}
 	for _, r := range shares.Table {
-		if r.Metric != "" && !strings.Contains(read(t, "metrics.md"), "`"+r.Metric) {
+		if r.Metric != "" && !strings.Contains(read(t, "operate/metrics.md"), "`"+r.Metric) {
 			t.Errorf("metrics.md has no %s", r.Metric)
 		}
 		if r.Setting != "" && !strings.Contains(read(t, "reference/settings.md"), r.Setting) {
