@@ -202,7 +202,7 @@ var (
 		"Open connections of clients: nsq, http, https, lookup (HTTP), lookup_tcp (of nsqds that register), native.", "kind")
 	descriptorsRefused = define(ofClients, counter, "connections_without_descriptor_total",
 		"Connections of clients that were closed at once, because only descriptors were left that are the node's own: see "+
-			"docs/operate/limits.md.")
+			"docs/operate/security.md.")
 	strangers = define(ofClients, gauge, "unauthenticated_connections",
 		"Open NSQ connections that must send AUTH and have not; the limit is max-unauthenticated-connections.")
 	knownConns = define(ofClients, gauge, "known_connections",
