@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -74,9 +75,9 @@ func (r *release) contents(ctx context.Context, binary, sbom, licences, pages st
 	return all, nil
 }
 
-// documents are README.md and all that its links lead to: docs without their tests, the other documents at the top of
-// the source, and the descriptions of formats. They are in the same places to each other as in the source, so that the
-// links work.
+// documents are those for users and operators: README.md, CHANGELOG.md, SECURITY.md, docs without their tests and
+// without docs/contribute, and the descriptions of formats. They are in the same places to each other as in the source,
+// so that the links work.
 func (r *release) documents(ctx context.Context) (all []entry, err error) {
 	list, err := output(ctx, r.source, "git", "ls-files", "*.md", "docs")
 	if err != nil {
@@ -85,12 +86,18 @@ func (r *release) documents(ctx context.Context) (all []entry, err error) {
 	for _, name := range strings.Split(list, "\n") {
 		below := strings.HasPrefix(name, "docs/")
 		test := filepath.Ext(name) == ".go" && !strings.HasPrefix(name, "docs/clients/examples/")
-		if test || !below && strings.Contains(name, "/") && filepath.Base(name) != "FORMAT.md" {
+		if test || forContributors(name) || !below && strings.Contains(name, "/") && filepath.Base(name) != "FORMAT.md" {
 			continue
 		}
 		all = append(all, entry{path: "/usr/share/doc/penstock/" + name, from: filepath.Join(r.source, name)})
 	}
 	return all, nil
+}
+
+// forContributors says whether a document is about the source, and not carried.
+func forContributors(name string) bool {
+	return strings.HasPrefix(name, "docs/contribute/") ||
+		slices.Contains([]string{"ARCHITECTURE.md", "CONTRIBUTING.md", "TRACKRECORD.md"}, name)
 }
 
 // examples are the files of deploy: boards, alerts and the manifests of Kubernetes.

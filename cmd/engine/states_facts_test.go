@@ -196,7 +196,7 @@ func consoleOfNode(t *testing.T, n *admin.Node) string {
 // The states that TestStatesPage cannot bring about are on the surfaces of docs/reference/states.md by what nodes know
 // then, and on none otherwise. The metrics and alerts that the page names exist.
 func TestStatesOfFactsPage(t *testing.T) {
-	metrics, err := os.ReadFile("../../docs/metrics.md")
+	metrics, err := os.ReadFile("../../docs/operate/metrics.md")
 	must(t, err)
 	none := (&stateOfFacts{}).surfaces(t)
 	seen := map[string]bool{}

@@ -53,7 +53,7 @@ func TestStatesOnSurfaces(t *testing.T) {
 		must(t, err)
 		return string(data)
 	}
-	table, _, _ := strings.Cut(after(t, read("../../docs/operating.md"), "## What a copy can be"), "\n## ")
+	table, _, _ := strings.Cut(after(t, read("../../docs/operate/operating.md"), "## What a copy can be"), "\n## ")
 	for _, tc := range []struct {
 		state string
 		row   func(p *meta.Partition, m replicate.Member) // of the copy on n2
@@ -111,7 +111,7 @@ func TestStatesOnSurfaces(t *testing.T) {
 			surfaces["engine cluster topics"] = topics.String()
 		}
 		if tc.state != "aside" {
-			surfaces["the metric"] = after(t, read("../../docs/metrics.md"), "penstock_copies{state}")
+			surfaces["the metric"] = after(t, read("../../docs/operate/metrics.md"), "penstock_copies{state}")
 			surfaces["the column of the node"] = after(t, lineOf(t, status.String(), "n2 "), "1 "+tc.state)
 			surfaces["the console"] = after(t, read("../../internal/server/console/static/nodes.js"), `"damaged contested`)
 			surfaces["the alerts"] = read("../../deploy/prometheus/alerts.yml")
@@ -214,7 +214,7 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 			"health":                   strings.Contains(v.Health, tc.state),
 			"engine cluster status":    strings.Contains(status.String(), tc.fault),
 			"the HTTP interface":       strings.Contains(read("../../docs/openapi.yaml"), tc.field+":"),
-			"the metrics":              strings.Contains(read("../../docs/metrics.md"), tc.metric+"{"),
+			"the metrics":              strings.Contains(read("../../docs/operate/metrics.md"), tc.metric+"{"),
 			"the alerts":               strings.Contains(read("../../deploy/prometheus/alerts.yml"), tc.metric),
 			"the console":              strings.Contains(read("../../internal/server/console/static/channel.js"), "."+tc.field),
 			"the marks of the console": strings.Contains(read("../../internal/server/console/static/ui.js"), `"`+tc.state+`"`),
