@@ -126,6 +126,10 @@ func (c *Channel) checkSettings(s *ChannelSettings) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
+	if need, name := s.Level(); need > c.e.Level() {
+		return fmt.Errorf("%w: %s needs feature level %d, because older versions would not obey it; this is level %d: upgrade "+
+			"it first", ErrSettings, name, need, c.e.Level())
+	}
 	if s.Order == machine.OrderKey && s.Key() != base.KeyHeader {
 		return fmt.Errorf("%w: key_header is %q, but the header %q chooses the partition of a message, so messages of one "+
 			"key would be in several partitions and out of order: publish the key as %q, and leave key_header empty",

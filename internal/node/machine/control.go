@@ -226,6 +226,9 @@ func (c *Control) decode(d *decoder, name func([]byte) string) error {
 	if err := c.decodePayload(&body); err != nil {
 		return err
 	}
+	if body.newer {
+		return fmt.Errorf("%w (%s)", ErrNewerControl, body.bad)
+	}
 	if body.bad != "" {
 		return badControl("entry of kind %d: %s", kind, body.bad)
 	}
@@ -300,8 +303,9 @@ func appendDeferrals(dst []byte, deferrals []Deferral) []byte {
 // decoder reads the numbers of a payload. After the first error bad describes it, every read returns zero, and no bytes
 // are left to read. So the caller checks bad only once, at the end.
 type decoder struct {
-	p   []byte
-	bad string
+	p     []byte
+	bad   string
+	newer bool // bad is what a newer version wrote
 }
 
 func (d *decoder) fail(what string) {
