@@ -37,7 +37,7 @@ const (
 const None = -1
 
 type integer interface {
-	~uint8 | ~uint16 | ~uint32 | ~int | ~int64
+	~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int | ~int64
 }
 
 type number[N integer] struct {

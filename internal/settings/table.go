@@ -12,14 +12,16 @@ import (
 type Row[S any] struct {
 	Tag   int    // its number in logs, from 1 on; it is never given to another setting
 	Name  string // in JSON and TOML; below a name with a dot in it: "filter.rules"
-	Flag  string // of commands
-	Label string // for people: what a command and the console print before the value
+	Flag  string // of commands, which print the setting under this name, too
 	Level int    // the lowest feature level whose versions obey it
 	// Must: a version that does not know the setting refuses what holds it. Otherwise it keeps the setting unread.
 	Must bool
-	Says string // what it does, for help and the reference page
-	Zero string // what the value zero means, for people; "": it needs no words
-	Of   func(*S) Field
+	// Harmless: it changes neither which messages are delivered nor their order, so that the simulator may set it to
+	// anything at any time.
+	Harmless bool
+	Says     string // what it does, for help and the reference page
+	Zero     string // what the value zero means, for people; "": it needs no words
+	Of       func(*S) Field
 }
 
 // Table is all settings of a type, in the order in which people read them.

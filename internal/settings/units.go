@@ -38,12 +38,8 @@ func ParseDuration(text string) (time.Duration, error) {
 	return total + d, nil
 }
 
-// FormatDuration writes a duration so that ParseDuration reads it again: whole days as days, and without the zero
-// minutes and seconds that time.Duration prints: 3d, 1h, 1h30m.
+// FormatDuration writes a duration without the zero minutes and seconds that time.Duration prints: 72h, 1h30m.
 func FormatDuration(d time.Duration) string {
-	if d >= 2*day && d%day == 0 {
-		return strconv.FormatInt(int64(d/day), 10) + "d"
-	}
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")

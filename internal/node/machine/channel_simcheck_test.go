@@ -111,7 +111,7 @@ func (s *sim) checkHold(p *simPart, why HoldReason) {
 		ok = s.settings.Order != OrderNone
 	case HoldRate:
 		at, due := s.c.NextDue()
-		ok = s.settings.RatePerSecond != 0 && due && at <= s.c.pace.dueMs() && s.c.pace.dueMs() > s.now/nsPerMs &&
+		ok = s.c.pace.limits() && due && at <= s.c.pace.dueMs() && s.c.pace.dueMs() > s.now/nsPerMs &&
 			!s.c.Hungry()
 	case HoldRanges:
 		ok = s.c.part(p.number).ranges.Len() >= s.cfg.MaxRanges && s.c.part(p.number).next > s.c.part(p.number).confirmed

@@ -117,6 +117,16 @@ func badControl(format string, args ...any) error {
 	return fmt.Errorf("%w (%s)", ErrBadControl, fmt.Sprintf(format, args...))
 }
 
+// Level returns the lowest feature level at which the entry may be written; 0: its kind does not exist.
+func (c *Control) Level() int {
+	level := c.Kind.Level()
+	if c.Settings != nil && level > 0 {
+		need, _ := c.Settings.Level()
+		level = max(level, need)
+	}
+	return level
+}
+
 // ofChannel says whether the kind names a channel.
 func (k ControlKind) ofChannel() bool {
 	return ChannelCreated <= k && k <= ChannelReset || ChannelConfigured <= k && k <= DeadLetterMoved

@@ -155,14 +155,14 @@ func sampleCursors5() *Cursors {
 // sampleSettings2 are settings that only format 2 can represent.
 func sampleSettings2() ChannelSettings {
 	s := sampleSettings()
-	s.Unknown = []byte{200, 1, 2, 7, 9} // tag 100
+	s.RateBytes, s.Unknown = 5<<20, []byte{200, 1, 2, 7, 9} // tag 100
 	return s
 }
 
 // sampleControls6 have what came with format 2 of a channel's settings.
 var sampleControls6 = func() []sampleControl {
 	s := sampleSettings2()
-	few := ChannelSettings{Version: 1, Unknown: []byte{200, 1, 0}}
+	few := ChannelSettings{Version: 1, RateBytes: 1, Unknown: []byte{200, 1, 0}}
 	return []sampleControl{
 		{"configured-2", Control{Kind: ChannelConfigured, Channel: "c", Settings: &s}},
 		{"configured-unknown", Control{Kind: ChannelConfigured, Channel: "c", Settings: &few}},

@@ -137,7 +137,7 @@ func TestFoldsOfALevel(t *testing.T) {
 	for _, controls := range append(append(carryControls(), applyControls()...), producerControls()) {
 		c, level := carryFold(t, nil), 1
 		for i, ct := range controls {
-			level = max(level, ct.Kind.Level())
+			level = max(level, ct.Level())
 			if err := c.ApplyBodyAt(AppendControl(nil, &ct), 10, segment.Offset(i+1)*1000); err != nil {
 				t.Fatal(err)
 			}

@@ -29,20 +29,21 @@ type ChannelSettings struct {
 // ChannelRows are all settings of a channel but their version.
 var ChannelRows = settings.Table[ChannelSettings]{
 	{
-		Tag: 1, Name: "order", Flag: "order", Label: "order", Level: 1, Must: true,
+		Tag: 1, Name: "order", Flag: "order", Level: 1, Must: true,
 		Says: "which earlier messages must be confirmed before the next one is delivered: none; partition or key: one " +
 			"message of each in flight; declared: like partition, for consumers that use SUB_ORDERED",
-		Of: func(s *ChannelSettings) settings.Field { return settings.Named(&s.Order, orderNames[:]) },
+		Zero: "none",
+		Of:   func(s *ChannelSettings) settings.Field { return settings.Named(&s.Order, orderNames[:]) },
 	},
 	{
-		Tag: 2, Name: "key_header", Flag: "key-header", Label: "header with the key", Level: 1, Must: true,
+		Tag: 2, Name: "key_header", Flag: "key-header", Level: 1, Must: true,
 		Says: "header whose value is the key of an order by key; a message without it is not ordered; empty means " +
 			DefaultKeyHeader,
 		Zero: DefaultKeyHeader,
 		Of:   func(s *ChannelSettings) settings.Field { return settings.Text(&s.KeyHeader, MaxHeaderName) },
 	},
 	{
-		Tag: 3, Name: "max_attempts", Flag: "max-attempts", Label: "deliveries before a dead letter", Level: 1, Must: true,
+		Tag: 3, Name: "max_attempts", Flag: "max-attempts", Level: 1, Must: true,
 		Says: "number of deliveries after which a message is moved to the dead-letter topic; 0 means no limit",
 		Zero: "no limit",
 		Of: func(s *ChannelSettings) settings.Field {
@@ -50,13 +51,13 @@ var ChannelRows = settings.Table[ChannelSettings]{
 		},
 	},
 	{
-		Tag: 4, Name: "dead_letter", Flag: "dead-letter", Label: "dead letters go to", Level: 1, Must: true,
+		Tag: 4, Name: "dead_letter", Flag: "dead-letter", Level: 1, Must: true,
 		Says: "dead-letter topic; empty means TOPIC" + DeadLetterSuffix,
 		Zero: "TOPIC" + DeadLetterSuffix,
 		Of:   func(s *ChannelSettings) settings.Field { return settings.Text(&s.DeadLetter, MaxTopicNameBytes) },
 	},
 	{
-		Tag: 5, Name: "rate_per_second", Flag: "rate", Label: "messages per second", Level: 1,
+		Tag: 5, Name: "rate_per_second", Flag: "rate", Level: 1, Harmless: true,
 		Says: "maximum messages to deliver per second in the channel, of which each node has the share that it leads; 0 " +
 			"means no limit",
 		Zero: "no limit",
@@ -65,7 +66,7 @@ var ChannelRows = settings.Table[ChannelSettings]{
 		},
 	},
 	{
-		Tag: 6, Name: "max_in_flight", Flag: "max-in-flight", Label: "messages in flight", Level: 1,
+		Tag: 6, Name: "max_in_flight", Flag: "max-in-flight", Level: 1, Harmless: true,
 		Says: "maximum messages in flight in the channel; in a cluster each partition has a share; 0 means as many as " +
 			"consumers ask for",
 		Zero: "what consumers ask for",
@@ -74,7 +75,7 @@ var ChannelRows = settings.Table[ChannelSettings]{
 		},
 	},
 	{
-		Tag: 7, Name: "sample_rate", Flag: "sample-rate", Label: "percent delivered", Level: 1, Must: true,
+		Tag: 7, Name: "sample_rate", Flag: "sample-rate", Level: 1, Must: true,
 		Says: "percentage of messages to deliver, 1 to 99, in addition to the consumers' own samples; 0 means all",
 		Zero: "all",
 		Of: func(s *ChannelSettings) settings.Field {
@@ -82,18 +83,18 @@ var ChannelRows = settings.Table[ChannelSettings]{
 		},
 	},
 	{
-		Tag: 8, Name: "filter.rules", Flag: "filter", Label: "filter", Level: 1, Must: true,
+		Tag: 8, Name: "filter.rules", Flag: "filter", Level: 1, Must: true,
 		Says: "RULE that messages must match; repeat the flag for several rules. Existing rules are replaced",
 		Zero: "none",
 		Of:   func(s *ChannelSettings) settings.Field { return &rulesField{f: &s.Filter} },
 	},
 	{
-		Tag: 9, Name: "filter.all", Flag: "filter-all", Label: "all rules must match", Level: 1, Must: true,
+		Tag: 9, Name: "filter.all", Flag: "filter-all", Level: 1, Must: true,
 		Says: "require messages to match all rules, not just one",
 		Of:   func(s *ChannelSettings) settings.Field { return settings.Flag(&s.Filter.All) },
 	},
 	{
-		Tag: 10, Name: "filter.invert", Flag: "filter-invert", Label: "filter is inverted", Level: 1, Must: true,
+		Tag: 10, Name: "filter.invert", Flag: "filter-invert", Level: 1, Must: true,
 		Says: "deliver the messages that do not match",
 		Of:   func(s *ChannelSettings) settings.Field { return settings.Flag(&s.Filter.Invert) },
 	},

@@ -287,3 +287,22 @@ func TestHashKey(t *testing.T) {
 		t.Error("keys are told apart badly")
 	}
 }
+
+func TestParseRule(t *testing.T) {
+	for text, want := range map[string]Rule{
+		"a=b":    {Header: "a", Match: MatchExact, Pattern: "b"},
+		"a=":     {Header: "a", Match: MatchExact},
+		"a^=b=c": {Header: "a", Match: MatchPrefix, Pattern: "b=c"},
+		"a*=b*":  {Header: "a", Match: MatchGlob, Pattern: "b*"},
+		"a~=^b$": {Header: "a", Match: MatchRegexp, Pattern: "^b$"},
+		"a=b~=c": {Header: "a", Match: MatchExact, Pattern: "b~=c"},
+		"a":      {Header: "a", Match: MatchExists},
+	} {
+		if got := ParseRule(text); got != want {
+			t.Errorf("%q is %+v, want %+v", text, got, want)
+		}
+		if got := want.String(); got != text {
+			t.Errorf("%+v is %q, want %q", want, got, text)
+		}
+	}
+}
