@@ -6,23 +6,25 @@ import "math/bits"
 // this burst makes up for the delay.
 const RateBurstMs = 10
 
-// pace spaces the deliveries of a channel evenly, as its settings limit their number per second. A Channel has one; its
-// zero value limits nothing.
+// pace spaces the deliveries of a channel evenly, as its settings limit their number and their bytes per second. A
+// message may be larger than what the bytes of a second allow: it is delivered, and the next one waits the longer. A
+// Channel has one pace; its zero value limits nothing.
 type pace struct {
-	messages rate
-	waiting  bool // a delivery was held because of the pace
+	messages, bytes rate
+	waiting         bool // a delivery was held because of the pace
 }
 
 // set takes the limits of settings, of which this node has a share.
 func (p *pace) set(s *ChannelSettings, share partShare, nowNs int64) {
 	p.messages.set(uint64(s.RatePerSecond), share, nowNs)
+	p.bytes.set(s.RateBytes, share, nowNs)
 	p.waiting = p.waiting && p.limits()
 }
 
 // limits says whether there is any limit.
-func (p *pace) limits() bool { return p.messages.intervalFx != 0 }
+func (p *pace) limits() bool { return p.messages.intervalFx != 0 || p.bytes.intervalFx != 0 }
 
-func (p *pace) readyNs() int64 { return p.messages.nextNs - RateBurstMs*nsPerMs }
+func (p *pace) readyNs() int64 { return max(p.messages.nextNs, p.bytes.nextNs) - RateBurstMs*nsPerMs }
 
 // dueMs is when the next EvTick can release a held delivery, in unix ms.
 func (p *pace) dueMs() int64 { return (p.readyNs() + nsPerMs - 1) / nsPerMs }
@@ -36,8 +38,9 @@ func (p *pace) allows(nowNs int64) bool {
 func (p *pace) tick(nowNs int64) { p.waiting = p.waiting && p.readyNs() > nowNs }
 
 // spend counts a delivery that begins now, of a message whose body has that many bytes.
-func (p *pace) spend(nowNs int64, _ int) {
+func (p *pace) spend(nowNs int64, size int) {
 	p.messages.spend(nowNs, 1)
+	p.bytes.spend(nowNs, uint64(size))
 }
 
 // rate counts the time of the next delivery in ns and 1/65536 ns, so that the largest rates are met exactly, too.
@@ -69,6 +72,9 @@ func (r *rate) spend(nowNs int64, n uint64) {
 	}
 	high, low := bits.Mul64(r.intervalFx, n)
 	low, carry := bits.Add64(low, r.fraction, 0)
-	r.nextNs += int64((high+carry)<<(64-rateFractionBits) | low>>rateFractionBits)
+	if high += carry; high >= 1<<(rateFractionBits-4) { // 36 years and more
+		high, low = 1<<(rateFractionBits-4), 0
+	}
+	r.nextNs += int64(high<<(64-rateFractionBits) | low>>rateFractionBits)
 	r.fraction = low & (1<<rateFractionBits - 1)
 }

@@ -22,6 +22,7 @@ type ChannelSettings struct {
 	MaxInFlight   uint32 `json:"max_in_flight"`
 	SampleRate    uint8  `json:"sample_rate"`
 	Filter        Filter `json:"filter"`
+	RateBytes     uint64 `json:"rate_bytes,omitzero"` // an older node refuses the name
 	// Unknown holds the settings of a later version, as they are in the log, which this version may ignore and keeps.
 	Unknown []byte `json:"unknown,omitempty"`
 }
@@ -63,6 +64,16 @@ var ChannelRows = settings.Table[ChannelSettings]{
 		Zero: "no limit",
 		Of: func(s *ChannelSettings) settings.Field {
 			return settings.Number(&s.RatePerSecond, 0, maxUint32, settings.Count)
+		},
+	},
+	{
+		Tag: 11, Name: "rate_bytes", Flag: "rate-bytes", Level: settingsLevel,
+		Harmless: true,
+		Says: "maximum bytes of messages' bodies to deliver per second in the channel, of which each node has the share " +
+			"that it leads; 0 means no limit",
+		Zero: "no limit",
+		Of: func(s *ChannelSettings) settings.Field {
+			return settings.Number(&s.RateBytes, 0, MaxRateBytes, settings.Bytes)
 		},
 	},
 	{
@@ -109,7 +120,8 @@ const (
 	MaxHeaderName     = 256 // bytes
 	MaxPatternBytes   = 256
 	MaxTopicNameBytes = 64
-	MaxSampleRate     = 99 // percent; more is everything, which is 0
+	MaxSampleRate     = 99      // percent; more is everything, which is 0
+	MaxRateBytes      = 1 << 40 // a second
 
 	// MaxUnknownBytes bounds ChannelSettings.Unknown.
 	MaxUnknownBytes = 1024
