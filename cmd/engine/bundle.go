@@ -351,7 +351,7 @@ func configOf(ctx context.Context, c *client.Client) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxPartTime)
 	defer cancel()
 	values := map[string]json.RawMessage{}
-	for _, s := range settings(new(options)) {
+	for _, s := range settingRows(new(options)) {
 		key := s.key()
 		status, data, err := c.Fetch(ctx, "/config/"+key, nil, maxPartBytes)
 		switch {

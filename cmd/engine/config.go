@@ -57,7 +57,7 @@ func (f *flagValue) String() string { return f.preset }
 // newConfig returns the table with every setting at its default, and adds its flags to fs.
 func newConfig(fs *pflag.FlagSet) *config {
 	n := new(options)
-	c := &config{node: n, settings: settings(n), source: map[string]string{}, flags: map[string]*flagValue{}}
+	c := &config{node: n, settings: settingRows(n), source: map[string]string{}, flags: map[string]*flagValue{}}
 	for _, s := range c.settings {
 		if err := s.value.Set(s.preset); err != nil {
 			panic(fmt.Sprintf("BUG: the default of %s: %v", s.name, err))

@@ -204,7 +204,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 func TestSettingNames(t *testing.T) {
 	shape := regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z]+)*$`)
 	seen := map[string]bool{}
-	for _, s := range settings(new(options)) {
+	for _, s := range settingRows(new(options)) {
 		if !shape.MatchString(s.name) || seen[s.name] || s.help == "" {
 			t.Errorf("setting %q: the name must be in kebab-case and unique, with a help text", s.name)
 		}

@@ -68,7 +68,7 @@ func TestHelpGroups(t *testing.T) {
 		}
 		at += i + 1
 	}
-	for _, s := range settings(new(options)) {
+	for _, s := range settingRows(new(options)) {
 		if !strings.Contains(text, "  --"+s.name+" ") && !strings.Contains(text, "  --"+s.name+"\n") {
 			t.Errorf("--%s is missing", s.name)
 		}

@@ -88,7 +88,7 @@ func settingsPage(date time.Time, of string) string {
 	fmt.Fprintf(&b, "%% \"PENSTOCK.TOML\" \"5\" %q %q \"Penstock\"\n", date.Format("Jan 2006"), "penstock "+of)
 	b.WriteString(manSettingsIntro)
 	group := ""
-	for _, s := range settings(new(options)) {
+	for _, s := range settingRows(new(options)) {
 		if s.group != group {
 			group = s.group
 			fmt.Fprintf(&b, "\n# %s\n", strings.ToUpper(group))

@@ -114,7 +114,7 @@ func (n *nsqdLine) parse(args []string, usage io.Writer) error {
 	set.SetOutput(io.Discard)
 	set.BoolVar(&n.version, "version", false, "print the version")
 	set.StringVar(&n.file, "config", "", "nsqd's TOML configuration file")
-	known := settings(new(options))
+	known := settingRows(new(options))
 	for _, f := range n.flags {
 		set.Var(f, f.name, f.usage(known))
 	}

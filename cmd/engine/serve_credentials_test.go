@@ -108,7 +108,7 @@ func TestEveryCredentialIsWatched(t *testing.T) {
 	noFile := []string{"auth-http-address", "etcd-password"} // the value itself, not a file
 	n := new(options)
 	want := map[string]string{}
-	for _, s := range settings(n) {
+	for _, s := range settingRows(n) {
 		if !slices.Contains(noFile, s.name) && (named.MatchString(s.name) || strings.HasSuffix(s.name, "-file")) {
 			want[s.name] = "/" + s.name
 			must(t, s.value.Set(want[s.name]))

@@ -60,7 +60,7 @@ const (
 )
 
 // settings returns the table bound to n: setting a row's value sets the field in n.
-func settings(n *options) []*setting {
+func settingRows(n *options) []*setting {
 	var all []*setting
 	add := func(group string, rows ...*setting) {
 		for _, r := range rows {

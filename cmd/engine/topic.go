@@ -1,13 +1,14 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/url"
 	"strconv"
 
 	"github.com/spf13/cobra"
+
+	"penstock/internal/meta"
 )
 
 func topicCommand() *cobra.Command {
@@ -145,22 +146,5 @@ func (o *operator) topicSettings(ctx context.Context, topic string) (*topicSetti
 }
 
 func (o *operator) showTopicSettings(s *topicSettings) error {
-	if o.asJSON {
-		return printJSON(o.out, s)
-	}
-	t := table(o.out)
-	row := func(name, value string) { fmt.Fprintf(t, "%s\t%s\n", name, value) }
-	row("version", orText(s.Version, "0: never configured"))
-	row("keep bytes", kept(s.RetentionBytes, formatBytes))
-	row("keep messages", kept(s.RetentionCount, formatCount))
-	row("keep for", kept(s.RetentionAgeMs, formatAge))
-	row("keep confirmed bytes", keptConfirmed(s.KeepBytes, formatBytes))
-	row("keep confirmed for", keptConfirmed(s.KeepAgeMs, formatAge))
-	row("quota bytes", limited(s.QuotaBytes, formatBytes))
-	row("quota messages", limited(s.QuotaCount, formatCount))
-	row("quota mode", cmp.Or(string(s.QuotaMode), "reject"))
-	row("min isr", orText(s.MinISR, "majority of the replicas"))
-	row("partitions", strconv.Itoa(s.Partitions))
-	row("durability", string(s.Durability))
-	return t.Flush()
+	return showSettings(o, s.Version, s, meta.TopicRows)
 }
