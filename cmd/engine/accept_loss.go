@@ -27,7 +27,7 @@ func acceptLossCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.dir == "" {
-				return &exitError{exitUsage, errors.New("say the data directory with --data-path")}
+				return fail(exitUsage, errors.New("say the data directory with --data-path"))
 			}
 			return o.run(cmd)
 		},
@@ -57,14 +57,11 @@ func (o *lossOptions) run(cmd *cobra.Command) error {
 		}
 		return asked == nil
 	})
-	var exit *exitError
 	switch {
-	case errors.As(asked, &exit):
-		return asked
 	case asked != nil:
-		return &exitError{exitOther, asked}
+		return withExitCode(asked)
 	case err != nil:
-		return &exitError{exitData, err}
+		return fail(exitData, err)
 	case o.asJSON:
 		return printJSON(out, loss)
 	case !accepted:
@@ -83,11 +80,8 @@ func (o *lossOptions) run(cmd *cobra.Command) error {
 // confirm asks for confirmation. Without a terminal it refuses: then --yes is required.
 func (o *lossOptions) confirm(cmd *cobra.Command) error {
 	if !isTerminal(cmd.InOrStdin()) {
-		return &exitError{
-			exitUsage,
-			errors.New("accept-loss gives up acknowledged messages and asks before it does: say --yes where nobody can " +
-				"answer; nothing was changed"),
-		}
+		return fail(exitUsage, errors.New("accept-loss gives up acknowledged messages and asks before it does: say --yes "+
+			"where nobody can answer; nothing was changed"))
 	}
 	fmt.Fprint(cmd.ErrOrStderr(), "What is missing is lost FOR EVER if the node starts without it.\n"+
 		"Type yes to continue: ")

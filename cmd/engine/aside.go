@@ -55,7 +55,7 @@ func (d *asideDir) flags(f *pflag.FlagSet) {
 // open opens the data directory. Without change, the node may be running.
 func (d *asideDir) open(change bool) (aio.Disk, error) {
 	if d.path == "" {
-		return nil, &exitError{exitUsage, errors.New("say the data directory with --data-path")}
+		return nil, fail(exitUsage, errors.New("say the data directory with --data-path"))
 	}
 	disk, err := aio.OpenDisk(d.path, aio.DiskOptions{Mode: aio.ModePwrite, ReadOnly: !change, NoLock: !change})
 	switch {
@@ -68,7 +68,7 @@ func (d *asideDir) open(change bool) (aio.Disk, error) {
 		}
 	}
 	if err != nil {
-		return nil, &exitError{exitData, err}
+		return nil, fail(exitData, err)
 	}
 	return disk, nil
 }

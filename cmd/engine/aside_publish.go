@@ -88,10 +88,8 @@ func (p *asidePublication) confirm(e *aside.Entry) error {
 		return err
 	}
 	if !isTerminal(p.in) {
-		return &exitError{
-			exitUsage, fmt.Errorf("%s would be published to topic %s: say --yes where nobody can answer; nothing was published",
-				counted(e.Messages, "message"), to),
-		}
+		return fail(exitUsage, fmt.Errorf("%s would be published to topic %s: say --yes where nobody can answer; nothing "+
+			"was published", counted(e.Messages, "message"), to))
 	}
 	fmt.Fprintf(p.prompt, "%s, stored from %s to %s in partition %d of topic %s, will be published to topic %s as\n"+
 		"new messages. Those that were published again since, by whoever got no OK, will be there twice.\n"+

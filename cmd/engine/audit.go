@@ -20,7 +20,7 @@ func (o *operator) auditCommand() *cobra.Command {
 	cmd := o.action("audit", "Show who changed what, and who was refused", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
 			if count < 1 || count > nsqd.MaxPageCount {
-				return &exitError{exitUsage, fmt.Errorf("--count is 1 to %d", nsqd.MaxPageCount)}
+				return fail(exitUsage, fmt.Errorf("--count is 1 to %d", nsqd.MaxPageCount))
 			}
 			var all nsqd.ClusterAudit
 			if err := o.client.Get(ctx, "/audit", url.Values{"all": {""}, "count": {strconv.Itoa(count)}}, &all); err != nil {
@@ -32,7 +32,7 @@ func (o *operator) auditCommand() *cobra.Command {
 				for _, m := range all.Missing {
 					why = append(why, fmt.Sprintf("node %s: %s", m.Node, m.Why))
 				}
-				missing = &exitError{exitPartial, fmt.Errorf("the result is partial: %s", strings.Join(why, "; "))}
+				missing = fail(exitPartial, fmt.Errorf("the result is partial: %s", strings.Join(why, "; ")))
 			}
 			if o.asJSON {
 				return cmp.Or(printJSON(o.out, &all), missing)

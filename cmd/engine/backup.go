@@ -110,9 +110,9 @@ func (o *operator) lookAt(to string, status *node.BackupStatus) error {
 	case err == nil:
 		err = errors.New("another backup is there")
 	}
-	return &exitError{exitOther, fmt.Errorf("the node says that the backup into %s is complete, and from here it is not "+
+	return fail(exitOther, fmt.Errorf("the node says that the backup into %s is complete, and from here it is not "+
 		"there (%w): the node sees other files under that path, as in a container or in the private /tmp of a service. Look "+
-		"for it there, and name a directory that both see", to, err)}
+		"for it there, and name a directory that both see", to, err))
 }
 
 // unverified is the error for a backup in which messages do not read back, or nil.
@@ -120,9 +120,9 @@ func unverified(to string, missing []backup.Missing) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return &exitError{exitData, fmt.Errorf("%s is damaged: messages do not read back, on the node as in the backup: %s; "+
+	return fail(exitData, fmt.Errorf("%s is damaged: messages do not read back, on the node as in the backup: %s; "+
 		"keep the backups before it. In a cluster the node repairs them from another replica: make another backup then. "+
-		"engine restore --accept-loss restores the rest", to, backup.Named(missing))}
+		"engine restore --accept-loss restores the rest", to, backup.Named(missing)))
 }
 
 // incomplete says what to do with a directory of which the node does not say whether the backup in it is complete.
@@ -161,7 +161,7 @@ func (o *operator) copyStopped(ctx context.Context, from, etcdDir, to string) er
 		},
 	}
 	if err := backup.Copy(from, to, m, node.NewestLevel, unlimited); err != nil {
-		return &exitError{exitData, err}
+		return fail(exitData, err)
 	}
 	said := lacking(m)
 	if missing != nil {

@@ -123,7 +123,7 @@ func (o *operator) bench(
 	if native.protocol == "native" {
 		connect = func(cfg *load.Config) error { return native.connect(&o.client.Flags, cfg, cmd.ErrOrStderr()) }
 	} else if flag := native.used(cmd.Flags()); flag != "" {
-		return &exitError{exitUsage, fmt.Errorf("--%s belongs to --protocol native", flag)}
+		return fail(exitUsage, fmt.Errorf("--%s belongs to --protocol native", flag))
 	}
 	if err := connect(&cfg); err != nil {
 		return withExitCode(err)
@@ -145,11 +145,11 @@ func (o *operator) bench(
 			write = report.WriteJSON
 		}
 		if err := write(cmd.OutOrStdout()); err != nil {
-			return &exitError{exitOther, err}
+			return fail(exitOther, err)
 		}
 	}
 	if errors.Is(err, load.ErrConfig) {
-		return &exitError{exitUsage, err}
+		return fail(exitUsage, err)
 	}
 	return withExitCode(err)
 }

@@ -119,7 +119,7 @@ func (o *operator) bundleCommand() *cobra.Command {
 	cmd := o.action("bundle", "Write what is known of a node into one file", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
 			if profile < 0 || profile > maxProfileTime || profile%time.Second != 0 {
-				return &exitError{exitUsage, fmt.Errorf("--cpu-profile is 0 to %v, in whole seconds", maxProfileTime)}
+				return fail(exitUsage, fmt.Errorf("--cpu-profile is 0 to %v, in whole seconds", maxProfileTime))
 			}
 			now := time.Now().UTC()
 			name := cmp.Or(file, "penstock-bundle-"+now.Format("20060102T150405Z")+".tar.gz")
@@ -146,7 +146,7 @@ func (o *operator) bundle(ctx context.Context, name string, m *bundleManifest, a
 	}
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return &exitError{exitUsage, fmt.Errorf("the bundle cannot be written: %w", err)}
+		return fail(exitUsage, fmt.Errorf("the bundle cannot be written: %w", err))
 	}
 	w := newBundleWriter(f, strings.TrimSuffix(filepath.Base(name), ".tar.gz"))
 	for i, c := range nodes {
@@ -165,7 +165,7 @@ func (o *operator) bundle(ctx context.Context, name string, m *bundleManifest, a
 	if err := o.showBundle(name, m); err != nil || m.Partial == "" {
 		return err
 	}
-	return &exitError{exitPartial, fmt.Errorf("the bundle is partial: %s", m.Partial)}
+	return fail(exitPartial, fmt.Errorf("the bundle is partial: %s", m.Partial))
 }
 
 // bundleNodes lists the nodes to ask, with a client for each; nil: it has no address.

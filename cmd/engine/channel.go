@@ -291,7 +291,7 @@ func (o *operator) redriveCommand() *cobra.Command {
 	cmd := o.action("redrive TOPIC CHANNEL", "Publish a channel's dead letters again, for this channel only",
 		cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
 			if most < 0 {
-				return &exitError{exitUsage, fmt.Errorf("%d is not a number of messages", most)}
+				return fail(exitUsage, fmt.Errorf("%d is not a number of messages", most))
 			}
 			total := 0
 			for most == 0 || total < most {

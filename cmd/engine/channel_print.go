@@ -124,7 +124,7 @@ func partial(lacks []string) error {
 	if len(lacks) == 0 {
 		return nil
 	}
-	return &exitError{exitPartial, fmt.Errorf("the result is partial: %s", strings.Join(lacks, "; "))}
+	return fail(exitPartial, fmt.Errorf("the result is partial: %s", strings.Join(lacks, "; ")))
 }
 
 // unservedOf says which partitions no node serves, a sentence for each topic.
@@ -200,7 +200,7 @@ func (o *operator) look(ctx context.Context, topic ...string) (all []topicNumber
 		}
 	}
 	if answered == 0 {
-		return nil, nil, &exitError{exitOther, fmt.Errorf("nobody says any numbers: %s", strings.Join(gone, "; "))}
+		return nil, nil, fail(exitOther, fmt.Errorf("nobody says any numbers: %s", strings.Join(gone, "; ")))
 	}
 	if len(topic) > 0 && len(sum) == 0 && len(gone) == 0 {
 		return nil, nil, fmt.Errorf("there is no topic %s (node at %s)", topic[0], o.client.Address)

@@ -35,7 +35,7 @@ func (o *operator) channelSetCommand() *cobra.Command {
 	cmd = o.action("set TOPIC CHANNEL", "Change a channel's settings", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			if !anyOwn(cmd) {
-				return &exitError{exitUsage, errors.New("say what to set; see engine channel set --help")}
+				return fail(exitUsage, errors.New("say what to set; see engine channel set --help"))
 			}
 			var s node.ChannelSettings
 			q := of(args[0], args[1])
@@ -43,7 +43,7 @@ func (o *operator) channelSetCommand() *cobra.Command {
 				return err
 			}
 			if err := f.apply(set, o.in, &s); err != nil {
-				return &exitError{exitUsage, err}
+				return fail(exitUsage, err)
 			}
 			if err := o.client.Post(ctx, "/channel/settings", q, &s, &s); err != nil {
 				return err

@@ -52,7 +52,7 @@ func (o *operator) statusCommand() *cobra.Command {
 			if err := o.printStatus(st); err != nil || st.Healthy {
 				return err
 			}
-			return &exitError{code: exitUnhealthy}
+			return fail(exitUnhealthy, nil)
 		})
 	cmd.Long = "Show the nodes and the health of the cluster, as the contacted node knows them, or the health\n" +
 		"and the faults of a single node. \"as of\" says when the metadata store last answered that node. The exit\n" +
@@ -91,7 +91,7 @@ func (o *operator) drainCommand() *cobra.Command {
 		func(ctx context.Context, args []string) error {
 			on := !off
 			if off && wait > 0 {
-				return &exitError{exitUsage, errors.New("--off and --wait exclude each other: ending a drain takes effect at once")}
+				return fail(exitUsage, errors.New("--off and --wait exclude each other: ending a drain takes effect at once"))
 			}
 			drain := &admin.Drain{Node: admin.NodeRef(args[0]), On: &on}
 			if wait == 0 {
@@ -187,11 +187,9 @@ func (o *operator) moveCommand() *cobra.Command {
 			case err != nil:
 				return err
 			case cancel && (from != "" || to != ""):
-				return &exitError{
-					exitUsage, errors.New("--cancel undoes the move that is under way: it takes no --from and no --to"),
-				}
+				return fail(exitUsage, errors.New("--cancel undoes the move that is under way: it takes no --from and no --to"))
 			case !cancel && (from == "" || to == ""):
-				return &exitError{exitUsage, errors.New("--from and --to are not set: a move needs both; --cancel undoes one")}
+				return fail(exitUsage, errors.New("--from and --to are not set: a move needs both; --cancel undoes one"))
 			}
 			return o.change(ctx, "/cluster/move", &admin.Move{
 				Topic: args[0], Partition: &p, From: admin.NodeRef(from), To: admin.NodeRef(to), Cancel: cancel,
@@ -219,7 +217,7 @@ func (o *operator) expandCommand() *cobra.Command {
 		func(ctx context.Context, args []string) error {
 			n, err := strconv.ParseUint(args[1], 10, 31)
 			if err != nil {
-				return &exitError{exitUsage, fmt.Errorf("%q is not a number of partitions", args[1])}
+				return fail(exitUsage, fmt.Errorf("%q is not a number of partitions", args[1]))
 			}
 			return o.change(ctx, "/cluster/expand", &admin.Expand{Topic: args[0], Partitions: int(n)})
 		})
@@ -252,7 +250,7 @@ func (o *operator) change(ctx context.Context, path string, body any) error {
 func partitionArg(s string) (uint32, error) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil {
-		return 0, &exitError{exitUsage, fmt.Errorf("%q is not the number of a partition: they count from 0", s)}
+		return 0, fail(exitUsage, fmt.Errorf("%q is not the number of a partition: they count from 0", s))
 	}
 	return uint32(n), nil
 }

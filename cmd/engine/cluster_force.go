@@ -100,11 +100,8 @@ func printCopies(w io.Writer, copies []admin.Copy) error {
 // required.
 func (o *operator) confirmLoss(ctx context.Context, body *admin.ForceLeader) error {
 	if !isTerminal(o.in) {
-		return &exitError{
-			exitUsage,
-			errors.New("force-leader may lose acknowledged messages and asks before it does: say --yes where nobody can " +
-				"answer; nothing was changed"),
-		}
+		return fail(exitUsage, errors.New("force-leader may lose acknowledged messages and asks before it does: say --yes "+
+			"where nobody can answer; nothing was changed"))
 	}
 	topic, partition := body.Topic, *body.Partition
 	all, err := o.placement(ctx, topic)

@@ -32,7 +32,7 @@ func (o *operator) healthCommand() *cobra.Command {
 	cmd := o.action("health", "Say whether the node and its cluster are healthy", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
 			if wait < 0 {
-				return &exitError{exitUsage, errors.New("--wait cannot be negative")}
+				return fail(exitUsage, errors.New("--wait cannot be negative"))
 			}
 			v, err := o.awaitHealth(ctx, wait)
 			if err != nil {
@@ -46,7 +46,7 @@ func (o *operator) healthCommand() *cobra.Command {
 			if err != nil || v.Healthy {
 				return err
 			}
-			return &exitError{code: exitUnhealthy}
+			return fail(exitUnhealthy, nil)
 		})
 	cmd.Long = "Say in one sentence whether the node and, if it is part of one, its cluster are healthy, and why not.\n" +
 		"The node answers from what it knows itself: it waits for no other node. The exit code is 0 if all is\n" +

@@ -15,7 +15,7 @@ func (o *operator) setReplicasCommand() *cobra.Command {
 		func(ctx context.Context, args []string) error {
 			replicas, err := strconv.Atoi(args[1])
 			if err != nil || replicas < 1 {
-				return &exitError{exitUsage, fmt.Errorf("%q is no number of replicas: it must be 1 or more", args[1])}
+				return fail(exitUsage, fmt.Errorf("%q is no number of replicas: it must be 1 or more", args[1]))
 			}
 			return o.change(ctx, "/cluster/set-replicas", &admin.SetReplicas{Topic: args[0], Replicas: replicas})
 		})

@@ -30,11 +30,11 @@ func initTLSCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			nodes, err := tlsNodes(list, hosts)
 			if err != nil {
-				return &exitError{exitUsage, err}
+				return fail(exitUsage, err)
 			}
 			ca, files, err := trust.Init(args[0], nodes, time.Now())
 			if err != nil {
-				return &exitError{exitOther, err}
+				return fail(exitOther, err)
 			}
 			return printTLS(cmd.OutOrStdout(), ca, files)
 		},

@@ -30,7 +30,7 @@ func configCommand() *cobra.Command {
 			return c.printDefaults(cmd.OutOrStdout())
 		}
 		if err := c.load(os.Environ()); err != nil {
-			return &exitError{exitUsage, err}
+			return fail(exitUsage, err)
 		}
 		if asJSON {
 			return c.printJSON(cmd.OutOrStdout())

@@ -91,7 +91,7 @@ func (o *operator) consumers(ctx context.Context, topic, channel string) (rows [
 		}
 	}
 	if len(gone) > 0 {
-		missing = &exitError{exitPartial, fmt.Errorf("the result is partial: %s", strings.Join(gone, "; "))}
+		missing = fail(exitPartial, fmt.Errorf("the result is partial: %s", strings.Join(gone, "; ")))
 	}
 	if !found && missing == nil {
 		return nil, nil, fmt.Errorf("topic %s has no channel %s (node at %s)", topic, channel, o.client.Address)

@@ -25,7 +25,7 @@ func (o *operator) definitionsApply() *cobra.Command {
 		func(ctx context.Context, args []string) error {
 			want, err := readDefinitions(args[0], o.in)
 			if err != nil {
-				return &exitError{exitUsage, err}
+				return fail(exitUsage, err)
 			}
 			is, err := o.definitions(ctx)
 			if err != nil {
@@ -33,7 +33,7 @@ func (o *operator) definitionsApply() *cobra.Command {
 			}
 			changes, err := changesTo(is, want, prune)
 			if err != nil {
-				return &exitError{exitUsage, err}
+				return fail(exitUsage, err)
 			}
 			if dryRun {
 				return o.printApplied(&applied{DryRun: true, Changes: changes})
@@ -68,10 +68,8 @@ func (o *operator) confirmPrune(changes []definitionChange, file string, yes boo
 	}
 	pruned := inNumber(count, "topic or channel", "topics and channels")
 	if file == "-" || !isTerminal(o.in) {
-		return &exitError{
-			exitUsage, fmt.Errorf("--prune would delete %s with all messages and asks before it does: "+
-				"say --yes where nobody can answer; nothing was changed", pruned),
-		}
+		return fail(exitUsage, fmt.Errorf("--prune would delete %s with all messages and asks before it does: "+
+			"say --yes where nobody can answer; nothing was changed", pruned))
 	}
 	for i := range changes {
 		fmt.Fprintln(o.prompt, changes[i].String())
@@ -97,9 +95,9 @@ func (o *operator) apply(ctx context.Context, changes []definitionChange) error 
 		return err
 	}
 	if failed != nil {
-		return &exitError{exitOther, fmt.Errorf("%s failed; %d of %s were done before and stay, and applying the "+
+		return fail(exitOther, fmt.Errorf("%s failed; %d of %s were done before and stay, and applying the "+
 			"document again continues: %w", strings.ReplaceAll(changes[done].Action, "-", " "), done,
-			counted(len(changes), "change"), failed)}
+			counted(len(changes), "change"), failed))
 	}
 	return nil
 }

@@ -85,14 +85,14 @@ func devClusterCommand() *cobra.Command {
 		o.serveFlags = args
 		nodes, err := planDevCluster(o)
 		if err != nil {
-			return &exitError{exitUsage, err}
+			return fail(exitUsage, err)
 		}
 		if err := portsFree(nodes); err != nil {
-			return &exitError{exitAddress, err}
+			return fail(exitAddress, err)
 		}
 		exe, err := os.Executable()
 		if err != nil {
-			return &exitError{exitOther, fmt.Errorf("the program's own file is not known: %w", err)}
+			return fail(exitOther, fmt.Errorf("the program's own file is not known: %w", err))
 		}
 		ctx, stop := untilSignal(cmd.Context())
 		defer stop()
@@ -287,11 +287,11 @@ func portsFree(nodes []*devNode) error {
 func runDevCluster(ctx context.Context, o *devOptions, exe string, nodes []*devNode, stdout, stderr io.Writer) error {
 	dir := filepath.Dir(nodes[0].logName)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return &exitError{exitData, fmt.Errorf("the directory %s cannot be made: %w", dir, err)}
+		return fail(exitData, fmt.Errorf("the directory %s cannot be made: %w", dir, err))
 	}
 	if o.secretFile != "" {
 		if err := trust.EnsureSecret(o.secretFile); err != nil {
-			return &exitError{exitData, err}
+			return fail(exitData, err)
 		}
 	}
 	d := newDevCluster(o, exe, stdout, stderr)

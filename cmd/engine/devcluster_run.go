@@ -69,9 +69,9 @@ func (d *devCluster) run(ctx context.Context, nodes []*devNode) error {
 	late := time.AfterFunc(d.o.startTimeout, func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		cancel(&exitError{exitOther, fmt.Errorf(
+		cancel(fail(exitOther, fmt.Errorf(
 			"not ready within %v: node %s; the logs are beside the nodes' data in %s; all nodes were stopped",
-			d.o.startTimeout, strings.Join(d.waiting, ", "), d.o.dataPath)})
+			d.o.startTimeout, strings.Join(d.waiting, ", "), d.o.dataPath)))
 	})
 	defer late.Stop()
 	var watched, starting sync.WaitGroup
@@ -109,7 +109,7 @@ func (d *devCluster) starter() {
 func (d *devCluster) start(n *devNode) (*exec.Cmd, error) {
 	log, err := os.OpenFile(n.logName, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		return nil, &exitError{exitData, fmt.Errorf("the log of node %s cannot be written: %w", n.Node, err)}
+		return nil, fail(exitData, fmt.Errorf("the log of node %s cannot be written: %w", n.Node, err))
 	}
 	defer log.Close()
 	cmd := exec.Command(d.exe, n.Args...)
@@ -118,7 +118,7 @@ func (d *devCluster) start(n *devNode) (*exec.Cmd, error) {
 	r := startRequest{cmd, make(chan error, 1)}
 	d.starts <- r
 	if err := <-r.done; err != nil {
-		return nil, &exitError{exitOther, fmt.Errorf("node %s cannot be started: %w", n.Node, err)}
+		return nil, fail(exitOther, fmt.Errorf("node %s cannot be started: %w", n.Node, err))
 	}
 	return cmd, nil
 }
@@ -254,17 +254,11 @@ func (d *devCluster) neverReady(n *devNode, cmd *exec.Cmd, err error) error {
 	}
 	last := lastLine(n.logName)
 	if last == "" {
-		return &exitError{
-			code,
-			fmt.Errorf("node %s ended before it was ready: %w; its log %s is empty; the other nodes were stopped",
-				n.Node, err, n.logName),
-		}
+		return fail(code, fmt.Errorf("node %s ended before it was ready: %w; its log %s is empty; the other nodes were "+
+			"stopped", n.Node, err, n.logName))
 	}
-	return &exitError{
-		code,
-		fmt.Errorf("node %s ended before it was ready: %s; its log ends with %q (%s); the other nodes were stopped",
-			n.Node, ending(cmd), last, n.logName),
-	}
+	return fail(code, fmt.Errorf("node %s ended before it was ready: %s; its log ends with %q (%s); the other nodes were "+
+		"stopped", n.Node, ending(cmd), last, n.logName))
 }
 
 // ending describes how a process ended.

@@ -51,6 +51,9 @@ func (e *exitError) Error() string {
 }
 func (e *exitError) Unwrap() error { return e.err }
 
+// fail returns err with the exit code that it gives the process.
+func fail(code int, err error) error { return &exitError{code, err} }
+
 func main() {
 	os.Exit(run(commandLine(os.Args), os.Stdout, os.Stderr))
 }
@@ -117,7 +120,7 @@ func sayArguments(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if err := check(cmd, args); err != nil {
-				return &exitError{exitUsage, fmt.Errorf("%w: %s", err, cmd.UseLine())}
+				return fail(exitUsage, fmt.Errorf("%w: %s", err, cmd.UseLine()))
 			}
 			return nil
 		}
@@ -138,14 +141,14 @@ func flagError(cmd *cobra.Command, err error) error {
 			}
 		})
 		name := unknown.GetSpecifiedName()
-		return &exitError{exitUsage, fmt.Errorf("unknown flag --%s%s; see %s --help",
-			name, orNearest(name, "--", known), cmd.CommandPath())}
+		return fail(exitUsage, fmt.Errorf("unknown flag --%s%s; see %s --help",
+			name, orNearest(name, "--", known), cmd.CommandPath()))
 	}
 	var wrong *pflag.InvalidValueError
 	if errors.As(err, &wrong) {
 		err = fmt.Errorf("--%s: %w", wrong.GetFlag().Name, wrongValue(wrong))
 	}
-	return &exitError{exitUsage, err}
+	return fail(exitUsage, err)
 }
 
 // wrongValue says why a flag's value is wrong, in place of Go's parsers. Flags of our own types say it themselves.

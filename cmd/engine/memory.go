@@ -137,7 +137,7 @@ func applyMemory(n *options, l memoryLimit, logger *slog.Logger) error {
 	}
 	b, err := divideMemory(l.bytes, o.BufferBytes, goLimit)
 	if err != nil {
-		return &exitError{exitMemory, err}
+		return fail(exitMemory, err)
 	}
 	if l.hard && goLimit == 0 {
 		debug.SetMemoryLimit(b.heap)

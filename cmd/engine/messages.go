@@ -155,8 +155,8 @@ func place(text string) (from nodes.From, partition int, err error) {
 	}
 	at, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
-		return from, 0, &exitError{exitUsage, fmt.Errorf("--from %s is neither oldest nor newest, nor an ID of 16 hex "+
-			"digits, nor a time such as 2026-01-31T12:00:00Z", text)}
+		return from, 0, fail(exitUsage, fmt.Errorf("--from %s is neither oldest nor newest, nor an ID of 16 hex "+
+			"digits, nor a time such as 2026-01-31T12:00:00Z", text))
 	}
 	return nodes.FromTime(at), -1, nil
 }

@@ -74,13 +74,13 @@ func migrateNSQDCommand() *cobra.Command {
 
 func (m *migration) run(cmd *cobra.Command) error {
 	if err := m.check(); err != nil {
-		return &exitError{exitUsage, err}
+		return fail(exitUsage, err)
 	}
 	ctx, stop := untilSignal(cmd.Context())
 	defer stop()
 	source, err := migrate.Open(m.dataPath, migrate.SourceOptions{Running: m.dryRun, Unlisted: m.unlisted})
 	if err != nil {
-		return &exitError{exitData, err}
+		return fail(exitData, err)
 	}
 	defer source.Close()
 	stderr := cmd.ErrOrStderr()
@@ -88,10 +88,10 @@ func (m *migration) run(cmd *cobra.Command) error {
 	counts, err := migrate.Scan(ctx, source, bar)
 	finish()
 	if err != nil {
-		return &exitError{exitData, err}
+		return fail(exitData, err)
 	}
 	if err := printSource(cmd.OutOrStdout(), stderr, source, counts); err != nil {
-		return &exitError{exitOther, err}
+		return fail(exitOther, err)
 	}
 	if !m.dryRun {
 		if err := m.into(ctx, cmd, source, counts); err != nil {
@@ -169,10 +169,8 @@ func (m *migration) into(
 		finish()
 	}
 	if err = errors.Join(err, closeTarget()); err != nil {
-		return &exitError{
-			exitOther, fmt.Errorf("%w; %s published by this run: run the command again to go on", err,
-				inNumber(published, "message was", "messages were")),
-		}
+		return fail(exitOther, fmt.Errorf("%w; %s published by this run: run the command again to go on", err,
+			inNumber(published, "message was", "messages were")))
 	}
 	text := fmt.Sprintf("imported: %s published to %s\n", counted(published, "message"), m.to+m.http)
 	if !done {
@@ -186,13 +184,13 @@ func (m *migration) target(ctx context.Context, stderr io.Writer, largest int) (
 	if m.http != "" {
 		_, err := m.client.Token()
 		if err != nil {
-			return nil, nil, &exitError{exitUsage, fmt.Errorf("the token file cannot be used: %w", err)}
+			return nil, nil, fail(exitUsage, fmt.Errorf("the token file cannot be used: %w", err))
 		}
 		return &nodeTarget{&m.client}, func() error { return nil }, nil
 	}
 	d, err := openDirTarget(ctx, m.to, largest, stderr)
 	if err != nil {
-		return nil, nil, &exitError{exitData, err}
+		return nil, nil, fail(exitData, err)
 	}
 	m.state = filepath.Join(m.to, migrate.StateFile)
 	return d, d.close, nil
@@ -213,11 +211,8 @@ func (m *migration) damaged(source *migrate.Source, counts map[*migrate.Queue]mi
 	if m.dryRun {
 		what = "an import takes everything that can be read"
 	}
-	return &exitError{
-		exitOther,
-		fmt.Errorf("%s with %s cannot be read, and what follows them in their files is left out: "+
-			"%s; --skip-damaged accepts this", counted(places, "damaged place"), counted(lost, "byte"), what),
-	}
+	return fail(exitOther, fmt.Errorf("%s with %s cannot be read, and what follows them in their files is left out: "+
+		"%s; --skip-damaged accepts this", counted(places, "damaged place"), counted(lost, "byte"), what))
 }
 
 // printSource prints one line per queue, and every damaged place and note.

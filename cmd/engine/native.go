@@ -62,11 +62,11 @@ func defaultSeeds() []string {
 func checkNamed(partition int, topic string, channel ...string) error {
 	switch {
 	case partition < -1:
-		return &exitError{exitUsage, fmt.Errorf("--partition is %d, and partitions count from 0", partition)}
+		return fail(exitUsage, fmt.Errorf("--partition is %d, and partitions count from 0", partition))
 	case !node.ValidTopicName(topic):
-		return &exitError{exitUsage, fmt.Errorf("%q is not the name of a topic", topic)}
+		return fail(exitUsage, fmt.Errorf("%q is not the name of a topic", topic))
 	case len(channel) > 0 && !node.ValidChannelName(channel[0]):
-		return &exitError{exitUsage, fmt.Errorf("%q is not the name of a channel", channel[0])}
+		return fail(exitUsage, fmt.Errorf("%q is not the name of a channel", channel[0]))
 	}
 	return nil
 }
@@ -127,12 +127,12 @@ func (n *nativeFlags) options(log io.Writer) (o nodes.Options, err error) {
 		o.TLS = config
 	}
 	if len(n.seeds) == 0 {
-		return o, &exitError{exitUsage, errors.New("--nodes names no node: say HOST:PORT of one or more")}
+		return o, fail(exitUsage, errors.New("--nodes names no node: say HOST:PORT of one or more"))
 	}
 	for _, seed := range n.seeds {
 		host, _, err := net.SplitHostPort(seed)
 		if err != nil {
-			return o, &exitError{exitUsage, fmt.Errorf("--nodes %s is not HOST:PORT", seed)}
+			return o, fail(exitUsage, fmt.Errorf("--nodes %s is not HOST:PORT", seed))
 		}
 		if o.TLS == nil {
 			if err := n.CheckPlaintext(token, host, "--tls"); err != nil {
@@ -141,7 +141,7 @@ func (n *nativeFlags) options(log io.Writer) (o nodes.Options, err error) {
 		}
 	}
 	if o.Addresses, err = n.addresses(); err != nil {
-		return o, &exitError{exitUsage, err}
+		return o, fail(exitUsage, err)
 	}
 	o.Hooks.Connected, o.Hooks.Failed = n.connected, n.failed
 	if token != "" {

@@ -54,7 +54,7 @@ func runNSQD(parent context.Context, args, environ []string, stdout, stderr io.W
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
 		}
-		return &exitError{exitUsage, err}
+		return fail(exitUsage, err)
 	}
 	if n.version {
 		_, err := fmt.Fprintf(stdout, "%s v%s (built w/%s)\n", nsqdName, nsqVersion, runtime.Version())
@@ -62,7 +62,7 @@ func runNSQD(parent context.Context, args, environ []string, stdout, stderr io.W
 	}
 	c, err := n.config(environ)
 	if err != nil {
-		return &exitError{exitUsage, err}
+		return fail(exitUsage, err)
 	}
 	logger := newLogger(stderr, c.node.logFormat, c.node.logLevel, new(slog.LevelVar))
 	if text := n.warning(); text != "" {

@@ -49,9 +49,9 @@ func withExitCode(err error) error {
 	case err == nil || errors.As(err, &exit):
 		return err
 	case errors.Is(err, client.ErrUsage):
-		return &exitError{exitUsage, err}
+		return fail(exitUsage, err)
 	}
-	return &exitError{exitOther, err}
+	return fail(exitOther, err)
 }
 
 // of returns a query that names a topic and, unless it is empty, a channel.

@@ -67,11 +67,11 @@ programs must not use a name at the same time: the later one ends the earlier on
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if p.rate < 0 {
-				return &exitError{exitUsage, fmt.Errorf("--rate %v is negative", p.rate)}
+				return fail(exitUsage, fmt.Errorf("--rate %v is negative", p.rate))
 			}
 			if p.producer == "" && cmd.Flags().Changed("producer") { // a script's variable that is not set
-				return &exitError{exitUsage, errors.New("--producer needs a name: without one a later run could not tell what " +
-					"this one has published; nothing was published")}
+				return fail(exitUsage, errors.New("--producer needs a name: without one a later run could not tell what "+
+					"this one has published; nothing was published"))
 			}
 			if err := checkNamed(p.partition, args[0]); err != nil {
 				return err
@@ -118,7 +118,7 @@ func parseHeaders(texts []string) ([]nodes.Header, error) {
 	for _, text := range texts {
 		name, value, ok := strings.Cut(text, "=")
 		if !ok || name == "" {
-			return nil, &exitError{exitUsage, fmt.Errorf("--header %s is not NAME=VALUE", text)}
+			return nil, fail(exitUsage, fmt.Errorf("--header %s is not NAME=VALUE", text))
 		}
 		out = append(out, nodes.Header{Key: []byte(name), Value: []byte(value)})
 	}

@@ -78,8 +78,8 @@ func (r *reading) run(ctx context.Context, topic string, log io.Writer) error {
 	case err != nil:
 		return err
 	case r.partition >= 0 && partition >= 0 && partition != r.partition:
-		return &exitError{exitUsage, fmt.Errorf("--from %s is in partition %d, and --partition is %d", r.from, partition,
-			r.partition)}
+		return fail(exitUsage, fmt.Errorf("--from %s is in partition %d, and --partition is %d", r.from, partition,
+			r.partition))
 	case partition < 0:
 		partition = r.partition
 	}

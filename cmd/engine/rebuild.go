@@ -75,15 +75,15 @@ func (r *rebuilder) run(ctx context.Context, paths []string) (err error) {
 		}
 	}()
 	if err != nil {
-		return &exitError{exitData, err}
+		return fail(exitData, err)
 	}
 	newest, err := newestExport(nodes)
 	if err != nil && !r.rejoin {
-		return &exitError{exitData, err}
+		return fail(exitData, err)
 	}
 	plan, err := r.plan(nodes, newest)
 	if err != nil {
-		return &exitError{exitData, err}
+		return fail(exitData, err)
 	}
 	if !r.asJSON {
 		if err := plan.print(r.out); err != nil {
@@ -95,7 +95,7 @@ func (r *rebuilder) run(ctx context.Context, paths []string) (err error) {
 			return err
 		}
 		if plan.Kept, err = r.apply(nodes, newest); err != nil {
-			return &exitError{exitData, fmt.Errorf("%w; run the command again to finish what it began", err)}
+			return fail(exitData, fmt.Errorf("%w; run the command again to finish what it began", err))
 		}
 		plan.Done = true
 	}
@@ -249,10 +249,8 @@ func (r *rebuilder) confirm(first string) error {
 			"then: a majority of them must run.\n"
 	}
 	if !isTerminal(r.in) {
-		return &exitError{
-			exitUsage, fmt.Errorf("rebuild-cluster %s and asks before it does: say --yes where nobody can answer; nothing was "+
-				"changed", what),
-		}
+		return fail(exitUsage, fmt.Errorf("rebuild-cluster %s and asks before it does: say --yes where nobody can answer; "+
+			"nothing was changed", what))
 	}
 	fmt.Fprintf(r.prompt, "%sType the name of the first node, %s, to continue: ", advice, first)
 	line, err := bufio.NewReader(r.in).ReadString('\n')

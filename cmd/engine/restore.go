@@ -29,7 +29,7 @@ func restoreCommand() *cobra.Command {
 	cmd := o.action("restore BACKUP_DIR --data-path DIR", "Make a data directory of a backup", cobra.ExactArgs(1),
 		func(_ context.Context, args []string) error {
 			if to == "" {
-				return &exitError{exitUsage, errors.New("say the new data directory with --data-path")}
+				return fail(exitUsage, errors.New("say the new data directory with --data-path"))
 			}
 			return o.restore(args[0], to, anew, accept)
 		})
@@ -53,11 +53,11 @@ func (o *operator) restore(from, to string, anew, accept bool) error {
 		opts.NodeID = uuid.NewString()
 	}
 	if err := clusterFiles(from, opts.Files); err != nil {
-		return &exitError{exitData, err}
+		return fail(exitData, err)
 	}
 	r, err := backup.Restore(from, to, opts)
 	if err != nil {
-		return &exitError{exitData, err}
+		return fail(exitData, err)
 	}
 	if r.Manifest.Cluster != uuid.Nil {
 		return o.done("%s is node %s again: its %s%s", to, r.Manifest.NodeID, inNumber(r.Shortened,

@@ -37,7 +37,7 @@ func serveCommand() *cobra.Command {
 	completesChoices(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := c.load(os.Environ()); err != nil {
-			return &exitError{exitUsage, err}
+			return fail(exitUsage, err)
 		}
 		ctx, stop := untilSignal(cmd.Context())
 		defer stop()
@@ -87,7 +87,7 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	signal.Notify(hangups, syscall.SIGHUP) // installed before recovery: a SIGHUP during recovery must not end the node
 
 	if err := node.CheckDirectory(n.engine.DataPath); err != nil {
-		return &exitError{exitData, err} // checked before the embedded etcd is started there
+		return fail(exitData, err) // checked before the embedded etcd is started there
 	}
 	startup, certs := new(health.Startup), certificatesOf(files, logger)
 	certs.begin(startup)
@@ -147,16 +147,16 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 func (c *config) judge(logger *slog.Logger, level *slog.LevelVar) (err error) {
 	n := c.node
 	if n.engine.Latencies, err = server.Latencies(n.latencyPercentiles, n.latencyWindow); err != nil {
-		return &exitError{exitUsage, err}
+		return fail(exitUsage, err)
 	}
 	if err := n.checkSecrets(n.credentialFiles()); err != nil {
-		return &exitError{exitUsage, err}
+		return fail(exitUsage, err)
 	}
 	if err := n.cluster.checkTrust(n); err != nil {
 		return err
 	}
 	if err := n.readSecretFiles(); err != nil {
-		return &exitError{exitUsage, err}
+		return fail(exitUsage, err)
 	}
 	if err := applyMemory(n, findMemoryLimit("/"), logger); err != nil {
 		return err
@@ -176,13 +176,13 @@ func openEngine(ctx context.Context, n *options) (*node.Engine, error) {
 	e, err := node.Open(ctx, o)
 	switch {
 	case errors.Is(err, node.ErrOptions):
-		return nil, &exitError{exitUsage, err}
+		return nil, fail(exitUsage, err)
 	case errors.As(err, new(*node.MemoryError)):
-		return nil, &exitError{exitMemory, err}
+		return nil, fail(exitMemory, err)
 	case errors.Is(err, node.ErrForgotten):
-		return nil, &exitError{exitForgot, fmt.Errorf("%w --data-path %s", err, n.engine.DataPath)}
+		return nil, fail(exitForgot, fmt.Errorf("%w --data-path %s", err, n.engine.DataPath))
 	case err != nil:
-		return nil, &exitError{exitData, err}
+		return nil, fail(exitData, err)
 	}
 	return e, nil
 }
@@ -249,10 +249,10 @@ func (c *config) nsqOptions(logger *slog.Logger, level *slog.LevelVar) server.Op
 // makes anything in its data directory.
 func (c *config) checkOptions(logger *slog.Logger, level *slog.LevelVar) error {
 	if err := c.node.engine.Check(); err != nil {
-		return &exitError{exitUsage, err}
+		return fail(exitUsage, err)
 	}
 	if err := c.nsqOptions(logger, level).Check(); err != nil {
-		return &exitError{exitUsage, err}
+		return fail(exitUsage, err)
 	}
 	return nil
 }
@@ -286,10 +286,10 @@ func stop(logger *slog.Logger, n *options, srv *server.Server, e *node.Engine, s
 		logger.Warn("connections were cut before everything pending was answered", "error", err)
 	}
 	if err := e.Close(); err != nil {
-		return &exitError{exitOther, err}
+		return fail(exitOther, err)
 	}
 	if serveErr != nil {
-		return &exitError{exitOther, serveErr}
+		return fail(exitOther, serveErr)
 	}
 	logger.Info("stopped")
 	return nil
@@ -318,9 +318,9 @@ func newLogger(w io.Writer, format, level string, v *slog.LevelVar) *slog.Logger
 // setting names.
 func (n *options) listenFailure(err error) error {
 	if op := new(net.OpError); errors.As(err, &op) {
-		return &exitError{exitAddress, n.addressError(err)}
+		return fail(exitAddress, n.addressError(err))
 	}
-	return &exitError{exitUsage, err}
+	return fail(exitUsage, err)
 }
 
 // addressFlags are the flags of serve about addresses, by what nsq.ListenFailure says that they are for.

@@ -222,23 +222,20 @@ func joinable(
 	c := &n.cluster
 	if c.address == "" {
 		if c.peers != "" || c.etcdEndpoints != "" {
-			return nil, &exitError{
-				exitUsage,
-				errors.New("cluster-peers and etcd-endpoints need a cluster-address: the HOST:PORT of this node for the others"),
-			}
+			return nil, fail(exitUsage, errors.New("cluster-peers and etcd-endpoints need a cluster-address: the HOST:PORT of "+
+				"this node for the others"))
 		}
 		return nil, nil
 	}
 	if n.engine.NodeID == "" || (c.peers == "") == (c.etcdEndpoints == "") {
-		return nil, &exitError{
-			exitUsage, errors.New("a node of a cluster needs a node-id, and either cluster-peers or etcd-endpoints"),
-		}
+		return nil, fail(exitUsage, errors.New("a node of a cluster needs a node-id, and either cluster-peers or "+
+			"etcd-endpoints"))
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.joinTimeout)
 	defer cancel()
 	ln, err := net.Listen("tcp", c.address)
 	if err != nil {
-		return nil, &exitError{exitAddress, n.addressError(err)}
+		return nil, fail(exitAddress, n.addressError(err))
 	}
 	self := c.advertised(n, ln.Addr())
 	c.certs.warnOfNames("tls-cert", "--broadcast-address", self.NSQ, self.HTTPS, self.Native)
@@ -251,7 +248,7 @@ func joinable(
 	}
 	if err != nil {
 		_ = ln.Close()
-		return nil, &exitError{memberExit(err), err}
+		return nil, fail(memberExit(err), err)
 	}
 	c.replication.LagMaxNs = int64(c.lagMax)
 	return &node.ClusterOptions{

@@ -30,7 +30,7 @@ func (c *clusterSettings) checkTrust(n *options) (err error) {
 		c.trusts, err = c.trusted(n)
 	}
 	if err != nil {
-		return &exitError{exitUsage, err}
+		return fail(exitUsage, err)
 	}
 	return nil
 }

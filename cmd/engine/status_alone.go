@@ -52,7 +52,7 @@ func (o *operator) statusAlone(ctx context.Context) error {
 	if err := o.printAlone(st); err != nil || st.Healthy {
 		return err
 	}
-	return &exitError{code: exitUnhealthy}
+	return fail(exitUnhealthy, nil)
 }
 
 func (o *operator) printAlone(st *aloneStatus) error {

@@ -88,10 +88,10 @@ func (s *subscription) run(ctx context.Context, topic, channel string, log io.Wr
 	}
 	switch {
 	case s.noFinish && s.count == 0:
-		return &exitError{exitUsage, errors.New("--no-finish needs --count: a channel does not go on behind messages that " +
-			"nobody finishes")}
+		return fail(exitUsage, errors.New("--no-finish needs --count: a channel does not go on behind messages that "+
+			"nobody finishes"))
 	case s.noFinish && s.count > maxLooks:
-		return &exitError{exitUsage, fmt.Errorf("--no-finish takes at most %d messages: --count is %d", maxLooks, s.count)}
+		return fail(exitUsage, fmt.Errorf("--no-finish takes at most %d messages: --count is %d", maxLooks, s.count))
 	case s.count > 0:
 		o.MaxInFlight = int(min(s.count, nodes.DefaultMaxInFlight)) // what is not printed gets an attempt for nothing
 	}

@@ -135,7 +135,7 @@ func topCommand() *cobra.Command {
 	cmd := o.action("top", "Show rates, depths and lags of all channels, refreshed each second", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
 			if interval < leastTopInterval || lines < 0 {
-				return &exitError{exitUsage, fmt.Errorf("--interval must be at least %v, and --lines 0 or more", leastTopInterval)}
+				return fail(exitUsage, fmt.Errorf("--interval must be at least %v, and --lines 0 or more", leastTopInterval))
 			}
 			return o.top(ctx, interval, once, lines)
 		})

@@ -116,7 +116,7 @@ func (o *operator) topicSetCommand() *cobra.Command {
 	cmd = o.action("set TOPIC", "Change a topic's settings", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
 			if !anyOwn(cmd) {
-				return &exitError{exitUsage, errors.New("say what to set; see engine topic set --help")}
+				return fail(exitUsage, errors.New("say what to set; see engine topic set --help"))
 			}
 			s, err := o.topicSettings(ctx, args[0])
 			if err != nil {
@@ -124,7 +124,7 @@ func (o *operator) topicSetCommand() *cobra.Command {
 			}
 			now := *s
 			if err := f.apply(set, o.in, s); err != nil {
-				return &exitError{exitUsage, err}
+				return fail(exitUsage, err)
 			}
 			if err := o.postTopicSettings(ctx, args[0], &now, s); err != nil {
 				return err

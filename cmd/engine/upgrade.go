@@ -20,11 +20,11 @@ func upgradeCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if dir == "" {
-				return &exitError{exitUsage, errors.New("say the data directory with --data-path")}
+				return fail(exitUsage, errors.New("say the data directory with --data-path"))
 			}
 			from, to, err := node.Upgrade(dir)
 			if err != nil {
-				return &exitError{exitData, err}
+				return fail(exitData, err)
 			}
 			if from == to {
 				fmt.Fprintf(cmd.OutOrStdout(), "the data directory is already at the newest feature level, %d\n", to)

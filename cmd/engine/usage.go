@@ -36,10 +36,10 @@ func explain(cmd *cobra.Command, err error) error {
 				known = append(known, sub.Name())
 			}
 		}
-		return &exitError{exitUsage, fmt.Errorf("unknown command %q%s; see %s --help", said[1],
-			orNearest(said[1], cmd.CommandPath()+" ", known), cmd.CommandPath())}
+		return fail(exitUsage, fmt.Errorf("unknown command %q%s; see %s --help", said[1],
+			orNearest(said[1], cmd.CommandPath()+" ", known), cmd.CommandPath()))
 	case missingFlags.MatchString(err.Error()):
-		return &exitError{exitUsage, fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
+		return fail(exitUsage, fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
 	}
 	return err
 }
