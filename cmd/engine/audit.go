@@ -14,6 +14,11 @@ import (
 	nsqd "penstock/internal/server"
 )
 
+func auditCommand() *cobra.Command {
+	o := new(operator)
+	return o.anywhere(o.auditCommand())
+}
+
 // auditCommand shows the audit of all nodes, of which each keeps its own.
 func (o *operator) auditCommand() *cobra.Command {
 	count := 50

@@ -23,7 +23,7 @@ import (
 const backupPoll = 200 * time.Millisecond
 
 // backupCommand makes a backup of a running node, or of the data directory of a stopped one.
-func backupCommand() *cobra.Command {
+func backupCommand(version string) *cobra.Command {
 	o := new(operator)
 	from, etcdDir, rate := "", "", int64(backup.DefaultRate)
 	cmd := o.action("backup DIR", "Back a node's data up into a directory", cobra.ExactArgs(1),
@@ -33,7 +33,7 @@ func backupCommand() *cobra.Command {
 				return err
 			}
 			if from != "" {
-				return o.copyStopped(ctx, from, etcdDir, to)
+				return o.copyStopped(ctx, version, from, etcdDir, to)
 			}
 			return o.backup(ctx, to, rate)
 		})
@@ -150,7 +150,7 @@ func lacking(m *backup.Manifest) string {
 }
 
 // copyStopped backs the data directory of a stopped node up.
-func (o *operator) copyStopped(ctx context.Context, from, etcdDir, to string) error {
+func (o *operator) copyStopped(ctx context.Context, version, from, etcdDir, to string) error {
 	m := &backup.Manifest{MadeBy: version, Began: time.Now().Unix()}
 	var missing error
 	unlimited := backup.Options{

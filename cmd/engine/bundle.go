@@ -101,7 +101,7 @@ func partsOf(profile time.Duration) []partAsk {
 	return parts
 }
 
-func debugCommand() *cobra.Command {
+func debugCommand(version string) *cobra.Command {
 	o := new(operator)
 	cmd := &cobra.Command{
 		Use:   "debug",
@@ -110,11 +110,11 @@ func debugCommand() *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	o.flags(cmd)
-	cmd.AddCommand(o.bundleCommand())
+	cmd.AddCommand(o.bundleCommand(version))
 	return cmd
 }
 
-func (o *operator) bundleCommand() *cobra.Command {
+func (o *operator) bundleCommand(version string) *cobra.Command {
 	file, all, profile := "", false, 3*time.Second
 	cmd := o.action("bundle", "Write what is known of a node into one file", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {

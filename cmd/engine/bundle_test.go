@@ -10,9 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -108,7 +110,7 @@ func TestDebugBundle(t *testing.T) {
 		"the bundle is partial: node node: ")
 	files, m = readBundle(t, few)
 	if len(files["node/stats.json"]) == 0 || len(files["node/heap.pprof.error.txt"]) == 0 || m.Partial == "" {
-		t.Errorf("%v, %+v", sortedKeys(files), m)
+		t.Errorf("%v, %+v", slices.Sorted(maps.Keys(files)), m)
 	}
 	if bytes.Contains(files["manifest.json"], []byte("s3cret")) {
 		t.Error("the manifest has a secret")
@@ -153,7 +155,7 @@ func TestDebugBundleOfAll(t *testing.T) {
 	}
 	for _, n := range []string{"n1", "n3"} {
 		if len(files[n+"/cluster-status.json"]) == 0 || len(files[n+"/stats.json"]) == 0 {
-			t.Errorf("%s: %v", n, sortedKeys(files))
+			t.Errorf("%s: %v", n, slices.Sorted(maps.Keys(files)))
 		}
 	}
 }

@@ -35,6 +35,12 @@ func clusterCommand() *cobra.Command {
 	return cmd
 }
 
+// statusCommand and healthCommand are commands of engine cluster, and of engine: they work with a single node, too.
+func statusCommand() *cobra.Command {
+	o := new(operator)
+	return o.anywhere(o.statusCommand())
+}
+
 func (o *operator) statusCommand() *cobra.Command {
 	cmd := o.action("status", "Show the health of a node, or of its cluster with all nodes", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {

@@ -27,6 +27,11 @@ func asking(ctx context.Context, deadline time.Time, ask func(context.Context) e
 // healthPoll is the interval at which health --wait asks the node.
 const healthPoll = 200 * time.Millisecond
 
+func healthCommand() *cobra.Command {
+	o := new(operator)
+	return o.anywhere(o.healthCommand())
+}
+
 func (o *operator) healthCommand() *cobra.Command {
 	var wait time.Duration
 	cmd := o.action("health", "Say whether the node and its cluster are healthy", cobra.NoArgs,

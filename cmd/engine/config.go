@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -129,7 +130,7 @@ func (c *config) loadEnv(env map[string]string) error {
 		known = append(known, strings.TrimPrefix(s.env(), envPrefix))
 	}
 	known = append(known, strings.TrimPrefix(envConfig, envPrefix))
-	for _, k := range sortedKeys(env) {
+	for _, k := range slices.Sorted(maps.Keys(env)) {
 		return fmt.Errorf("the environment variable %s is not a setting%s; see engine config",
 			k, orNearest(strings.TrimPrefix(k, envPrefix), envPrefix, known))
 	}
@@ -157,7 +158,7 @@ func (c *config) loadFile(name string) error {
 		byKey[s.key()] = s
 		known = append(known, s.key())
 	}
-	for _, k := range sortedKeys(file) {
+	for _, k := range slices.Sorted(maps.Keys(file)) {
 		s := byKey[k]
 		if s == nil {
 			return fmt.Errorf("the configuration file %s has the unknown key %s%s; see engine config",
@@ -214,13 +215,21 @@ func (c *config) lookup(key string) (any, bool) {
 	return c.settings[i].value.get(), true
 }
 
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
+// public is lookup without the settings that must not leave the process.
+func (c *config) public(key string) (any, bool) {
+	if s := c.named(strings.ReplaceAll(key, "_", "-")); s != nil && s.secret {
+		return nil, false
 	}
-	slices.Sort(keys)
-	return keys
+	return c.lookup(key)
+}
+
+// named returns the setting with this name, or nil.
+func (c *config) named(name string) *setting {
+	i := slices.IndexFunc(c.settings, func(s *setting) bool { return s.name == name })
+	if i < 0 {
+		return nil
+	}
+	return c.settings[i]
 }
 
 // nearest returns the known name that is the fewest single-character edits away from name, or "" if none is near: a

@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -137,7 +139,7 @@ func keysOf(t *testing.T, data []byte) string {
 	t.Helper()
 	var o map[string]json.RawMessage
 	must(t, json.Unmarshal(data, &o))
-	return strings.Join(sortedKeys(o), " ")
+	return strings.Join(slices.Sorted(maps.Keys(o)), " ")
 }
 
 // O19: the consumers of a channel are listed. What they call themselves cannot do anything to the terminal.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"reflect"
 	"slices"
@@ -503,7 +504,7 @@ func fieldDiff(is, want any) string {
 		names[name] = true
 	}
 	var out []string
-	for _, name := range sortedKeys(names) {
+	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if !reflect.DeepEqual(a[name], b[name]) {
 			from, _ := json.Marshal(a[name])
 			to, _ := json.Marshal(b[name])

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -78,7 +79,7 @@ func schemaOf(t *testing.T, command, document string) map[string]string {
 	}
 	out := map[string]string{}
 	for path, kinds := range found {
-		out[path] = strings.Join(sortedKeys(kinds), "|")
+		out[path] = strings.Join(slices.Sorted(maps.Keys(kinds)), "|")
 	}
 	return out
 }
@@ -292,13 +293,13 @@ func writeFields(t *testing.T, seen, before map[string]map[string]string) {
 	var b strings.Builder
 	b.WriteString("# The fields of the commands' JSON: go test ./cmd/engine -run JSONFields -update-json-fields\n" +
 		"# A field with ? is not always there.\n")
-	for _, command := range sortedKeys(seen) {
+	for _, command := range slices.Sorted(maps.Keys(seen)) {
 		for path, kind := range before[command] {
 			if _, there := seen[command][path]; !there && strings.HasSuffix(kind, "?") {
 				seen[command][path] = kind
 			}
 		}
-		for _, path := range sortedKeys(seen[command]) {
+		for _, path := range slices.Sorted(maps.Keys(seen[command])) {
 			kind := seen[command][path]
 			if old := before[command][path]; strings.HasSuffix(old, "?") {
 				kind = old

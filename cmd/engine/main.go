@@ -101,14 +101,13 @@ func rootCommand() *cobra.Command {
 	root.SetVersionTemplate("penstock {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	helpInGroups(root)
-	root.AddCommand(inGroup(commandsRun, serveCommand(), nsqdCommand(), devClusterCommand())...)
+	root.AddCommand(inGroup(commandsRun, serveCommand(version), nsqdCommand(version), devClusterCommand())...)
 	root.AddCommand(inGroup(commandsDaily, pubCommand(), readCommand(), subCommand(), topCommand(), topicCommand(),
 		channelCommand(), producerCommand(), traceCommand(),
-		anywhere((*operator).statusCommand), anywhere((*operator).healthCommand),
-		anywhere((*operator).auditCommand), anywhere((*operator).reloadCommand),
-		clusterCommand(), definitionsCommand(), backupCommand(), restoreCommand(),
+		statusCommand(), healthCommand(), auditCommand(), reloadCommand(),
+		clusterCommand(), definitionsCommand(), backupCommand(version), restoreCommand(),
 		asideCommand())...)
-	root.AddCommand(inGroup(commandsOther, acceptLossCommand(), benchCommand(), configCommand(), debugCommand(),
+	root.AddCommand(inGroup(commandsOther, acceptLossCommand(), benchCommand(), configCommand(), debugCommand(version),
 		migrateCommand(), rebuildCommand(), upgradeCommand(), versionCommand())...)
 	needCommand(root)
 	sayArguments(root)

@@ -272,7 +272,7 @@ func TestServeSaysWhatItRunsOn(t *testing.T) {
 		Version string         `json:"version"`
 		Storage map[string]any `json:"storage"`
 	}
-	if err := json.Unmarshal([]byte(info), &parsed); code != 200 || err != nil || parsed.Version != nsqVersion ||
+	if err := json.Unmarshal([]byte(info), &parsed); code != 200 || err != nil || parsed.Version != nsqVersion(version) ||
 		len(parsed.Storage) == 0 {
 		t.Errorf("/info answers %d %s (%v)", code, info, err)
 	}

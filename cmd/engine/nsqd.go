@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -27,7 +28,7 @@ const (
 	nsqdDirectory = "penstock"
 )
 
-func nsqdCommand() *cobra.Command {
+func nsqdCommand(version string) *cobra.Command {
 	return &cobra.Command{
 		Use:   nsqdName,
 		Short: "Run a node with nsqd's command line",
@@ -35,7 +36,7 @@ func nsqdCommand() *cobra.Command {
 			"same when it is started through a link named nsqd. The data is in " + nsqdDirectory + " below nsqd's --data-path.",
 		DisableFlagParsing: true, // nsqd's flags may have one dash or two
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runNSQD(cmd.Context(), args, os.Environ(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return runNSQD(cmd.Context(), version, args, os.Environ(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 }
@@ -48,7 +49,9 @@ func commandLine(argv []string) []string {
 	return argv[1:]
 }
 
-func runNSQD(parent context.Context, args, environ []string, stdout, stderr io.Writer) error {
+func runNSQD(
+	parent context.Context, version string, args, environ []string, stdout, stderr io.Writer,
+) error {
 	n := newNSQDLine()
 	if err := n.parse(args, stderr); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -57,13 +60,14 @@ func runNSQD(parent context.Context, args, environ []string, stdout, stderr io.W
 		return fail(exitUsage, err)
 	}
 	if n.version {
-		_, err := fmt.Fprintf(stdout, "%s v%s (built w/%s)\n", nsqdName, nsqVersion, runtime.Version())
+		_, err := fmt.Fprintf(stdout, "%s v%s (built w/%s)\n", nsqdName, nsqVersion(version), runtime.Version())
 		return err
 	}
 	c, err := n.config(environ)
 	if err != nil {
 		return fail(exitUsage, err)
 	}
+	c.node.version = version
 	logger := newLogger(stderr, c.node.logFormat, c.node.logLevel, new(slog.LevelVar))
 	if text := n.warning(); text != "" {
 		logger.Warn(text)
@@ -189,15 +193,6 @@ func (n *nsqdLine) presets(c *config) error {
 	return nil
 }
 
-// named returns the setting with this name, or nil.
-func (c *config) named(name string) *setting {
-	i := slices.IndexFunc(c.settings, func(s *setting) bool { return s.name == name })
-	if i < 0 {
-		return nil
-	}
-	return c.settings[i]
-}
-
 // maxNSQDBodyBytes is the highest limit that nsqd's --max-msg-size and --max-body-size can set: the body with its
 // framing must fit into the largest batch.
 const maxNSQDBodyBytes = 12 << 20
@@ -250,7 +245,7 @@ func (n *nsqdLine) loadFile() error {
 		return fmt.Errorf("the configuration file %s is not valid TOML: %s",
 			n.file, strings.TrimPrefix(err.Error(), "toml: "))
 	}
-	for _, key := range sortedKeys(file) {
+	for _, key := range slices.Sorted(maps.Keys(file)) {
 		i := slices.IndexFunc(n.flags, func(f *nsqdFlag) bool { return f.key() == key })
 		if i < 0 {
 			n.useless = append(n.useless, "the key "+key) // nsqd ignores unknown keys

@@ -42,6 +42,12 @@ func (o *operator) action(
 	return cmd
 }
 
+// anywhere gives a command of o the flags that those below another command get from it.
+func (o *operator) anywhere(cmd *cobra.Command) *cobra.Command {
+	o.flags(cmd)
+	return cmd
+}
+
 // withExitCode gives an error the exit code for a command that talks to a node, unless it has one.
 func withExitCode(err error) error {
 	var exit *exitError

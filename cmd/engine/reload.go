@@ -9,6 +9,11 @@ import (
 	nsqd "penstock/internal/server"
 )
 
+func reloadCommand() *cobra.Command {
+	o := new(operator)
+	return o.anywhere(o.reloadCommand())
+}
+
 // reloadCommand asks a node to look at its files of credentials, and says what came of each.
 func (o *operator) reloadCommand() *cobra.Command {
 	cmd := o.action("reload", "Make a node read its certificates, tokens and secrets again", cobra.NoArgs,

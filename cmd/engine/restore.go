@@ -115,7 +115,7 @@ func keyPrefix(name string) string {
 }
 
 // seed begins the metadata store of a cluster anew, if the data directory says so, and notes that it did.
-func (c *clusterSettings) seed(ctx context.Context, n *options, o *etcd.MemberOptions, log *slog.Logger) error {
+func seed(ctx context.Context, n *options, o *etcd.MemberOptions, log *slog.Logger) error {
 	name := filepath.Join(n.engine.DataPath, cluster.SeedFile)
 	data, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -130,7 +130,7 @@ func (c *clusterSettings) seed(ctx context.Context, n *options, o *etcd.MemberOp
 	}
 	ops := make([]kv.Op, len(e.Rows))
 	for i := range e.Rows {
-		ops[i] = kv.Op{Key: keyPrefix(c.name) + e.Rows[i].Key, Value: e.Rows[i].Value()}
+		ops[i] = kv.Op{Key: keyPrefix(n.cluster.name) + e.Rows[i].Key, Value: e.Rows[i].Value()}
 	}
 	if err := etcd.Seed(ctx, *o, ops); err != nil {
 		return err
@@ -151,16 +151,16 @@ func (c *clusterSettings) seed(ctx context.Context, n *options, o *etcd.MemberOp
 }
 
 // checkRestored returns an error if the metadata were rebuilt without regard to this node's data directory.
-func (c *clusterSettings) checkRestored(ctx context.Context, n *options, s kv.Store) error {
-	entries, _, err := s.List(ctx, keyPrefix(c.name)+"restored")
+func checkRestored(ctx context.Context, n *options, s kv.Store) error {
+	entries, _, err := s.List(ctx, keyPrefix(n.cluster.name)+"restored")
 	if err != nil {
 		return err
 	}
-	return c.checkMark(n, entries)
+	return checkMark(n, entries)
 }
 
 // checkMark compares the data directory with the row of the store that says how the metadata were rebuilt.
-func (c *clusterSettings) checkMark(n *options, entries []kv.Entry) error {
+func checkMark(n *options, entries []kv.Entry) error {
 	var m cluster.Mark
 	if err := readSealed(filepath.Join(n.engine.DataPath, cluster.MarkFile), &m); err != nil {
 		return fmt.Errorf("the node does not start, and its data is untouched: %w", err)
@@ -169,7 +169,7 @@ func (c *clusterSettings) checkMark(n *options, entries []kv.Entry) error {
 	if readSealed(filepath.Join(n.engine.DataPath, datadir.SeenFile), &seen) != nil {
 		seen = meta.Seen{} // the engine warns of it
 	}
-	return cluster.CheckMark(m, seen, n.engine.NodeID, entries, keyPrefix(c.name))
+	return cluster.CheckMark(m, seen, n.engine.NodeID, entries, keyPrefix(n.cluster.name))
 }
 
 // readSealed reads a file with a checksum into v, and leaves v as it is if there is none.

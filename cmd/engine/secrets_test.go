@@ -243,14 +243,14 @@ func TestAllSecretsArePrivate(t *testing.T) {
 	dir := t.TempDir()
 	secret := filepath.Join(dir, "secret")
 	must(t, os.WriteFile(secret, []byte(strings.Repeat("s3cret-", 8)), 0o600))
-	all := (&options{
+	all := credentialFiles(&options{
 		nsq:    server.Options{TLS: server.TLSOptions{KeyFile: secret}, Auth: auth.Options{File: secret}},
 		offers: offers{authFile: secret},
 		cluster: clusterSettings{
 			trust: trust.Options{SecretFile: secret, Key: secret}, etcdTLS: etcd.TLSFiles{Key: secret},
 			etcdPasswordFile: secret,
 		},
-	}).credentialFiles()
+	})
 	if len(all) != 7 {
 		t.Errorf("these are all files of secrets: %v", all)
 	}
@@ -266,7 +266,7 @@ func TestAllSecretsArePrivate(t *testing.T) {
 				t.Errorf("%s: %s", f.setting, o.stderr)
 			}
 			n := new(options)
-			if err := n.readCredentials(f.set, []credentialFile{f}, nil, nil); err == nil ||
+			if err := readCredentials(n, f.set, []credentialFile{f}, nil, nil); err == nil ||
 				!strings.Contains(err.Error(), want) {
 				t.Errorf("%s of mode %o is read again: %v", f.setting, mode, err)
 			}

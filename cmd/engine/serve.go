@@ -11,19 +11,20 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 
+	"penstock/internal/cluster/trust"
 	"penstock/internal/node"
 	"penstock/internal/node/health"
 	"penstock/internal/server"
 )
 
-func serveCommand() *cobra.Command {
+// serveCommand runs a node of the program's version.
+func serveCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run a node",
@@ -34,6 +35,7 @@ func serveCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	c := newConfig(cmd.Flags())
+	c.node.version = version
 	completesChoices(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := c.load(os.Environ()); err != nil {
@@ -79,8 +81,9 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	level := new(slog.LevelVar)
 	logger := newLogger(logTo, n.logFormat, n.logLevel, level)
 	n.engine.Logger = logger
-	files := n.credentialFiles()
-	if err := c.judge(logger, level); err != nil {
+	files := credentialFiles(n)
+	trusts, err := judge(c, logger, level)
+	if err != nil {
 		return err
 	}
 	hangups := make(chan os.Signal, 1)
@@ -91,16 +94,15 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	}
 	startup, certs := new(health.Startup), certificatesOf(files, logger)
 	certs.begin(startup)
-	n.cluster.certs = certs
 	n.engine.Startup, n.engine.Certificates = startup, certs.all
 	n.nsq.LookupMayBeBusy = c.source["lookup-address"] == "default" && c.source["lookup-tcp-address"] == "default"
 	front, err := openFront(n, startup)
 	if err != nil {
 		return err
 	}
-	part := n.cluster.part()
+	part := newPart(&n.cluster, trusts, certs)
 	defer part.close(logger)
-	watched := n.watchCredentials(files, certs, part, logger)
+	watched := watchCredentials(n, files, certs, part, logger)
 	defer watched.lookOn(hangups, certs)()
 	joined, err := joinable(ctx, n, part, logger)
 	if err != nil {
@@ -119,10 +121,10 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	srv, err := listen(e, c, part, logger, level, reload)
 	if err != nil {
 		front.Close()
-		return errors.Join(n.listenFailure(err), e.Close())
+		return errors.Join(listenFailure(n, err), e.Close())
 	}
 	watched.serves(srv)
-	logReady(logger, srv, n.engine.DataPath)
+	logReady(logger, srv, n)
 	notifySystemd(daemon.SdNotifyReady)
 	defer startWatchdog(e, logger)()
 
@@ -143,28 +145,25 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 }
 
 // judge completes the settings, and judges them and the files that they name, before serve opens anything. It writes
-// nothing.
-func (c *config) judge(logger *slog.Logger, level *slog.LevelVar) (err error) {
+// nothing. It returns by what the nodes of a cluster trust each other, nil for a single node.
+func judge(c *config, logger *slog.Logger, level *slog.LevelVar) (trusts *trust.Trust, err error) {
 	n := c.node
 	if n.engine.Latencies, err = server.Latencies(n.latencyPercentiles, n.latencyWindow); err != nil {
-		return fail(exitUsage, err)
+		return nil, fail(exitUsage, err)
 	}
-	if err := n.checkSecrets(n.credentialFiles()); err != nil {
-		return fail(exitUsage, err)
+	if err := checkSecrets(n, credentialFiles(n)); err != nil {
+		return nil, fail(exitUsage, err)
 	}
-	if err := n.cluster.checkTrust(n); err != nil {
-		return err
+	if trusts, err = checkTrust(n); err != nil {
+		return nil, err
 	}
 	if err := n.readSecretFiles(); err != nil {
-		return fail(exitUsage, err)
+		return nil, fail(exitUsage, err)
 	}
 	if err := applyMemory(n, findMemoryLimit("/"), logger); err != nil {
-		return err
+		return nil, err
 	}
-	if err := c.checkOptions(logger, level); err != nil {
-		return err
-	}
-	return nil
+	return trusts, checkOptions(c, logger, level)
 }
 
 // openEngine opens the data directory. The error says with which exit code the process ends.
@@ -188,11 +187,11 @@ func openEngine(ctx context.Context, n *options) (*node.Engine, error) {
 }
 
 // logReady says that clients are served, and where.
-func logReady(logger *slog.Logger, srv *server.Server, dataPath string) {
+func logReady(logger *slog.Logger, srv *server.Server, n *options) {
 	logger.Info("ready", "nsq", addressText(srv.TCPAddr()), "http", addressText(srv.HTTPAddr()),
 		"https", addressText(srv.HTTPSAddr()), "lookup", addressText(srv.LookupAddr()),
 		"lookup_tcp", addressText(srv.LookupTCPAddr()), "native", addressText(srv.NativeAddr()),
-		"data", dataPath, "version", version)
+		"data", n.engine.DataPath, "version", n.version)
 }
 
 // openFront tries all addresses of the node before anything is made in its data directory (O13), and answers the probes
@@ -207,24 +206,16 @@ func openFront(n *options, startup *health.Startup) (*server.Front, error) {
 	}
 	front, err := server.OpenFront(o, n.engine.NodeID, startup, wait, n.cluster.addresses(n.engine.NodeID)...)
 	if err != nil {
-		return nil, n.listenFailure(err)
+		return nil, listenFailure(n, err)
 	}
 	front.Ports(&n.nsq)
 	return front, nil
 }
 
-// public is lookup without the settings that must not leave the process.
-func (c *config) public(key string) (any, bool) {
-	if s := c.named(strings.ReplaceAll(key, "_", "-")); s != nil && s.secret {
-		return nil, false
-	}
-	return c.lookup(key)
-}
-
 // nsqOptions returns the options of the server, as far as they come from the settings.
-func (c *config) nsqOptions(logger *slog.Logger, level *slog.LevelVar) server.Options {
+func nsqOptions(c *config, logger *slog.Logger, level *slog.LevelVar) server.Options {
 	o := c.node.nsq
-	o.Version = nsqVersion
+	o.Version = nsqVersion(c.node.version)
 	o.Logger = logger
 	o.LogLevel = level
 	o.ConfigValues = c.public
@@ -247,11 +238,11 @@ func (c *config) nsqOptions(logger *slog.Logger, level *slog.LevelVar) server.Op
 
 // checkOptions judges all options and the files that they name, before the node takes an address, joins a cluster or
 // makes anything in its data directory.
-func (c *config) checkOptions(logger *slog.Logger, level *slog.LevelVar) error {
+func checkOptions(c *config, logger *slog.Logger, level *slog.LevelVar) error {
 	if err := c.node.engine.Check(); err != nil {
 		return fail(exitUsage, err)
 	}
-	if err := c.nsqOptions(logger, level).Check(); err != nil {
+	if err := nsqOptions(c, logger, level).Check(); err != nil {
 		return fail(exitUsage, err)
 	}
 	return nil
@@ -261,7 +252,7 @@ func listen(
 	e *node.Engine, c *config, part *clusterPart, logger *slog.Logger, level *slog.LevelVar,
 	reload func() []server.CredentialFile,
 ) (*server.Server, error) {
-	o := c.nsqOptions(logger, level)
+	o := nsqOptions(c, logger, level)
 	o.Reload = reload
 	o.ClusterHandler = part.handler(c.node, e, logger)
 	srv, err := server.Listen(e, o)
@@ -276,7 +267,7 @@ func listen(
 func stop(logger *slog.Logger, n *options, srv *server.Server, e *node.Engine, serveErr error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), n.shutdownTimeout)
 	defer cancel()
-	leaving, cancelLeave := context.WithTimeout(ctx, n.leaveTimeout())
+	leaving, cancelLeave := context.WithTimeout(ctx, n.cluster.leaveTimeout)
 	defer cancelLeave()
 	if err := e.Leave(leaving); err != nil {
 		logger.Warn("not every partition could be handed over: the others take them over when this node is gone", "error",
@@ -294,6 +285,10 @@ func stop(logger *slog.Logger, n *options, srv *server.Server, e *node.Engine, s
 	logger.Info("stopped")
 	return nil
 }
+
+// nsqVersion is the version that NSQ clients see of a program of this version. Its first part is the version of nsqd that
+// Penstock behaves like.
+func nsqVersion(version string) string { return "1.3.0+engine." + version }
 
 // addressText returns the address of a listener, or "off".
 func addressText(a net.Addr) string {
@@ -316,9 +311,9 @@ func newLogger(w io.Writer, format, level string, v *slog.LevelVar) *slog.Logger
 
 // listenFailure gives a failure to listen its exit code: the cause is either an address, or a setting or a file that a
 // setting names.
-func (n *options) listenFailure(err error) error {
+func listenFailure(n *options, err error) error {
 	if op := new(net.OpError); errors.As(err, &op) {
-		return fail(exitAddress, n.addressError(err))
+		return fail(exitAddress, addressError(n, err))
 	}
 	return fail(exitUsage, err)
 }
@@ -331,7 +326,7 @@ var addressFlags = map[string]string{
 }
 
 // addressFlag names the flag that sets the address of which the error is.
-func (n *options) addressFlag(err error) string {
+func addressFlag(n *options, err error) string {
 	var failed *server.ListenFailure
 	if n.addressNames == "" && errors.As(err, &failed) {
 		return addressFlags[failed.What]
@@ -340,7 +335,7 @@ func (n *options) addressFlag(err error) string {
 }
 
 // addressError turns a listener's error into a sentence for the operator.
-func (n *options) addressError(err error) error {
+func addressError(n *options, err error) error {
 	var op *net.OpError
 	if !errors.As(err, &op) || op.Addr == nil {
 		return err
@@ -348,13 +343,13 @@ func (n *options) addressError(err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("the address %s is in use by another process: choose another one with %s",
-			op.Addr, n.addressFlag(err))
+			op.Addr, addressFlag(n, err))
 	case errors.Is(err, syscall.EACCES):
 		return fmt.Errorf("listening on %s is not permitted: choose a port above 1023 or run with CAP_NET_BIND_SERVICE",
 			op.Addr)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("the address %s does not belong to this machine: choose another one with %s",
-			op.Addr, n.addressFlag(err))
+			op.Addr, addressFlag(n, err))
 	}
 	return err
 }

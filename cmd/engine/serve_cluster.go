@@ -49,8 +49,6 @@ type clusterSettings struct {
 	trust         trust.Options
 	insecure      bool
 	maxHandshakes int
-	trusts        *trust.Trust // set by checkTrust
-	certs         *certificates
 	etcdHeartbeat time.Duration
 	etcdElection  time.Duration
 	lease         time.Duration
@@ -171,7 +169,8 @@ func (c *clusterSettings) addresses(self string) []string {
 }
 
 // anew is the command that sets the files of this node's etcd aside.
-func (c *clusterSettings) anew(n *options) string {
+func anew(n *options) string {
+	c := &n.cluster
 	command := "engine rebuild-cluster --rejoin " + n.engine.DataPath
 	if c.etcdDataPath != "" {
 		command += " --etcd-data-path " + n.engine.NodeID + "=" + c.etcdDataPath
@@ -192,12 +191,11 @@ func (c *clusterSettings) etcdListens(v etcd.Voter) (peer, client string) {
 	return cmp.Or(c.etcdPeer, peer), cmp.Or(c.etcdClient, client)
 }
 
-func (n *options) leaveTimeout() time.Duration { return n.cluster.leaveTimeout }
-
 // clusterPart holds the cluster's parts that serve owns besides the engine. The files of credentials are looked at from
 // before the node joins: mu guards what joinable sets meanwhile. Who comes later needs no lock.
 type clusterPart struct {
 	trust  *trust.Trust
+	certs  *certificates
 	server *server.Server // set when it listens, before it serves; nil until then
 
 	mu     sync.Mutex
@@ -206,12 +204,12 @@ type clusterPart struct {
 	store  meta.Store
 }
 
-// part returns the clusterPart that joinable fills in; nil for a single node. The settings have been judged.
-func (c *clusterSettings) part() *clusterPart {
+// newPart returns the clusterPart that joinable fills in; nil for a single node. The settings have been judged.
+func newPart(c *clusterSettings, t *trust.Trust, certs *certificates) *clusterPart {
 	if c.address == "" {
 		return nil
 	}
-	return &clusterPart{trust: c.trusts}
+	return &clusterPart{trust: t, certs: certs}
 }
 
 // joinable checks the settings and connects to etcd. It returns nil for a single node. The engine takes ownership of
@@ -235,12 +233,12 @@ func joinable(
 	defer cancel()
 	ln, err := net.Listen("tcp", c.address)
 	if err != nil {
-		return nil, fail(exitAddress, n.addressError(err))
+		return nil, fail(exitAddress, addressError(n, err))
 	}
-	self := c.advertised(n, ln.Addr())
-	c.certs.warnOfNames("tls-cert", "--broadcast-address", self.NSQ, self.HTTPS, self.Native)
-	c.certs.warnOfNames("cluster-tls-cert", "--cluster-address and --cluster-peers", self.Peer, c.listed(n.engine.NodeID))
-	c.certs.warnOfNode(n.engine.NodeID, c.trust.Names)
+	self := advertised(n, ln.Addr())
+	part.certs.warnOfNames("tls-cert", "--broadcast-address", self.NSQ, self.HTTPS, self.Native)
+	part.certs.warnOfNames("cluster-tls-cert", "--cluster-address and --cluster-peers", self.Peer, c.listed(n.engine.NodeID))
+	part.certs.warnOfNode(n.engine.NodeID, c.trust.Names)
 	n.engine.Startup.Enter("waits for a majority of the metadata store's members")
 	endpoints, err := part.endpoints(ctx, n, log)
 	if err == nil {
@@ -252,7 +250,7 @@ func joinable(
 	}
 	c.replication.LagMaxNs = int64(c.lagMax)
 	return &node.ClusterOptions{
-		Store: part.store, Listener: ln, Trust: c.trusts.Peer(), Node: self, Replication: c.replication,
+		Store: part.store, Listener: ln, Trust: part.trust.Peer(), Node: self, Replication: c.replication,
 		JoinTimeout: c.joinTimeout, LeaveTimeout: c.leaveTimeout, MaxHandshakes: c.maxHandshakes,
 		PreferredLeader: cluster.PreferredLeader, StoreNodes: c.storeNodes(), StoreRenewed: part.renewed(),
 		StoreState: part.state,
@@ -294,7 +292,7 @@ func (p *clusterPart) endpoints(ctx context.Context, n *options, log *slog.Logge
 		return nil, err
 	}
 	voters := etcd.Voters(peers)
-	if err := c.secureEtcd(n, voters, p.trust); err != nil {
+	if err := secureEtcd(n, voters, p.trust); err != nil {
 		return nil, err
 	}
 	self := slices.IndexFunc(voters, func(v etcd.Voter) bool { return v.Name == n.engine.NodeID })
@@ -309,13 +307,13 @@ func (p *clusterPart) endpoints(ctx context.Context, n *options, log *slog.Logge
 	o := etcd.MemberOptions{
 		Name: n.engine.NodeID, Voters: voters, Peers: peers, Dir: c.etcdDir(n),
 		Token: c.name, Heartbeat: c.etcdHeartbeat, Election: c.etcdElection, TLS: c.etcdTLS, Log: log,
-		Prefix: cluster.NodeRows(keyPrefix(c.name)), Older: c.past(n, log), Fatal: endProcess, Anew: c.anew(n),
+		Prefix: cluster.NodeRows(keyPrefix(c.name)), Older: past(n, log), Fatal: endProcess, Anew: anew(n),
 		EntersPrefix: keyPrefix(c.name) + "restored",
-		Enters:       func(restored []kv.Entry) error { return c.checkMark(n, restored) },
+		Enters:       func(restored []kv.Entry) error { return checkMark(n, restored) },
 		Admit:        p.admits(c, peers),
 	}
 	o.ListenPeer, o.ListenClient = c.etcdListens(voters[self])
-	if err := c.seed(ctx, n, &o, log); err != nil {
+	if err := seed(ctx, n, &o, log); err != nil {
 		return nil, err
 	}
 	if err := labelTraces(); err != nil {
@@ -345,14 +343,14 @@ func (p *clusterPart) dial(ctx context.Context, n *options, endpoints []string, 
 	if err != nil {
 		return err
 	}
-	if err := c.checkRestored(ctx, n, s); err != nil {
+	if err := checkRestored(ctx, n, s); err != nil {
 		return errors.Join(err, s.Close())
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.store = cluster.New(s, cluster.Options{
 		Logger: log, Prefix: keyPrefix(c.name), LeaseTTL: c.lease, DefaultReplicas: c.replicas,
-		RebalanceAfter: c.rebalance.after, RebalanceMoves: c.rebalance.moves, Proofs: c.trusts.Proofs,
+		RebalanceAfter: c.rebalance.after, RebalanceMoves: c.rebalance.moves, Proofs: p.trust.Proofs,
 	})
 	return nil
 }
@@ -368,12 +366,13 @@ func (p *clusterPart) state() health.Store {
 
 // advertised returns the description of this node for other nodes and for lookups. peer is where it listens for other
 // nodes. The ports of the other addresses are known: see nsq.Front.Ports.
-func (c *clusterSettings) advertised(n *options, peer net.Addr) meta.Node {
+func advertised(n *options, peer net.Addr) meta.Node {
+	c := &n.cluster
 	host, told := n.nsq.BroadcastAddress, n.nsq.Announced
 	peerHost, _, _ := net.SplitHostPort(c.address)
 	_, peerPort, _ := net.SplitHostPort(peer.String())
 	return meta.Node{
-		Version: version, Host: host, Rack: c.rack,
+		Version: n.version, Host: host, Rack: c.rack,
 		Peer: reachable(net.JoinHostPort(peerHost, peerPort), host, 0),
 		NSQ:  reachable(n.nsq.TCPAddress, host, told.TCP), HTTP: reachable(n.nsq.HTTPAddress, host, told.HTTP),
 		HTTPS: reachable(n.nsq.HTTPSAddress, host, 0), Lookup: reachable(n.nsq.LookupAddress, host, 0),

@@ -56,7 +56,7 @@ type credentialFile struct {
 
 // credentialFiles returns the files that the settings name. It is called before anything reads them, and before the
 // node chooses certificates for its embedded etcd from them.
-func (n *options) credentialFiles() []credentialFile {
+func credentialFiles(n *options) []credentialFile {
 	t, trust, etcd := &n.nsq.TLS, &n.cluster.trust, &n.cluster.etcdTLS
 	all := slices.DeleteFunc([]credentialFile{
 		{setTLS, "tls-cert", t.CertFile, holdsCertificate, ""},
@@ -214,7 +214,7 @@ func plainNames(err error) string {
 
 // checkSecrets returns an error if everybody on this machine may read or change one of these files that has a secret:
 // a private key, a token, the cluster's secret. It is the same check for all of them.
-func (n *options) checkSecrets(files []credentialFile) error {
+func checkSecrets(n *options, files []credentialFile) error {
 	for _, f := range files {
 		if f.holds != holdsSecret {
 			continue
@@ -227,10 +227,10 @@ func (n *options) checkSecrets(files []credentialFile) error {
 }
 
 // readCredentials takes the files of a set, which are these, as they are now.
-func (n *options) readCredentials(
-	set credentialSet, files []credentialFile, srv *server.Server, part *clusterPart,
+func readCredentials(
+	n *options, set credentialSet, files []credentialFile, srv *server.Server, part *clusterPart,
 ) error {
-	if err := n.checkSecrets(files); err != nil {
+	if err := checkSecrets(n, files); err != nil {
 		return err
 	}
 	switch set {
@@ -256,13 +256,13 @@ func (n *options) readCredentials(
 
 // watchCredentials makes what watches the files of a node that is about to join its cluster. A node that waits for the
 // others, or for etcd, may wait for new files.
-func (n *options) watchCredentials(
-	files []credentialFile, certs *certificates, part *clusterPart, logger *slog.Logger,
+func watchCredentials(
+	n *options, files []credentialFile, certs *certificates, part *clusterPart, logger *slog.Logger,
 ) *credentials {
 	var srv atomic.Pointer[server.Server] // nil: there is none yet
 	c := &credentials{
 		read: func(set credentialSet, files []credentialFile) error {
-			return n.readCredentials(set, files, srv.Load(), part)
+			return readCredentials(n, set, files, srv.Load(), part)
 		},
 		taken: certs.readAgain, log: logger, now: time.Now,
 		stale: func(bad bool) {

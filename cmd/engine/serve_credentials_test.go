@@ -57,7 +57,7 @@ func TestCredentialsAreLookedAt(t *testing.T) {
 	}
 	n := new(options)
 	n.nsq.TLS.CertFile, n.nsq.TLS.KeyFile, n.nsq.Auth.File = cert, key, tokens
-	c.watch(n.credentialFiles())
+	c.watch(credentialFiles(n))
 	nothing := func() {}
 	for _, step := range []struct {
 		name    string
@@ -117,7 +117,7 @@ func TestEveryCredentialIsWatched(t *testing.T) {
 	if len(want) < 13 {
 		t.Errorf("only %v are settings of files", want)
 	}
-	for _, f := range n.credentialFiles() {
+	for _, f := range credentialFiles(n) {
 		if want[f.setting] != f.name {
 			t.Errorf("%s is watched as %q", f.name, f.setting)
 		}
@@ -128,7 +128,7 @@ func TestEveryCredentialIsWatched(t *testing.T) {
 					t.Error(p)
 				}
 			}()
-			_ = n.readCredentials(f.set, nil, nil, nil)
+			_ = readCredentials(n, f.set, nil, nil, nil)
 		}()
 		hasEnd := strings.HasSuffix(strings.TrimSuffix(f.setting, "-file"), "-cert") ||
 			strings.HasSuffix(strings.TrimSuffix(f.setting, "-file"), "-ca")

@@ -20,7 +20,7 @@ import (
 // past returns the function etcd.MemberOptions.Older for this node's data directory, or nil if no node has run on the
 // directory yet. The function reads the directory when another member has answered, before the engine opens and locks
 // it. This process has the node's addresses already, so no other process of the node changes the files.
-func (c *clusterSettings) past(n *options, log *slog.Logger) func(etcd.Testimony) (string, int64) {
+func past(n *options, log *slog.Logger) func(etcd.Testimony) (string, int64) {
 	if _, err := os.Stat(filepath.Join(n.engine.DataPath, datadir.NodePath)); err != nil {
 		return nil
 	}
@@ -33,7 +33,7 @@ func (c *clusterSettings) past(n *options, log *slog.Logger) func(etcd.Testimony
 		return p
 	})
 	return func(t etcd.Testimony) (string, int64) {
-		row, revision := cluster.NodeNamed(keyPrefix(c.name), t.Rows, n.engine.NodeID)
+		row, revision := cluster.NodeNamed(keyPrefix(n.cluster.name), t.Rows, n.engine.NodeID)
 		if p := read(); p != nil {
 			return p.newer(t, row), revision
 		}

@@ -22,17 +22,19 @@ import (
 // proveTimeout bounds the time that a reload waits for the metadata store.
 const proveTimeout = 5 * time.Second
 
-// checkTrust is the first thing that serve does: a node that must not listen opens nothing.
-func (c *clusterSettings) checkTrust(n *options) (err error) {
+// checkTrust is the first thing that serve does: a node that must not listen opens nothing. It returns nil for a single
+// node.
+func checkTrust(n *options) (t *trust.Trust, err error) {
+	c := &n.cluster
 	if c.address == "" {
 		err = c.checkSecurity()
 	} else if err = c.checkAddresses(); err == nil {
-		c.trusts, err = c.trusted(n)
+		t, err = trusted(n)
 	}
 	if err != nil {
-		return fail(exitUsage, err)
+		return nil, fail(exitUsage, err)
 	}
-	return nil
+	return t, nil
 }
 
 // checkAddresses judges the addresses and the names of the cluster's nodes before anything is opened.
@@ -66,7 +68,8 @@ func (c *clusterSettings) checkAddresses() error {
 
 // trusted reads the secret and the certificates for nodes. Without either, a node whose ports other machines can reach
 // does not start.
-func (c *clusterSettings) trusted(n *options) (*trust.Trust, error) {
+func trusted(n *options) (*trust.Trust, error) {
+	c := &n.cluster
 	c.trust.MinVersion = tlsVersionOf(n.nsq.TLS.MinVersion)
 	c.etcdTLS.MinVersion = c.trust.MinVersion
 	t, err := trust.Open(c.trust)
@@ -98,7 +101,8 @@ func loopback(address string) bool {
 
 // secureEtcd chooses the certificates for the embedded etcd: those that were named for etcd, else those of the nodes,
 // else ones that are made from the secret.
-func (c *clusterSettings) secureEtcd(n *options, voters []etcd.Voter, t *trust.Trust) (err error) {
+func secureEtcd(n *options, voters []etcd.Voter, t *trust.Trust) (err error) {
+	c := &n.cluster
 	if c.etcdTLS.CA != "" || c.etcdTLS.Cert != "" || c.etcdTLS.Key != "" || !t.Any() {
 		return nil
 	}

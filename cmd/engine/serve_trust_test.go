@@ -56,7 +56,7 @@ func TestRefusesToListenInsecurely(t *testing.T) {
 		n.engine.NodeID = "a"
 		n.cluster.address, n.cluster.peers = "192.0.2.1:4254", "a=192.0.2.1:4254"
 		edit(&n.cluster)
-		if _, err := n.cluster.trusted(n); err != nil {
+		if _, err := trusted(n); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -15,6 +15,7 @@ type options struct {
 	nsq             server.Options
 	offers          offers
 	cluster         clusterSettings
+	version         string // of the program
 	config          string
 	addressNames    string // what sets its addresses, for a sentence about one that is in use; "": the flags of serve
 	logFormat       string

@@ -6,18 +6,8 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"penstock/internal/node"
 )
-
-// anywhere makes a command of engine cluster one of engine, too: it works with a single node as well.
-func anywhere(command func(*operator) *cobra.Command) *cobra.Command {
-	o := new(operator)
-	cmd := command(o)
-	o.flags(cmd)
-	return cmd
-}
 
 // aloneStatus is what status prints of a single node.
 type aloneStatus struct {
