@@ -5,37 +5,9 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/spf13/cobra"
-
 	"penstock/internal/node"
 	"penstock/internal/node/machine"
 )
-
-// asksBefore makes cmd ask on a terminal before it does what cannot be taken back. says returns a sentence that says in
-// numbers what is lost; the user answers with the word that is the argument of that index. Where no terminal can
-// answer, and with --yes, nothing is asked: scripts go on as before.
-func (o *operator) asksBefore(
-	cmd *cobra.Command, word int, says func(ctx context.Context, args []string) (string, error),
-) *cobra.Command {
-	yes := cmd.Flags().Bool("yes", false, "do not ask on a terminal; where nobody can answer, nothing is asked anyway")
-	do := cmd.RunE
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if *yes || !isTerminal(cmd.InOrStdin()) {
-			return do(cmd, args)
-		}
-		sentence, err := says(cmd.Context(), args)
-		if err != nil {
-			return withExitCode(fmt.Errorf("what would be lost is not known, and nothing was changed; --yes does not ask: %w",
-				err))
-		}
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s\nType %s to continue: ", sentence, args[word])
-		if err := typed(cmd.InOrStdin(), args[word], "nothing was changed"); err != nil {
-			return withExitCode(err)
-		}
-		return do(cmd, args)
-	}
-	return cmd
-}
 
 // one returns the numbers of a topic.
 func (o *operator) one(ctx context.Context, topic string) (*topicNumbers, error) {
@@ -61,12 +33,6 @@ func (o *operator) channelOf(ctx context.Context, args []string) (*channelNumber
 		}
 	}
 	return nil, fmt.Errorf("topic %s has no channel %s", args[0], args[1])
-}
-
-// unfinished says what a channel has not finished, in numbers.
-func (c *channelNumbers) unfinished() string {
-	return fmt.Sprintf("%s wait, %d are in flight and %d deferred", inNumber(c.Depth, "message", "messages"),
-		c.InFlightCount, c.DeferredCount)
 }
 
 func (o *operator) topicDeleteLoses(ctx context.Context, args []string) (string, error) {

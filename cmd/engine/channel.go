@@ -12,18 +12,6 @@ import (
 	"penstock/internal/server"
 )
 
-// done reports a change with one sentence.
-func (o *operator) done(format string, args ...any) error {
-	text := fmt.Sprintf(format, args...)
-	if o.asJSON {
-		return printJSON(o.out, struct {
-			Message string `json:"message"`
-		}{text})
-	}
-	_, err := fmt.Fprintln(o.out, text)
-	return err
-}
-
 func channelCommand() *cobra.Command {
 	o := new(operator)
 	cmd := &cobra.Command{
@@ -215,13 +203,6 @@ func (o *operator) seekCommand() *cobra.Command {
 	must1(cmd.RegisterFlagCompletionFunc("to", cobra.FixedCompletions(
 		[]string{"beginning", "end", "id", "time", "count"}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
-}
-
-// must1 panics on an error that only a mistake in this program can cause.
-func must1(err error) {
-	if err != nil {
-		panic("BUG: " + err.Error())
-	}
 }
 
 // peekFlags adds the flags of both peek commands to cmd. ask adds their values to a query.

@@ -2,27 +2,16 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
-	"penstock/internal/clip"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/meta"
 	"penstock/internal/node/health"
 )
-
-func printJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
-}
-
-func table(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }
 
 func printStatus(w io.Writer, st *admin.Status) error {
 	if !st.Joined {
@@ -103,7 +92,6 @@ func asOf(node string, ageMs int64) string {
 
 func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
-// nodeState says whether a node is live. The age of an unknown or dead one says how old that knowledge is.
 // diskState is what is known of a node's disk. That it was good when its process ended says nothing about it now.
 func diskState(n *admin.Node) string {
 	dead := n.Presence == health.Dead || n.Presence == "" && !n.Live
@@ -125,27 +113,6 @@ func notWhole(n *admin.Node) string {
 		}
 	}
 	return strings.Join(states, ", ")
-}
-
-func nodeState(n *admin.Node) string {
-	state := strings.ReplaceAll(string(n.Presence), "_", " ")
-	switch {
-	case n.Presence == "" && n.Live: // the node that answers is of a version that does not say more
-		state = "live"
-	case n.Presence == "":
-		state = "dead"
-	case n.Presence == health.Dead:
-		state += " for " + health.Age(millis(n.PresenceMs))
-	case n.Presence == health.Unknown:
-		state += " since " + health.Age(millis(n.PresenceMs))
-	}
-	if n.Draining {
-		state += ", draining"
-	}
-	if n.Controller {
-		state += ", controller"
-	}
-	return state
 }
 
 func printTopics(w io.Writer, all *admin.Topics) error {
@@ -184,5 +151,4 @@ func partitionState(p *admin.Partition) string {
 	return state
 }
 
-func dash(s string) string       { return cmp.Or(clip.Plain(s), "-") }
 func list(names []string) string { return dash(strings.Join(names, ",")) }

@@ -34,27 +34,6 @@ type config struct {
 	flags    map[string]*flagValue
 }
 
-// flagValue remembers the value from the command line. Flags are parsed before the file is read, and must still take
-// precedence over it.
-type flagValue struct {
-	value
-	preset string
-	said   *string
-}
-
-func (f *flagValue) Set(s string) error {
-	if f.said != nil {
-		switch f.value.(type) {
-		case listValue, percentilesValue:
-			s = *f.said + "," + s
-		}
-	}
-	f.said = &s
-	return f.value.Set(s)
-}
-
-func (f *flagValue) String() string { return f.preset }
-
 // newConfig returns the table with every setting at its default, and adds its flags to fs.
 func newConfig(fs *pflag.FlagSet) *config {
 	n := new(options)
@@ -102,7 +81,7 @@ func (c *config) load(environ []string) error {
 			if err := c.set(s, *said, "flag --"+s.name); err != nil {
 				return err
 			}
-			if s.conceals() {
+			if conceals(s.value) {
 				return exposed(s)
 			}
 		}
@@ -212,7 +191,7 @@ func (c *config) lookup(key string) (any, bool) {
 	if i < 0 {
 		return nil, false
 	}
-	return c.settings[i].value.get(), true
+	return c.settings[i].value.Get(), true
 }
 
 // public is lookup without the settings that must not leave the process.
@@ -230,49 +209,4 @@ func (c *config) named(name string) *setting {
 		return nil
 	}
 	return c.settings[i]
-}
-
-// nearest returns the known name that is the fewest single-character edits away from name, or "" if none is near: a
-// name that shares little with the one that was given explains nothing.
-func nearest(name string, known []string) string {
-	best, bestEdits := "", maxEdits(name)+1
-	for _, k := range known {
-		if d := edits(name, k); d < bestEdits {
-			best, bestEdits = k, d
-		}
-	}
-	return best
-}
-
-// maxEdits is the largest number of edits at which a name counts as a misspelling of another.
-func maxEdits(name string) int { return max(1, len(name)/3) }
-
-// orNearest continues the sentence about an unknown name with the nearest known one, if there is one.
-func orNearest(name, prefix string, known []string) string {
-	near := nearest(name, known)
-	if near == "" {
-		return ""
-	}
-	return "; the nearest one is " + prefix + near
-}
-
-// edits returns the Levenshtein distance between a and b.
-func edits(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			substitute := diagonal
-			if a[i] != b[j] {
-				substitute++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(substitute, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -62,7 +62,7 @@ func (c *config) printJSON(w io.Writer) error {
 	}
 	rows := make([]row, 0, len(c.settings))
 	for _, s := range c.settings {
-		rows = append(rows, row{s.key(), "--" + s.name, s.env(), s.value.get(), c.source[s.name]})
+		rows = append(rows, row{s.key(), "--" + s.name, s.env(), s.value.Get(), c.source[s.name]})
 	}
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")

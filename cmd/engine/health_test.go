@@ -471,7 +471,7 @@ func TestDeadSinceItWasHeardOf(t *testing.T) {
 	for end := stopped.Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		silent := time.Since(stopped)
 		n := n3()
-		said := millis(n.PresenceMs)
+		said := time.Duration(n.PresenceMs) * time.Millisecond
 		if n.Presence == health.Dead && said > 4*time.Second {
 			if said < silent-3*time.Second || said > silent+2*time.Second { // its lease counts as heard of, too
 				t.Errorf("it is silent for %v, and dead for %v", silent, said)

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -24,6 +22,19 @@ const (
 
 	// groupKey is the annotation of a flag that names the group under which help lists it.
 	groupKey = "group"
+)
+
+// The groups of serve's flags, as help and the table of settings name them.
+const (
+	groupNode      = "Node"
+	groupCluster   = "Cluster"
+	groupStorage   = "Storage"
+	groupRetention = "Retention"
+	groupMemory    = "Memory and queues"
+	groupMessages  = "Messages and channels"
+	groupClients   = "NSQ clients"
+	groupSecurity  = "Security"
+	groupMetrics   = "Metrics"
 )
 
 // groupOrder lists the groups of serve's flags, the most important first. Other groups follow in the order of the
@@ -62,25 +73,6 @@ func inGroup(id string, cmds ...*cobra.Command) []*cobra.Command {
 		c.GroupID = id
 	}
 	return cmds
-}
-
-// typed returns nil if the next line of in, the answer to a question, is word. Otherwise its error says with nothing
-// that the command did not do what it asked about.
-func typed(in io.Reader, word, nothing string) error {
-	line, err := bufio.NewReader(in).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if strings.TrimSpace(line) != word {
-		return errors.New("not confirmed: " + nothing)
-	}
-	return nil
-}
-
-// isTerminal says whether w is a terminal.
-func isTerminal(w any) bool {
-	file, ok := clip.Unwrap(w).(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
 }
 
 // widthOf returns the number of columns to which text for w is wrapped.

@@ -8,11 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"text/tabwriter"
-	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"penstock/cmd/engine/internal/client"
 	"penstock/internal/migrate"
@@ -265,17 +262,4 @@ func orDash(s string) string {
 		return "-"
 	}
 	return s
-}
-
-// countBar draws a progress bar if w is a terminal, and nothing elsewhere. total is -1 if it is not known.
-func countBar(w io.Writer, total int64, what string) (set func(int64), finish func()) {
-	file, ok := w.(*os.File)
-	if !ok || !term.IsTerminal(int(file.Fd())) {
-		return func(int64) {}, func() {}
-	}
-	bar := progressbar.NewOptions64(total,
-		progressbar.OptionSetWriter(file), progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish(),
-		progressbar.OptionSetDescription(what), progressbar.OptionThrottle(100*time.Millisecond),
-		progressbar.OptionShowCount(), progressbar.OptionSetItsString("messages"), progressbar.OptionShowIts())
-	return func(n int64) { _ = bar.Set64(n) }, func() { _ = bar.Finish() }
 }

@@ -163,7 +163,7 @@ func (n *nsqdLine) config(environ []string) (*config, error) {
 			n.useless = append(n.useless, f.source)
 		}
 		for _, t := range f.targets {
-			if s := c.named(t.setting); f.given && s != nil && s.conceals() {
+			if s := c.named(t.setting); f.given && s != nil && conceals(s.value) {
 				n.exposed = append(n.exposed, f.source)
 			}
 		}

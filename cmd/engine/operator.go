@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"io"
 	"net/url"
+	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -48,18 +51,6 @@ func (o *operator) anywhere(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// withExitCode gives an error the exit code for a command that talks to a node, unless it has one.
-func withExitCode(err error) error {
-	var exit *exitError
-	switch {
-	case err == nil || errors.As(err, &exit):
-		return err
-	case errors.Is(err, client.ErrUsage):
-		return fail(exitUsage, err)
-	}
-	return fail(exitOther, err)
-}
-
 // of returns a query that names a topic and, unless it is empty, a channel.
 func of(topic, channel string) url.Values {
 	q := url.Values{"topic": {topic}}
@@ -74,4 +65,50 @@ func anyOwn(cmd *cobra.Command) bool {
 	own, any := cmd.LocalNonPersistentFlags(), false
 	own.VisitAll(func(f *pflag.Flag) { any = any || f.Changed })
 	return any
+}
+
+// done reports a change with one sentence.
+func (o *operator) done(format string, args ...any) error {
+	text := fmt.Sprintf(format, args...)
+	if o.asJSON {
+		return printJSON(o.out, struct {
+			Message string `json:"message"`
+		}{text})
+	}
+	_, err := fmt.Fprintln(o.out, text)
+	return err
+}
+
+// must1 panics on an error that only a mistake in this program can cause.
+func must1(err error) {
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+}
+
+// untilSignal returns a context that ends with the first SIGTERM or SIGINT. The second signal ends the process at once.
+// The caller must call the returned function.
+func untilSignal(parent context.Context) (context.Context, func()) {
+	if parent == nil {
+		parent = context.Background()
+	}
+	ctx, cancel := context.WithCancel(parent)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+	go func() {
+		select {
+		case <-signals:
+			cancel()
+		case <-ctx.Done():
+			return
+		}
+		if _, again := <-signals; again {
+			os.Exit(exitOther)
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel()
+		close(signals)
+	}
 }

@@ -48,33 +48,6 @@ func serveCommand(version string) *cobra.Command {
 	return cmd
 }
 
-// untilSignal returns a context that ends with the first SIGTERM or SIGINT. The second signal ends the process at once.
-// The caller must call the returned function.
-func untilSignal(parent context.Context) (context.Context, func()) {
-	if parent == nil {
-		parent = context.Background()
-	}
-	ctx, cancel := context.WithCancel(parent)
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
-	go func() {
-		select {
-		case <-signals:
-			cancel()
-		case <-ctx.Done():
-			return
-		}
-		if _, again := <-signals; again {
-			os.Exit(exitOther)
-		}
-	}()
-	return ctx, func() {
-		signal.Stop(signals)
-		cancel()
-		close(signals)
-	}
-}
-
 // serve runs a node until ctx ends, a listener fails, or the embedded etcd member ends by itself.
 func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	n := c.node
@@ -286,8 +259,8 @@ func stop(logger *slog.Logger, n *options, srv *server.Server, e *node.Engine, s
 	return nil
 }
 
-// nsqVersion is the version that NSQ clients see of a program of this version. Its first part is the version of nsqd that
-// Penstock behaves like.
+// nsqVersion is the version that NSQ clients see of a program of this version. Its first part is the version of nsqd
+// that Penstock behaves like.
 func nsqVersion(version string) string { return "1.3.0+engine." + version }
 
 // addressText returns the address of a listener, or "off".

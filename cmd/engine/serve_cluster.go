@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"penstock/internal/cluster"
 	"penstock/internal/cluster/admin"
@@ -30,144 +28,6 @@ import (
 	"penstock/segment"
 )
 
-// clusterSettings are the settings that make a node a member of a cluster.
-type clusterSettings struct {
-	name          string
-	address       string // address for the other nodes; empty: a single node
-	peers         string
-	etcdPeer      string
-	etcdClient    string
-	etcdDataPath  string
-	etcdEndpoints string
-	etcdUser      string
-	etcdPassword  string
-
-	etcdPasswordFile string
-
-	etcdTLS       etcd.TLSFiles
-	tlsNodes      string
-	trust         trust.Options
-	insecure      bool
-	maxHandshakes int
-	etcdHeartbeat time.Duration
-	etcdElection  time.Duration
-	lease         time.Duration
-	replicas      int
-	rack          string
-	rebalance     struct {
-		after time.Duration
-		moves int
-	}
-	replication  replicate.Config
-	lagMax       time.Duration
-	joinTimeout  time.Duration
-	leaveTimeout time.Duration
-}
-
-func clusterRows(c *clusterSettings) []*setting {
-	return slices.Concat(trustRows(c), etcdRows(c), []*setting{
-		row("cluster-address", "", text(&c.address),
-			"HOST:PORT to listen on for the other nodes of the cluster; empty means a single node"),
-		row("cluster-max-handshakes", "64", count(&c.maxHandshakes, 1),
-			"maximum number of connections to cluster-address that have not proved yet that they come from a node"),
-		row("cluster-name", "penstock", text(&c.name),
-			"name of the cluster; clusters that share an etcd need different names"),
-		row("cluster-peers", "", text(&c.peers),
-			"NAME=HOST:PORT,... (node-id and cluster-address) of the one, three or five nodes that run etcd, on the next two "+
-				"ports"),
-		row("lease", "3s", duration(&c.lease, time.Second),
-			"a node that has been silent for this long is considered dead; the node itself stops serving before that"),
-		row("replicas", "3", count(&c.replicas, 1),
-			"number of replicas of a new topic; fewer if there are fewer live nodes"),
-		row("rack", "", text(&c.rack),
-			"name of the rack or zone in which this node stands; the replicas of a partition are spread over the racks"),
-		row("rebalance-after", "30m", duration(&c.rebalance.after, 0),
-			"spread replicas anew when a node has joined, or the only missing one has been away, for this long; 0s means "+
-				"only on command"),
-		row("rebalance-moves", "4", count(&c.rebalance.moves, 1),
-			"maximum number of partitions that a rebalance copies at the same time"),
-		row("replica-lag-max", "2s", duration(&c.lagMax, time.Millisecond),
-			"a replica that has been behind for this long is removed from the in-sync replicas"),
-		row("catch-up-bytes-per-second", "0", size64(&c.replication.CatchUpBytesPerSec, 0),
-			"maximum bytes of old messages per second to one replica that is catching up; 0 means no limit"),
-		row("join-timeout", "2m", duration(&c.joinTimeout, time.Millisecond),
-			"maximum time to wait for a majority of etcd at startup"),
-		row("leave-timeout", "3s", duration(&c.leaveTimeout, time.Millisecond),
-			"maximum time to spend on handing over leaderships after SIGTERM"),
-	})
-}
-
-// trustRows are the settings by which the nodes of a cluster know each other.
-func trustRows(c *clusterSettings) []*setting {
-	return []*setting{
-		row("cluster-secret-file", "", text(&c.trust.SecretFile),
-			"file with the secret that all nodes share, at least 32 random characters; while it is replaced, a second line "+
-				"has the other"),
-		row("cluster-tls-ca", "", text(&c.trust.CA),
-			"PEM file with the authority of the nodes' certificates; engine cluster init-tls makes one"),
-		row("cluster-tls-cert", "", text(&c.trust.Cert),
-			"PEM file with this node's certificate for the other nodes and the embedded etcd"),
-		row("cluster-tls-key", "", text(&c.trust.Key),
-			"PEM file with the private key for cluster-tls-cert"),
-		row("cluster-tls-names", string(trust.NamesOfNodes), choice((*string)(&c.trust.Names), string(trust.NamesOfNodes),
-			string(trust.NamesRequired), string(trust.NamesIgnored)),
-			"whether a certificate speaks only for the nodes that it names: auto: if it names nodes of the cluster; "+
-				"required: always; ignored: never"),
-		row("cluster-tls-nodes", "", text(&c.tlsNodes),
-			"NAME,... of nodes, with * and ?, whose certificates reach this node's etcd before they join; only with "+
-				"cluster-tls-names = required"),
-		row("cluster-insecure", "false", boolean(&c.insecure),
-			"start without secret and certificates although other machines can reach the cluster's ports, and change "+
-				"everything"),
-	}
-}
-
-// etcdRows are the settings of the store of the cluster's metadata.
-func etcdRows(c *clusterSettings) []*setting {
-	return []*setting{
-		row("etcd-peer-address", "", text(&c.etcdPeer),
-			"HOST:PORT the embedded etcd listens on for its other members; empty means the port of cluster-address + 1"),
-		row("etcd-client-address", "", text(&c.etcdClient),
-			"HOST:PORT the embedded etcd listens on for its clients; empty means the port of cluster-address + 2"),
-		row("etcd-data-path", "", text(&c.etcdDataPath),
-			"directory of the embedded etcd, whose member stops while this disk is full; empty means etcd in data-path"),
-		row("etcd-endpoints", "", text(&c.etcdEndpoints),
-			"HOST:PORT,... of an existing etcd to use instead of cluster-peers"),
-		row("etcd-user", "", text(&c.etcdUser), "user name for etcd-endpoints"),
-		row("etcd-password", "", text(&c.etcdPassword),
-			"password for etcd-endpoints; refused on a command line, which everybody on the machine can read").kept(),
-		row("etcd-password-file", "", text(&c.etcdPasswordFile),
-			"file with the password for etcd-endpoints that others on this machine may not read"),
-		row("etcd-ca-file", "", text(&c.etcdTLS.CA), "PEM file with etcd's certificate authority; empty means no TLS"),
-		row("etcd-cert-file", "", text(&c.etcdTLS.Cert), "PEM file with this node's certificate for etcd"),
-		row("etcd-key-file", "", text(&c.etcdTLS.Key), "PEM file with the private key for etcd-cert-file"),
-		row("etcd-heartbeat", "50ms", duration(&c.etcdHeartbeat, time.Millisecond),
-			"time between heartbeats of the embedded etcd's leader"),
-		row("etcd-election", "500ms", duration(&c.etcdElection, time.Millisecond),
-			"the embedded etcd elects a new leader when the old one has been silent for this long"),
-	}
-}
-
-// addresses returns the addresses on which this node listens for other nodes, as far as the settings are right;
-// joinable reports those that are not.
-func (c *clusterSettings) addresses(self string) []string {
-	if c.address == "" {
-		return nil
-	}
-	all := []string{c.address}
-	peers, err := etcd.ParsePeers(c.peers)
-	if c.peers == "" || err != nil {
-		return all
-	}
-	for _, v := range etcd.Voters(peers) {
-		if v.Name == self {
-			peer, client := c.etcdListens(v)
-			all = append(all, peer, client)
-		}
-	}
-	return all
-}
-
 // anew is the command that sets the files of this node's etcd aside.
 func anew(n *options) string {
 	c := &n.cluster
@@ -176,19 +36,6 @@ func anew(n *options) string {
 		command += " --etcd-data-path " + n.engine.NodeID + "=" + c.etcdDataPath
 	}
 	return command
-}
-
-// etcdListens returns where the embedded etcd listens for its members and for clients: beside cluster-address, so that
-// cluster-peers may have host names, or ports that are mapped. A port of cluster-address that the kernel chooses tells
-// nothing; then it is where v says.
-func (c *clusterSettings) etcdListens(v etcd.Voter) (peer, client string) {
-	peer, client = v.Peer, v.Client
-	host, text, err := net.SplitHostPort(c.address)
-	if port, perr := strconv.Atoi(text); err == nil && perr == nil && port > 0 {
-		peer = net.JoinHostPort(host, strconv.Itoa(port+1))
-		client = net.JoinHostPort(host, strconv.Itoa(port+2))
-	}
-	return cmp.Or(c.etcdPeer, peer), cmp.Or(c.etcdClient, client)
 }
 
 // clusterPart holds the cluster's parts that serve owns besides the engine. The files of credentials are looked at from
@@ -237,7 +84,8 @@ func joinable(
 	}
 	self := advertised(n, ln.Addr())
 	part.certs.warnOfNames("tls-cert", "--broadcast-address", self.NSQ, self.HTTPS, self.Native)
-	part.certs.warnOfNames("cluster-tls-cert", "--cluster-address and --cluster-peers", self.Peer, c.listed(n.engine.NodeID))
+	part.certs.warnOfNames("cluster-tls-cert", "--cluster-address and --cluster-peers", self.Peer,
+		c.listed(n.engine.NodeID))
 	part.certs.warnOfNode(n.engine.NodeID, c.trust.Names)
 	n.engine.Startup.Enter("waits for a majority of the metadata store's members")
 	endpoints, err := part.endpoints(ctx, n, log)
@@ -255,19 +103,6 @@ func joinable(
 		PreferredLeader: cluster.PreferredLeader, StoreNodes: c.storeNodes(), StoreRenewed: part.renewed(),
 		StoreState: part.state,
 	}, nil
-}
-
-// storeNodes returns the names of the nodes that run the embedded etcd; nil if an existing etcd is used. joinable has
-// checked the settings.
-func (c *clusterSettings) storeNodes() (names []string) {
-	if c.etcdEndpoints != "" {
-		return nil
-	}
-	peers, _ := etcd.ParsePeers(c.peers)
-	for _, v := range etcd.Voters(peers) {
-		names = append(names, v.Name)
-	}
-	return names
 }
 
 // errBeginsElsewhere is for a node that is to begin the metadata store anew and runs none.
@@ -378,17 +213,6 @@ func advertised(n *options, peer net.Addr) meta.Node {
 		HTTPS: reachable(n.nsq.HTTPSAddress, host, 0), Lookup: reachable(n.nsq.LookupAddress, host, 0),
 		Native: reachable(n.nsq.NativeAddress, host, told.Native),
 	}
-}
-
-// listed returns the address under which cluster-peers has a node; "": it does not.
-func (c *clusterSettings) listed(name string) string {
-	peers, _ := etcd.ParsePeers(c.peers) // who uses them says what is wrong
-	for _, p := range peers {
-		if p.Name == name {
-			return p.Peer
-		}
-	}
-	return ""
 }
 
 // reachable returns an address that other machines can use. For a listener that they cannot dial by its host, because

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net"
 	"path"
@@ -16,7 +14,6 @@ import (
 
 	"penstock/internal/cluster/etcd"
 	"penstock/internal/cluster/trust"
-	"penstock/netproto"
 )
 
 // proveTimeout bounds the time that a reload waits for the metadata store.
@@ -35,35 +32,6 @@ func checkTrust(n *options) (t *trust.Trust, err error) {
 		return nil, fail(exitUsage, err)
 	}
 	return t, nil
-}
-
-// checkAddresses judges the addresses and the names of the cluster's nodes before anything is opened.
-func (c *clusterSettings) checkAddresses() error {
-	if c.peers != "" {
-		if _, err := etcd.ParsePeers(c.peers); err != nil {
-			return err
-		}
-	}
-	for pattern := range strings.SplitSeq(c.tlsNodes, ",") {
-		if _, err := path.Match(pattern, ""); err != nil || strings.TrimSpace(pattern) != pattern {
-			return fmt.Errorf("cluster-tls-nodes: %q is no name of a node, with * and ? for what differs: write for example "+
-				"n4,n5 or n*", pattern)
-		}
-	}
-	if c.etcdEndpoints == "" {
-		return nil
-	}
-	for e := range strings.SplitSeq(c.etcdEndpoints, ",") {
-		address := strings.TrimPrefix(strings.TrimPrefix(e, "https://"), "http://")
-		host, _, err := net.SplitHostPort(address)
-		if err == nil {
-			err = netproto.CheckDialled(host)
-		}
-		if err != nil {
-			return fmt.Errorf("etcd-endpoints: %q is not HOST:PORT of an etcd: %w", e, err)
-		}
-	}
-	return nil
 }
 
 // trusted reads the secret and the certificates for nodes. Without either, a node whose ports other machines can reach
@@ -151,10 +119,6 @@ func (p *clusterPart) admits(c *clusterSettings, peers []etcd.Voter) func(*x509.
 	}
 }
 
-func (c *clusterSettings) etcdDir(n *options) string {
-	return cmp.Or(c.etcdDataPath, filepath.Join(n.engine.DataPath, "etcd"))
-}
-
 // reload reads the secret and the certificates for nodes again; connections stay.
 func (p *clusterPart) reload() error {
 	if p == nil {
@@ -212,13 +176,4 @@ func (p *clusterPart) reloadPassword(n *options) error {
 	store := p.kv
 	p.mu.Unlock()
 	return etcd.SetPassword(ctx, store, password)
-}
-
-// checkSecurity is an error of a command line that names secrets of a cluster but no cluster.
-func (c *clusterSettings) checkSecurity() error {
-	if c.trust.SecretFile == "" && c.trust.CA == "" && c.trust.Cert == "" && c.trust.Key == "" {
-		return nil
-	}
-	return errors.New("cluster-secret-file and cluster-tls-* are for nodes of a cluster, and need a cluster-address: " +
-		"the HOST:PORT of this node for the others")
 }

@@ -48,18 +48,6 @@ type setting struct {
 	secret bool
 }
 
-const (
-	groupNode      = "Node"
-	groupCluster   = "Cluster"
-	groupStorage   = "Storage"
-	groupRetention = "Retention"
-	groupMemory    = "Memory and queues"
-	groupMessages  = "Messages and channels"
-	groupClients   = "NSQ clients"
-	groupSecurity  = "Security"
-	groupMetrics   = "Metrics"
-)
-
 // settings returns the table bound to n: setting a row's value sets the field in n.
 func settings(n *options) []*setting {
 	var all []*setting

@@ -155,7 +155,7 @@ func (s *stateOfFacts) surfaces(t *testing.T) map[string]string {
 	var top bytes.Buffer
 	look := topOf(numbers, numbers, time.Second, 10)
 	look.Health = unwell(&v)
-	must(t, (&operator{out: &top}).printTop(&look, false))
+	must(t, printTop(&top, &look, false))
 	return map[string]string{
 		"engine top":            top.String(),
 		"engine cluster status": status.String(), "engine cluster topics": parts.String(),

@@ -202,7 +202,7 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 		must(t, printChannels(&list, all))
 		must(t, printStatus(&status, st))
 		look := topOf(all, all, time.Second, 10)
-		must(t, (&operator{out: &top}).printTop(&look, false))
+		must(t, printTop(&top, &look, false))
 		must(t, printJSON(&asJSON, channelsOf(all)))
 		for where, found := range map[string]bool{
 			"engine channel list": strings.Contains(list.String(), "  "+tc.state+"\n"),

@@ -186,7 +186,12 @@ func (o *operator) top(ctx context.Context, interval time.Duration, once bool, l
 		if v, err := o.client.Health(ctx); err == nil {
 			look.Health = unwell(v)
 		}
-		if err := o.printTop(&look, redraws); err != nil || once {
+		if o.asJSON {
+			err = json.NewEncoder(o.out).Encode(&look)
+		} else {
+			err = printTop(o.out, &look, redraws)
+		}
+		if err != nil || once {
 			return cmp.Or(err, missing)
 		}
 		before, at = after, now
@@ -214,10 +219,8 @@ func (o *operator) topLines(said int) int {
 	return 20
 }
 
-func (o *operator) printTop(look *topLook, redraws bool) error {
-	if o.asJSON {
-		return json.NewEncoder(o.out).Encode(look)
-	}
+// printTop prints a picture. redraws: it replaces the one before, on a terminal in raw mode.
+func printTop(w io.Writer, look *topLook, redraws bool) error {
 	var b bytes.Buffer
 	more := ""
 	if look.RowCount > len(look.Rows) {
@@ -228,17 +231,17 @@ func (o *operator) printTop(look *topLook, redraws bool) error {
 		fmt.Fprintln(&b, look.Missing)
 	}
 	if look.Health != "" {
-		fmt.Fprintln(&b, cutTo(look.Health, redraws, widthOf(o.out)))
+		fmt.Fprintln(&b, cutTo(look.Health, redraws, widthOf(w)))
 	}
 	width := 0 // no limit
-	if isTerminal(o.out) {
-		width = widthOf(o.out)
+	if isTerminal(w) {
+		width = widthOf(w)
 	}
 	if err := writeFitting(&b, topTable(look.Rows), width); err != nil {
 		return err
 	}
 	if !redraws {
-		_, err := b.WriteTo(o.out)
+		_, err := b.WriteTo(w)
 		return err
 	}
 	var plain bytes.Buffer
@@ -247,7 +250,7 @@ func (o *operator) printTop(look *topLook, redraws bool) error {
 	}
 	text := strings.ReplaceAll(plain.String(), "\n", "\r\n") // the terminal is in raw mode
 	// First to the upper left corner, and clear.
-	_, err := io.WriteString(clip.Unwrap(o.out).(io.Writer), "\x1b[H\x1b[2J"+text)
+	_, err := io.WriteString(clip.Unwrap(w).(io.Writer), "\x1b[H\x1b[2J"+text)
 	return err
 }
 

@@ -18,7 +18,7 @@ type value interface {
 	Set(s string) error
 	String() string
 	Type() string
-	get() any // for JSON: string, bool, int64; durations and sizes as their text
+	Get() any // for JSON: string, bool, int64; durations and sizes as their text
 }
 
 type textValue struct{ p *string }
@@ -27,7 +27,7 @@ func text(p *string) value                 { return textValue{p} }
 func (v textValue) Set(s string) error     { *v.p = s; return nil }
 func (v textValue) String() string         { return *v.p }
 func (v textValue) Type() string           { return "text" }
-func (v textValue) get() any               { return *v.p }
+func (v textValue) Get() any               { return *v.p }
 func boolean(p *bool) value                { return boolValue{p} }
 func addresses(p *[]string) value          { return listValue{p, "addresses", isAddress} }
 func hosts(p *[]string) value              { return listValue{p, "hosts", isHost} }
@@ -70,7 +70,7 @@ func (v announcedValue) Set(s string) error {
 // secretValue is a value that is never shown: printed settings say only that it is set.
 type secretValue struct{ value }
 
-func (v secretValue) get() any       { return v.String() }
+func (v secretValue) Get() any       { return v.String() }
 func (v secretValue) conceals() bool { return v.value.String() != "" }
 func (v secretValue) String() string {
 	if !v.conceals() {
@@ -79,16 +79,10 @@ func (v secretValue) String() string {
 	return isSet
 }
 
-// concealing is a value that may hold something that nobody should see.
-type concealing interface {
-	// conceals reports whether it does now.
-	conceals() bool
-}
-
-// conceals reports whether the setting holds something that nobody should see.
-func (s *setting) conceals() bool {
-	v, ok := s.value.(concealing)
-	return ok && v.conceals()
+// conceals reports whether a value holds something now that nobody should see.
+func conceals(v value) bool {
+	c, ok := v.(interface{ conceals() bool })
+	return ok && c.conceals()
 }
 
 const isSet = "(set)"
@@ -100,7 +94,7 @@ type urlsValue struct{ p *string }
 func urls(p *string) value             { return urlsValue{p} }
 func (v urlsValue) Set(s string) error { *v.p = s; return nil }
 func (v urlsValue) Type() string       { return "text" }
-func (v urlsValue) get() any           { return v.String() }
+func (v urlsValue) Get() any           { return v.String() }
 func (v urlsValue) conceals() bool     { return v.String() != *v.p }
 func (v urlsValue) String() string {
 	parts := strings.Split(*v.p, ",")
@@ -133,7 +127,7 @@ func (v boolValue) Set(s string) error {
 }
 func (v boolValue) String() string   { return strconv.FormatBool(*v.p) }
 func (v boolValue) Type() string     { return "bool" }
-func (v boolValue) get() any         { return *v.p }
+func (v boolValue) Get() any         { return *v.p }
 func (v boolValue) IsBoolFlag() bool { return true }
 
 // listValue is a comma-separated list. Its flag may be given several times.
@@ -172,7 +166,7 @@ func (v listValue) Set(s string) error {
 }
 func (v listValue) String() string { return strings.Join(*v.p, ",") }
 func (v listValue) Type() string   { return v.kind }
-func (v listValue) get() any       { return append([]string{}, *v.p...) }
+func (v listValue) Get() any       { return append([]string{}, *v.p...) }
 
 // percentilesValue is a comma-separated list of numbers above 0 and at most 1. Its flag may be given several times.
 type percentilesValue struct{ p *[]float64 }
@@ -202,7 +196,7 @@ func (v percentilesValue) String() string {
 	return strings.Join(parts, ",")
 }
 func (v percentilesValue) Type() string { return "percentiles" }
-func (v percentilesValue) get() any     { return append([]float64{}, *v.p...) }
+func (v percentilesValue) Get() any     { return append([]float64{}, *v.p...) }
 
 type choiceValue struct {
 	p  *string
@@ -218,7 +212,7 @@ func (v choiceValue) Set(s string) error {
 }
 func (v choiceValue) String() string { return *v.p }
 func (v choiceValue) Type() string   { return strings.TrimPrefix(strings.Join(v.of, "|"), "|") } // "" is no choice
-func (v choiceValue) get() any       { return *v.p }
+func (v choiceValue) Get() any       { return *v.p }
 
 type countValue struct {
 	p     *int
@@ -238,7 +232,7 @@ func (v countValue) Set(s string) error {
 }
 func (v countValue) String() string { return strconv.Itoa(*v.p) }
 func (v countValue) Type() string   { return "count" }
-func (v countValue) get() any       { return int64(*v.p) }
+func (v countValue) Get() any       { return int64(*v.p) }
 
 // portValue is the number of a TCP port, or 0.
 type portValue struct{ countValue }
@@ -272,7 +266,7 @@ func (v bytesValue) Set(s string) error {
 }
 func (v bytesValue) String() string { return formatBytes(*v.p) }
 func (v bytesValue) Type() string   { return "bytes" }
-func (v bytesValue) get() any       { return *v.p }
+func (v bytesValue) Get() any       { return *v.p }
 
 type intBytesValue struct {
 	p     *int
@@ -289,7 +283,7 @@ func (v intBytesValue) Set(s string) error {
 }
 func (v intBytesValue) String() string { return formatBytes(int64(*v.p)) }
 func (v intBytesValue) Type() string   { return "bytes" }
-func (v intBytesValue) get() any       { return int64(*v.p) }
+func (v intBytesValue) Get() any       { return int64(*v.p) }
 
 type durationValue struct {
 	p     *time.Duration
@@ -309,7 +303,7 @@ func (v durationValue) Set(s string) error {
 }
 func (v durationValue) String() string { return formatDuration(*v.p) }
 func (v durationValue) Type() string   { return "duration" }
-func (v durationValue) get() any       { return formatDuration(*v.p) }
+func (v durationValue) Get() any       { return formatDuration(*v.p) }
 
 // formatDuration formats without the zero minutes and seconds that time.Duration prints: 1h, not 1h0m0s.
 func formatDuration(d time.Duration) string {
@@ -370,13 +364,23 @@ func formatBytes(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// counted returns a number with a noun: 1 message, 2 messages. The noun must be one that gets an s.
-func counted[N ~int | ~int64 | ~uint64](n N, noun string) string { return inNumber(n, noun, noun+"s") }
-
-// inNumber returns a number with the words for one, or for several: 1 line had, 2 lines had.
-func inNumber[N ~int | ~int64 | ~uint64](n N, one, several string) string {
-	if n == 1 {
-		several = one
-	}
-	return fmt.Sprintf("%d %s", n, several)
+// flagValue remembers the value from the command line. Flags are parsed before the file is read, and must still take
+// precedence over it.
+type flagValue struct {
+	value
+	preset string
+	said   *string
 }
+
+func (f *flagValue) Set(s string) error {
+	if f.said != nil {
+		switch f.value.(type) {
+		case listValue, percentilesValue:
+			s = *f.said + "," + s
+		}
+	}
+	f.said = &s
+	return f.value.Set(s)
+}
+
+func (f *flagValue) String() string { return f.preset }

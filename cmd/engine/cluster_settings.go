@@ -1,0 +1,244 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"penstock/internal/cluster/etcd"
+	"penstock/internal/cluster/trust"
+	"penstock/netproto"
+	"penstock/replicate"
+)
+
+// clusterSettings are the settings that make a node a member of a cluster.
+type clusterSettings struct {
+	name          string
+	address       string // address for the other nodes; empty: a single node
+	peers         string
+	etcdPeer      string
+	etcdClient    string
+	etcdDataPath  string
+	etcdEndpoints string
+	etcdUser      string
+	etcdPassword  string
+
+	etcdPasswordFile string
+
+	etcdTLS       etcd.TLSFiles
+	tlsNodes      string
+	trust         trust.Options
+	insecure      bool
+	maxHandshakes int
+	etcdHeartbeat time.Duration
+	etcdElection  time.Duration
+	lease         time.Duration
+	replicas      int
+	rack          string
+	rebalance     struct {
+		after time.Duration
+		moves int
+	}
+	replication  replicate.Config
+	lagMax       time.Duration
+	joinTimeout  time.Duration
+	leaveTimeout time.Duration
+}
+
+func clusterRows(c *clusterSettings) []*setting {
+	return slices.Concat(trustRows(c), etcdRows(c), []*setting{
+		row("cluster-address", "", text(&c.address),
+			"HOST:PORT to listen on for the other nodes of the cluster; empty means a single node"),
+		row("cluster-max-handshakes", "64", count(&c.maxHandshakes, 1),
+			"maximum number of connections to cluster-address that have not proved yet that they come from a node"),
+		row("cluster-name", "penstock", text(&c.name),
+			"name of the cluster; clusters that share an etcd need different names"),
+		row("cluster-peers", "", text(&c.peers),
+			"NAME=HOST:PORT,... (node-id and cluster-address) of the one, three or five nodes that run etcd, on the next two "+
+				"ports"),
+		row("lease", "3s", duration(&c.lease, time.Second),
+			"a node that has been silent for this long is considered dead; the node itself stops serving before that"),
+		row("replicas", "3", count(&c.replicas, 1),
+			"number of replicas of a new topic; fewer if there are fewer live nodes"),
+		row("rack", "", text(&c.rack),
+			"name of the rack or zone in which this node stands; the replicas of a partition are spread over the racks"),
+		row("rebalance-after", "30m", duration(&c.rebalance.after, 0),
+			"spread replicas anew when a node has joined, or the only missing one has been away, for this long; 0s means "+
+				"only on command"),
+		row("rebalance-moves", "4", count(&c.rebalance.moves, 1),
+			"maximum number of partitions that a rebalance copies at the same time"),
+		row("replica-lag-max", "2s", duration(&c.lagMax, time.Millisecond),
+			"a replica that has been behind for this long is removed from the in-sync replicas"),
+		row("catch-up-bytes-per-second", "0", size64(&c.replication.CatchUpBytesPerSec, 0),
+			"maximum bytes of old messages per second to one replica that is catching up; 0 means no limit"),
+		row("join-timeout", "2m", duration(&c.joinTimeout, time.Millisecond),
+			"maximum time to wait for a majority of etcd at startup"),
+		row("leave-timeout", "3s", duration(&c.leaveTimeout, time.Millisecond),
+			"maximum time to spend on handing over leaderships after SIGTERM"),
+	})
+}
+
+// trustRows are the settings by which the nodes of a cluster know each other.
+func trustRows(c *clusterSettings) []*setting {
+	return []*setting{
+		row("cluster-secret-file", "", text(&c.trust.SecretFile),
+			"file with the secret that all nodes share, at least 32 random characters; while it is replaced, a second line "+
+				"has the other"),
+		row("cluster-tls-ca", "", text(&c.trust.CA),
+			"PEM file with the authority of the nodes' certificates; engine cluster init-tls makes one"),
+		row("cluster-tls-cert", "", text(&c.trust.Cert),
+			"PEM file with this node's certificate for the other nodes and the embedded etcd"),
+		row("cluster-tls-key", "", text(&c.trust.Key),
+			"PEM file with the private key for cluster-tls-cert"),
+		row("cluster-tls-names", string(trust.NamesOfNodes), choice((*string)(&c.trust.Names), string(trust.NamesOfNodes),
+			string(trust.NamesRequired), string(trust.NamesIgnored)),
+			"whether a certificate speaks only for the nodes that it names: auto: if it names nodes of the cluster; "+
+				"required: always; ignored: never"),
+		row("cluster-tls-nodes", "", text(&c.tlsNodes),
+			"NAME,... of nodes, with * and ?, whose certificates reach this node's etcd before they join; only with "+
+				"cluster-tls-names = required"),
+		row("cluster-insecure", "false", boolean(&c.insecure),
+			"start without secret and certificates although other machines can reach the cluster's ports, and change "+
+				"everything"),
+	}
+}
+
+// etcdRows are the settings of the store of the cluster's metadata.
+func etcdRows(c *clusterSettings) []*setting {
+	return []*setting{
+		row("etcd-peer-address", "", text(&c.etcdPeer),
+			"HOST:PORT the embedded etcd listens on for its other members; empty means the port of cluster-address + 1"),
+		row("etcd-client-address", "", text(&c.etcdClient),
+			"HOST:PORT the embedded etcd listens on for its clients; empty means the port of cluster-address + 2"),
+		row("etcd-data-path", "", text(&c.etcdDataPath),
+			"directory of the embedded etcd, whose member stops while this disk is full; empty means etcd in data-path"),
+		row("etcd-endpoints", "", text(&c.etcdEndpoints),
+			"HOST:PORT,... of an existing etcd to use instead of cluster-peers"),
+		row("etcd-user", "", text(&c.etcdUser), "user name for etcd-endpoints"),
+		row("etcd-password", "", text(&c.etcdPassword),
+			"password for etcd-endpoints; refused on a command line, which everybody on the machine can read").kept(),
+		row("etcd-password-file", "", text(&c.etcdPasswordFile),
+			"file with the password for etcd-endpoints that others on this machine may not read"),
+		row("etcd-ca-file", "", text(&c.etcdTLS.CA), "PEM file with etcd's certificate authority; empty means no TLS"),
+		row("etcd-cert-file", "", text(&c.etcdTLS.Cert), "PEM file with this node's certificate for etcd"),
+		row("etcd-key-file", "", text(&c.etcdTLS.Key), "PEM file with the private key for etcd-cert-file"),
+		row("etcd-heartbeat", "50ms", duration(&c.etcdHeartbeat, time.Millisecond),
+			"time between heartbeats of the embedded etcd's leader"),
+		row("etcd-election", "500ms", duration(&c.etcdElection, time.Millisecond),
+			"the embedded etcd elects a new leader when the old one has been silent for this long"),
+	}
+}
+
+// addresses returns the addresses on which this node listens for other nodes, as far as the settings are right;
+// joinable reports those that are not.
+func (c *clusterSettings) addresses(self string) []string {
+	if c.address == "" {
+		return nil
+	}
+	all := []string{c.address}
+	peers, err := etcd.ParsePeers(c.peers)
+	if c.peers == "" || err != nil {
+		return all
+	}
+	for _, v := range etcd.Voters(peers) {
+		if v.Name == self {
+			peer, client := c.etcdListens(v)
+			all = append(all, peer, client)
+		}
+	}
+	return all
+}
+
+// etcdListens returns where the embedded etcd listens for its members and for clients: beside cluster-address, so that
+// cluster-peers may have host names, or ports that are mapped. A port of cluster-address that the kernel chooses tells
+// nothing; then it is where v says.
+func (c *clusterSettings) etcdListens(v etcd.Voter) (peer, client string) {
+	peer, client = v.Peer, v.Client
+	host, text, err := net.SplitHostPort(c.address)
+	if port, perr := strconv.Atoi(text); err == nil && perr == nil && port > 0 {
+		peer = net.JoinHostPort(host, strconv.Itoa(port+1))
+		client = net.JoinHostPort(host, strconv.Itoa(port+2))
+	}
+	return cmp.Or(c.etcdPeer, peer), cmp.Or(c.etcdClient, client)
+}
+
+// storeNodes returns the names of the nodes that run the embedded etcd; nil if an existing etcd is used. joinable has
+// checked the settings.
+func (c *clusterSettings) storeNodes() (names []string) {
+	if c.etcdEndpoints != "" {
+		return nil
+	}
+	peers, _ := etcd.ParsePeers(c.peers)
+	for _, v := range etcd.Voters(peers) {
+		names = append(names, v.Name)
+	}
+	return names
+}
+
+// listed returns the address under which cluster-peers has a node; "": it does not.
+func (c *clusterSettings) listed(name string) string {
+	peers, _ := etcd.ParsePeers(c.peers) // who uses them says what is wrong
+	for _, p := range peers {
+		if p.Name == name {
+			return p.Peer
+		}
+	}
+	return ""
+}
+
+// checkAddresses judges the addresses and the names of the cluster's nodes before anything is opened.
+func (c *clusterSettings) checkAddresses() error {
+	if c.peers != "" {
+		if _, err := etcd.ParsePeers(c.peers); err != nil {
+			return err
+		}
+	}
+	for pattern := range strings.SplitSeq(c.tlsNodes, ",") {
+		if _, err := path.Match(pattern, ""); err != nil || strings.TrimSpace(pattern) != pattern {
+			return fmt.Errorf("cluster-tls-nodes: %q is no name of a node, with * and ? for what differs: write for example "+
+				"n4,n5 or n*", pattern)
+		}
+	}
+	if c.etcdEndpoints == "" {
+		return nil
+	}
+	for e := range strings.SplitSeq(c.etcdEndpoints, ",") {
+		address := strings.TrimPrefix(strings.TrimPrefix(e, "https://"), "http://")
+		host, _, err := net.SplitHostPort(address)
+		if err == nil {
+			err = netproto.CheckDialled(host)
+		}
+		if err != nil {
+			return fmt.Errorf("etcd-endpoints: %q is not HOST:PORT of an etcd: %w", e, err)
+		}
+	}
+	return nil
+}
+
+func (c *clusterSettings) etcdDir(n *options) string {
+	return cmp.Or(c.etcdDataPath, filepath.Join(n.engine.DataPath, "etcd"))
+}
+
+// checkSecurity is an error of a command line that names secrets of a cluster but no cluster.
+func (c *clusterSettings) checkSecurity() error {
+	if c.trust.SecretFile == "" && c.trust.CA == "" && c.trust.Cert == "" && c.trust.Key == "" {
+		return nil
+	}
+	return errors.New("cluster-secret-file and cluster-tls-* are for nodes of a cluster, and need a cluster-address: " +
+		"the HOST:PORT of this node for the others")
+}
+
+// keyPrefix returns the prefix of the metadata's keys of the cluster of this name; with an empty name, of all clusters.
+func keyPrefix(name string) string {
+	if name != "" {
+		name += "/"
+	}
+	return "/penstock/v1/" + name
+}
