@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/batch"
+	"penstock/cmd/engine/internal/clitest"
 	"penstock/internal/node/aside"
 	"penstock/segment"
 	"penstock/segment/aio"
@@ -180,7 +181,7 @@ func TestAsidePublishAsks(t *testing.T) {
 	id := keepAside(t, dir, 3)
 	p := startNode(t, t.TempDir(), "--native-address", "127.0.0.1:0")
 	for answer, code := range map[string]int{"publish\n": 0, "yes\n": exitOther} {
-		near, far := openTerminal(t)
+		near, far := clitest.OpenTerminal(t)
 		cmd := exec.CommandContext(t.Context(), binary(t), "aside", "publish", id, "--data-path", dir, "--nodes", p.native())
 		var stdout, stderr bytes.Buffer
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = far, &stdout, &stderr

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"strings"
 	"testing"
 
@@ -34,29 +33,5 @@ func TestRebalanceWaits(t *testing.T) {
 	if got.code != exitOther || !strings.Contains(got.stderr, "is not complete after 1ns and stands still: paused, 2 "+
 		"steps remain; engine cluster rebalance --resume ends the pause") {
 		t.Errorf("exit code %d, in a pause it prints\n%s", got.code, got.stderr)
-	}
-}
-
-func TestPrintPlan(t *testing.T) {
-	var out bytes.Buffer
-	must(t, printPlan(&out, &admin.Plan{
-		Moves: []admin.Step{
-			{Topic: "t", Partition: 3, From: "n1", To: "n2", Owner: admin.OwnerOperator, State: "node n2 fetches what it lacks"},
-		},
-		Steps: []admin.Step{{Topic: "u", From: "n1", To: "n4"}, {Topic: "u", Partition: 1, From: "n1", To: "n2", Swap: true}},
-	}))
-	must(t, printPlan(&out, &admin.Plan{}))
-	must(t, printStatus(&out, &admin.Status{Rebalance: admin.Rebalancing{State: admin.RebalancePaused, Gone: "n9"}}))
-	must(t, printStatus(&out, &admin.Status{Rebalance: admin.Rebalancing{State: "idle", MoveCount: 3, WaitingCount: 2}}))
-	want := []string{
-		"under way: t/3 from n1 to n2, begun by the operator: node n2 fetches what it lacks",
-		"u      0          n1    n4  copy", "u      1          n1    n2  lead",
-		"idle, 3 moves under way, 2 of them waiting (engine cluster rebalance --dry-run says for what)",
-		"nothing else is to be moved", "paused; node n9 is gone, and its replicas are made elsewhere",
-	}
-	for _, line := range want {
-		if !strings.Contains(out.String(), line) {
-			t.Errorf("%q is not in\n%s", line, &out)
-		}
 	}
 }

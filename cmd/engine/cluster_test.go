@@ -15,8 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"penstock/cmd/engine/internal/clitest"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/patience"
 )
@@ -73,20 +72,6 @@ func (n *clusterNode) requests() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return strings.Join(n.asked, "\n")
-}
-
-// A partition that one rack can take away is shown where an operator looks.
-func TestClusterPrintsRacks(t *testing.T) {
-	var out bytes.Buffer
-	must(t, printStatus(&out, &admin.Status{OneRack: 2, Nodes: []admin.Node{{Name: "n1", Rack: "row-7"}}}))
-	must(t, printTopics(&out, &admin.Topics{Topics: []admin.Topic{{Name: "t", Partitions: []admin.Partition{
-		{State: admin.StateUnderReplicated, OneRack: true},
-	}}}}))
-	for _, want := range []string{"2 with all replicas in one rack", "row-7", "under replicated, one rack"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("%q is not in\n%s", want, &out)
-		}
-	}
 }
 
 func TestClusterTables(t *testing.T) {
@@ -264,7 +249,7 @@ func TestDrainWaits(t *testing.T) {
 func TestForceLeaderAsks(t *testing.T) {
 	for answer, code := range map[string]int{"orders\n": 0, "yes\n": exitOther, "\x04": exitOther} {
 		n := startClusterNode(t)
-		near, far := openTerminal(t)
+		near, far := clitest.OpenTerminal(t)
 		cmd := exec.CommandContext(t.Context(), binary(t),
 			"cluster", "force-leader", "orders", "3", "n1", "--http", n.address)
 		cmd.Stdin = far
@@ -298,27 +283,4 @@ func TestForceLeaderAsks(t *testing.T) {
 			t.Errorf("answered %q: exit code %d, forced %v:\n%s", answer, got, forced, stderr)
 		}
 	}
-}
-
-// openTerminal opens a pseudo-terminal. Text written to near is read at far as if it had been typed.
-func openTerminal(t *testing.T) (near, far *os.File) {
-	t.Helper()
-	near, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { near.Close() })
-	if err := unix.IoctlSetPointerInt(int(near.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	number, err := unix.IoctlGetInt(int(near.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	far, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { far.Close() })
-	return near, far
 }

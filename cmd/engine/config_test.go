@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,11 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-
-	"penstock/internal/cluster/admin"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 func writeFile(t *testing.T, data string) string {
 	t.Helper()
@@ -212,72 +207,9 @@ func TestSettingNames(t *testing.T) {
 	}
 }
 
-func TestParseBytes(t *testing.T) {
-	for in, want := range map[string]int64{
-		"0": 0, "4096": 4096, "64KiB": 64 << 10, "64 KiB": 64 << 10, "1MiB": 1 << 20, "1.5GiB": 3 << 29, "2TiB": 2 << 40,
-		"10MB": 10e6, "1kB": 1000, "7B": 7,
-	} {
-		if got, err := parseBytes(in); err != nil || got != want {
-			t.Errorf("parseBytes(%q) = %d, %v; want %d", in, got, err, want)
-		}
-	}
-	for _, in := range []string{
-		"", "B", "-1", "1.5", "1.5B", "1 MiB extra", "1e30GiB", "9223372036854775807KiB", "NaNMiB", "infMiB", "0.3KiB",
-	} {
-		if got, err := parseBytes(in); err == nil {
-			t.Errorf("parseBytes(%q) = %d, want an error", in, got)
-		}
-	}
-	for in, want := range map[int64]string{
-		0: "0", 1: "1", 1000: "1000", 1024: "1KiB", 1 << 20: "1MiB", 3 << 29: "1536MiB", 5 << 40: "5TiB",
-	} {
-		got := formatBytes(in)
-		if got != want {
-			t.Errorf("formatBytes(%d) = %s, want %s", in, got, want)
-		}
-		if back, err := parseBytes(got); err != nil || back != in {
-			t.Errorf("parseBytes(formatBytes(%d)) = %d, %v", in, back, err)
-		}
-	}
-}
-
-func TestNearest(t *testing.T) {
-	known := []string{"data_path", "io", "max_topics"}
-	for in, want := range map[string]string{
-		"datapath": "data_path", "i": "io", "max_topic": "max_topics", "tls_ca": "", "xyz": "", // O12: nothing is near
-	} {
-		if got := nearest(in, known); got != want {
-			t.Errorf("nearest(%q) = %q, want %q", in, got, want)
-		}
-	}
-}
-
-func TestFormatDuration(t *testing.T) {
-	for in, want := range map[time.Duration]string{
-		0: "0s", time.Hour: "1h", 90 * time.Second: "1m30s", 15 * time.Minute: "15m", 10 * time.Second: "10s",
-		5 * time.Millisecond: "5ms", time.Hour + 30*time.Second: "1h0m30s",
-	} {
-		if got := formatDuration(in); got != want {
-			t.Errorf("formatDuration(%v) = %s, want %s", in, got, want)
-		}
-	}
-}
-
-// A sentence about one thing is not in the plural.
-func TestCounted(t *testing.T) {
-	for _, x := range []struct{ got, want string }{
-		{counted(0, "message"), "0 messages"},
-		{counted(1, "message"), "1 message"},
-		{counted(uint64(2), "message"), "2 messages"},
-		{inNumber(1, "copy is", "copies are"), "1 copy is"},
-		{inNumber(3, "copy is", "copies are"), "3 copies are"},
-		{
-			rebalancing(&admin.Rebalancing{State: "running", MoveCount: 1, RemainingCount: 1}),
-			"running, 1 move under way, 1 step remains",
-		},
-	} {
-		if x.got != x.want {
-			t.Errorf("%q, want %q", x.got, x.want)
-		}
+// What may hold a secret, and holds none, is taken from a command line.
+func TestFlagsWithoutSecrets(t *testing.T) {
+	if _, err := loaded(t, []string{"--etcd-password", "", "--auth-http-address", "127.0.0.1:1"}, nil); err != nil {
+		t.Error(err)
 	}
 }

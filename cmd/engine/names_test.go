@@ -47,23 +47,6 @@ func ownName(t *testing.T) string {
 	return name
 }
 
-// The port that is listened on is beside cluster-address's own: cluster-peers may have one that is mapped to it.
-func TestEtcdListens(t *testing.T) {
-	v := etcd.Voter{Name: "a", Peer: "n1.example:14255", Client: "n1.example:14256"}
-	for _, tc := range []struct{ address, peer, client, wantPeer, wantClient string }{
-		{"10.0.0.1:4254", "", "", "10.0.0.1:4255", "10.0.0.1:4256"},
-		{":4254", "", "", ":4255", ":4256"},
-		{"[::]:4254", "", "10.0.0.9:9", "[::]:4255", "10.0.0.9:9"},
-		{"127.0.0.1:0", "", "", v.Peer, v.Client},
-		{"127.0.0.1:0", "h:1", "h:2", "h:1", "h:2"},
-	} {
-		c := clusterSettings{address: tc.address, etcdPeer: tc.peer, etcdClient: tc.client}
-		if peer, client := c.etcdListens(v); peer != tc.wantPeer || client != tc.wantClient {
-			t.Errorf("%+v: %s and %s", tc, peer, client)
-		}
-	}
-}
-
 // What no retry heals ends the start at once, before anything is made.
 func TestNamesAreJudgedAtTheStart(t *testing.T) {
 	for flags, says := range map[string]string{
@@ -116,28 +99,6 @@ func TestMappedPortsAreAnnounced(t *testing.T) {
 	})
 	n.ready()
 	says(n, "/info", `"http_port":32151`, `"tcp_port":32150`)
-}
-
-func TestReachable(t *testing.T) {
-	for _, tc := range []struct {
-		address string
-		told    int
-		want    string
-	}{
-		{"off", 0, ""},
-		{"off", 9, ""},
-		{"10.0.0.1:4150", 0, "10.0.0.1:4150"},
-		{"10.0.0.1:4150", 9, "b:9"},
-		{":4150", 0, "b:4150"},
-		{"0.0.0.0:4150", 0, "b:4150"},
-		{"[::]:4150", 0, "b:4150"},
-		{"[fe80::1%eth0]:4150", 0, "b:4150"},
-		{"[2001:db8::1]:4150", 0, "[2001:db8::1]:4150"},
-	} {
-		if got := reachable(tc.address, "b", tc.told); got != tc.want {
-			t.Errorf("%s with port %d is announced as %q, want %q", tc.address, tc.told, got, tc.want)
-		}
-	}
 }
 
 // watchedEvery is how often a node looks whether it was woken late.

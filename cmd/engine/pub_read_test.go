@@ -412,7 +412,7 @@ func TestInterruptedBeforeANodeAnswers(t *testing.T) {
 
 // Reading a topic of many partitions does not read one after the other: each takes endPause at least, if it is empty.
 func TestReadManyPartitions(t *testing.T) {
-	const partitions = 300
+	const partitions, endPause = 300, 50 * time.Millisecond
 	p := startNode(t, t.TempDir(), "--native-address", "127.0.0.1:0")
 	at := []string{"--nodes", p.native()}
 	steer(t, "topic", "create", "many", "--partitions", fmt.Sprint(partitions), "--http-address", p.http)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"reflect"
@@ -14,6 +15,8 @@ import (
 	"penstock/internal/meta"
 	"penstock/internal/node/machine"
 )
+
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // generated compares a page of docs/reference with what the program says of itself, or writes it with -update. ' in
 // text stands for the quotes of code.

@@ -21,10 +21,7 @@ import (
 	"go.uber.org/zap"
 
 	"penstock/internal/cluster/etcd"
-	"penstock/internal/cluster/trust"
 	"penstock/internal/patience"
-	"penstock/internal/server"
-	"penstock/internal/server/auth"
 )
 
 // etcdWithPassword starts an etcd whose only user is root.
@@ -223,9 +220,6 @@ func TestSecretsInFlags(t *testing.T) {
 			t.Error("a data directory was made")
 		}
 	}
-	if _, err := loaded(t, []string{"--etcd-password", "", "--auth-http-address", "127.0.0.1:1"}, nil); err != nil {
-		t.Error(err)
-	}
 	dir := t.TempDir()
 	p := startProcess(t, dir, binary(t), []string{
 		"nsqd", "-data-path", dir, "-tcp-address", "127.0.0.1:0", "-http-address", "127.0.0.1:0", "-auth-http-address",
@@ -237,45 +231,32 @@ func TestSecretsInFlags(t *testing.T) {
 	}
 }
 
-// No file of secrets is taken that everybody on the machine may read or change, whatever it is for: at the start, and
-// when it changes. What the check of one kind of files says, the others say, too.
+// No file of secrets is taken that everybody on the machine may read or change, whatever it is for. What the
+// check of one kind of files says, the others say, too.
 func TestAllSecretsArePrivate(t *testing.T) {
 	dir := t.TempDir()
 	secret := filepath.Join(dir, "secret")
 	must(t, os.WriteFile(secret, []byte(strings.Repeat("s3cret-", 8)), 0o600))
-	all := credentialFiles(&options{
-		nsq:    server.Options{TLS: server.TLSOptions{KeyFile: secret}, Auth: auth.Options{File: secret}},
-		offers: offers{authFile: secret},
-		cluster: clusterSettings{
-			trust: trust.Options{SecretFile: secret, Key: secret}, etcdTLS: etcd.TLSFiles{Key: secret},
-			etcdPasswordFile: secret,
-		},
-	})
-	if len(all) != 7 {
-		t.Errorf("these are all files of secrets: %v", all)
-	}
-	for _, f := range all {
+	for _, setting := range []string{
+		"tls-key", "auth-file", "auth-http-address-file", "cluster-secret-file", "cluster-tls-key", "etcd-key-file",
+		"etcd-password-file",
+	} {
 		for mode, want := range map[os.FileMode]string{
 			0o644: "or set readable-secrets", 0o602: "may be changed by everybody", 0o601: "or set readable-secrets",
 		} {
 			must(t, os.Chmod(secret, mode))
-			o := execute(t, "serve", "--data-path", filepath.Join(dir, "data"), "--"+f.setting, secret)
-			o.check(t, exitUsage, "the file of "+f.setting+" cannot be used: "+secret+" may be ")
+			o := execute(t, "serve", "--data-path", filepath.Join(dir, "data"), "--"+setting, secret)
+			o.check(t, exitUsage, "the file of "+setting+" cannot be used: "+secret+" may be ")
 			o.check(t, exitUsage, want)
 			if strings.Contains(o.stderr, "s3cret") {
-				t.Errorf("%s: %s", f.setting, o.stderr)
-			}
-			n := new(options)
-			if err := readCredentials(n, f.set, []credentialFile{f}, nil, nil); err == nil ||
-				!strings.Contains(err.Error(), want) {
-				t.Errorf("%s of mode %o is read again: %v", f.setting, mode, err)
+				t.Errorf("%s: %s", setting, o.stderr)
 			}
 		}
 		must(t, os.Chmod(secret, 0o444))
-		o := execute(t, "serve", "--data-path", filepath.Join(dir, "data"), "--readable-secrets", "--"+f.setting, secret,
+		o := execute(t, "serve", "--data-path", filepath.Join(dir, "data"), "--readable-secrets", "--"+setting, secret,
 			"--tls-required", "true") // it ends, because there is no certificate
 		if o.code != exitUsage || strings.Contains(o.stderr, "may be ") {
-			t.Errorf("%s with readable-secrets: %s", f.setting, o.stderr)
+			t.Errorf("%s with readable-secrets: %s", setting, o.stderr)
 		}
 	}
 }
@@ -315,15 +296,4 @@ func TestSecretFiles(t *testing.T) {
 	o = execute(t, append([]string{"serve", "--data-path", filepath.Join(dir, "data-mounted")}, strings.Fields(
 		mounted+write("changed", "s3cret", 0o446))...)...)
 	o.check(t, exitUsage, "may be changed by everybody on this machine (mode 0446)")
-	n := new(options)
-	n.cluster.etcdPassword, n.cluster.etcdPasswordFile = "a", write("one", "b", 0o600)
-	if err := n.readSecretFiles(); err == nil || !strings.Contains(err.Error(), "give only one") {
-		t.Error(err)
-	}
-	n.cluster.etcdPassword = ""
-	n.offers.authAddresses, n.offers.authFile = "a:1", write("more", "b:2\r\n\nc:3", 0o640)
-	if err := n.readSecretFiles(); err != nil || n.cluster.etcdPassword != "b" ||
-		strings.Join(n.offers.authServers, ",") != "a:1,b:2,c:3" {
-		t.Errorf("%+v, %v", n.offers, err)
-	}
 }

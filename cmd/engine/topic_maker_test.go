@@ -20,3 +20,14 @@ func TestTopicListSaysWhoMadeATopic(t *testing.T) {
 		t.Errorf("shop made orders:\n%s", some.String())
 	}
 }
+
+// PRODUCERS are those that are connected, at all nodes, and not those that a topic remembers.
+func TestConnectedProducersAreListed(t *testing.T) {
+	one := topicNumbers{Name: "orders", Producers: 900, Connected: 2}
+	one.add(&topicNumbers{Name: "orders", Producers: 90, Connected: 3})
+	var b bytes.Buffer
+	must(t, printTopicNumbers(&b, []topicNumbers{one}))
+	if got := strings.Fields(lineOf(t, b.String(), "orders")); len(got) != 7 || got[5] != "5" {
+		t.Errorf("want 5 producers:\n%s", b.String())
+	}
+}

@@ -1,0 +1,36 @@
+package main
+
+import "testing"
+
+// A topic that is read-only says so in the list of topics, in that of channels, and in top, with its other states; and
+// what the nodes say is added up.
+func TestStatesOnTheList(t *testing.T) {
+	one := topicNumbers{Name: "orders", Paused: true, Channels: []channelNumbers{{Name: "c", Skipping: true}}}
+	one.add(&topicNumbers{Name: "orders", ReadOnly: 1, DelaysRefused: 1})
+	if got := one.ownState(); got != "paused, read only, delays refused" {
+		t.Errorf("the topic's state is %q", got)
+	}
+	if got := one.stateOf(&one.Channels[0]); got != "paused, read only, skipping, delays refused" {
+		t.Errorf("the channel's state is %q", got)
+	}
+}
+
+// What the nodes say of a channel is added up.
+func TestSumOfChannels(t *testing.T) {
+	one := topicNumbers{Name: "orders", Channels: []channelNumbers{
+		{Name: "c", OutboxCount: 1, FullPartitions: 1, DroppedCount: 1, SkippedCount: 2},
+	}}
+	one.add(&topicNumbers{Name: "orders", Channels: []channelNumbers{
+		{
+			Name: "c", OutboxCount: 5, AsideCount: 4, AsideWhy: "too big", FullPartitions: 2, DroppedCount: 7, Dropping: true,
+			SkippedCount: 8, Skipping: true, SkippedBefore: true,
+		},
+	}})
+	want := channelNumbers{
+		Name: "c", OutboxCount: 6, AsideCount: 4, AsideWhy: "too big", FullPartitions: 3, DroppedCount: 8, Dropping: true,
+		SkippedCount: 10, Skipping: true, SkippedBefore: true,
+	}
+	if len(one.Channels) != 1 || one.Channels[0] != want {
+		t.Errorf("%+v, want %+v", one.Channels, want)
+	}
+}
