@@ -207,7 +207,7 @@ func (o *operator) moveCommand() *cobra.Command {
 	cmd.Flags().StringVar(&from, "from", "", "node to move the replica from")
 	cmd.Flags().StringVar(&to, "to", "", "node to move the replica to")
 	cmd.Flags().BoolVar(&cancel, "cancel", false, "undo the move of the partition that is under way, whoever began it")
-	o.completesFlags(cmd, aNode, "from", "to")
+	o.completesNodes(cmd, "from", "to")
 	return cmd
 }
 

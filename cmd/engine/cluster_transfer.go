@@ -47,7 +47,7 @@ func (o *operator) transferLeaderCommand() *cobra.Command {
 		"fewest partitions is chosen. To move all leaderships away from a node, drain it."
 	cmd.Flags().StringVar(&to, "to", "", "node that is to lead")
 	cmd.Flags().DurationVar(&wait, "wait", 0, "wait up to this long until the node leads; 0 means do not wait")
-	o.completesFlags(cmd, aNode, "to")
+	o.completesNodes(cmd, "to")
 	return cmd
 }
 

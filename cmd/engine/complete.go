@@ -55,13 +55,13 @@ func (o *operator) completes(cmd *cobra.Command) {
 	}
 }
 
-// completesFlags makes the shell propose names for flags of cmd.
-func (o *operator) completesFlags(cmd *cobra.Command, k kind, flags ...string) {
+// completesNodes makes the shell propose names of nodes for flags of cmd.
+func (o *operator) completesNodes(cmd *cobra.Command, flags ...string) {
 	for _, f := range flags {
 		must1(cmd.RegisterFlagCompletionFunc(f, func(_ *cobra.Command, args []string, begun string) (
 			[]string, cobra.ShellCompDirective,
 		) {
-			return o.propose(k, args, begun)
+			return o.propose(aNode, args, begun)
 		}))
 	}
 }

@@ -72,7 +72,7 @@ func settings(n *options) []*setting {
 
 // kept returns the row as that of a secret.
 func (s *setting) kept() *setting {
-	s.secret, s.value = true, secretValue{s.value}
+	s.secret, s.value = true, secret(s.value)
 	return s
 }
 

@@ -70,6 +70,8 @@ func (v announcedValue) Set(s string) error {
 // secretValue is a value that is never shown: printed settings say only that it is set.
 type secretValue struct{ value }
 
+func secret(v value) value { return secretValue{v} }
+
 func (v secretValue) Get() any       { return v.String() }
 func (v secretValue) conceals() bool { return v.value.String() != "" }
 func (v secretValue) String() string {
