@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/node/machine"
 	"penstock/internal/server"
@@ -195,7 +196,7 @@ func TestSettingsCommands(t *testing.T) {
 	if got := steer(t, "topic", "settings", "orders"); got != out {
 		t.Errorf("topic settings prints\n%s", got)
 	}
-	var ts topicSettings
+	var ts meta.TopicSettings
 	must(t, json.Unmarshal([]byte(steer(t, "topic", "set", "orders", "--partitions", "3", "--durability", "synced",
 		"--json")), &ts))
 	if ts.Version != 2 || ts.Partitions != 3 || ts.Durability != "synced" || ts.QuotaCount != 1000 || ts.KeepBytes != -1 {
@@ -204,7 +205,7 @@ func TestSettingsCommands(t *testing.T) {
 	if got := rows(steer(t, "topic", "set", "orders", "--keep-bytes", "0")); got[4] != "keep confirmed bytes  not set" {
 		t.Errorf("topic set --keep-bytes 0 prints %q", got)
 	}
-	ts = topicSettings{}
+	ts = meta.TopicSettings{}
 	must(t, os.WriteFile(file, []byte(`{"quota_count":5}`), 0o600))
 	must(t, json.Unmarshal([]byte(steer(t, "topic", "set", "orders", "--file", file, "--json")), &ts))
 	if ts.Version != 4 || ts.Partitions != 3 || ts.QuotaCount != 5 || ts.RetentionBytes != 0 || ts.KeepAgeMs != 0 {

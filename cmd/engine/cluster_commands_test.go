@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/patience"
 	"penstock/internal/server"
@@ -145,7 +146,7 @@ func changeSettingsOnACluster(t *testing.T, nodes []string, at func(i int, args 
 	if cs.Version != 2 || cs.MaxAttempts != 5 || cs.Order != node.OrderKey {
 		t.Errorf("channel set prints %+v", cs)
 	}
-	var ts topicSettings
+	var ts meta.TopicSettings
 	must(t, json.Unmarshal([]byte(at(1, "topic", "set", "orders", "--partitions", "5", "--retention-age", "72h",
 		"--min-isr", "1", "--json")), &ts))
 	if ts.Version != 1 || ts.Partitions != 5 || ts.MinISR != 1 || ts.Durability != "synced" {
@@ -157,7 +158,7 @@ func changeSettingsOnACluster(t *testing.T, nodes []string, at func(i int, args 
 		}
 		for end := time.Now().Add(patience.Or(90 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
 			// the other nodes learn of it a moment later
-			var now topicSettings
+			var now meta.TopicSettings
 			must(t, json.Unmarshal([]byte(at(i, "topic", "settings", "orders", "--json")), &now))
 			if now == ts {
 				break

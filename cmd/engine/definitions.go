@@ -21,6 +21,7 @@ import (
 	"penstock/cmd/engine/internal/client"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/jsonbody"
+	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/node/machine"
 )
@@ -48,7 +49,7 @@ type topicDefinition struct {
 	Name       string              `json:"name"`
 	Partitions int                 `json:"partitions,omitzero"` // 0: the node's default for a new topic, else as it is
 	Replicas   int                 `json:"replicas,omitzero"`   // likewise; left out by a node that is in no cluster
-	Settings   *topicSettings      `json:"settings,omitempty"`  // nil: as they are
+	Settings   *meta.TopicSettings `json:"settings,omitempty"`  // nil: as they are
 	Channels   []channelDefinition `json:"channels"`
 }
 
@@ -165,7 +166,7 @@ func (o *operator) definitions(ctx context.Context) (*definitions, error) {
 		if strings.HasSuffix(all[i].Name, ephemeralSuffix) {
 			continue
 		}
-		s, err := o.topicSettings(ctx, all[i].Name)
+		s, err := settingsOf(ctx, &o.client, all[i].Name)
 		if err != nil {
 			return nil, err
 		}
@@ -175,7 +176,7 @@ func (o *operator) definitions(ctx context.Context) (*definitions, error) {
 		}
 		// A topic that nobody configured shows the min_isr that follows from its replicas. In a document that would be an
 		// order to keep it, however many replicas the topic gets.
-		if s.Version == 0 && s.MinISR == new(topicSettings).WantedMinISR(t.Replicas) {
+		if s.Version == 0 && s.MinISR == new(meta.TopicSettings).WantedMinISR(t.Replicas) {
 			s.MinISR = 0
 		}
 		s.Version, s.Partitions = 0, 0
@@ -317,7 +318,7 @@ func changesTo(is, want *definitions, prune bool) ([]definitionChange, error) {
 		h := had[w.Name]
 		if h == nil {
 			h = &topicDefinition{
-				Name: w.Name, Partitions: w.Partitions, Replicas: w.Replicas, Settings: new(topicSettings),
+				Name: w.Name, Partitions: w.Partitions, Replicas: w.Replicas, Settings: new(meta.TopicSettings),
 			}
 			out = append(out, definitionChange{Action: "create-topic", Topic: w.Name, topic: w})
 		}

@@ -140,7 +140,7 @@ func (o *operator) applyOne(ctx context.Context, c *definitionChange) error {
 		body := &admin.SetReplicas{Topic: c.Topic, Replicas: c.topic.Replicas}
 		return o.client.Post(ctx, "/cluster/set-replicas", nil, body, nil)
 	case "set-topic":
-		now, err := o.topicSettings(ctx, c.Topic)
+		now, err := settingsOf(ctx, &o.client, c.Topic)
 		if err != nil {
 			return err
 		}
@@ -149,7 +149,7 @@ func (o *operator) applyOne(ctx context.Context, c *definitionChange) error {
 			next = *c.topic.Settings
 		}
 		next.Version, next.Partitions = now.Version, max(c.topic.Partitions, now.Partitions)
-		return o.postTopicSettings(ctx, c.Topic, now, &next)
+		return postTopicSettings(ctx, &o.client, c.Topic, now, &next)
 	case "create-channel":
 		return o.client.Post(ctx, "/channel/create", q, nil, nil)
 	case "set-channel":

@@ -8,6 +8,9 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
+
+	"penstock/cmd/engine/internal/client"
+	"penstock/internal/meta"
 )
 
 func topicCommand() *cobra.Command {
@@ -128,7 +131,7 @@ func (o *operator) topicPeekCommand() *cobra.Command {
 func (o *operator) topicSettingsCommand() *cobra.Command {
 	return o.action("settings TOPIC", "Show a topic's settings", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
-			s, err := o.topicSettings(ctx, args[0])
+			s, err := settingsOf(ctx, &o.client, args[0])
 			if err != nil {
 				return err
 			}
@@ -136,15 +139,16 @@ func (o *operator) topicSettingsCommand() *cobra.Command {
 		})
 }
 
-func (o *operator) topicSettings(ctx context.Context, topic string) (*topicSettings, error) {
-	s := new(topicSettings)
-	if err := o.client.Get(ctx, "/topic/settings", of(topic, ""), s); err != nil {
+// settingsOf returns the settings of a topic.
+func settingsOf(ctx context.Context, c *client.Client, topic string) (*meta.TopicSettings, error) {
+	s := new(meta.TopicSettings)
+	if err := c.Get(ctx, "/topic/settings", of(topic, ""), s); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-func (o *operator) showTopicSettings(s *topicSettings) error {
+func (o *operator) showTopicSettings(s *meta.TopicSettings) error {
 	if o.asJSON {
 		return printJSON(o.out, s)
 	}

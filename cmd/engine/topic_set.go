@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"penstock/cmd/engine/internal/client"
 	"penstock/internal/meta"
 )
 
@@ -118,7 +119,7 @@ func (o *operator) topicSetCommand() *cobra.Command {
 			if !anyOwn(cmd) {
 				return fail(exitUsage, errors.New("say what to set; see engine topic set --help"))
 			}
-			s, err := o.topicSettings(ctx, args[0])
+			s, err := settingsOf(ctx, &o.client, args[0])
 			if err != nil {
 				return err
 			}
@@ -126,7 +127,7 @@ func (o *operator) topicSetCommand() *cobra.Command {
 			if err := f.apply(set, o.in, s); err != nil {
 				return fail(exitUsage, err)
 			}
-			if err := o.postTopicSettings(ctx, args[0], &now, s); err != nil {
+			if err := postTopicSettings(ctx, &o.client, args[0], &now, s); err != nil {
 				return err
 			}
 			return o.showTopicSettings(s)
@@ -165,7 +166,7 @@ func (o *operator) topicSetCommand() *cobra.Command {
 }
 
 // postTopicSettings replaces the settings now of a topic by s, and sets s to what the node answers.
-func (o *operator) postTopicSettings(ctx context.Context, topic string, now, s *topicSettings) error {
+func postTopicSettings(ctx context.Context, c *client.Client, topic string, now, s *topicSettings) error {
 	body := struct {
 		*topicSettings
 		KeepAgeMs *int64 `json:"keep_age_ms,omitempty"`
@@ -179,7 +180,7 @@ func (o *operator) postTopicSettings(ctx context.Context, topic string, now, s *
 		body.KeepBytes = &s.KeepBytes
 	}
 	var answer topicSettings
-	if err := o.client.Post(ctx, "/topic/settings", of(topic, ""), &body, &answer); err != nil {
+	if err := c.Post(ctx, "/topic/settings", of(topic, ""), &body, &answer); err != nil {
 		return err
 	}
 	*s = answer

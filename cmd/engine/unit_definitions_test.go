@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/internal/meta"
 	"penstock/internal/node"
 )
 
@@ -14,7 +15,7 @@ func TestPruneKeepsDeadLetters(t *testing.T) {
 		return channelDefinition{name, &node.ChannelSettings{MaxAttempts: attempts, DeadLetter: dead}}
 	}
 	topic := func(name string, channels ...channelDefinition) topicDefinition {
-		return topicDefinition{Name: name, Settings: new(topicSettings), Channels: channels}
+		return topicDefinition{Name: name, Settings: new(meta.TopicSettings), Channels: channels}
 	}
 	is := &definitions{nodes: 1, Topics: []topicDefinition{
 		topic("orders", channel("billing", 5, ""), channel("audit", 3, "letters"), channel("goes", 3, "unused")),
@@ -49,7 +50,7 @@ func TestDefinitionsRaiseLimitsBeforePartitions(t *testing.T) {
 	topic := func(n int) *definitions {
 		c := channelDefinition{Name: "c", Settings: &node.ChannelSettings{MaxInFlight: uint32(n)}}
 		return &definitions{nodes: 3, Topics: []topicDefinition{{
-			Name: "t", Partitions: n, Settings: new(topicSettings), Channels: []channelDefinition{c},
+			Name: "t", Partitions: n, Settings: new(meta.TopicSettings), Channels: []channelDefinition{c},
 		}}}
 	}
 	changes, err := changesTo(topic(3), topic(5), false)
