@@ -171,9 +171,9 @@ func asideShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			p.begin(d.out)
-			err = eachMessage(disk, &e, func(m *nodes.Message, _ uint64) error { return p.print(m, 0, false) })
-			if flushed := p.flush(); flushed != nil && !errors.Is(flushed, syscall.EPIPE) {
+			p.Begin(d.out)
+			err = eachMessage(disk, &e, func(m *nodes.Message, _ uint64) error { return p.Print(m, 0, false) })
+			if flushed := p.Flush(); flushed != nil && !errors.Is(flushed, syscall.EPIPE) {
 				return flushed
 			}
 			if errors.Is(err, errEnough) || errors.Is(err, syscall.EPIPE) {
@@ -183,7 +183,7 @@ func asideShowCommand() *cobra.Command {
 		})
 	cmd.Long = "Print the messages that a cut took from a copy, one per line, in their order. ID is one of engine\n" +
 		"aside list.\n\n" + formatHelp
-	p.flags(cmd.Flags())
+	p.Flags(cmd.Flags())
 	completesChoices(cmd)
 	return cmd
 }

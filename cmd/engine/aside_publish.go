@@ -33,7 +33,7 @@ type asidePublication struct {
 
 func asidePublishCommand() *cobra.Command {
 	p := new(asidePublication)
-	p.unit = "message"
+	p.Unit = "message"
 	cmd := p.asideDir.action("publish ID", "Publish again what a cut took", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
 			disk, err := p.open(false)
@@ -48,10 +48,10 @@ func asidePublishCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			p.partition = 0                // again chooses it
-			p.producer = "aside-" + e.Name // a later run goes on where this one ends
-			return p.native.run(ctx, p.prompt, func(ctx context.Context, c *nodes.Client) error {
-				return p.send(ctx, c, p.topicOf(&e), p.out, func(ctx context.Context, producer *nodes.Producer) error {
+			p.Partition = 0                // again chooses it
+			p.Producer = "aside-" + e.Name // a later run goes on where this one ends
+			return p.Native.Run(ctx, p.prompt, func(ctx context.Context, c *nodes.Client) error {
+				return p.Send(ctx, c, p.topicOf(&e), p.out, func(ctx context.Context, producer *nodes.Producer) error {
 					return p.again(ctx, producer, disk, &e)
 				})
 			})
@@ -64,12 +64,12 @@ First make sure that they are missing: what was never answered OK may have been 
 run publishes nothing that an earlier one has, not even after a crash, because each cut has a producer of its own.
 Headers that nodes wrote are left out, and delays: the messages are delivered at once.`)
 	f := cmd.Flags()
-	p.native.add(f)
+	p.Native.Add(f)
 	f.StringVar(&p.topic, "topic", "", "the topic to publish to; empty means the one of the messages")
 	f.BoolVar(&p.origin, "origin", false, "add the headers "+originID+" and "+originTime+" with what each message had")
 	f.BoolVar(&p.yes, "yes", false, "do not ask for confirmation")
-	f.BoolVar(&p.publication.asJSON, "json", false, "print JSON")
-	p.native.completes(cmd)
+	f.BoolVar(&p.publication.AsJSON, "json", false, "print JSON")
+	p.Native.Completes(cmd)
 	cmd.ValidArgsFunction = nil
 	return cmd
 }
@@ -103,13 +103,13 @@ func (p *asidePublication) confirm(e *aside.Entry) error {
 func (p *asidePublication) again(
 	ctx context.Context, producer *nodes.Producer, disk aio.Disk, e *aside.Entry,
 ) error {
-	ctx, cancel := p.untilFailure(ctx)
+	ctx, cancel := p.UntilFailure(ctx)
 	defer cancel()
 	skip, count := uint64(0), producer.Partitions()
-	p.partition = int(e.Partition) % max(count, 1)
+	p.Partition = int(e.Partition) % max(count, 1)
 	for at := range count {
 		if last, ok := producer.LastSequence(at); ok {
-			p.partition, skip = at, uint64(last)+1
+			p.Partition, skip = at, uint64(last)+1
 		}
 	}
 	show, finish := countBar(p.prompt, e.Messages, "publishing")
@@ -117,7 +117,7 @@ func (p *asidePublication) again(
 	return eachMessage(disk, e, func(m *nodes.Message, n uint64) error {
 		switch {
 		case n < skip:
-			p.report.Skipped++
+			p.Report.Skipped++
 			return nil
 		case n > math.MaxUint32:
 			return fmt.Errorf("message %d and what follows were not published: a producer with a name numbers %d messages",
@@ -132,7 +132,7 @@ func (p *asidePublication) again(
 			m.Headers = append(m.Headers, nodes.Header{Key: []byte(originID), Value: []byte(m.ID.String())},
 				nodes.Header{Key: []byte(originTime), Value: []byte(m.Time.UTC().Format(time.RFC3339Nano))})
 		}
-		producer.Produce(ctx, m, p.done)
+		producer.Produce(ctx, m, p.Done)
 		show(int64(n) + 1)
 		return nil
 	})

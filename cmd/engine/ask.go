@@ -24,10 +24,10 @@ func typed(in io.Reader, word, nothing string) error {
 	return nil
 }
 
-// asksBefore makes cmd ask on a terminal before it does what cannot be taken back. says returns a sentence that says in
+// AsksBefore makes cmd ask on a terminal before it does what cannot be taken back. says returns a sentence that says in
 // numbers what is lost; the user answers with the word that is the argument of that index. Where no terminal can
 // answer, and with --yes, nothing is asked: scripts go on as before.
-func (o *operator) asksBefore(
+func (o *operator) AsksBefore(
 	cmd *cobra.Command, word int, says func(ctx context.Context, args []string) (string, error),
 ) *cobra.Command {
 	yes := cmd.Flags().Bool("yes", false, "do not ask on a terminal; where nobody can answer, nothing is asked anyway")

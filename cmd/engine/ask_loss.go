@@ -11,7 +11,7 @@ import (
 
 // one returns the numbers of a topic.
 func (o *operator) one(ctx context.Context, topic string) (*topicNumbers, error) {
-	all, missing, err := o.topicsNow(ctx, topic)
+	all, missing, err := o.TopicsNow(ctx, topic)
 	if err == nil {
 		err = missing
 	}
@@ -50,7 +50,7 @@ func (o *operator) topicDeleteLoses(ctx context.Context, args []string) (string,
 	}
 	return fmt.Sprintf("Topic %s is deleted FOR EVER, with all that it stores (%s in the leaders' copies, of %s that "+
 		"were\never published) and with %s, in which %s, and %s not moved yet.", args[0], counted(t.StoredBytes, "byte"),
-		inNumber(t.Published, "message", "messages"), counted(len(t.Channels), "channel"), all.unfinished(),
+		inNumber(t.Published, "message", "messages"), counted(len(t.Channels), "channel"), all.Unfinished(),
 		counted(all.OutboxCount, "dead letter")), nil
 }
 
@@ -60,7 +60,7 @@ func (o *operator) channelDeleteLoses(ctx context.Context, args []string) (strin
 		return "", err
 	}
 	return fmt.Sprintf("Channel %s of topic %s is deleted with its place in the topic: %s,\nand %s not moved yet. "+
-		"Its %s disconnected.", args[1], args[0], c.unfinished(), counted(c.OutboxCount, "dead letter"),
+		"Its %s disconnected.", args[1], args[0], c.Unfinished(), counted(c.OutboxCount, "dead letter"),
 		inNumber(c.ClientCount, "consumer is", "consumers are")), nil
 }
 
@@ -70,7 +70,7 @@ func (o *operator) channelEmptyLoses(ctx context.Context, args []string) (string
 		return "", err
 	}
 	return fmt.Sprintf("All that channel %s of topic %s has not finished counts as finished and is delivered to "+
-		"nobody:\n%s.", args[1], args[0], c.unfinished()), nil
+		"nobody:\n%s.", args[1], args[0], c.Unfinished()), nil
 }
 
 func (o *operator) channelSkipLoses(ctx context.Context, args []string) (string, error) {
@@ -79,7 +79,7 @@ func (o *operator) channelSkipLoses(ctx context.Context, args []string) (string,
 		return "", err
 	}
 	return fmt.Sprintf("Channel %s of topic %s discards what waits, and ALL THAT IS PUBLISHED until engine channel "+
-		"unskip:\nnow %s.", args[1], args[0], c.unfinished()), nil
+		"unskip:\nnow %s.", args[1], args[0], c.Unfinished()), nil
 }
 
 func (o *operator) channelSeekLoses(ctx context.Context, args []string) (string, error) {
@@ -88,12 +88,12 @@ func (o *operator) channelSeekLoses(ctx context.Context, args []string) (string,
 		return "", err
 	}
 	return fmt.Sprintf("Channel %s of topic %s goes on at another place. What lies before it counts as finished, what "+
-		"lies\nbehind it is delivered, also again. Now %s.", args[1], args[0], c.unfinished()), nil
+		"lies\nbehind it is delivered, also again. Now %s.", args[1], args[0], c.Unfinished()), nil
 }
 
 func (o *operator) redriveSays(ctx context.Context, args []string) (string, error) {
 	var s node.ChannelSettings
-	if err := o.client.Get(ctx, "/channel/settings", of(args[0], args[1]), &s); err != nil {
+	if err := o.Client.Get(ctx, "/channel/settings", of(args[0], args[1]), &s); err != nil {
 		return "", err
 	}
 	topic := cmp.Or(s.DeadLetter, args[0]+machine.DeadLetterSuffix)

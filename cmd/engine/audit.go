@@ -16,19 +16,19 @@ import (
 
 func auditCommand() *cobra.Command {
 	o := new(operator)
-	return o.anywhere(o.auditCommand())
+	return o.Anywhere(o.auditCommand())
 }
 
 // auditCommand shows the audit of all nodes, of which each keeps its own.
 func (o *operator) auditCommand() *cobra.Command {
 	count := 50
-	cmd := o.action("audit", "Show who changed what, and who was refused", cobra.NoArgs,
+	cmd := o.Action("audit", "Show who changed what, and who was refused", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
 			if count < 1 || count > nsqd.MaxPageCount {
 				return fail(exitUsage, fmt.Errorf("--count is 1 to %d", nsqd.MaxPageCount))
 			}
 			var all nsqd.ClusterAudit
-			if err := o.client.Get(ctx, "/audit", url.Values{"all": {""}, "count": {strconv.Itoa(count)}}, &all); err != nil {
+			if err := o.Client.Get(ctx, "/audit", url.Values{"all": {""}, "count": {strconv.Itoa(count)}}, &all); err != nil {
 				return err
 			}
 			var missing error
@@ -39,8 +39,8 @@ func (o *operator) auditCommand() *cobra.Command {
 				}
 				missing = fail(exitPartial, fmt.Errorf("the result is partial: %s", strings.Join(why, "; ")))
 			}
-			if o.asJSON {
-				return cmp.Or(printJSON(o.out, &all), missing)
+			if o.AsJSON {
+				return cmp.Or(printJSON(o.Out, &all), missing)
 			}
 			return cmp.Or(o.printAudit(&all), missing)
 		})
@@ -53,7 +53,7 @@ func (o *operator) auditCommand() *cobra.Command {
 }
 
 func (o *operator) printAudit(all *nsqd.ClusterAudit) error {
-	t := table(o.out)
+	t := table(o.Out)
 	fmt.Fprintln(t, "TIME\tNODE\tWHO\tFROM\tWHAT\tOF\tRESULT")
 	for i := range all.Entries {
 		e := &all.Entries[i]
@@ -63,10 +63,10 @@ func (o *operator) printAudit(all *nsqd.ClusterAudit) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintln(o.out, knownOf(all))
+	fmt.Fprintln(o.Out, knownOf(all))
 	for _, k := range all.Known {
 		if k.NotWritten > 0 {
-			fmt.Fprintf(o.out, "node %s could not write %d entries to its disk: its log has them, and a restart forgets "+
+			fmt.Fprintf(o.Out, "node %s could not write %d entries to its disk: its log has them, and a restart forgets "+
 				"them here\n", dash(k.Node), k.NotWritten)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/node"
 	"penstock/internal/node/backup"
 )
@@ -26,7 +27,7 @@ const backupPoll = 200 * time.Millisecond
 func backupCommand(version string) *cobra.Command {
 	o := new(operator)
 	from, etcdDir, rate := "", "", int64(backup.DefaultRate)
-	cmd := o.action("backup DIR", "Back a node's data up into a directory", cobra.ExactArgs(1),
+	cmd := o.Action("backup DIR", "Back a node's data up into a directory", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
 			to, err := filepath.Abs(args[0])
 			if err != nil {
@@ -44,13 +45,13 @@ func backupCommand(version string) *cobra.Command {
 		"With --from, the command copies the data directory of a stopped node.\n" +
 		"A backup has the messages of this node and the metadata of the whole cluster: in a cluster, back every node up.\n" +
 		"Restore a backup with engine restore."
-	o.flags(cmd)
+	o.Flags(cmd)
 	cmd.Flags().StringVar(&from, "from", "", "copy this data directory of a stopped node")
 	cmd.Flags().StringVar(&etcdDir, "etcd-data-path", "",
 		"with --from: the directory of the node's embedded etcd; empty means etcd in the data directory")
-	flag := cmd.Flags().VarPF(size64(&rate, 0), "rate", "",
+	flag := cmd.Flags().VarPF(values.Size64(&rate, 0), "rate", "",
 		"bytes of segments that the node reads per second; 0: unlimited")
-	flag.DefValue = formatBytes(rate)
+	flag.DefValue = values.FormatBytes(rate)
 	return cmd
 }
 
@@ -60,7 +61,7 @@ func (o *operator) backup(ctx context.Context, to string, rate int64) error {
 	}
 	status := new(node.BackupStatus)
 	q := url.Values{"dir": {to}, "rate": {strconv.FormatInt(rate, 10)}}
-	if err := o.client.Post(ctx, "/backup", q, nil, status); err != nil {
+	if err := o.Client.Post(ctx, "/backup", q, nil, status); err != nil {
 		return err
 	}
 	began := status.Began
@@ -71,7 +72,7 @@ func (o *operator) backup(ctx context.Context, to string, rate int64) error {
 		case <-time.After(backupPoll):
 		}
 		*status = node.BackupStatus{}
-		if err := o.client.Get(ctx, "/backup", nil, status); err != nil {
+		if err := o.Client.Get(ctx, "/backup", nil, status); err != nil {
 			return fmt.Errorf("the node began the backup into %s, and now: %w; %s", to, err, incomplete(to))
 		}
 	}
@@ -82,16 +83,16 @@ func (o *operator) backup(ctx context.Context, to string, rate int64) error {
 		return errors.New(status.Error)
 	}
 	unseen := o.lookAt(to, status)
-	if o.asJSON {
-		return cmp.Or(printJSON(o.out, status), unseen, unverified(to, status.Missing))
+	if o.AsJSON {
+		return cmp.Or(printJSON(o.Out, status), unseen, unverified(to, status.Missing))
 	}
 	if unseen != nil {
 		return unseen
 	}
-	fmt.Fprintf(o.out, "%s has the node's data as of %s: %s, %d bytes linked, %d copied\n", to,
+	fmt.Fprintf(o.Out, "%s has the node's data as of %s: %s, %d bytes linked, %d copied\n", to,
 		stamp(status.Moment), counted(status.Files, "file"), status.LinkedBytes, status.CopiedBytes)
 	if status.NoMetadata != "" {
-		fmt.Fprintln(o.out, strings.TrimPrefix(withoutMetadata(status.NoMetadata), ". "))
+		fmt.Fprintln(o.Out, strings.TrimPrefix(withoutMetadata(status.NoMetadata), ". "))
 	}
 	return unverified(to, status.Missing)
 }
@@ -100,7 +101,7 @@ func (o *operator) backup(ctx context.Context, to string, rate int64) error {
 // see other files under that path than we do. What the user of the command may not read, and a node of another machine,
 // says nothing.
 func (o *operator) lookAt(to string, status *node.BackupStatus) error {
-	if !o.client.Here() {
+	if !o.Client.Here() {
 		return nil
 	}
 	m, err := backup.ReadManifest(to)
@@ -167,6 +168,6 @@ func (o *operator) copyStopped(ctx context.Context, version, from, etcdDir, to s
 	if missing != nil {
 		said += withoutMetadata(missing.Error())
 	}
-	err := o.done("%s has the data of node %s: %s%s", to, m.NodeID, counted(len(m.Files), "file"), said)
+	err := o.Done("%s has the data of node %s: %s%s", to, m.NodeID, counted(len(m.Files), "file"), said)
 	return cmp.Or(err, unverified(to, m.Missing))
 }

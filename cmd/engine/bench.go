@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/cmd/engine/internal/client"
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/load"
 )
 
@@ -38,7 +39,7 @@ topic that was there before stays.
 
 With an https address or any --tls flag, the connections of both protocols use TLS, too.`),
 	}
-	o.flags(cmd)
+	o.Flags(cmd)
 	cmd.AddCommand(
 		o.benchMode("pub", "Measure publishing, in a closed loop or, with --rate, in an open loop", load.Publish),
 		o.benchMode("sub", "Measure consuming a channel's backlog, with one FIN per message", load.Consume),
@@ -68,7 +69,7 @@ func (o *operator) benchMode(
 	f.Int64Var(&cfg.Messages, "messages", 0,
 		"number of messages, including the warm-up; 0 means until --duration. With this flag, --duration and --warm-up "+
 			"default to 0")
-	f.Var(intBytesValue{&cfg.SizeBytes, 1}, "size", "size of a message")
+	f.Var(values.Size(&cfg.SizeBytes, 1), "size", "size of a message")
 	headers := "number of headers of each message, with names of 10 bytes and values of 12; above 0 sends PUB_EXT and " +
 		"MPUB_EXT"
 	warmUp := time.Second
@@ -121,7 +122,7 @@ func (o *operator) bench(
 	defer stop()
 	connect := o.benchConnections
 	if native.protocol == "native" {
-		connect = func(cfg *load.Config) error { return native.connect(&o.client.Flags, cfg, cmd.ErrOrStderr()) }
+		connect = func(cfg *load.Config) error { return native.connect(&o.Client.Flags, cfg, cmd.ErrOrStderr()) }
 	} else if flag := native.used(cmd.Flags()); flag != "" {
 		return fail(exitUsage, fmt.Errorf("--%s belongs to --protocol native", flag))
 	}
@@ -141,7 +142,7 @@ func (o *operator) bench(
 	}
 	if report != nil {
 		write := report.WriteText
-		if o.asJSON {
+		if o.AsJSON {
 			write = report.WriteJSON
 		}
 		if err := write(cmd.OutOrStdout()); err != nil {
@@ -156,15 +157,15 @@ func (o *operator) bench(
 
 // benchConnections says how the connections of the NSQ protocol are made.
 func (o *operator) benchConnections(cfg *load.Config) (err error) {
-	if cfg.Token, err = o.client.Token(); err != nil {
+	if cfg.Token, err = o.Client.Token(); err != nil {
 		return err
 	}
-	if o.client.UsesTLS() {
-		if cfg.TLS, err = o.client.TLS(); err != nil {
+	if o.Client.UsesTLS() {
+		if cfg.TLS, err = o.Client.TLS(); err != nil {
 			return err
 		}
 	} else if host, _, splitErr := net.SplitHostPort(cfg.Address); splitErr == nil {
-		if err := o.client.CheckPlaintext(cfg.Token, host, "https:// in --http-address"); err != nil {
+		if err := o.Client.CheckPlaintext(cfg.Token, host, "https:// in --http-address"); err != nil {
 			return err
 		}
 	}
@@ -173,11 +174,11 @@ func (o *operator) benchConnections(cfg *load.Config) (err error) {
 
 // benchInfo says how the node is asked about itself.
 func (o *operator) benchInfo(cfg *load.Config) {
-	if o.client.Address != "" {
+	if o.Client.Address != "" {
 		cfg.Info = func() []byte {
 			ctx, cancel := context.WithTimeout(context.Background(), benchAskTimeout)
 			defer cancel()
-			status, data, err := o.client.Exchange(ctx, http.MethodGet, "/info", nil, nil)
+			status, data, err := o.Client.Exchange(ctx, http.MethodGet, "/info", nil, nil)
 			if err != nil || status != http.StatusOK {
 				return nil
 			}
@@ -190,7 +191,7 @@ func (o *operator) benchInfo(cfg *load.Config) {
 // without a channel keeps its messages for ever. When it cannot be told whether the topic existed, the topic stays and
 // a line on w says so: it may hold somebody's messages.
 func (o *operator) benchTopic(ctx context.Context, topic string, w io.Writer) (leave func()) {
-	if o.client.Address == "" {
+	if o.Client.Address == "" {
 		return func() {}
 	}
 	ask, cancel := context.WithTimeout(ctx, benchAskTimeout)
@@ -207,7 +208,7 @@ func (o *operator) benchTopic(ctx context.Context, topic string, w io.Writer) (l
 	return func() {
 		ctx, cancel := context.WithTimeout(context.Background(), benchDeleteTimeout) // also after Ctrl-C
 		defer cancel()
-		if err := o.client.Post(ctx, "/topic/delete", of(topic, ""), nil, nil); err != nil {
+		if err := o.Client.Post(ctx, "/topic/delete", of(topic, ""), nil, nil); err != nil {
 			fmt.Fprintf(w, "engine: topic %s was not deleted and keeps its messages: %v\n", topic, err)
 		}
 	}
@@ -215,7 +216,7 @@ func (o *operator) benchTopic(ctx context.Context, topic string, w io.Writer) (l
 
 // topicExists asks a node of ours or a stock nsqd.
 func (o *operator) topicExists(ctx context.Context, topic string) (bool, error) {
-	status, data, err := o.client.Exchange(ctx, http.MethodGet, "/topic/settings", of(topic, ""), nil)
+	status, data, err := o.Client.Exchange(ctx, http.MethodGet, "/topic/settings", of(topic, ""), nil)
 	switch {
 	case err != nil:
 		return false, err
@@ -224,7 +225,7 @@ func (o *operator) topicExists(ctx context.Context, topic string) (bool, error) 
 	case status == http.StatusNotFound && bytes.Contains(data, []byte("TOPIC_NOT_FOUND")):
 		return false, nil
 	case status == http.StatusNotFound: // nsqd does not know this request
-		all, err := numbersOf(ctx, &o.client, topic)
+		all, err := numbersOf(ctx, &o.Client, topic)
 		return len(all) > 0, err
 	}
 	return false, fmt.Errorf("the node answers with status %d", status)

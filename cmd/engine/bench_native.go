@@ -7,6 +7,7 @@ import (
 
 	nodes "penstock/client"
 	"penstock/cmd/engine/internal/client"
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/load"
 )
 
@@ -29,17 +30,17 @@ func addBenchNative(set *pflag.FlagSet, mode string) *benchNative {
 	case "read":
 		n.protocol = "native"
 	case "pub", "sub", "e2e":
-		set.Var(choice(&n.protocol, "nsq", "native"), "protocol", "nsq or native")
+		set.Var(values.Choice(&n.protocol, "nsq", "native"), "protocol", "nsq or native")
 	default:
 		return n
 	}
 	own := pflag.NewFlagSet("", pflag.ContinueOnError)
 	own.StringSliceVar(&n.seeds, "nodes", defaultSeeds(),
 		"native: HOST:PORT of the native protocol of one or more nodes, separated by commas (or "+client.EnvNodes+")")
-	own.Var(choice(&n.compress, "", "s2", "zstd"), "compress", "native: how producers compress batches: s2 or zstd")
-	own.Var(choice(&n.body, "random", "json"), "body", "native: random bodies, which hardly compress, or json")
+	own.Var(values.Choice(&n.compress, "", "s2", "zstd"), "compress", "native: how producers compress batches: s2 or zstd")
+	own.Var(values.Choice(&n.body, "random", "json"), "body", "native: random bodies, which hardly compress, or json")
 	own.DurationVar(&n.producer.Linger, "linger", 0, "native: how long a message waits for others to share its batch")
-	own.Var(intBytesValue{&n.producer.MaxBatchBytes, 1 << 10}, "batch-bytes",
+	own.Var(values.Size(&n.producer.MaxBatchBytes, 1<<10), "batch-bytes",
 		"native: limit of a batch before compression")
 	own.VisitAll(func(f *pflag.Flag) { n.names = append(n.names, f.Name) })
 	set.AddFlagSet(own)

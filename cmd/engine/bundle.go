@@ -109,14 +109,14 @@ func debugCommand(version string) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	o.flags(cmd)
+	o.Flags(cmd)
 	cmd.AddCommand(o.bundleCommand(version))
 	return cmd
 }
 
 func (o *operator) bundleCommand(version string) *cobra.Command {
 	file, all, profile := "", false, 3*time.Second
-	cmd := o.action("bundle", "Write what is known of a node into one file", cobra.NoArgs,
+	cmd := o.Action("bundle", "Write what is known of a node into one file", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
 			if profile < 0 || profile > maxProfileTime || profile%time.Second != 0 {
 				return fail(exitUsage, fmt.Errorf("--cpu-profile is 0 to %v, in whole seconds", maxProfileTime))
@@ -171,20 +171,20 @@ func (o *operator) bundle(ctx context.Context, name string, m *bundleManifest, a
 // bundleNodes lists the nodes to ask, with a client for each; nil: it has no address.
 func (o *operator) bundleNodes(ctx context.Context, m *bundleManifest, all bool) ([]*client.Client, error) {
 	if !all {
-		m.Nodes = []bundleNode{{Name: "node", Address: o.client.Address}}
-		return []*client.Client{&o.client}, nil
+		m.Nodes = []bundleNode{{Name: "node", Address: o.Client.Address}}
+		return []*client.Client{&o.Client}, nil
 	}
 	var st admin.Status
-	if err := o.client.Get(ctx, "/cluster/status", nil, &st); err != nil {
+	if err := o.Client.Get(ctx, "/cluster/status", nil, &st); err != nil {
 		return nil, fmt.Errorf("the nodes of the cluster are not known: %w; without --all only this node is asked", err)
 	}
 	slices.SortFunc(st.Nodes, func(a, b admin.Node) int { return cmp.Compare(a.Name, b.Name) })
 	var clients []*client.Client
 	for i := range st.Nodes {
 		n := &st.Nodes[i]
-		c, err := &o.client, error(nil)
+		c, err := &o.Client, error(nil)
 		if n.Name != st.Node {
-			c, err = o.client.At(n.HTTP, n.HTTPS)
+			c, err = o.Client.At(n.HTTP, n.HTTPS)
 		}
 		b := bundleNode{Name: fileName(n.Name), State: nodeState(n)}
 		if err != nil {
@@ -230,11 +230,11 @@ func (m *bundleManifest) missing() string {
 }
 
 func (o *operator) showBundle(name string, m *bundleManifest) error {
-	if o.asJSON {
-		return printJSON(o.out, m)
+	if o.AsJSON {
+		return printJSON(o.Out, m)
 	}
-	fmt.Fprintf(o.out, "%s is written\n", name)
-	t := table(o.out)
+	fmt.Fprintf(o.Out, "%s is written\n", name)
+	t := table(o.Out)
 	fmt.Fprintln(t, "NODE\tPARTS\tBYTES\tMISSING")
 	for i := range m.Nodes {
 		n := &m.Nodes[i]
@@ -352,7 +352,7 @@ func configOf(ctx context.Context, c *client.Client) ([]byte, error) {
 	defer cancel()
 	values := map[string]json.RawMessage{}
 	for _, s := range settings(new(options)) {
-		key := s.key()
+		key := s.Key()
 		status, data, err := c.Fetch(ctx, "/config/"+key, nil, maxPartBytes)
 		switch {
 		case err != nil:

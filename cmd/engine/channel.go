@@ -22,19 +22,19 @@ func channelCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	o.flags(cmd)
+	o.Flags(cmd)
 	cmd.AddCommand(o.channelListCommand(), o.consumersCommand(), o.channelSettingsCommand(), o.channelSetCommand(),
-		o.asksBefore(o.seekCommand(), 1, o.channelSeekLoses),
+		o.AsksBefore(o.seekCommand(), 1, o.channelSeekLoses),
 		o.channelPeekCommand(), o.waitingCommand("pending", "Show messages in flight", "SINCE"),
-		o.waitingCommand("deferred", "Show deferred messages", "DUE"), o.asksBefore(o.redriveCommand(), 1, o.redriveSays),
+		o.waitingCommand("deferred", "Show deferred messages", "DUE"), o.AsksBefore(o.redriveCommand(), 1, o.redriveSays),
 		o.channelCreateCommand(), o.channelForkCommand(),
-		o.asksBefore(o.channelDeleteCommand(), 1, o.channelDeleteLoses),
-		o.asksBefore(o.channelVerb("empty",
+		o.AsksBefore(o.channelDeleteCommand(), 1, o.channelDeleteLoses),
+		o.AsksBefore(o.channelVerb("empty",
 			"Discard a channel's backlog, including messages in flight and deferred messages", "was emptied"),
 			1, o.channelEmptyLoses),
 		o.channelVerb("pause", "Stop delivering messages; they stay in the channel", "is paused"),
 		o.channelVerb("unpause", "Resume deliveries after pause", "is no longer paused"),
-		o.asksBefore(o.channelVerb("skip", "Discard messages instead of delivering them, until unskip",
+		o.AsksBefore(o.channelVerb("skip", "Discard messages instead of delivering them, until unskip",
 			"now discards its messages"), 1, o.channelSkipLoses),
 		o.channelVerb("unskip", "Stop discarding messages and deliver them again",
 			"no longer discards its messages"))
@@ -43,32 +43,32 @@ func channelCommand() *cobra.Command {
 
 // channelVerb makes a command for a change that takes no parameters besides the names.
 func (o *operator) channelVerb(verb, short, done string) *cobra.Command {
-	return o.action(verb+" TOPIC CHANNEL", short, cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
-		if err := o.client.Post(ctx, "/channel/"+verb, of(args[0], args[1]), nil, nil); err != nil {
+	return o.Action(verb+" TOPIC CHANNEL", short, cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
+		if err := o.Client.Post(ctx, "/channel/"+verb, of(args[0], args[1]), nil, nil); err != nil {
 			return err
 		}
-		return o.done("channel %s of topic %s %s", args[1], args[0], done)
+		return o.Done("channel %s of topic %s %s", args[1], args[0], done)
 	})
 }
 
 func (o *operator) channelDeleteCommand() *cobra.Command {
-	return o.action("delete TOPIC CHANNEL", "Delete a channel and its backlog", cobra.ExactArgs(2),
+	return o.Action("delete TOPIC CHANNEL", "Delete a channel and its backlog", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			letters := o.outboxOf(ctx, args[0], args[1])
-			if err := o.client.Post(ctx, "/channel/delete", of(args[0], args[1]), nil, nil); err != nil {
+			if err := o.Client.Post(ctx, "/channel/delete", of(args[0], args[1]), nil, nil); err != nil {
 				return err
 			}
 			if letters == 0 {
-				return o.done("channel %s of topic %s was deleted", args[1], args[0])
+				return o.Done("channel %s of topic %s was deleted", args[1], args[0])
 			}
-			return o.done("channel %s of topic %s was deleted, with %s that its dead-letter topic did not have yet",
+			return o.Done("channel %s of topic %s was deleted, with %s that its dead-letter topic did not have yet",
 				args[1], args[0], counted(letters, "dead letter"))
 		})
 }
 
 // outboxOf returns how many dead letters of the channel wait to be moved; 0 also if nobody says that.
 func (o *operator) outboxOf(ctx context.Context, topic, channel string) int {
-	all, _, err := o.topicsNow(ctx, topic)
+	all, _, err := o.TopicsNow(ctx, topic)
 	if err != nil || len(all) == 0 {
 		return 0
 	}
@@ -82,16 +82,16 @@ func (o *operator) outboxOf(ctx context.Context, topic, channel string) int {
 
 func (o *operator) channelCreateCommand() *cobra.Command {
 	var from string
-	cmd := o.action("create TOPIC CHANNEL", "Create a channel, unless it exists", cobra.ExactArgs(2),
+	cmd := o.Action("create TOPIC CHANNEL", "Create a channel, unless it exists", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			q := of(args[0], args[1])
 			if from != "" {
 				q.Set("from", from)
 			}
-			if err := o.client.Post(ctx, "/channel/create", q, nil, nil); err != nil {
+			if err := o.Client.Post(ctx, "/channel/create", q, nil, nil); err != nil {
 				return err
 			}
-			return o.done("channel %s of topic %s exists", args[1], args[0])
+			return o.Done("channel %s of topic %s exists", args[1], args[0])
 		})
 	cmd.Long = "Create a channel, unless it exists. It gets the messages that are published from now on, and the first\n" +
 		"channel of a topic also those that have waited for it. --from names another place:\n" +
@@ -108,7 +108,7 @@ func (o *operator) channelCreateCommand() *cobra.Command {
 
 func (o *operator) channelForkCommand() *cobra.Command {
 	var at string
-	cmd := o.action("fork TOPIC CHANNEL NEW", "Create a channel with the settings and the place of another one",
+	cmd := o.Action("fork TOPIC CHANNEL NEW", "Create a channel with the settings and the place of another one",
 		cobra.ExactArgs(3),
 		func(ctx context.Context, args []string) error {
 			q := of(args[0], args[1])
@@ -118,10 +118,10 @@ func (o *operator) channelForkCommand() *cobra.Command {
 				q.Set("at", at)
 				place = "at " + at
 			}
-			if err := o.client.Post(ctx, "/channel/fork", q, nil, nil); err != nil {
+			if err := o.Client.Post(ctx, "/channel/fork", q, nil, nil); err != nil {
 				return err
 			}
-			return o.done("channel %s of topic %s exists, with the settings of channel %s, and starts %s",
+			return o.Done("channel %s of topic %s exists, with the settings of channel %s, and starts %s",
 				args[2], args[0], args[1], place)
 		})
 	cmd.Long = "Create a channel with the settings of another one, which goes on undisturbed. The new channel starts\n" +
@@ -138,16 +138,16 @@ func (o *operator) channelForkCommand() *cobra.Command {
 }
 
 func (o *operator) channelListCommand() *cobra.Command {
-	cmd := o.action("list [TOPIC]", "List channels with their depth and counters", cobra.MaximumNArgs(1),
+	cmd := o.Action("list [TOPIC]", "List channels with their depth and counters", cobra.MaximumNArgs(1),
 		func(ctx context.Context, args []string) error {
-			all, missing, err := o.topics(ctx, args...)
+			all, missing, err := o.Topics(ctx, args...)
 			if err != nil {
 				return err
 			}
-			if o.asJSON {
-				return printed(printJSON(o.out, channelsOf(all)), missing)
+			if o.AsJSON {
+				return printed(printJSON(o.Out, channelsOf(all)), missing)
 			}
-			return printed(printChannels(o.out, all), missing)
+			return printed(printChannels(o.Out, all), missing)
 		})
 	cmd.Long = "List channels with their depth and counters. In a cluster, the figures of all live nodes are added up.\n" +
 		"Only CONSUMERS is the number of subscriptions at the leader that has the most, because most consumers subscribe\n" +
@@ -159,10 +159,10 @@ func (o *operator) channelListCommand() *cobra.Command {
 }
 
 func (o *operator) channelSettingsCommand() *cobra.Command {
-	return o.action("settings TOPIC CHANNEL", "Show a channel's settings", cobra.ExactArgs(2),
+	return o.Action("settings TOPIC CHANNEL", "Show a channel's settings", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			var set node.ChannelSettings
-			if err := o.client.Get(ctx, "/channel/settings", of(args[0], args[1]), &set); err != nil {
+			if err := o.Client.Get(ctx, "/channel/settings", of(args[0], args[1]), &set); err != nil {
 				return err
 			}
 			return o.showChannelSettings(&set)
@@ -171,7 +171,7 @@ func (o *operator) channelSettingsCommand() *cobra.Command {
 
 func (o *operator) seekCommand() *cobra.Command {
 	var to, value string
-	cmd := o.action("seek TOPIC CHANNEL --to PLACE [--value VALUE]", "Move a channel to another position in its topic",
+	cmd := o.Action("seek TOPIC CHANNEL --to PLACE [--value VALUE]", "Move a channel to another position in its topic",
 		cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			q := of(args[0], args[1])
@@ -179,14 +179,14 @@ func (o *operator) seekCommand() *cobra.Command {
 			if value != "" {
 				q.Set("value", value)
 			}
-			if err := o.client.Post(ctx, "/channel/seek", q, nil, nil); err != nil {
+			if err := o.Client.Post(ctx, "/channel/seek", q, nil, nil); err != nil {
 				return err
 			}
 			place := "the " + to
 			if value != "" {
 				place = to + " " + value
 			}
-			return o.done("channel %s of topic %s continues at %s", args[1], args[0], place)
+			return o.Done("channel %s of topic %s continues at %s", args[1], args[0], place)
 		})
 	cmd.Long = "Move a channel to another position in its topic, backward or forward. Messages in flight are\n" +
 		"forgotten: a consumer that answers one of them gets an error.\n\n" +
@@ -228,7 +228,7 @@ func (o *operator) peekFlags(cmd *cobra.Command) (ask func(q url.Values) url.Val
 
 func (o *operator) channelPeekCommand() *cobra.Command {
 	var ask func(url.Values) url.Values
-	cmd := o.action("peek TOPIC CHANNEL", "Show unconfirmed messages without consuming them",
+	cmd := o.Action("peek TOPIC CHANNEL", "Show unconfirmed messages without consuming them",
 		cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
 			return o.peek(ctx, "/channel/peek", ask(of(args[0], args[1])))
 		})
@@ -238,29 +238,29 @@ func (o *operator) channelPeekCommand() *cobra.Command {
 
 func (o *operator) peek(ctx context.Context, path string, q url.Values) error {
 	var list server.PeekList
-	if err := o.client.Get(ctx, path, q, &list); err != nil {
+	if err := o.Client.Get(ctx, path, q, &list); err != nil {
 		return err
 	}
-	if o.asJSON {
-		return printJSON(o.out, list)
+	if o.AsJSON {
+		return printJSON(o.Out, list)
 	}
-	return printPeeked(o.out, &list)
+	return printPeeked(o.Out, &list)
 }
 
 // waitingCommand makes the command pending or deferred. when is the column that distinguishes them in the output.
 func (o *operator) waitingCommand(what, short, when string) *cobra.Command {
 	count := node.DefaultListCount
-	cmd := o.action(what+" TOPIC CHANNEL", short, cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
+	cmd := o.Action(what+" TOPIC CHANNEL", short, cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
 		q := of(args[0], args[1])
 		q.Set("count", strconv.Itoa(count))
 		var list server.WaitingList
-		if err := o.client.Get(ctx, "/channel/"+what, q, &list); err != nil {
+		if err := o.Client.Get(ctx, "/channel/"+what, q, &list); err != nil {
 			return err
 		}
-		if o.asJSON {
-			return printJSON(o.out, list)
+		if o.AsJSON {
+			return printJSON(o.Out, list)
 		}
-		return printWaiting(o.out, &list, when)
+		return printWaiting(o.Out, &list, when)
 	})
 	cmd.Flags().IntVar(&count, "count", count,
 		fmt.Sprintf("maximum number of messages to show, 1 to %d", node.MaxListCount))
@@ -269,7 +269,7 @@ func (o *operator) waitingCommand(what, short, when string) *cobra.Command {
 
 func (o *operator) redriveCommand() *cobra.Command {
 	most := 0
-	cmd := o.action("redrive TOPIC CHANNEL", "Publish a channel's dead letters again, for this channel only",
+	cmd := o.Action("redrive TOPIC CHANNEL", "Publish a channel's dead letters again, for this channel only",
 		cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
 			if most < 0 {
 				return fail(exitUsage, fmt.Errorf("%d is not a number of messages", most))
@@ -283,7 +283,7 @@ func (o *operator) redriveCommand() *cobra.Command {
 				}
 				q.Set("count", strconv.Itoa(ask))
 				var moved server.Redriven
-				if err := o.client.Post(ctx, "/channel/redrive", q, nil, &moved); err != nil {
+				if err := o.Client.Post(ctx, "/channel/redrive", q, nil, &moved); err != nil {
 					if total > 0 {
 						return fmt.Errorf("%w; %s moved before that", err, inNumber(total, "message was", "messages were"))
 					}
@@ -293,10 +293,10 @@ func (o *operator) redriveCommand() *cobra.Command {
 					break
 				}
 			}
-			if o.asJSON {
-				return printJSON(o.out, server.Redriven{Moved: total})
+			if o.AsJSON {
+				return printJSON(o.Out, server.Redriven{Moved: total})
 			}
-			return o.done("%s published again for channel %s of topic %s",
+			return o.Done("%s published again for channel %s of topic %s",
 				inNumber(total, "message was", "messages were"), args[1], args[0])
 		})
 	cmd.Long = "Publish a channel's dead letters to its topic again, for this channel only. They are taken from the\n" +

@@ -32,7 +32,7 @@ func printTopicNumbers(w io.Writer, all []topicNumbers) error {
 	for i := range all {
 		n := &all[i]
 		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%s%s\n", n.Name, len(n.Channels), n.Depth, n.Published, n.StoredBytes,
-			n.Connected, maker(n.MadeBy), n.ownState())
+			n.Connected, maker(n.MadeBy), n.OwnState())
 	}
 	return t.Flush()
 }
@@ -45,7 +45,7 @@ func printChannels(w io.Writer, all []topicNumbers) error {
 		of := &all[i]
 		for _, n := range of.Channels {
 			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", of.Name, n.Name, n.Depth, n.InFlightCount,
-				n.DeferredCount, n.MessageCount, n.RequeueCount, n.TimeoutCount, n.DroppedCount, n.ClientCount, of.stateOf(&n))
+				n.DeferredCount, n.MessageCount, n.RequeueCount, n.TimeoutCount, n.DroppedCount, n.ClientCount, of.StateOf(&n))
 		}
 	}
 	if err := t.Flush(); err != nil {

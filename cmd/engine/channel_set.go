@@ -32,20 +32,20 @@ func (o *operator) channelSetCommand() *cobra.Command {
 	f := new(channelFlags)
 	var cmd *cobra.Command
 	var set *pflag.FlagSet
-	cmd = o.action("set TOPIC CHANNEL", "Change a channel's settings", cobra.ExactArgs(2),
+	cmd = o.Action("set TOPIC CHANNEL", "Change a channel's settings", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			if !anyOwn(cmd) {
 				return fail(exitUsage, errors.New("say what to set; see engine channel set --help"))
 			}
 			var s node.ChannelSettings
 			q := of(args[0], args[1])
-			if err := o.client.Get(ctx, "/channel/settings", q, &s); err != nil {
+			if err := o.Client.Get(ctx, "/channel/settings", q, &s); err != nil {
 				return err
 			}
-			if err := f.apply(set, o.in, &s); err != nil {
+			if err := f.apply(set, o.In, &s); err != nil {
 				return fail(exitUsage, err)
 			}
-			if err := o.client.Post(ctx, "/channel/settings", q, &s, &s); err != nil {
+			if err := o.Client.Post(ctx, "/channel/settings", q, &s, &s); err != nil {
 				return err
 			}
 			return o.showChannelSettings(&s)
@@ -196,10 +196,10 @@ func ruleText(r *machine.Rule) string {
 }
 
 func (o *operator) showChannelSettings(s *node.ChannelSettings) error {
-	if o.asJSON {
-		return printJSON(o.out, s)
+	if o.AsJSON {
+		return printJSON(o.Out, s)
 	}
-	t := table(o.out)
+	t := table(o.Out)
 	row := func(name, value string) { fmt.Fprintf(t, "%s\t%s\n", name, value) }
 	row("version", orText(s.Version, "0: never configured"))
 	row("order", s.Order.String())

@@ -28,7 +28,7 @@ func clusterCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	o.flags(cmd, "http")
+	o.Flags(cmd, "http")
 	cmd.AddCommand(o.statusCommand(), o.healthCommand(), o.topicsCommand(), o.drainCommand(), o.moveCommand(),
 		o.transferLeaderCommand(), o.forceLeaderCommand(), o.removeNodeCommand(), o.expandCommand(),
 		o.setReplicasCommand(), o.rebalanceCommand(), o.upgradeCommand(), o.verifyCommand(), initTLSCommand())
@@ -38,14 +38,14 @@ func clusterCommand() *cobra.Command {
 // statusCommand and healthCommand are commands of engine cluster, and of engine: they work with a single node, too.
 func statusCommand() *cobra.Command {
 	o := new(operator)
-	return o.anywhere(o.statusCommand())
+	return o.Anywhere(o.statusCommand())
 }
 
 func (o *operator) statusCommand() *cobra.Command {
-	cmd := o.action("status", "Show the health of a node, or of its cluster with all nodes", cobra.NoArgs,
+	cmd := o.Action("status", "Show the health of a node, or of its cluster with all nodes", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
 			st := new(admin.Status)
-			err := o.client.Get(ctx, "/cluster/status", url.Values{"faults": {""}}, st)
+			err := o.Client.Get(ctx, "/cluster/status", url.Values{"faults": {""}}, st)
 			if errors.Is(err, client.ErrNoSuchRequest) { // it is in no cluster
 				return o.statusAlone(ctx)
 			}
@@ -67,23 +67,23 @@ func (o *operator) statusCommand() *cobra.Command {
 }
 
 func (o *operator) printStatus(st *admin.Status) error {
-	if o.asJSON {
-		return printJSON(o.out, st)
+	if o.AsJSON {
+		return printJSON(o.Out, st)
 	}
-	return printStatus(o.out, st)
+	return printStatus(o.Out, st)
 }
 
 func (o *operator) topicsCommand() *cobra.Command {
-	cmd := o.action("topics [TOPIC]", "Show the leader and the replicas of every partition", cobra.MaximumNArgs(1),
+	cmd := o.Action("topics [TOPIC]", "Show the leader and the replicas of every partition", cobra.MaximumNArgs(1),
 		func(ctx context.Context, args []string) error {
 			all, err := o.placement(ctx, args...)
 			if err != nil {
 				return err
 			}
-			if o.asJSON {
-				return printJSON(o.out, all)
+			if o.AsJSON {
+				return printJSON(o.Out, all)
 			}
-			return printTopics(o.out, all)
+			return printTopics(o.Out, all)
 		})
 	cmd.Long = "Show the leader and the replicas of every partition. The exit code is 0 in whatever state the\n" +
 		"partitions are: a script asks engine cluster health, which ends with 10 if something is wrong."
@@ -93,7 +93,7 @@ func (o *operator) topicsCommand() *cobra.Command {
 func (o *operator) drainCommand() *cobra.Command {
 	var off bool
 	var wait time.Duration
-	cmd := o.action("drain NODE", "Move leaderships and replicas away from a node", cobra.ExactArgs(1),
+	cmd := o.Action("drain NODE", "Move leaderships and replicas away from a node", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
 			on := !off
 			if off && wait > 0 {
@@ -104,7 +104,7 @@ func (o *operator) drainCommand() *cobra.Command {
 				return o.change(ctx, "/cluster/drain", drain)
 			}
 			done := new(admin.Done)
-			if err := o.client.Post(ctx, "/cluster/drain", nil, drain, done); err != nil {
+			if err := o.Client.Post(ctx, "/cluster/drain", nil, drain, done); err != nil {
 				return err
 			}
 			o.progress("%s", done.Message)
@@ -113,10 +113,10 @@ func (o *operator) drainCommand() *cobra.Command {
 			case err != nil:
 				return err
 			case needed > 0:
-				return o.done("node %s leads no partition, but do not stop it yet: %s it for their min_isr, and take no messages "+
+				return o.Done("node %s leads no partition, but do not stop it yet: %s it for their min_isr, and take no messages "+
 					"without it; see engine cluster health", args[0], inNumber(needed, "partition needs", "partitions need"))
 			}
-			return o.done("node %s leads no partition: it may be stopped now", args[0])
+			return o.Done("node %s leads no partition: it may be stopped now", args[0])
 		})
 	cmd.Flags().BoolVar(&off, "off", false, "end the drain: the node may get leaderships and replicas again")
 	cmd.Flags().DurationVar(&wait, "wait", 0,
@@ -133,7 +133,7 @@ func (o *operator) waitForDrain(ctx context.Context, node string, wait time.Dura
 		// The change that the store accepted may reach the node at which we ask a moment later. So a status counts only
 		// once it shows the node as draining.
 		err := asking(ctx, deadline, func(ctx context.Context) error {
-			return o.client.Get(ctx, "/cluster/status", nil, st)
+			return o.Client.Get(ctx, "/cluster/status", nil, st)
 		})
 		late := !time.Now().Before(deadline)
 		if err == nil {
@@ -166,8 +166,8 @@ func (o *operator) waitForDrain(ctx context.Context, node string, wait time.Dura
 
 // progress prints a line about a change that takes its time. JSON has only the outcome.
 func (o *operator) progress(format string, args ...any) {
-	if !o.asJSON {
-		fmt.Fprintf(o.out, format+"\n", args...)
+	if !o.AsJSON {
+		fmt.Fprintf(o.Out, format+"\n", args...)
 	}
 }
 
@@ -185,7 +185,7 @@ func findNode(st *admin.Status, ref string) *admin.Node {
 func (o *operator) moveCommand() *cobra.Command {
 	var from, to string
 	var cancel bool
-	cmd := o.action("move TOPIC PARTITION --from NODE --to NODE",
+	cmd := o.Action("move TOPIC PARTITION --from NODE --to NODE",
 		"Move a replica to another node; the old one is removed when the new one is in sync", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			p, err := partitionArg(args[1])
@@ -207,19 +207,19 @@ func (o *operator) moveCommand() *cobra.Command {
 	cmd.Flags().StringVar(&from, "from", "", "node to move the replica from")
 	cmd.Flags().StringVar(&to, "to", "", "node to move the replica to")
 	cmd.Flags().BoolVar(&cancel, "cancel", false, "undo the move of the partition that is under way, whoever began it")
-	o.completesNodes(cmd, "from", "to")
+	o.CompletesNodes(cmd, "from", "to")
 	return cmd
 }
 
 func (o *operator) removeNodeCommand() *cobra.Command {
-	return o.action("remove-node NODE", "Remove a stopped node that has no replicas left", cobra.ExactArgs(1),
+	return o.Action("remove-node NODE", "Remove a stopped node that has no replicas left", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
 			return o.change(ctx, "/cluster/remove-node", &admin.RemoveNode{Node: admin.NodeRef(args[0])})
 		})
 }
 
 func (o *operator) expandCommand() *cobra.Command {
-	return o.action("expand TOPIC PARTITIONS", "Raise a topic's number of partitions to PARTITIONS", cobra.ExactArgs(2),
+	return o.Action("expand TOPIC PARTITIONS", "Raise a topic's number of partitions to PARTITIONS", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			n, err := strconv.ParseUint(args[1], 10, 31)
 			if err != nil {
@@ -230,7 +230,7 @@ func (o *operator) expandCommand() *cobra.Command {
 }
 
 func (o *operator) upgradeCommand() *cobra.Command {
-	cmd := o.action("upgrade", "Raise the cluster to the newest feature level",
+	cmd := o.Action("upgrade", "Raise the cluster to the newest feature level",
 		cobra.NoArgs, func(ctx context.Context, _ []string) error {
 			return o.change(ctx, "/cluster/upgrade", &admin.Upgrade{})
 		})
@@ -243,13 +243,13 @@ func (o *operator) upgradeCommand() *cobra.Command {
 // change requests a change and prints the sentence that the node answers.
 func (o *operator) change(ctx context.Context, path string, body any) error {
 	done := new(admin.Done)
-	if err := o.client.Post(ctx, path, nil, body, done); err != nil {
+	if err := o.Client.Post(ctx, path, nil, body, done); err != nil {
 		return err
 	}
-	if o.asJSON {
-		return printJSON(o.out, done)
+	if o.AsJSON {
+		return printJSON(o.Out, done)
 	}
-	_, err := fmt.Fprintln(o.out, done.Message)
+	_, err := fmt.Fprintln(o.Out, done.Message)
 	return err
 }
 
@@ -268,5 +268,5 @@ func (o *operator) placement(ctx context.Context, topic ...string) (*admin.Topic
 		q.Set("topic", topic[0])
 	}
 	all := new(admin.Topics)
-	return all, o.client.Get(ctx, "/cluster/topics", q, all)
+	return all, o.Client.Get(ctx, "/cluster/topics", q, all)
 }

@@ -15,7 +15,7 @@ import (
 
 func (o *operator) forceLeaderCommand() *cobra.Command {
 	var yes, dry bool
-	cmd := o.action("force-leader TOPIC PARTITION NODE",
+	cmd := o.Action("force-leader TOPIC PARTITION NODE",
 		"Make a replica the leader even if it lacks acknowledged messages", cobra.ExactArgs(3),
 		func(ctx context.Context, args []string) error {
 			p, err := partitionArg(args[1])
@@ -52,13 +52,13 @@ func (o *operator) forceDry(ctx context.Context, body *admin.ForceLeader) error 
 	switch {
 	case err != nil:
 		return err
-	case o.asJSON:
-		return printJSON(o.out, done)
+	case o.AsJSON:
+		return printJSON(o.Out, done)
 	}
-	if err := printCopies(o.out, done.Copies); err != nil {
+	if err := printCopies(o.Out, done.Copies); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(o.out, done.Message)
+	_, err = fmt.Fprintln(o.Out, done.Message)
 	return err
 }
 
@@ -67,7 +67,7 @@ func (o *operator) askLoss(ctx context.Context, body *admin.ForceLeader) (*admin
 	question := *body
 	question.DryRun = true
 	var done admin.Done
-	if err := o.client.Post(ctx, "/cluster/force-leader", nil, &question, &done); err != nil {
+	if err := o.Client.Post(ctx, "/cluster/force-leader", nil, &question, &done); err != nil {
 		return nil, err
 	}
 	return &done, nil
@@ -99,7 +99,7 @@ func printCopies(w io.Writer, copies []admin.Copy) error {
 // confirmLoss explains what may be lost, and asks for confirmation. Without a terminal it refuses: then --yes is
 // required.
 func (o *operator) confirmLoss(ctx context.Context, body *admin.ForceLeader) error {
-	if !isTerminal(o.in) {
+	if !isTerminal(o.In) {
 		return fail(exitUsage, errors.New("force-leader may lose acknowledged messages and asks before it does: say --yes "+
 			"where nobody can answer; nothing was changed"))
 	}
@@ -119,18 +119,18 @@ func (o *operator) confirmLoss(ctx context.Context, body *admin.ForceLeader) err
 	case err != nil:
 		known += "the node is of an older version, which does not say it"
 	default:
-		if err := printCopies(o.prompt, done.Copies); err != nil {
+		if err := printCopies(o.Prompt, done.Copies); err != nil {
 			return err
 		}
 		known = "What is known: " + done.Message
 	}
 	p := all.Topics[0].Partitions[partition]
-	fmt.Fprintf(o.prompt, "%s.\n"+
+	fmt.Fprintf(o.Prompt, "%s.\n"+
 		"Partition %d of topic %s was last led by node %s; its in-sync replicas are on %s.\n"+
 		"If node %s becomes the leader, all acknowledged messages and confirmations that it does not have are\n"+
 		"lost FOR EVER, and the other replicas are cut to match it. If one of the in-sync replicas can come back,\n"+
 		"start it instead.\n"+
 		"Type the name of the topic to continue: ", known, partition, topic, cmp.Or(p.Leader, "(nobody)"),
 		cmp.Or(strings.Join(p.ISR, ", "), "(none)"), body.Node)
-	return typed(o.in, topic, "nothing was changed")
+	return typed(o.In, topic, "nothing was changed")
 }

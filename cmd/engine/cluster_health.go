@@ -29,12 +29,12 @@ const healthPoll = 200 * time.Millisecond
 
 func healthCommand() *cobra.Command {
 	o := new(operator)
-	return o.anywhere(o.healthCommand())
+	return o.Anywhere(o.healthCommand())
 }
 
 func (o *operator) healthCommand() *cobra.Command {
 	var wait time.Duration
-	cmd := o.action("health", "Say whether the node and its cluster are healthy", cobra.NoArgs,
+	cmd := o.Action("health", "Say whether the node and its cluster are healthy", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
 			if wait < 0 {
 				return fail(exitUsage, errors.New("--wait cannot be negative"))
@@ -43,10 +43,10 @@ func (o *operator) healthCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if o.asJSON {
-				err = printJSON(o.out, v)
+			if o.AsJSON {
+				err = printJSON(o.Out, v)
 			} else {
-				_, err = fmt.Fprintln(o.out, v.Health)
+				_, err = fmt.Fprintln(o.Out, v.Health)
 			}
 			if err != nil || v.Healthy {
 				return err
@@ -86,10 +86,10 @@ func (o *operator) oneHealth(
 	ctx context.Context, wait time.Duration, deadline time.Time,
 ) (v *health.Verdict, err error) {
 	if wait == 0 {
-		return o.client.Health(ctx)
+		return o.Client.Health(ctx)
 	}
 	err = asking(ctx, deadline, func(ctx context.Context) error {
-		v, err = o.client.Health(ctx)
+		v, err = o.Client.Health(ctx)
 		return err
 	})
 	return v, err

@@ -20,7 +20,7 @@ const rebalancePoll = 500 * time.Millisecond
 func (o *operator) rebalanceCommand() *cobra.Command {
 	var dryRun, pause, resume, cancel bool
 	var wait time.Duration
-	cmd := o.action("rebalance", "Spread replicas and leaders evenly over nodes and racks", cobra.NoArgs,
+	cmd := o.Action("rebalance", "Spread replicas and leaders evenly over nodes and racks", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
 			if dryRun {
 				return o.showPlan(ctx)
@@ -57,13 +57,13 @@ func (o *operator) rebalanceCommand() *cobra.Command {
 
 func (o *operator) showPlan(ctx context.Context) error {
 	p := new(admin.Plan)
-	if err := o.client.Get(ctx, "/cluster/rebalance", nil, p); err != nil {
+	if err := o.Client.Get(ctx, "/cluster/rebalance", nil, p); err != nil {
 		return err
 	}
-	if o.asJSON {
-		return printJSON(o.out, p)
+	if o.AsJSON {
+		return printJSON(o.Out, p)
 	}
-	return printPlan(o.out, p)
+	return printPlan(o.Out, p)
 }
 
 func printPlan(w io.Writer, p *admin.Plan) error {
@@ -97,7 +97,7 @@ func (o *operator) waitForRebalance(ctx context.Context, limit time.Duration) er
 	for deadline := time.Now().Add(limit); ; {
 		st := new(admin.Status)
 		err := asking(ctx, deadline, func(ctx context.Context) error {
-			return o.client.Get(ctx, "/cluster/status", nil, st)
+			return o.Client.Get(ctx, "/cluster/status", nil, st)
 		})
 		late := !time.Now().Before(deadline)
 		switch {
@@ -105,14 +105,14 @@ func (o *operator) waitForRebalance(ctx context.Context, limit time.Duration) er
 			return err
 		case err != nil: // it keeps what the last answer said
 		case !st.Rebalance.Wanted && st.Rebalance.MoveCount == 0:
-			if !o.asJSON {
-				fmt.Fprintln(o.prompt, "nothing is left to move")
+			if !o.AsJSON {
+				fmt.Fprintln(o.Prompt, "nothing is left to move")
 			}
 			return nil
 		default:
 			now := rebalancing(&st.Rebalance)
-			if now != last && !o.asJSON {
-				fmt.Fprintln(o.prompt, now)
+			if now != last && !o.AsJSON {
+				fmt.Fprintln(o.Prompt, now)
 			}
 			last, paused = now, st.Rebalance.State == admin.RebalancePaused
 		}

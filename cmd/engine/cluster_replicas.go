@@ -11,7 +11,7 @@ import (
 )
 
 func (o *operator) setReplicasCommand() *cobra.Command {
-	cmd := o.action("set-replicas TOPIC N", "Change how many nodes store each partition of a topic", cobra.ExactArgs(2),
+	cmd := o.Action("set-replicas TOPIC N", "Change how many nodes store each partition of a topic", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			replicas, err := strconv.Atoi(args[1])
 			if err != nil || replicas < 1 {

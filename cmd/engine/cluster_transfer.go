@@ -17,7 +17,7 @@ const transferPoll = 100 * time.Millisecond
 func (o *operator) transferLeaderCommand() *cobra.Command {
 	var to string
 	var wait time.Duration
-	cmd := o.action("transfer-leader TOPIC PARTITION", "Give the leadership of a partition to another in-sync replica",
+	cmd := o.Action("transfer-leader TOPIC PARTITION", "Give the leadership of a partition to another in-sync replica",
 		cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
 			p, err := partitionArg(args[1])
 			if err != nil {
@@ -28,7 +28,7 @@ func (o *operator) transferLeaderCommand() *cobra.Command {
 				return o.change(ctx, "/cluster/transfer-leader", order)
 			}
 			done := new(admin.Done)
-			if err := o.client.Post(ctx, "/cluster/transfer-leader", nil, order, done); err != nil {
+			if err := o.Client.Post(ctx, "/cluster/transfer-leader", nil, order, done); err != nil {
 				return err
 			}
 			o.progress("%s", done.Message)
@@ -36,10 +36,10 @@ func (o *operator) transferLeaderCommand() *cobra.Command {
 				return err
 			}
 			done.Message = fmt.Sprintf("node %s leads partition %d of topic %s", done.Leader, p, args[0])
-			if o.asJSON {
-				return printJSON(o.out, done)
+			if o.AsJSON {
+				return printJSON(o.Out, done)
 			}
-			return o.done("%s", done.Message)
+			return o.Done("%s", done.Message)
 		})
 	cmd.Long = "Give the leadership of a partition to another in-sync replica, which remains the preferred leader\n" +
 		"until a rebalance or another transfer changes that. The present leader hands over as soon as everything is\n" +
@@ -47,7 +47,7 @@ func (o *operator) transferLeaderCommand() *cobra.Command {
 		"fewest partitions is chosen. To move all leaderships away from a node, drain it."
 	cmd.Flags().StringVar(&to, "to", "", "node that is to lead")
 	cmd.Flags().DurationVar(&wait, "wait", 0, "wait up to this long until the node leads; 0 means do not wait")
-	o.completesNodes(cmd, "to")
+	o.CompletesNodes(cmd, "to")
 	return cmd
 }
 

@@ -29,7 +29,7 @@ type verification struct {
 }
 
 func (o *operator) verifyCommand() *cobra.Command {
-	cmd := o.action("verify [TOPIC]", "Compare the in-sync replicas while the cluster runs", cobra.MaximumNArgs(1),
+	cmd := o.Action("verify [TOPIC]", "Compare the in-sync replicas while the cluster runs", cobra.MaximumNArgs(1),
 		func(ctx context.Context, args []string) error {
 			all, err := o.placement(ctx, args...)
 			if err != nil {
@@ -37,8 +37,8 @@ func (o *operator) verifyCommand() *cobra.Command {
 			}
 			done := verification{Partitions: []*verifiedPartition{}}
 			err = o.verifyAll(ctx, all, &done)
-			if o.asJSON {
-				err = cmp.Or(err, printJSON(o.out, &done))
+			if o.AsJSON {
+				err = cmp.Or(err, printJSON(o.Out, &done))
 			}
 			if err != nil {
 				return err
@@ -69,7 +69,7 @@ func (o *operator) verifyAll(ctx context.Context, all *admin.Topics, done *verif
 				return fmt.Errorf("partition %d of topic %s: %w", p.Partition, t.Name, err)
 			}
 			done.Partitions = append(done.Partitions, v)
-			if o.asJSON {
+			if o.AsJSON {
 				continue
 			}
 			if err := o.printVerified(v); err != nil {
@@ -84,7 +84,7 @@ func (o *operator) verifyPartition(ctx context.Context, topic string, partition 
 	v := &verifiedPartition{Topic: topic, Partition: partition, Found: []node.Difference{}}
 	for at := int64(0); ; {
 		step := new(node.Verified)
-		if err := o.client.Post(ctx, "/cluster/verify", nil, &admin.Verify{
+		if err := o.Client.Post(ctx, "/cluster/verify", nil, &admin.Verify{
 			Topic: topic, Partition: &partition, At: at,
 		}, step); err != nil {
 			return nil, err
@@ -107,15 +107,15 @@ func (o *operator) printVerified(v *verifiedPartition) error {
 	if len(v.Found) > 0 {
 		what = "were compared"
 	}
-	_, err := fmt.Fprintf(o.out, "%s/%d: %d bytes %s on %s\n",
+	_, err := fmt.Fprintf(o.Out, "%s/%d: %d bytes %s on %s\n",
 		v.Topic, v.Partition, v.Bytes, what, strings.Join(v.Nodes, ", "))
 	for _, d := range v.Found {
 		if len(d.Damaged) > 0 {
-			_, err = fmt.Fprintf(o.out, "  from message %s on, bytes %d to %d: damaged on %s; it is repaired from a replica "+
+			_, err = fmt.Fprintf(o.Out, "  from message %s on, bytes %d to %d: damaged on %s; it is repaired from a replica "+
 				"whose data verifies\n", d.First, d.From, d.To, strings.Join(d.Damaged, ", "))
 		}
 		if len(d.Differing) > 0 {
-			_, err = fmt.Fprintf(o.out, "  from message %s on, bytes %d to %d: the data on %s verifies but differs; nothing "+
+			_, err = fmt.Fprintf(o.Out, "  from message %s on, bytes %d to %d: the data on %s verifies but differs; nothing "+
 				"was changed\n", d.First, d.From, d.To, strings.Join(d.Differing, ", "))
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/cluster/admin"
 )
 
@@ -43,9 +44,9 @@ func kindsOf(use string) (out []kind) {
 	return out
 }
 
-// completes makes the shell propose names for the arguments of cmd by asking the node. It proposes nothing if the node
+// Completes makes the shell propose names for the arguments of cmd by asking the node. It proposes nothing if the node
 // cannot be asked.
-func (o *operator) completes(cmd *cobra.Command) {
+func (o *operator) Completes(cmd *cobra.Command) {
 	of := kindsOf(cmd.Use)
 	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= len(of) {
@@ -55,8 +56,8 @@ func (o *operator) completes(cmd *cobra.Command) {
 	}
 }
 
-// completesNodes makes the shell propose names of nodes for flags of cmd.
-func (o *operator) completesNodes(cmd *cobra.Command, flags ...string) {
+// CompletesNodes makes the shell propose names of nodes for flags of cmd.
+func (o *operator) CompletesNodes(cmd *cobra.Command, flags ...string) {
 	for _, f := range flags {
 		must1(cmd.RegisterFlagCompletionFunc(f, func(_ *cobra.Command, args []string, begun string) (
 			[]string, cobra.ShellCompDirective,
@@ -83,7 +84,7 @@ func (o *operator) propose(k kind, args []string, begun string) ([]string, cobra
 func (o *operator) names(ctx context.Context, k kind, args []string) (out []string) {
 	switch k {
 	case aTopic:
-		all, _, err := o.topicsNow(ctx)
+		all, _, err := o.TopicsNow(ctx)
 		if err != nil {
 			return nil
 		}
@@ -91,7 +92,7 @@ func (o *operator) names(ctx context.Context, k kind, args []string) (out []stri
 			out = append(out, all[i].Name)
 		}
 	case aChannel:
-		all, _, err := o.topicsNow(ctx, args[0])
+		all, _, err := o.TopicsNow(ctx, args[0])
 		if err != nil {
 			return nil
 		}
@@ -100,7 +101,7 @@ func (o *operator) names(ctx context.Context, k kind, args []string) (out []stri
 		}
 	case aNode:
 		var st admin.Status
-		if o.client.Get(ctx, "/cluster/status", nil, &st) != nil {
+		if o.Client.Get(ctx, "/cluster/status", nil, &st) != nil {
 			return nil
 		}
 		for i := range st.Nodes {
@@ -114,11 +115,11 @@ func (o *operator) names(ctx context.Context, k kind, args []string) (out []stri
 func completesChoices(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		v := f.Value
-		if said, ok := v.(*flagValue); ok {
-			v = said.value
+		if said, ok := v.(*values.Flag); ok {
+			v = said.Value
 		}
-		if v, ok := v.(choiceValue); ok {
-			must1(cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(v.of, cobra.ShellCompDirectiveNoFileComp)))
+		if v, ok := v.(values.ChoiceValue); ok {
+			must1(cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(v.Of, cobra.ShellCompDirectiveNoFileComp)))
 		}
 	})
 }

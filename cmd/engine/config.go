@@ -12,6 +12,8 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/spf13/pflag"
+
+	"penstock/cmd/engine/internal/values"
 )
 
 const (
@@ -22,32 +24,32 @@ const (
 	maxConfigBytes = 1 << 20
 )
 
-func (s *setting) key() string { return strings.ReplaceAll(s.name, "-", "_") }
-func (s *setting) env() string { return envPrefix + strings.ToUpper(s.key()) }
+func (s *setting) Key() string { return strings.ReplaceAll(s.Name, "-", "_") }
+func (s *setting) env() string { return envPrefix + strings.ToUpper(s.Key()) }
 
 // config is the table of settings with the source of each value. In order of precedence the sources are flag,
 // environment, file and default.
 type config struct {
-	node     *options
-	settings []*setting
-	source   map[string]string
-	flags    map[string]*flagValue
+	Node     *options
+	Settings []*setting
+	Source   map[string]string
+	flags    map[string]*values.Flag
 }
 
 // newConfig returns the table with every setting at its default, and adds its flags to fs.
 func newConfig(fs *pflag.FlagSet) *config {
 	n := new(options)
-	c := &config{node: n, settings: settings(n), source: map[string]string{}, flags: map[string]*flagValue{}}
-	for _, s := range c.settings {
-		if err := s.value.Set(s.preset); err != nil {
-			panic(fmt.Sprintf("BUG: the default of %s: %v", s.name, err))
+	c := &config{Node: n, Settings: settings(n), Source: map[string]string{}, flags: map[string]*values.Flag{}}
+	for _, s := range c.Settings {
+		if err := s.Value.Set(s.Preset); err != nil {
+			panic(fmt.Sprintf("BUG: the default of %s: %v", s.Name, err))
 		}
-		c.source[s.name] = "default"
-		f := &flagValue{value: s.value, preset: s.preset}
-		c.flags[s.name] = f
-		flag := fs.VarPF(f, s.name, "", s.help)
-		flag.Annotations = map[string][]string{groupKey: {s.group}}
-		if s.value.Type() == "bool" {
+		c.Source[s.Name] = "default"
+		f := &values.Flag{Value: s.Value, Preset: s.Preset}
+		c.flags[s.Name] = f
+		flag := fs.VarPF(f, s.Name, "", s.Help)
+		flag.Annotations = map[string][]string{groupKey: {s.Group}}
+		if s.Value.Type() == "bool" {
 			flag.NoOptDefVal = "true"
 		}
 	}
@@ -56,32 +58,32 @@ func newConfig(fs *pflag.FlagSet) *config {
 	return c
 }
 
-// load applies the file and the environment, and then the flags again.
-func (c *config) load(environ []string) error {
+// Load applies the file and the environment, and then the flags again.
+func (c *config) Load(environ []string) error {
 	env := map[string]string{}
 	for _, kv := range environ {
 		if k, v, ok := strings.Cut(kv, "="); ok && strings.HasPrefix(k, envPrefix) && v != "" {
 			env[k] = v
 		}
 	}
-	if c.node.config == "" {
-		c.node.config = env[envConfig]
+	if c.Node.config == "" {
+		c.Node.config = env[envConfig]
 	}
 	delete(env, envConfig)
-	if c.node.config != "" {
-		if err := c.loadFile(c.node.config); err != nil {
+	if c.Node.config != "" {
+		if err := c.loadFile(c.Node.config); err != nil {
 			return err
 		}
 	}
 	if err := c.loadEnv(env); err != nil {
 		return err
 	}
-	for _, s := range c.settings {
-		if said := c.flags[s.name].said; said != nil {
-			if err := c.set(s, *said, "flag --"+s.name); err != nil {
+	for _, s := range c.Settings {
+		if said := c.flags[s.Name].Said; said != nil {
+			if err := c.Set(s, *said, "flag --"+s.Name); err != nil {
 				return err
 			}
-			if conceals(s.value) {
+			if values.Conceals(s.Value) {
 				return exposed(s)
 			}
 		}
@@ -89,19 +91,19 @@ func (c *config) load(environ []string) error {
 	return nil
 }
 
-func (c *config) set(s *setting, v, source string) error {
-	if err := s.value.Set(v); err != nil {
+func (c *config) Set(s *setting, v, source string) error {
+	if err := s.Value.Set(v); err != nil {
 		return fmt.Errorf("%s: %w", source, err)
 	}
-	c.source[s.name] = source
+	c.Source[s.Name] = source
 	return nil
 }
 
 func (c *config) loadEnv(env map[string]string) error {
-	known := make([]string, 0, len(c.settings)+1)
-	for _, s := range c.settings {
+	known := make([]string, 0, len(c.Settings)+1)
+	for _, s := range c.Settings {
 		if v, ok := env[s.env()]; ok {
-			if err := c.set(s, v, "environment "+s.env()); err != nil {
+			if err := c.Set(s, v, "environment "+s.env()); err != nil {
 				return err
 			}
 			delete(env, s.env())
@@ -132,10 +134,10 @@ func (c *config) loadFile(name string) error {
 		return fmt.Errorf("the configuration file %s is not valid TOML: %w", name, err)
 	}
 	byKey := map[string]*setting{}
-	known := make([]string, 0, len(c.settings))
-	for _, s := range c.settings {
-		byKey[s.key()] = s
-		known = append(known, s.key())
+	known := make([]string, 0, len(c.Settings))
+	for _, s := range c.Settings {
+		byKey[s.Key()] = s
+		known = append(known, s.Key())
 	}
 	for _, k := range slices.Sorted(maps.Keys(file)) {
 		s := byKey[k]
@@ -147,10 +149,10 @@ func (c *config) loadFile(name string) error {
 		if err != nil {
 			return fmt.Errorf("the configuration file %s: %s: %w", name, k, err)
 		}
-		if err := c.set(s, v, "file "+name+", "+k); err != nil {
+		if err := c.Set(s, v, "file "+name+", "+k); err != nil {
 			return err
 		}
-		c.source[s.name] = "file " + name
+		c.Source[s.Name] = "file " + name
 	}
 	return nil
 }
@@ -164,7 +166,7 @@ func readConfig(name string) ([]byte, error) {
 		return nil, fmt.Errorf("the configuration file cannot be read: %w", err)
 	case !st.Mode().IsRegular() || st.Size() > maxConfigBytes:
 		return nil, fmt.Errorf("the configuration file %s is not a regular file of at most %s",
-			name, formatBytes(maxConfigBytes))
+			name, values.FormatBytes(maxConfigBytes))
 	}
 	data, err := os.ReadFile(name)
 	if err != nil {
@@ -187,26 +189,26 @@ func tomlText(v any) (string, error) {
 
 // lookup returns the value of the setting with this TOML key, for GET /config/<name>.
 func (c *config) lookup(key string) (any, bool) {
-	i := slices.IndexFunc(c.settings, func(s *setting) bool { return s.key() == key })
+	i := slices.IndexFunc(c.Settings, func(s *setting) bool { return s.Key() == key })
 	if i < 0 {
 		return nil, false
 	}
-	return c.settings[i].value.Get(), true
+	return c.Settings[i].Value.Get(), true
 }
 
-// public is lookup without the settings that must not leave the process.
-func (c *config) public(key string) (any, bool) {
-	if s := c.named(strings.ReplaceAll(key, "_", "-")); s != nil && s.secret {
+// Public is lookup without the settings that must not leave the process.
+func (c *config) Public(key string) (any, bool) {
+	if s := c.Named(strings.ReplaceAll(key, "_", "-")); s != nil && s.secret {
 		return nil, false
 	}
 	return c.lookup(key)
 }
 
-// named returns the setting with this name, or nil.
-func (c *config) named(name string) *setting {
-	i := slices.IndexFunc(c.settings, func(s *setting) bool { return s.name == name })
+// Named returns the setting with this name, or nil.
+func (c *config) Named(name string) *setting {
+	i := slices.IndexFunc(c.Settings, func(s *setting) bool { return s.Name == name })
 	if i < 0 {
 		return nil
 	}
-	return c.settings[i]
+	return c.Settings[i]
 }

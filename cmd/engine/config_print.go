@@ -29,7 +29,7 @@ func configCommand() *cobra.Command {
 		if defaults {
 			return c.printDefaults(cmd.OutOrStdout())
 		}
-		if err := c.load(os.Environ()); err != nil {
+		if err := c.Load(os.Environ()); err != nil {
 			return fail(exitUsage, err)
 		}
 		if asJSON {
@@ -42,12 +42,12 @@ func configCommand() *cobra.Command {
 
 func (c *config) printTable(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, s := range c.settings {
-		v := s.value.String()
+	for _, s := range c.Settings {
+		v := s.Value.String()
 		if v == "" {
 			v = `""`
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\n", s.key(), v, c.source[s.name])
+		fmt.Fprintf(tw, "%s\t%s\t%s\n", s.Key(), v, c.Source[s.Name])
 	}
 	return tw.Flush()
 }
@@ -60,9 +60,9 @@ func (c *config) printJSON(w io.Writer) error {
 		Value  any    `json:"value"`
 		Source string `json:"source"`
 	}
-	rows := make([]row, 0, len(c.settings))
-	for _, s := range c.settings {
-		rows = append(rows, row{s.key(), "--" + s.name, s.env(), s.value.Get(), c.source[s.name]})
+	rows := make([]row, 0, len(c.Settings))
+	for _, s := range c.Settings {
+		rows = append(rows, row{s.Key(), "--" + s.Name, s.env(), s.Value.Get(), c.Source[s.Name]})
 	}
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
@@ -76,12 +76,12 @@ func (c *config) printDefaults(w io.Writer) error {
 		"# (ENGINE_DATA_PATH), and the environment overrides this file. Units of sizes are B, KB, KiB, MB, MiB, GB and\n" +
 		"# GiB, units of times ms, s, m and h.\n")
 	group := ""
-	for _, s := range c.settings {
-		if s.group != group {
-			group = s.group
+	for _, s := range c.Settings {
+		if s.Group != group {
+			group = s.Group
 			fmt.Fprintf(&b, "\n## %s\n", group)
 		}
-		fmt.Fprintf(&b, "\n# %s\n# %s = %s\n", s.help, s.key(), s.tomlPreset())
+		fmt.Fprintf(&b, "\n# %s\n# %s = %s\n", s.Help, s.Key(), s.tomlPreset())
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -89,8 +89,8 @@ func (c *config) printDefaults(w io.Writer) error {
 
 // tomlPreset returns the default in TOML's notation: whole numbers and booleans bare, everything else quoted.
 func (s *setting) tomlPreset() string {
-	if _, err := strconv.ParseInt(s.preset, 10, 64); err == nil || s.value.Type() == "bool" {
-		return s.preset
+	if _, err := strconv.ParseInt(s.Preset, 10, 64); err == nil || s.Value.Type() == "bool" {
+		return s.Preset
 	}
-	return strconv.Quote(s.preset)
+	return strconv.Quote(s.Preset)
 }

@@ -31,7 +31,7 @@ func loaded(t *testing.T, args, environ []string) (*config, error) {
 	if err := fs.Parse(args); err != nil {
 		return nil, err
 	}
-	return c, c.load(environ)
+	return c, c.Load(environ)
 }
 
 func TestPrecedence(t *testing.T) {
@@ -54,18 +54,18 @@ func TestPrecedence(t *testing.T) {
 		"retention_bytes":     {"4KiB", "file " + file},
 		"max_channels":        {"1000", "default"}, // an empty variable counts as not set
 	}
-	for _, s := range c.settings {
-		w, ok := want[s.key()]
+	for _, s := range c.Settings {
+		w, ok := want[s.Key()]
 		if !ok {
-			w = [2]string{s.value.String(), "default"}
+			w = [2]string{s.Value.String(), "default"}
 		}
-		if got := [2]string{s.value.String(), c.source[s.name]}; got != w {
-			t.Errorf("%s is %q, want %q", s.key(), got, w)
+		if got := [2]string{s.Value.String(), c.Source[s.Name]}; got != w {
+			t.Errorf("%s is %q, want %q", s.Key(), got, w)
 		}
 	}
-	if n := c.node; n.engine.MsgTimeout != 20*time.Second || n.engine.MaxTopics != 10 || !n.engine.DisableAutoCreate ||
-		n.engine.MaxMessageBytes != 2<<20 {
-		t.Errorf("the options were not set: %+v", n.engine)
+	if n := c.Node; n.Engine.MsgTimeout != 20*time.Second || n.Engine.MaxTopics != 10 || !n.Engine.DisableAutoCreate ||
+		n.Engine.MaxMessageBytes != 2<<20 {
+		t.Errorf("the options were not set: %+v", n.Engine)
 	}
 	// A flag takes precedence over the environment for the name of the file.
 	other := writeFile(t, "max_topics = 11\n")
@@ -73,8 +73,8 @@ func TestPrecedence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.node.engine.MaxTopics != 11 {
-		t.Errorf("--config lost to ENGINE_CONFIG: max_topics is %d", c.node.engine.MaxTopics)
+	if c.Node.Engine.MaxTopics != 11 {
+		t.Errorf("--config lost to ENGINE_CONFIG: max_topics is %d", c.Node.Engine.MaxTopics)
 	}
 }
 
@@ -144,12 +144,12 @@ func TestDefaultsFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range c.settings {
-		if s.value.String() != s.preset {
-			t.Errorf("%s is %s from the file and %s by default", s.name, s.value, s.preset)
+	for _, s := range c.Settings {
+		if s.Value.String() != s.Preset {
+			t.Errorf("%s is %s from the file and %s by default", s.Name, s.Value, s.Preset)
 		}
-		if c.source[s.name] == "default" {
-			t.Errorf("%s is missing in the file", s.name)
+		if c.Source[s.Name] == "default" {
+			t.Errorf("%s is missing in the file", s.Name)
 		}
 	}
 }
@@ -164,17 +164,17 @@ func TestSecretsAreNotShown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.node.cluster.etcdPassword != password || !strings.Contains(c.node.offers.authAddresses, inURL) {
-		t.Errorf("what is used: %+v, %+v", c.node.cluster, c.node.offers)
+	if c.Node.Cluster.EtcdPassword != password || !strings.Contains(c.Node.Offers.authAddresses, inURL) {
+		t.Errorf("what is used: %+v, %+v", c.Node.Cluster, c.Node.Offers)
 	}
 	var table, list bytes.Buffer
 	if err := errors.Join(c.printTable(&table), c.printJSON(&list)); err != nil {
 		t.Fatal(err)
 	}
 	shown := fmt.Sprintln(table.String(), list.String())
-	for _, s := range c.settings {
-		v, _ := c.lookup(s.key())
-		shown += fmt.Sprintln(v, s.value)
+	for _, s := range c.Settings {
+		v, _ := c.lookup(s.Key())
+		shown += fmt.Sprintln(v, s.Value)
 	}
 	if strings.Contains(shown, password) || strings.Contains(shown, inURL) || strings.Contains(shown, inQuery) {
 		t.Errorf("a secret is shown:\n%s", shown)
@@ -200,10 +200,10 @@ func TestSettingNames(t *testing.T) {
 	shape := regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z]+)*$`)
 	seen := map[string]bool{}
 	for _, s := range settings(new(options)) {
-		if !shape.MatchString(s.name) || seen[s.name] || s.help == "" {
-			t.Errorf("setting %q: the name must be in kebab-case and unique, with a help text", s.name)
+		if !shape.MatchString(s.Name) || seen[s.Name] || s.Help == "" {
+			t.Errorf("setting %q: the name must be in kebab-case and unique, with a help text", s.Name)
 		}
-		seen[s.name] = true
+		seen[s.Name] = true
 	}
 }
 

@@ -31,16 +31,16 @@ type consumerRow struct {
 }
 
 func (o *operator) consumersCommand() *cobra.Command {
-	cmd := o.action("consumers TOPIC CHANNEL", "Show who consumes a channel", cobra.ExactArgs(2),
+	cmd := o.Action("consumers TOPIC CHANNEL", "Show who consumes a channel", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			rows, missing, err := o.consumers(ctx, args[0], args[1])
 			if err != nil {
 				return err
 			}
-			if o.asJSON {
-				return cmp.Or(printJSON(o.out, rows), missing)
+			if o.AsJSON {
+				return cmp.Or(printJSON(o.Out, rows), missing)
 			}
-			t := table(o.out)
+			t := table(o.Out)
 			fmt.Fprintln(t, "CLIENT\tHOST\tADDRESS\tLEADER\tRDY\tIN FLIGHT\tMESSAGES\tFINISHED\tREQUEUED\tSINCE\tIDENTITY")
 			for i := range rows {
 				r := &rows[i]
@@ -57,7 +57,7 @@ func (o *operator) consumersCommand() *cobra.Command {
 
 // consumers returns who consumes a channel. missing names the nodes that did not answer.
 func (o *operator) consumers(ctx context.Context, topic, channel string) (rows []consumerRow, missing, err error) {
-	nodes, gone, err := o.members(ctx)
+	nodes, gone, err := o.Members(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -73,18 +73,18 @@ func (o *operator) consumers(ctx context.Context, topic, channel string) (rows [
 			} `json:"topics"`
 		}
 		q := url.Values{"format": {"json"}, "include_mem": {"false"}, "topic": {topic}, "channel": {channel}}
-		switch err := n.client.Get(ctx, "/stats", q, &st); {
+		switch err := n.Client.Get(ctx, "/stats", q, &st); {
 		case err != nil && len(nodes) == 1:
 			return nil, nil, err
 		case err != nil:
-			gone = append(gone, fmt.Sprintf("node %s: %v", n.name, err))
+			gone = append(gone, fmt.Sprintf("node %s: %v", n.Name, err))
 			continue
 		}
 		for _, t := range st.Topics {
 			for _, c := range t.Channels {
 				found = found || c.Name == channel
 				for _, r := range c.Clients {
-					r.Leader = n.name
+					r.Leader = n.Name
 					rows = append(rows, r)
 				}
 			}
@@ -94,7 +94,7 @@ func (o *operator) consumers(ctx context.Context, topic, channel string) (rows [
 		missing = fail(exitPartial, fmt.Errorf("the result is partial: %s", strings.Join(gone, "; ")))
 	}
 	if !found && missing == nil {
-		return nil, nil, fmt.Errorf("topic %s has no channel %s (node at %s)", topic, channel, o.client.Address)
+		return nil, nil, fmt.Errorf("topic %s has no channel %s (node at %s)", topic, channel, o.Client.Address)
 	}
 	slices.SortStableFunc(rows, func(a, b consumerRow) int {
 		return cmp.Or(cmp.Compare(a.Hostname, b.Hostname), cmp.Compare(a.RemoteAddress, b.RemoteAddress),

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/cmd/engine/internal/client"
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/jsonbody"
 	"penstock/internal/meta"
@@ -91,21 +92,21 @@ func definitionsCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	o.flags(cmd)
+	o.Flags(cmd)
 	cmd.AddCommand(o.definitionsExport(), o.definitionsApply())
 	return cmd
 }
 
 func (o *operator) definitionsExport() *cobra.Command {
 	format := "json"
-	cmd := o.action("export", "Print all topics and channels with their settings", cobra.NoArgs,
+	cmd := o.Action("export", "Print all topics and channels with their settings", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
 			d, err := o.definitions(ctx)
 			if err != nil {
 				return err
 			}
-			if format == "json" || o.asJSON {
-				return printJSON(o.out, d)
+			if format == "json" || o.AsJSON {
+				return printJSON(o.Out, d)
 			}
 			data, err := json.Marshal(d)
 			if err != nil {
@@ -117,9 +118,9 @@ func (o *operator) definitionsExport() *cobra.Command {
 			if err := dec.Decode(&plain); err != nil {
 				return err
 			}
-			return toml.NewEncoder(o.out).Encode(numbers(plain))
+			return toml.NewEncoder(o.Out).Encode(numbers(plain))
 		})
-	cmd.Flags().Var(choice(&format, "json", "toml"), "format", "format of the document: json or toml")
+	cmd.Flags().Var(values.Choice(&format, "json", "toml"), "format", "format of the document: json or toml")
 	completesChoices(cmd)
 	return cmd
 }
@@ -149,7 +150,7 @@ func numbers(v any) any {
 
 // definitions asks the node for everything that a document has.
 func (o *operator) definitions(ctx context.Context) (*definitions, error) {
-	all, missing, err := o.topics(ctx)
+	all, missing, err := o.Topics(ctx)
 	switch {
 	case err != nil:
 		return nil, err
@@ -166,7 +167,7 @@ func (o *operator) definitions(ctx context.Context) (*definitions, error) {
 		if strings.HasSuffix(all[i].Name, ephemeralSuffix) {
 			continue
 		}
-		s, err := settingsOf(ctx, &o.client, all[i].Name)
+		s, err := settingsOf(ctx, &o.Client, all[i].Name)
 		if err != nil {
 			return nil, err
 		}
@@ -185,7 +186,7 @@ func (o *operator) definitions(ctx context.Context) (*definitions, error) {
 				continue
 			}
 			set := new(node.ChannelSettings)
-			if err := o.client.Get(ctx, "/channel/settings", of(t.Name, c.Name), set); err != nil {
+			if err := o.Client.Get(ctx, "/channel/settings", of(t.Name, c.Name), set); err != nil {
 				return nil, err
 			}
 			set.Version = 0
@@ -200,13 +201,13 @@ func (o *operator) definitions(ctx context.Context) (*definitions, error) {
 func (o *operator) replicasOf(ctx context.Context, d *definitions) (map[string]int, error) {
 	var st admin.Status
 	var topics admin.Topics
-	err := o.client.Get(ctx, "/cluster/status", nil, &st)
+	err := o.Client.Get(ctx, "/cluster/status", nil, &st)
 	if errors.Is(err, client.ErrNoSuchRequest) {
 		d.nodes = 1
 		return nil, nil
 	}
 	if err == nil {
-		err = o.client.Get(ctx, "/cluster/topics", nil, &topics)
+		err = o.Client.Get(ctx, "/cluster/topics", nil, &topics)
 	}
 	if err != nil {
 		return nil, err
@@ -235,7 +236,7 @@ func readDefinitions(name string, stdin io.Reader) (*definitions, error) {
 	case err != nil:
 		return nil, fmt.Errorf("the definitions cannot be read; nothing was changed: %w", err)
 	case len(data) > maxDefinitionsBytes:
-		return nil, fmt.Errorf("%s is larger than %s; nothing was changed", name, formatBytes(maxDefinitionsBytes))
+		return nil, fmt.Errorf("%s is larger than %s; nothing was changed", name, values.FormatBytes(maxDefinitionsBytes))
 	}
 	if !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
 		var plain map[string]any

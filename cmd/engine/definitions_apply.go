@@ -21,9 +21,9 @@ type applied struct {
 
 func (o *operator) definitionsApply() *cobra.Command {
 	var dryRun, prune, yes bool
-	cmd := o.action("apply FILE", "Create and change topics and channels as a document says", cobra.ExactArgs(1),
+	cmd := o.Action("apply FILE", "Create and change topics and channels as a document says", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
-			want, err := readDefinitions(args[0], o.in)
+			want, err := readDefinitions(args[0], o.In)
 			if err != nil {
 				return fail(exitUsage, err)
 			}
@@ -67,15 +67,15 @@ func (o *operator) confirmPrune(changes []definitionChange, file string, yes boo
 		return nil
 	}
 	pruned := inNumber(count, "topic or channel", "topics and channels")
-	if file == "-" || !isTerminal(o.in) {
+	if file == "-" || !isTerminal(o.In) {
 		return fail(exitUsage, fmt.Errorf("--prune would delete %s with all messages and asks before it does: "+
 			"say --yes where nobody can answer; nothing was changed", pruned))
 	}
 	for i := range changes {
-		fmt.Fprintln(o.prompt, changes[i].String())
+		fmt.Fprintln(o.Prompt, changes[i].String())
 	}
-	fmt.Fprintf(o.prompt, "%s will be DELETED with all messages. Type prune to continue: ", pruned)
-	return typed(o.in, "prune", "nothing was changed")
+	fmt.Fprintf(o.Prompt, "%s will be DELETED with all messages. Type prune to continue: ", pruned)
+	return typed(o.In, "prune", "nothing was changed")
 }
 
 // apply does one change after the other, and stops at the first that fails.
@@ -103,16 +103,16 @@ func (o *operator) apply(ctx context.Context, changes []definitionChange) error 
 }
 
 func (o *operator) printApplied(a *applied) error {
-	if o.asJSON {
+	if o.AsJSON {
 		a.Changes = append([]definitionChange{}, a.Changes...) // never null
-		return printJSON(o.out, a)
+		return printJSON(o.Out, a)
 	}
 	for i := range a.Changes {
 		state := ""
 		if !a.DryRun && !a.Changes[i].Done {
 			state = "  (not done)"
 		}
-		fmt.Fprintf(o.out, "%s%s\n", a.Changes[i].String(), state)
+		fmt.Fprintf(o.Out, "%s%s\n", a.Changes[i].String(), state)
 	}
 	text := counted(len(a.Changes), "change")
 	switch {
@@ -121,7 +121,7 @@ func (o *operator) printApplied(a *applied) error {
 	case a.DryRun:
 		text += " would be made; nothing was changed"
 	}
-	_, err := fmt.Fprintln(o.out, text)
+	_, err := fmt.Fprintln(o.Out, text)
 	return err
 }
 
@@ -135,12 +135,12 @@ func (o *operator) applyOne(ctx context.Context, c *definitionChange) error {
 		if c.topic.Replicas != 0 {
 			q.Set("replicas", strconv.Itoa(c.topic.Replicas))
 		}
-		return o.client.Post(ctx, "/topic/create", q, nil, nil)
+		return o.Client.Post(ctx, "/topic/create", q, nil, nil)
 	case "set-replicas":
 		body := &admin.SetReplicas{Topic: c.Topic, Replicas: c.topic.Replicas}
-		return o.client.Post(ctx, "/cluster/set-replicas", nil, body, nil)
+		return o.Client.Post(ctx, "/cluster/set-replicas", nil, body, nil)
 	case "set-topic":
-		now, err := settingsOf(ctx, &o.client, c.Topic)
+		now, err := settingsOf(ctx, &o.Client, c.Topic)
 		if err != nil {
 			return err
 		}
@@ -149,21 +149,21 @@ func (o *operator) applyOne(ctx context.Context, c *definitionChange) error {
 			next = *c.topic.Settings
 		}
 		next.Version, next.Partitions = now.Version, max(c.topic.Partitions, now.Partitions)
-		return postTopicSettings(ctx, &o.client, c.Topic, now, &next)
+		return postTopicSettings(ctx, &o.Client, c.Topic, now, &next)
 	case "create-channel":
-		return o.client.Post(ctx, "/channel/create", q, nil, nil)
+		return o.Client.Post(ctx, "/channel/create", q, nil, nil)
 	case "set-channel":
 		var now node.ChannelSettings
-		if err := o.client.Get(ctx, "/channel/settings", q, &now); err != nil {
+		if err := o.Client.Get(ctx, "/channel/settings", q, &now); err != nil {
 			return err
 		}
 		next := *c.channel.Settings
 		next.Version = now.Version
-		return o.client.Post(ctx, "/channel/settings", q, &next, nil)
+		return o.Client.Post(ctx, "/channel/settings", q, &next, nil)
 	case "delete-channel":
-		return o.client.Post(ctx, "/channel/delete", q, nil, nil)
+		return o.Client.Post(ctx, "/channel/delete", q, nil, nil)
 	case "delete-topic":
-		return o.client.Post(ctx, "/topic/delete", q, nil, nil)
+		return o.Client.Post(ctx, "/topic/delete", q, nil, nil)
 	}
 	panic("BUG: the change " + c.Action)
 }

@@ -16,9 +16,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock/internal/cluster/trust"
-
 	"penstock/cmd/engine/internal/client"
+	"penstock/internal/cluster/trust"
 )
 
 const (
@@ -37,15 +36,15 @@ const (
 
 // devOptions are the options of `engine dev-cluster`.
 type devOptions struct {
-	nodes        int
-	dataPath     string
-	basePort     int
+	Nodes        int
+	DataPath     string
+	BasePort     int
 	restart      bool
 	asJSON       bool
 	startTimeout time.Duration
 	stopTimeout  time.Duration
 	serveFlags   []string
-	secretFile   string // made for the nodes; empty: the flags of serve say how they trust each other
+	SecretFile   string // made for the nodes; empty: the flags of serve say how they trust each other
 }
 
 func devClusterCommand() *cobra.Command {
@@ -73,10 +72,10 @@ func devClusterCommand() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&o.nodes, "nodes", 3, "number of nodes, 1 to 16; the first one, three or five of them hold the metadata")
-	f.StringVar(&o.dataPath, "data-path", "./cluster-data",
+	f.IntVar(&o.Nodes, "nodes", 3, "number of nodes, 1 to 16; the first one, three or five of them hold the metadata")
+	f.StringVar(&o.DataPath, "data-path", "./cluster-data",
 		"directory for the data and logs of the nodes; created if missing")
-	f.IntVar(&o.basePort, "base-port", 14150, "first port of the first node")
+	f.IntVar(&o.BasePort, "base-port", 14150, "first port of the first node")
 	f.BoolVar(&o.asJSON, "json", false, "print JSON on a terminal, too")
 	f.BoolVar(&o.restart, "restart", false, "restart a node that ends by itself or is killed")
 	f.DurationVar(&o.startTimeout, "start-timeout", time.Minute,
@@ -154,27 +153,27 @@ const (
 
 // planDevCluster checks the options and builds every node's command line. It has no side effects.
 func planDevCluster(o *devOptions) ([]*devNode, error) {
-	if o.nodes < 1 || o.nodes > maxDevNodes {
-		return nil, fmt.Errorf("--nodes %d is not from 1 to %d", o.nodes, maxDevNodes)
+	if o.Nodes < 1 || o.Nodes > maxDevNodes {
+		return nil, fmt.Errorf("--nodes %d is not from 1 to %d", o.Nodes, maxDevNodes)
 	}
-	if last := 65535 - devPortStep*(o.nodes-1) - devPortCount + 1; o.basePort < 1 || o.basePort > last {
+	if last := 65535 - devPortStep*(o.Nodes-1) - devPortCount + 1; o.BasePort < 1 || o.BasePort > last {
 		return nil, fmt.Errorf("--base-port %d is not from 1 to %d: %d nodes have ports up to %d above it",
-			o.basePort, last, o.nodes, 65535-last)
+			o.BasePort, last, o.Nodes, 65535-last)
 	}
-	dir, err := filepath.Abs(o.dataPath)
+	dir, err := filepath.Abs(o.DataPath)
 	if err != nil {
-		return nil, fmt.Errorf("--data-path %s: %w", o.dataPath, err)
+		return nil, fmt.Errorf("--data-path %s: %w", o.DataPath, err)
 	}
-	o.secretFile = filepath.Join(dir, devSecretName)
+	o.SecretFile = filepath.Join(dir, devSecretName)
 	if err := checkServeFlags(o); err != nil {
 		return nil, err
 	}
-	nodes := make([]*devNode, o.nodes)
+	nodes := make([]*devNode, o.Nodes)
 	for i := range nodes {
 		n := &devNode{Node: "n" + strconv.Itoa(i+1)}
-		n.first = o.basePort + devPortStep*i
+		n.first = o.BasePort + devPortStep*i
 		for p, use := range devUses {
-			if use != "" && (p < devEtcdPeer || i < devVoters(o.nodes)) {
+			if use != "" && (p < devEtcdPeer || i < devVoters(o.Nodes)) {
 				n.ports = append(n.ports, devPort{use, n.first + p})
 			}
 		}
@@ -185,8 +184,8 @@ func planDevCluster(o *devOptions) ([]*devNode, error) {
 	}
 	for i, n := range nodes {
 		n.Args = serveArgs(nodes, i, filepath.Join(dir, n.Node))
-		if o.secretFile != "" {
-			n.Args = append(n.Args, "--cluster-secret-file", o.secretFile)
+		if o.SecretFile != "" {
+			n.Args = append(n.Args, "--cluster-secret-file", o.SecretFile)
 		}
 		n.Args = append(n.Args, o.serveFlags...)
 	}
@@ -251,12 +250,12 @@ func checkServeFlags(o *devOptions) error {
 			return fmt.Errorf("behind --: dev-cluster sets --%s itself, for each node another value", name)
 		}
 	}
-	if err := c.load(os.Environ()); err != nil {
+	if err := c.Load(os.Environ()); err != nil {
 		return err
 	}
-	o.stopTimeout = c.node.shutdownTimeout + devStopMargin
-	if t := &c.node.cluster.trust; c.node.cluster.insecure || t.SecretFile != "" || t.CA != "" || t.Cert != "" {
-		o.secretFile = ""
+	o.stopTimeout = c.Node.ShutdownTimeout + devStopMargin
+	if t := &c.Node.Cluster.Trust; c.Node.Cluster.Insecure || t.SecretFile != "" || t.CA != "" || t.Cert != "" {
+		o.SecretFile = ""
 	}
 	return nil
 }
@@ -289,8 +288,8 @@ func runDevCluster(ctx context.Context, o *devOptions, exe string, nodes []*devN
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fail(exitData, fmt.Errorf("the directory %s cannot be made: %w", dir, err))
 	}
-	if o.secretFile != "" {
-		if err := trust.EnsureSecret(o.secretFile); err != nil {
+	if o.SecretFile != "" {
+		if err := trust.EnsureSecret(o.SecretFile); err != nil {
 			return fail(exitData, err)
 		}
 	}

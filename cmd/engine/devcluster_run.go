@@ -71,7 +71,7 @@ func (d *devCluster) run(ctx context.Context, nodes []*devNode) error {
 		defer d.mu.Unlock()
 		cancel(fail(exitOther, fmt.Errorf(
 			"not ready within %v: node %s; the logs are beside the nodes' data in %s; all nodes were stopped",
-			d.o.startTimeout, strings.Join(d.waiting, ", "), d.o.dataPath)))
+			d.o.startTimeout, strings.Join(d.waiting, ", "), d.o.DataPath)))
 	})
 	defer late.Stop()
 	var watched, starting sync.WaitGroup

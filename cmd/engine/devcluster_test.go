@@ -61,7 +61,7 @@ func standIn(args []string) int {
 		return exitUsage
 	}
 	told := func(name string) bool {
-		_, err := os.Stat(filepath.Join(c.node.engine.DataPath, name))
+		_, err := os.Stat(filepath.Join(c.Node.Engine.DataPath, name))
 		return err == nil
 	}
 	if told(standInFails) {
@@ -73,13 +73,13 @@ func standIn(args []string) int {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/ping", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("/cluster/status", func(w http.ResponseWriter, _ *http.Request) {
-		st := admin.Status{Node: c.node.engine.NodeID, Joined: true}
+		st := admin.Status{Node: c.Node.Engine.NodeID, Joined: true}
 		if told(standInForeign) {
 			st.Node = "somebody"
 		}
 		_ = json.NewEncoder(w).Encode(&st)
 	})
-	l, err := net.Listen("tcp", c.node.nsq.HTTPAddress)
+	l, err := net.Listen("tcp", c.Node.NSQ.HTTPAddress)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return exitAddress

@@ -23,7 +23,7 @@ const (
 // exitError is an error with the exit code that it gives the process. If err is nil, the command has already printed
 // what is wrong.
 type exitError struct {
-	code int
+	Code int
 	err  error
 }
 

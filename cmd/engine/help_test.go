@@ -65,8 +65,8 @@ func TestHelpGroups(t *testing.T) {
 		at += i + 1
 	}
 	for _, s := range settings(new(options)) {
-		if !strings.Contains(text, "  --"+s.name+" ") && !strings.Contains(text, "  --"+s.name+"\n") {
-			t.Errorf("--%s is missing", s.name)
+		if !strings.Contains(text, "  --"+s.Name+" ") && !strings.Contains(text, "  --"+s.Name+"\n") {
+			t.Errorf("--%s is missing", s.Name)
 		}
 	}
 	if i, j := strings.Index(text, "--data-path"), strings.Index(text, "--broadcast-address"); i > j {

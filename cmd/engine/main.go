@@ -42,7 +42,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	var exit *exitError
 	if errors.As(err, &exit) {
-		return exit.code
+		return exit.Code
 	}
 	if _, is := errors.AsType[*fs.PathError](err); is {
 		return exitOther // the output could not be written

@@ -124,7 +124,7 @@ func divideMemory(limit, buffers, goLimit int64) (b memoryBudget, err error) {
 // applyMemory gives Go and the engine their shares of the memory limit. serve calls it before it opens anything. The
 // node's own settings for state and inboxes stay, but inboxes that would not fit are made smaller.
 func applyMemory(n *options, l memoryLimit, logger *slog.Logger) error {
-	o := &n.engine
+	o := &n.Engine
 	goLimit := debug.SetMemoryLimit(-1)
 	if goLimit == math.MaxInt64 {
 		goLimit = 0

@@ -15,6 +15,7 @@ import (
 
 	"penstock/batch"
 	nodes "penstock/client"
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/clip"
 )
 
@@ -56,14 +57,14 @@ const formatHelp = `FORMAT is one of:
   json  an object with id, partition, number, timestamp, key, headers and body
   hex   the bytes of the message, as hex digits`
 
-func (p *printer) flags(f *pflag.FlagSet) {
+func (p *printer) Flags(f *pflag.FlagSet) {
 	p.format = "body"
 	f.Uint64Var(&p.count, "count", 0, "how many messages to print; 0 means all")
-	f.Var(choice(&p.format, "body", "json", "hex"), "format", "how to print a message")
+	f.Var(values.Choice(&p.format, "body", "json", "hex"), "format", "how to print a message")
 }
 
-// begin begins a run. On a terminal, what publishers wrote cannot do more than be read.
-func (p *printer) begin(out io.Writer) {
+// Begin begins a run. On a terminal, what publishers wrote cannot do more than be read.
+func (p *printer) Begin(out io.Writer) {
 	if isTerminal(out) {
 		out = &clip.Writer{To: out}
 	}
@@ -73,9 +74,9 @@ func (p *printer) begin(out io.Writer) {
 // errEnough ends a run that has printed as many messages as it should.
 var errEnough = errors.New("enough")
 
-// print prints a message; attempts is 0 if it is no delivery. With flush, what was printed is written at once: no other
+// Print prints a message; attempts is 0 if it is no delivery. With flush, what was printed is written at once: no other
 // message follows just now.
-func (p *printer) print(m *nodes.Message, attempts int, flush bool) error {
+func (p *printer) Print(m *nodes.Message, attempts int, flush bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.count > 0 && p.left == 0 {
@@ -110,8 +111,8 @@ func (p *printer) print(m *nodes.Message, attempts int, flush bool) error {
 	return nil
 }
 
-// flush writes what was printed.
-func (p *printer) flush() error {
+// Flush writes what was printed.
+func (p *printer) Flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.out.Flush()

@@ -190,7 +190,7 @@ func (m *migration) target(ctx context.Context, stderr io.Writer, largest int) (
 		return nil, nil, fail(exitData, err)
 	}
 	m.state = filepath.Join(m.to, migrate.StateFile)
-	return d, d.close, nil
+	return d, d.Close, nil
 }
 
 func (m *migration) damaged(source *migrate.Source, counts map[*migrate.Queue]migrate.Counts) error {

@@ -41,7 +41,7 @@ func openDirTarget(ctx context.Context, dir string, largest int, logTo io.Writer
 	return &dirTarget{e}, nil
 }
 
-func (d *dirTarget) close() error    { return d.e.Close() }
+func (d *dirTarget) Close() error    { return d.e.Close() }
 func (d *dirTarget) Exclusive() bool { return true }
 
 func (d *dirTarget) Topic(_ context.Context, name string) (migrate.TargetTopic, error) {

@@ -164,7 +164,7 @@ func importInto(t *testing.T, from, to string, wrap func(migrate.Target) migrate
 	state, err := migrate.LoadState(filepath.Join(to, migrate.StateFile))
 	must(t, err)
 	_, done, err = migrate.Import(t.Context(), s, counts, wrap(d), state, migrate.Options{})
-	must(t, d.close())
+	must(t, d.Close())
 	return done, err
 }
 

@@ -40,7 +40,7 @@ type nativeFlags struct {
 	reach        reach
 }
 
-func (n *nativeFlags) add(set *pflag.FlagSet) {
+func (n *nativeFlags) Add(set *pflag.FlagSet) {
 	set.StringSliceVar(&n.seeds, "nodes", defaultSeeds(),
 		"HOST:PORT of the native protocol of one or more nodes, separated by commas; they say where the others are "+
 			"(or "+client.EnvNodes+")")
@@ -168,9 +168,9 @@ func (n *nativeFlags) mayHave(address, token string, secure bool) error {
 	return err
 }
 
-// run runs do with a connection to the cluster. If the token must not be sent to one of the nodes, do's context ends,
+// Run runs do with a connection to the cluster. If the token must not be sent to one of the nodes, do's context ends,
 // and the error says why.
-func (n *nativeFlags) run(ctx context.Context, log io.Writer, do func(context.Context, *nodes.Client) error) error {
+func (n *nativeFlags) Run(ctx context.Context, log io.Writer, do func(context.Context, *nodes.Client) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	n.refuse = cancel
@@ -204,15 +204,15 @@ func afterSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 	return end, cancel
 }
 
-// completes makes the shell propose topics and channels. The native protocol does not list them, so a node's HTTP API
+// Completes makes the shell propose topics and channels. The native protocol does not list them, so a node's HTTP API
 // is asked: that of PENSTOCK_SERVER or, without it, the one that the first node of --nodes has by default.
-func (n *nativeFlags) completes(cmd *cobra.Command) {
+func (n *nativeFlags) Completes(cmd *cobra.Command) {
 	o := &operator{}
-	o.completes(cmd)
+	o.Completes(cmd)
 	propose := cmd.ValidArgsFunction
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-		o.client.Flags = n.Flags
-		o.client.Address = n.httpAddress()
+		o.Client.Flags = n.Flags
+		o.Client.Address = n.httpAddress()
 		return propose(cmd, args, begun)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/migrate"
 	"penstock/internal/server"
 )
@@ -67,8 +68,8 @@ func runNSQD(
 	if err != nil {
 		return fail(exitUsage, err)
 	}
-	c.node.version = version
-	logger := newLogger(stderr, c.node.logFormat, c.node.logLevel, new(slog.LevelVar))
+	c.Node.Version = version
+	logger := newLogger(stderr, c.Node.LogFormat, c.Node.LogLevel, new(slog.LevelVar))
 	if text := n.warning(); text != "" {
 		logger.Warn(text)
 	}
@@ -76,7 +77,7 @@ func runNSQD(
 		logger.Warn("everybody on this machine can read the secret in a flag, for example with ps: put it into the file of "+
 			"-config", "flags", strings.Join(n.exposed, ", "))
 	}
-	sayUnimported(logger, filepath.Dir(c.node.engine.DataPath), c.node.engine.DataPath)
+	sayUnimported(logger, filepath.Dir(c.Node.Engine.DataPath), c.Node.Engine.DataPath)
 	ctx, stop := untilSignal(parent)
 	defer stop()
 	return serve(ctx, c, stderr)
@@ -138,12 +139,12 @@ func (n *nsqdLine) parse(args []string, usage io.Writer) error {
 // variables, nsqd's file and nsqd's flags.
 func (n *nsqdLine) config(environ []string) (*config, error) {
 	c := newConfig(pflag.NewFlagSet(nsqdName, pflag.ContinueOnError))
-	c.node.addressNames = "--tcp-address, --http-address or --https-address, or in the environment with " +
+	c.Node.AddressNames = "--tcp-address, --http-address or --https-address, or in the environment with " +
 		"ENGINE_NATIVE_ADDRESS, ENGINE_LOOKUP_ADDRESS, ENGINE_LOOKUP_TCP_ADDRESS or ENGINE_CLUSTER_ADDRESS"
 	if err := n.presets(c); err != nil {
 		return nil, err
 	}
-	if err := c.load(environ); err != nil {
+	if err := c.Load(environ); err != nil {
 		return nil, err
 	}
 	if n.file != "" {
@@ -163,7 +164,7 @@ func (n *nsqdLine) config(environ []string) (*config, error) {
 			n.useless = append(n.useless, f.source)
 		}
 		for _, t := range f.targets {
-			if s := c.named(t.setting); f.given && s != nil && conceals(s.value) {
+			if s := c.Named(t.setting); f.given && s != nil && values.Conceals(s.Value) {
 				n.exposed = append(n.exposed, f.source)
 			}
 		}
@@ -171,8 +172,8 @@ func (n *nsqdLine) config(environ []string) (*config, error) {
 	if err := n.related(c); err != nil {
 		return nil, err
 	}
-	c.node.engine.DataPath = filepath.Join(c.node.engine.DataPath, nsqdDirectory)
-	c.source["data-path"] += ", and " + nsqdDirectory
+	c.Node.Engine.DataPath = filepath.Join(c.Node.Engine.DataPath, nsqdDirectory)
+	c.Source["data-path"] += ", and " + nsqdDirectory
 	return c, nil
 }
 
@@ -186,7 +187,7 @@ func (n *nsqdLine) presets(c *config) error {
 		{"lookup-tcp-address", server.Off},
 		{"data-path", "."},
 	} {
-		if err := c.set(c.named(p[0]), p[1], "nsqd's default"); err != nil {
+		if err := c.Set(c.Named(p[0]), p[1], "nsqd's default"); err != nil {
 			return err
 		}
 	}
@@ -204,24 +205,24 @@ const nsqdMinTLS = "1.2"
 
 // related adjusts settings that depend on several flags.
 func (n *nsqdLine) related(c *config) error {
-	o := &c.node.engine
-	largest := max(o.MaxMessageBytes, c.node.nsq.MaxBodyBytes)
+	o := &c.Node.Engine
+	largest := max(o.MaxMessageBytes, c.Node.NSQ.MaxBodyBytes)
 	if largest > maxNSQDBodyBytes {
-		n.useless = append(n.useless, "sizes above "+formatBytes(maxNSQDBodyBytes))
+		n.useless = append(n.useless, "sizes above "+values.FormatBytes(maxNSQDBodyBytes))
 		o.MaxMessageBytes = min(o.MaxMessageBytes, maxNSQDBodyBytes)
-		c.node.nsq.MaxBodyBytes = min(c.node.nsq.MaxBodyBytes, maxNSQDBodyBytes)
+		c.Node.NSQ.MaxBodyBytes = min(c.Node.NSQ.MaxBodyBytes, maxNSQDBodyBytes)
 		largest = maxNSQDBodyBytes
 	}
 	// nsqd accepts these combinations, and this server would refuse to start with them.
-	c.node.nsq.MaxBodyBytes = max(c.node.nsq.MaxBodyBytes, o.MaxMessageBytes)
-	c.node.nsq.HeartbeatInterval = min(c.node.nsq.HeartbeatInterval, c.node.nsq.MaxHeartbeatInterval)
+	c.Node.NSQ.MaxBodyBytes = max(c.Node.NSQ.MaxBodyBytes, o.MaxMessageBytes)
+	c.Node.NSQ.HeartbeatInterval = min(c.Node.NSQ.HeartbeatInterval, c.Node.NSQ.MaxHeartbeatInterval)
 	o.MaxBatchBytes = max(o.MaxBatchBytes, largest+largest/5)
-	if c.source["tls-min-version"] == "default" {
-		c.node.nsq.TLS.NSQMinVersion = nsqdMinTLS
+	if c.Source["tls-min-version"] == "default" {
+		c.Node.NSQ.TLS.NSQMinVersion = nsqdMinTLS
 	}
-	if s, cert := c.named("https-address"), c.named("tls-cert"); s != nil && cert != nil && cert.value.String() != "" &&
-		c.source[s.name] == "default" {
-		return c.set(s, "0.0.0.0:4152", "nsqd's default")
+	if s, cert := c.Named("https-address"), c.Named("tls-cert"); s != nil && cert != nil && cert.Value.String() != "" &&
+		c.Source[s.Name] == "default" {
+		return c.Set(s, "0.0.0.0:4152", "nsqd's default")
 	}
 	return nil
 }

@@ -153,7 +153,7 @@ func (f *nsqdFlag) key() string {
 // usage returns the flag's help text. known are the settings of this program.
 func (f *nsqdFlag) usage(known []*setting) string {
 	for _, t := range f.targets {
-		if slices.ContainsFunc(known, func(s *setting) bool { return s.name == t.setting }) {
+		if slices.ContainsFunc(known, func(s *setting) bool { return s.Name == t.setting }) {
 			return "sets --" + t.setting + " of engine serve"
 		}
 	}
@@ -188,7 +188,7 @@ func (f *nsqdFlag) setTOML(v any) error {
 // apply sets the settings to which the flag corresponds, and reports whether there is one.
 func (f *nsqdFlag) apply(c *config) (used bool, err error) {
 	for _, t := range f.targets {
-		s := c.named(t.setting)
+		s := c.Named(t.setting)
 		if s == nil {
 			continue
 		}
@@ -198,7 +198,7 @@ func (f *nsqdFlag) apply(c *config) (used bool, err error) {
 				return false, fmt.Errorf("%s: %w", f.source, err)
 			}
 		}
-		if err := c.set(s, v, f.source); err != nil {
+		if err := c.Set(s, v, f.source); err != nil {
 			return false, err
 		}
 		used = true

@@ -87,11 +87,11 @@ const (
 // maxNamed bounds the topics, and the partitions of each, that a sentence names.
 const maxNamed = 8
 
-// topics returns the numbers of all topics, or of one topic, which must exist. In a cluster it adds up the numbers of
+// Topics returns the numbers of all topics, or of one topic, which must exist. In a cluster it adds up the numbers of
 // all nodes, because every node counts only what it leads. If some of the nodes do not answer, or nobody serves a
 // partition for serveWait, missing names them and the numbers are those of the others; if no node answers, topics
 // returns an error.
-func (o *operator) topics(ctx context.Context, topic ...string) (all []topicNumbers, missing, err error) {
+func (o *operator) Topics(ctx context.Context, topic ...string) (all []topicNumbers, missing, err error) {
 	for begun := time.Now(); ; {
 		all, gone, err := o.look(ctx, topic...)
 		if err != nil {
@@ -109,8 +109,8 @@ func (o *operator) topics(ctx context.Context, topic ...string) (all []topicNumb
 	}
 }
 
-// topicsNow is topics without waiting until every partition is served.
-func (o *operator) topicsNow(ctx context.Context, topic ...string) (all []topicNumbers, missing, err error) {
+// TopicsNow is topics without waiting until every partition is served.
+func (o *operator) TopicsNow(ctx context.Context, topic ...string) (all []topicNumbers, missing, err error) {
 	all, gone, err := o.look(ctx, topic...)
 	return all, partial(append(gone, unservedOf(all)...)), err
 }
@@ -158,7 +158,7 @@ func partitionNames(ns []int) string {
 
 // look is topicsNow, but gone names only the nodes that do not answer.
 func (o *operator) look(ctx context.Context, topic ...string) (all []topicNumbers, gone []string, err error) {
-	nodes, gone, err := o.members(ctx)
+	nodes, gone, err := o.Members(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -172,7 +172,7 @@ func (o *operator) look(ctx context.Context, topic ...string) (all []topicNumber
 		asking.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, numbersTimeout)
 			defer cancel()
-			answers[i].all, answers[i].err = numbersOf(ctx, n.client, topic...)
+			answers[i].all, answers[i].err = numbersOf(ctx, n.Client, topic...)
 		})
 	}
 	asking.Wait()
@@ -183,13 +183,13 @@ func (o *operator) look(ctx context.Context, topic ...string) (all []topicNumber
 		case err != nil && len(nodes) == 1 && len(gone) == 0, errors.Is(err, client.ErrUsage):
 			return nil, nil, err
 		case err != nil:
-			gone = append(gone, fmt.Sprintf("node %s does not say its numbers (%v)", nodes[i].name, err))
+			gone = append(gone, fmt.Sprintf("node %s does not say its numbers (%v)", nodes[i].Name, err))
 			continue
 		}
 		answered++
 		for i := range all {
 			if had := sum[all[i].Name]; had != nil {
-				had.add(&all[i])
+				had.Add(&all[i])
 			} else {
 				sum[all[i].Name] = &all[i]
 			}
@@ -199,7 +199,7 @@ func (o *operator) look(ctx context.Context, topic ...string) (all []topicNumber
 		return nil, nil, fail(exitOther, fmt.Errorf("nobody says any numbers: %s", strings.Join(gone, "; ")))
 	}
 	if len(topic) > 0 && len(sum) == 0 && len(gone) == 0 {
-		return nil, nil, fmt.Errorf("there is no topic %s (node at %s)", topic[0], o.client.Address)
+		return nil, nil, fmt.Errorf("there is no topic %s (node at %s)", topic[0], o.Client.Address)
 	}
 	all = make([]topicNumbers, 0, len(sum))
 	for _, name := range slices.Sorted(maps.Keys(sum)) {
@@ -210,24 +210,24 @@ func (o *operator) look(ctx context.Context, topic ...string) (all []topicNumber
 
 // member is a node of the cluster that can be asked.
 type member struct {
-	name   string
-	client *client.Client
+	Name   string
+	Client *client.Client
 }
 
-// members returns the node that o asks and all live nodes of its cluster. gone says which nodes cannot be asked and
+// Members returns the node that o asks and all live nodes of its cluster. gone says which nodes cannot be asked and
 // why, unless the others lead all that they led.
-func (o *operator) members(ctx context.Context) (out []member, gone []string, err error) {
+func (o *operator) Members(ctx context.Context) (out []member, gone []string, err error) {
 	var st admin.Status
-	switch err := o.client.Get(ctx, "/cluster/status", url.Values{}, &st); {
+	switch err := o.Client.Get(ctx, "/cluster/status", url.Values{}, &st); {
 	case errors.Is(err, client.ErrNoSuchRequest):
-		return []member{{o.client.Address, &o.client}}, nil, nil // the node is in no cluster
+		return []member{{o.Client.Address, &o.Client}}, nil, nil // the node is in no cluster
 	case err != nil:
 		return nil, nil, err
 	}
 	for i := range st.Nodes {
 		n := &st.Nodes[i]
 		if n.Name == st.Node {
-			out = append(out, member{n.Name, &o.client})
+			out = append(out, member{n.Name, &o.Client})
 			continue
 		}
 		if !n.Live {
@@ -236,7 +236,7 @@ func (o *operator) members(ctx context.Context) (out []member, gone []string, er
 			}
 			continue
 		}
-		c, err := o.client.At(n.HTTP, n.HTTPS)
+		c, err := o.Client.At(n.HTTP, n.HTTPS)
 		if err != nil {
 			gone = append(gone, fmt.Sprintf("node %s cannot be asked: %v", n.Name, err))
 			continue
@@ -244,13 +244,13 @@ func (o *operator) members(ctx context.Context) (out []member, gone []string, er
 		out = append(out, member{n.Name, c})
 	}
 	if len(out) == 0 {
-		out = append(out, member{o.client.Address, &o.client})
+		out = append(out, member{o.Client.Address, &o.Client})
 	}
 	return out, gone, nil
 }
 
-// add adds another node's numbers of the same topic.
-func (n *topicNumbers) add(m *topicNumbers) {
+// Add adds another node's numbers of the same topic.
+func (n *topicNumbers) Add(m *topicNumbers) {
 	n.Depth += m.Depth
 	n.Published += m.Published
 	n.MessageCount += m.MessageCount
@@ -327,8 +327,8 @@ func channelsOf(all []topicNumbers) []channelNumbers {
 	return out
 }
 
-// stateOf says, besides state, which states the channel has that only an operator or its consumers can end.
-func (n *topicNumbers) stateOf(c *channelNumbers) string {
+// StateOf says, besides state, which states the channel has that only an operator or its consumers can end.
+func (n *topicNumbers) StateOf(c *channelNumbers) string {
 	return joinStates(n.state(n.Paused || c.Paused), []stateWord{
 		{n.ReadOnly > 0, "read only"},
 		{c.Skipping, "skipping"},
@@ -340,8 +340,8 @@ func (n *topicNumbers) stateOf(c *channelNumbers) string {
 	})
 }
 
-// ownState says, besides state, whether the topic is read-only, and whether it refuses delayed messages.
-func (n *topicNumbers) ownState() string {
+// OwnState says, besides state, whether the topic is read-only, and whether it refuses delayed messages.
+func (n *topicNumbers) OwnState() string {
 	return joinStates(n.state(n.Paused), []stateWord{
 		{n.ReadOnly > 0, "read only"},
 		{n.DelaysRefused > 0, "delays refused"},
@@ -387,8 +387,8 @@ func (n *topicNumbers) state(paused bool) string {
 	return "ok"
 }
 
-// unfinished says what a channel has not finished, in numbers.
-func (c *channelNumbers) unfinished() string {
+// Unfinished says what a channel has not finished, in numbers.
+func (c *channelNumbers) Unfinished() string {
 	return fmt.Sprintf("%s wait, %d are in flight and %d deferred", inNumber(c.Depth, "message", "messages"),
 		c.InFlightCount, c.DeferredCount)
 }

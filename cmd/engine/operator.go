@@ -18,36 +18,36 @@ import (
 
 // operator is what all commands share that talk to a running node: the client, and where to read and print.
 type operator struct {
-	client client.Client
-	asJSON bool
-	in     io.Reader
-	out    io.Writer
-	prompt io.Writer
+	Client client.Client
+	AsJSON bool
+	In     io.Reader
+	Out    io.Writer
+	Prompt io.Writer
 }
 
-// flags adds the flags that cmd and all commands below it have. aliases are old names of --http-address.
-func (o *operator) flags(cmd *cobra.Command, aliases ...string) {
-	o.client.Add(cmd.PersistentFlags(), aliases...)
-	cmd.PersistentFlags().BoolVar(&o.asJSON, "json", false, "print JSON")
+// Flags adds the flags that cmd and all commands below it have. aliases are old names of --http-address.
+func (o *operator) Flags(cmd *cobra.Command, aliases ...string) {
+	o.Client.Add(cmd.PersistentFlags(), aliases...)
+	cmd.PersistentFlags().BoolVar(&o.AsJSON, "json", false, "print JSON")
 }
 
-// action makes a command. An error that does not carry its own exit code makes the command exit with 1.
-func (o *operator) action(
+// Action makes a command. An error that does not carry its own exit code makes the command exit with 1.
+func (o *operator) Action(
 	use, short string, args cobra.PositionalArgs, do func(ctx context.Context, args []string) error,
 ) *cobra.Command {
 	cmd := &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
-		o.in, o.out, o.prompt = cmd.InOrStdin(), &clip.Writer{To: cmd.OutOrStdout()}, cmd.ErrOrStderr()
+		o.In, o.Out, o.Prompt = cmd.InOrStdin(), &clip.Writer{To: cmd.OutOrStdout()}, cmd.ErrOrStderr()
 		ctx, stop := untilSignal(cmd.Context())
 		defer stop()
 		return withExitCode(do(ctx, args))
 	}}
-	o.completes(cmd)
+	o.Completes(cmd)
 	return cmd
 }
 
-// anywhere gives a command of o the flags that those below another command get from it.
-func (o *operator) anywhere(cmd *cobra.Command) *cobra.Command {
-	o.flags(cmd)
+// Anywhere gives a command of o the flags that those below another command get from it.
+func (o *operator) Anywhere(cmd *cobra.Command) *cobra.Command {
+	o.Flags(cmd)
 	return cmd
 }
 
@@ -67,15 +67,15 @@ func anyOwn(cmd *cobra.Command) bool {
 	return any
 }
 
-// done reports a change with one sentence.
-func (o *operator) done(format string, args ...any) error {
+// Done reports a change with one sentence.
+func (o *operator) Done(format string, args ...any) error {
 	text := fmt.Sprintf(format, args...)
-	if o.asJSON {
-		return printJSON(o.out, struct {
+	if o.AsJSON {
+		return printJSON(o.Out, struct {
 			Message string `json:"message"`
 		}{text})
 	}
-	_, err := fmt.Fprintln(o.out, text)
+	_, err := fmt.Fprintln(o.Out, text)
 	return err
 }
 

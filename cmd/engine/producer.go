@@ -25,8 +25,8 @@ func producerCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	o.flags(cmd)
-	cmd.AddCommand(o.producerListCommand(), o.asksBefore(o.producerRemoveCommand(), 1, o.producerRemoveLoses))
+	o.Flags(cmd)
+	cmd.AddCommand(o.producerListCommand(), o.AsksBefore(o.producerRemoveCommand(), 1, o.producerRemoveLoses))
 	return cmd
 }
 
@@ -36,18 +36,18 @@ func (o *operator) producers(ctx context.Context, args []string) (rows server.Pr
 	if len(args) > 1 {
 		q.Set("producer", args[1])
 	}
-	return rows, o.client.Get(ctx, "/topic/producers", q, &rows)
+	return rows, o.Client.Get(ctx, "/topic/producers", q, &rows)
 }
 
 func (o *operator) producerListCommand() *cobra.Command {
-	cmd := o.action("list TOPIC [NAME]", "List the producers that a topic knows", cobra.RangeArgs(1, 2),
+	cmd := o.Action("list TOPIC [NAME]", "List the producers that a topic knows", cobra.RangeArgs(1, 2),
 		func(ctx context.Context, args []string) error {
 			rows, err := o.producers(ctx, args)
 			if err != nil {
 				return err
 			}
-			if o.asJSON {
-				return printJSON(o.out, &rows)
+			if o.AsJSON {
+				return printJSON(o.Out, &rows)
 			}
 			return o.printProducers(&rows, len(args) > 1)
 		})
@@ -60,7 +60,7 @@ func (o *operator) producerListCommand() *cobra.Command {
 
 // printProducers prints a row for each name and owner, or for each partition.
 func (o *operator) printProducers(rows *server.ProducerRows, each bool) error {
-	t := table(o.out)
+	t := table(o.Out)
 	fmt.Fprintln(t, "PRODUCER\tOWNER\tPARTITIONS\tLAST USED\tEPOCH\tNEXT NUMBER")
 	for i := 0; i < len(rows.Producers); {
 		first, newest := rows.Producers[i], rows.Producers[i]
@@ -85,25 +85,25 @@ func (o *operator) printProducers(rows *server.ProducerRows, each bool) error {
 		return err
 	}
 	if rows.Nameless > 0 {
-		fmt.Fprintf(o.out, "%s without a name\n", counted(rows.Nameless, "producer"))
+		fmt.Fprintf(o.Out, "%s without a name\n", counted(rows.Nameless, "producer"))
 	}
 	if rows.More {
-		fmt.Fprintf(o.out, "there are more: engine producer list TOPIC NAME shows one\n")
+		fmt.Fprintf(o.Out, "there are more: engine producer list TOPIC NAME shows one\n")
 	}
 	return nil
 }
 
 func (o *operator) producerRemoveCommand() *cobra.Command {
-	cmd := o.action("remove TOPIC NAME", "Let a topic forget a producer", cobra.ExactArgs(2),
+	cmd := o.Action("remove TOPIC NAME", "Let a topic forget a producer", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			var done struct {
 				Removed int `json:"removed"`
 			}
 			q := url.Values{"topic": {args[0]}, "producer": {args[1]}}
-			if err := o.client.Post(ctx, "/producer/remove", q, nil, &done); err != nil {
+			if err := o.Client.Post(ctx, "/producer/remove", q, nil, &done); err != nil {
 				return err
 			}
-			return o.done("producer %s was removed from %s of topic %s", args[1], counted(done.Removed, "partition"), args[0])
+			return o.Done("producer %s was removed from %s of topic %s", args[1], counted(done.Removed, "partition"), args[0])
 		})
 	cmd.Long = "Let all partitions of a topic forget a producer's name, whosever it is. No message is lost. But what\n" +
 		"a program sends again under that name is not recognized afterwards, and stored twice: remove names\n" +

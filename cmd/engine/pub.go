@@ -17,6 +17,7 @@ import (
 
 	"penstock/batch"
 	nodes "penstock/client"
+	"penstock/cmd/engine/internal/values"
 )
 
 // pubReport is what pub prints with --json.
@@ -34,20 +35,20 @@ const pubCloseTime = 500 * time.Millisecond
 
 // publication is one run of pub.
 type publication struct {
-	native nativeFlags
+	Native nativeFlags
 
-	partition int // negative: any
-	producer  string
+	Partition int // negative: any
+	Producer  string
 	key       string
 	headers   []string
 	lines     bool
 	rate      float64
 	compress  string
-	asJSON    bool
-	unit      string // what is published; empty: lines
+	AsJSON    bool
+	Unit      string // what is published; empty: lines
 
 	mu      sync.Mutex // guards what follows: done runs on goroutines of the client
-	report  pubReport
+	Report  pubReport
 	failed  error         // why the first message that is not known to be stored is not
 	stopped chan struct{} // closed when failed is set
 }
@@ -69,11 +70,11 @@ programs must not use a name at the same time: the later one ends the earlier on
 			if p.rate < 0 {
 				return fail(exitUsage, fmt.Errorf("--rate %v is negative", p.rate))
 			}
-			if p.producer == "" && cmd.Flags().Changed("producer") { // a script's variable that is not set
+			if p.Producer == "" && cmd.Flags().Changed("producer") { // a script's variable that is not set
 				return fail(exitUsage, errors.New("--producer needs a name: without one a later run could not tell what "+
 					"this one has published; nothing was published"))
 			}
-			if err := checkNamed(p.partition, args[0]); err != nil {
+			if err := checkNamed(p.Partition, args[0]); err != nil {
 				return err
 			}
 			ctx, stop := untilSignal(cmd.Context())
@@ -82,16 +83,17 @@ programs must not use a name at the same time: the later one ends the earlier on
 		},
 	}
 	f := cmd.Flags()
-	p.native.add(f)
-	f.IntVar(&p.partition, "partition", -1, "partition to publish to; with --producer the default is 0, otherwise any")
-	f.StringVar(&p.producer, "producer", "", "`NAME` under which a later run goes on where this one ends")
+	p.Native.Add(f)
+	f.IntVar(&p.Partition, "partition", -1, "partition to publish to; with --producer the default is 0, otherwise any")
+	f.StringVar(&p.Producer, "producer", "", "`NAME` under which a later run goes on where this one ends")
 	f.StringVar(&p.key, "key", "", "key of the messages: those with equal keys keep their order")
 	f.StringArrayVar(&p.headers, "header", nil, "header of the messages, as `NAME=VALUE`; may be repeated")
 	f.BoolVar(&p.lines, "lines", false, "each line is a message, without the byte that ends it")
 	f.Float64Var(&p.rate, "rate", 0, "messages per second; 0 means as fast as possible")
-	f.Var(choice(&p.compress, "", "s2", "zstd"), "compress", "how to compress messages: s2 (fast) or zstd (smaller)")
-	f.BoolVar(&p.asJSON, "json", false, "print JSON")
-	p.native.completes(cmd)
+	f.Var(values.Choice(&p.compress, "", "s2", "zstd"), "compress", "how to compress messages: s2 (fast) or zstd "+
+		"(smaller)")
+	f.BoolVar(&p.AsJSON, "json", false, "print JSON")
+	p.Native.Completes(cmd)
 	completesChoices(cmd)
 	return cmd
 }
@@ -99,18 +101,18 @@ programs must not use a name at the same time: the later one ends the earlier on
 // options returns what the flags say about the producer.
 func (p *publication) options() nodes.ProducerOptions {
 	// After a failure nothing is stored, so that no later line gets the number of an earlier one.
-	o := nodes.ProducerOptions{Name: p.producer, StopAtFailure: true, Compression: compression(p.compress)}
-	if p.producer != "" && p.partition < 0 && p.key == "" {
-		p.partition = 0
+	o := nodes.ProducerOptions{Name: p.Producer, StopAtFailure: true, Compression: compression(p.compress)}
+	if p.Producer != "" && p.Partition < 0 && p.key == "" {
+		p.Partition = 0
 	}
-	if p.partition >= 0 {
-		o.Partition = func(*nodes.Message, int) int { return p.partition }
+	if p.Partition >= 0 {
+		o.Partition = func(*nodes.Message, int) int { return p.Partition }
 	}
 	return o
 }
 
 // resumes says whether the run goes on where an earlier one ended.
-func (p *publication) resumes() bool { return p.producer != "" && p.lines }
+func (p *publication) resumes() bool { return p.Producer != "" && p.lines }
 
 // parseHeaders reads the values of --header.
 func parseHeaders(texts []string) ([]nodes.Header, error) {
@@ -199,19 +201,19 @@ func splitLines(data []byte, atEOF bool) (advance int, token []byte, err error) 
 	return 0, nil, nil
 }
 
-// done counts what became of a message.
-func (p *publication) done(_ *nodes.Message, id nodes.ID, err error) {
+// Done counts what became of a message.
+func (p *publication) Done(_ *nodes.Message, id nodes.ID, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case err == nil:
-		p.report.Published++
-		p.report.LastID = id.String()
+		p.Report.Published++
+		p.Report.LastID = id.String()
 		return
 	case errors.Is(err, nodes.ErrUnknown):
-		p.report.Unknown++
+		p.Report.Unknown++
 	default:
-		p.report.Failed++
+		p.Report.Failed++
 	}
 	if p.failed == nil {
 		p.failed = err
@@ -224,15 +226,15 @@ func (p *publication) run(ctx context.Context, topic string, in io.Reader, out, 
 	if err != nil {
 		return err
 	}
-	return p.native.run(ctx, progress, func(ctx context.Context, c *nodes.Client) error {
-		return p.send(ctx, c, topic, out, func(ctx context.Context, producer *nodes.Producer) error {
+	return p.Native.Run(ctx, progress, func(ctx context.Context, c *nodes.Client) error {
+		return p.Send(ctx, c, topic, out, func(ctx context.Context, producer *nodes.Producer) error {
 			return p.publish(ctx, producer, headers, in, progress)
 		})
 	})
 }
 
-// send opens the producer, with which publish publishes, and prints what became of it.
-func (p *publication) send(
+// Send opens the producer, with which publish publishes, and prints what became of it.
+func (p *publication) Send(
 	ctx context.Context, c *nodes.Client, topic string, out io.Writer,
 	publish func(context.Context, *nodes.Producer) error,
 ) error {
@@ -243,7 +245,7 @@ func (p *publication) send(
 	case err != nil:
 		return err
 	}
-	p.report.Topic, p.stopped = topic, make(chan struct{})
+	p.Report.Topic, p.stopped = topic, make(chan struct{})
 	ended := publish(ctx, producer)
 	// What was taken is on its way. After Ctrl-C it gets a moment to be answered; a second signal ends the process.
 	end, cancel := afterSignal(ctx)
@@ -259,18 +261,18 @@ func (p *publication) send(
 		ended = cmp.Or(p.failed, ended)
 	}
 	show := p.print
-	if p.asJSON {
-		show = func(w io.Writer) error { return printJSON(w, &p.report) }
+	if p.AsJSON {
+		show = func(w io.Writer) error { return printJSON(w, &p.Report) }
 	}
 	return cmp.Or(ended, show(out))
 }
 
 func (p *publication) print(w io.Writer) error {
-	r := &p.report
+	r := &p.Report
 	text := fmt.Sprintf("published %s to topic %s", counted(r.Published, "message"), r.Topic)
 	if r.Skipped > 0 {
 		text += fmt.Sprintf("; %s been published before, by an earlier run",
-			inNumber(r.Skipped, cmp.Or(p.unit, "line")+" had", cmp.Or(p.unit, "line")+"s had"))
+			inNumber(r.Skipped, cmp.Or(p.Unit, "line")+" had", cmp.Or(p.Unit, "line")+"s had"))
 	}
 	if r.Failed > 0 {
 		text += "; " + inNumber(r.Failed, "was not stored", "were not stored")
@@ -289,7 +291,7 @@ func (p *publication) earlier(producer *nodes.Producer) (uint64, error) {
 	if !p.resumes() {
 		return 0, nil
 	}
-	at := p.partition
+	at := p.Partition
 	if at < 0 {
 		at = nodes.PartitionOf([]byte(p.key), producer.Partitions())
 	}
@@ -298,10 +300,10 @@ func (p *publication) earlier(producer *nodes.Producer) (uint64, error) {
 		return uint64(last) + 1, nil
 	}
 	for other := range producer.Partitions() {
-		if _, ok := producer.LastSequence(other); ok && p.partition < 0 {
+		if _, ok := producer.LastSequence(other); ok && p.Partition < 0 {
 			return 0, fmt.Errorf("producer %s has published to partition %d, and the key belongs to partition %d, perhaps "+
 				"since the topic has more partitions; nothing was published: go on with --partition %[2]d, or begin anew with "+
-				"--partition %[3]d", p.producer, other, at)
+				"--partition %[3]d", p.Producer, other, at)
 		}
 	}
 	return 0, nil
@@ -312,7 +314,7 @@ func (p *publication) earlier(producer *nodes.Producer) (uint64, error) {
 func (p *publication) publish(
 	ctx context.Context, producer *nodes.Producer, headers []nodes.Header, in io.Reader, progress io.Writer,
 ) error {
-	ctx, cancel := p.untilFailure(ctx)
+	ctx, cancel := p.UntilFailure(ctx)
 	defer cancel()
 	skip, err := p.earlier(producer)
 	if err != nil {
@@ -330,7 +332,7 @@ func (p *publication) publish(
 		}
 		if n < skip {
 			n++
-			p.report.Skipped++
+			p.Report.Skipped++
 			continue
 		}
 		if p.resumes() && n == math.MaxUint32 {
@@ -345,7 +347,7 @@ func (p *publication) publish(
 		if p.key != "" {
 			m.Key = []byte(p.key)
 		}
-		producer.Produce(ctx, m, p.done)
+		producer.Produce(ctx, m, p.Done)
 		show(int64(n))
 	}
 	switch {
@@ -353,13 +355,13 @@ func (p *publication) publish(
 		return fmt.Errorf("interrupted: what follows message %d was not published", n)
 	case *failed == nil && n < skip:
 		return fmt.Errorf("standard input has %s, and producer %s has published %d before: it is not the same input, "+
-			"and nothing was published", counted(n, "line"), p.producer, skip)
+			"and nothing was published", counted(n, "line"), p.Producer, skip)
 	}
 	return *failed
 }
 
-// untilFailure returns a context that ends with ctx, and when a message could not be published.
-func (p *publication) untilFailure(ctx context.Context) (context.Context, context.CancelFunc) {
+// UntilFailure returns a context that ends with ctx, and when a message could not be published.
+func (p *publication) UntilFailure(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
 		select {

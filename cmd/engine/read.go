@@ -53,7 +53,7 @@ PLACE is one of:
 			signal.Ignore(syscall.SIGPIPE) // who reads the output may have seen enough
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
-			r.begin(cmd.OutOrStdout())
+			r.Begin(cmd.OutOrStdout())
 			err := r.run(ctx, args[0], cmd.ErrOrStderr())
 			if errors.Is(err, syscall.EPIPE) {
 				return nil
@@ -62,12 +62,12 @@ PLACE is one of:
 		},
 	}
 	f := cmd.Flags()
-	r.native.add(f)
+	r.native.Add(f)
 	f.IntVar(&r.partition, "partition", -1, "partition to read; without this flag, all of them")
 	f.StringVar(&r.from, "from", "oldest", "`PLACE` to begin at: oldest, newest, an ID or a TIME")
 	f.BoolVar(&r.follow, "follow", false, "do not end behind the newest message, but wait for more")
-	r.printer.flags(f)
-	r.native.completes(cmd)
+	r.printer.Flags(f)
+	r.native.Completes(cmd)
 	completesChoices(cmd)
 	return cmd
 }
@@ -83,7 +83,7 @@ func (r *reading) run(ctx context.Context, topic string, log io.Writer) error {
 	case partition < 0:
 		partition = r.partition
 	}
-	return r.native.run(ctx, log, func(ctx context.Context, c *nodes.Client) error {
+	return r.native.Run(ctx, log, func(ctx context.Context, c *nodes.Client) error {
 		return r.read(ctx, c, topic, partition, from)
 	})
 }
@@ -102,7 +102,7 @@ func (r *reading) read(ctx context.Context, c *nodes.Client, topic string, parti
 		}
 	}
 	err = r.all(ctx, c, topic, partitions, from)
-	if flushed := r.flush(); flushed != nil {
+	if flushed := r.Flush(); flushed != nil {
 		return flushed
 	}
 	var gone *nodes.TrimmedError
@@ -196,5 +196,5 @@ func (r *reading) printNext(ctx context.Context, reader *nodes.Reader) error {
 		return err
 	}
 	newest, ok := reader.Newest()
-	return r.print(&m, 0, ok && m.ID+1 >= newest)
+	return r.Print(&m, 0, ok && m.ID+1 >= newest)
 }

@@ -26,7 +26,7 @@ import (
 // rebuildCommand rebuilds the metadata of a cluster from the data directories of its stopped nodes.
 func rebuildCommand() *cobra.Command {
 	r := &rebuilder{operator: new(operator), etcdDirs: map[string]string{}}
-	cmd := r.action("rebuild-cluster DATA_PATH...", "Rebuild a cluster's lost metadata from its nodes' data directories",
+	cmd := r.Action("rebuild-cluster DATA_PATH...", "Rebuild a cluster's lost metadata from its nodes' data directories",
 		cobra.MinimumNArgs(1), r.run)
 	cmd.Long = "Rebuild the metadata of a cluster whose etcd has lost its majority for good, from the data directories\n" +
 		"of its stopped nodes: after disks have failed, or after engine restore made the directories of backups. Stop\n" +
@@ -44,7 +44,7 @@ func rebuildCommand() *cobra.Command {
 			"damaged while a majority of the others runs: set its old etcd aside")
 	cmd.Flags().BoolVar(&r.dry, "dry-run", false, "only say what each node contributes, and change nothing")
 	cmd.Flags().BoolVar(&r.yes, "yes", false, "do not ask for confirmation")
-	cmd.Flags().BoolVar(&r.asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&r.AsJSON, "json", false, "print JSON")
 	cmd.MarkFlagsMutuallyExclusive("yes", "dry-run")
 	return cmd
 }
@@ -85,8 +85,8 @@ func (r *rebuilder) run(ctx context.Context, paths []string) (err error) {
 	if err != nil {
 		return fail(exitData, err)
 	}
-	if !r.asJSON {
-		if err := plan.print(r.out); err != nil {
+	if !r.AsJSON {
+		if err := plan.print(r.Out); err != nil {
 			return err
 		}
 	}
@@ -99,10 +99,10 @@ func (r *rebuilder) run(ctx context.Context, paths []string) (err error) {
 		}
 		plan.Done = true
 	}
-	if r.asJSON {
-		return printJSON(r.out, plan)
+	if r.AsJSON {
+		return printJSON(r.Out, plan)
 	}
-	return plan.printEnd(r.out)
+	return plan.printEnd(r.Out)
 }
 
 // open takes the locks of all directories and reads them. It refuses what does not belong together. The caller closes
@@ -248,12 +248,12 @@ func (r *rebuilder) confirm(first string) error {
 		what, advice = "sets the etcd of node "+first+" aside", "The node gets its part of the metadata from the others "+
 			"then: a majority of them must run.\n"
 	}
-	if !isTerminal(r.in) {
+	if !isTerminal(r.In) {
 		return fail(exitUsage, fmt.Errorf("rebuild-cluster %s and asks before it does: say --yes where nobody can answer; "+
 			"nothing was changed", what))
 	}
-	fmt.Fprintf(r.prompt, "%sType the name of the first node, %s, to continue: ", advice, first)
-	line, err := bufio.NewReader(r.in).ReadString('\n')
+	fmt.Fprintf(r.Prompt, "%sType the name of the first node, %s, to continue: ", advice, first)
+	line, err := bufio.NewReader(r.In).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock/cmd/engine/internal/client"
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/meta"
 	"penstock/internal/node/machine"
 )
@@ -43,25 +44,25 @@ func quoted(s string) string {
 }
 
 // least returns the smallest value of a setting that has one above 0, in the notation of its flag.
-func least(v value) string {
+func least(v values.Value) string {
 	n := int64(0)
 	switch v := v.(type) {
-	case countValue:
-		n = int64(v.least)
-	case bytesValue:
-		n = v.least
-	case intBytesValue:
-		n = v.least
-	case durationValue:
-		if v.least > 0 {
-			return formatDuration(v.least)
+	case values.CountValue:
+		n = int64(v.Least)
+	case values.BytesValue:
+		n = v.Least
+	case values.IntBytesValue:
+		n = v.Least
+	case values.DurationValue:
+		if v.Least > 0 {
+			return values.FormatDuration(v.Least)
 		}
 	}
 	if n == 0 {
 		return ""
 	}
 	if v.Type() == "bytes" {
-		return formatBytes(n)
+		return values.FormatBytes(n)
 	}
 	return formatCount(n)
 }
@@ -135,13 +136,13 @@ func TestSettingsPage(t *testing.T) {
 	b.WriteString(strings.ReplaceAll(settingsIntro, "'", "`"))
 	c := newConfig(pflag.NewFlagSet("", pflag.ContinueOnError))
 	group := ""
-	for _, s := range c.settings {
-		if s.group != group {
-			group = s.group
+	for _, s := range c.Settings {
+		if s.Group != group {
+			group = s.Group
 			fmt.Fprintf(&b, "\n## %s\n\n| setting | type | default | least | what for |\n|---|---|---|---|---|\n", group)
 		}
 		fmt.Fprintf(&b, "| `--%s` | %s | %s | %s | %s |\n",
-			s.name, typeOf(s.value.Type()), quoted(s.preset), quoted(least(s.value)), cell(s.help))
+			s.Name, typeOf(s.Value.Type()), quoted(s.Preset), quoted(least(s.Value)), cell(s.Help))
 	}
 	b.WriteString(strings.ReplaceAll(topicIntro, "'", "`"))
 	ofObject(t, &b, meta.TopicSettings{}, "topic", "set")

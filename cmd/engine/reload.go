@@ -11,19 +11,19 @@ import (
 
 func reloadCommand() *cobra.Command {
 	o := new(operator)
-	return o.anywhere(o.reloadCommand())
+	return o.Anywhere(o.reloadCommand())
 }
 
 // reloadCommand asks a node to look at its files of credentials, and says what came of each.
 func (o *operator) reloadCommand() *cobra.Command {
-	cmd := o.action("reload", "Make a node read its certificates, tokens and secrets again", cobra.NoArgs,
+	cmd := o.Action("reload", "Make a node read its certificates, tokens and secrets again", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
 			var r nsqd.Reload
-			if err := o.client.Post(ctx, "/reload", nil, nil, &r); err != nil {
+			if err := o.Client.Post(ctx, "/reload", nil, nil, &r); err != nil {
 				return err
 			}
-			if o.asJSON {
-				if err := printJSON(o.out, &r); err != nil {
+			if o.AsJSON {
+				if err := printJSON(o.Out, &r); err != nil {
 					return err
 				}
 			} else if err := o.printReload(&r); err != nil {
@@ -44,10 +44,10 @@ func (o *operator) reloadCommand() *cobra.Command {
 
 func (o *operator) printReload(r *nsqd.Reload) error {
 	if len(r.Files) == 0 {
-		fmt.Fprintln(o.out, "the node's settings name no file of credentials")
+		fmt.Fprintln(o.Out, "the node's settings name no file of credentials")
 		return nil
 	}
-	t := table(o.out)
+	t := table(o.Out)
 	fmt.Fprintln(t, "SETTING\tFILE\tRESULT\tIN USE SINCE")
 	for _, f := range r.Files {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", f.Setting, f.File, f.Result, stamp(f.Since))

@@ -18,7 +18,7 @@ import (
 func restoreCommand() *cobra.Command {
 	o := new(operator)
 	to, anew, accept := "", false, false
-	cmd := o.action("restore BACKUP_DIR --data-path DIR", "Make a data directory of a backup", cobra.ExactArgs(1),
+	cmd := o.Action("restore BACKUP_DIR --data-path DIR", "Make a data directory of a backup", cobra.ExactArgs(1),
 		func(_ context.Context, args []string) error {
 			if to == "" {
 				return fail(exitUsage, errors.New("say the new data directory with --data-path"))
@@ -35,7 +35,7 @@ func restoreCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&anew, "new-identity", false, "give the node a new name; not for a node of a cluster")
 	cmd.Flags().BoolVar(&accept, "accept-loss", false,
 		"restore what verifies of a damaged backup, and say what is missing")
-	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&o.AsJSON, "json", false, "print JSON")
 	return cmd
 }
 
@@ -52,11 +52,11 @@ func (o *operator) restore(from, to string, anew, accept bool) error {
 		return fail(exitData, err)
 	}
 	if r.Manifest.Cluster != uuid.Nil {
-		return o.done("%s is node %s again: its %s%s", to, r.Manifest.NodeID, inNumber(r.Shortened,
+		return o.Done("%s is node %s again: its %s%s", to, r.Manifest.NodeID, inNumber(r.Shortened,
 			"copy compares itself with other replicas before it leads",
 			"copies compare themselves with other replicas before they lead"), lacking(r.Manifest)+withoutRest(r))
 	}
-	return o.done("%s has %s, %s, of node %s%s", to, counted(len(r.Manifest.Files), "file"),
+	return o.Done("%s has %s, %s, of node %s%s", to, counted(len(r.Manifest.Files), "file"),
 		counted(r.Bytes, "byte"), r.Manifest.NodeID, lacking(r.Manifest)+withoutRest(r))
 }
 

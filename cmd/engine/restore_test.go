@@ -31,11 +31,11 @@ type members struct {
 func newMembers(t *testing.T) *members {
 	t.Helper()
 	m := &members{t: t, dir: t.TempDir(), runs: make([]*process, 3)}
-	o := &devOptions{nodes: 3, basePort: freeBasePort(t), dataPath: m.dir}
+	o := &devOptions{Nodes: 3, BasePort: freeBasePort(t), DataPath: m.dir}
 	var err error
 	m.nodes, err = planDevCluster(o)
 	must(t, err)
-	must(t, trust.EnsureSecret(o.secretFile))
+	must(t, trust.EnsureSecret(o.SecretFile))
 	for _, n := range m.nodes {
 		m.data = append(m.data, filepath.Join(m.dir, n.Node))
 	}

@@ -14,27 +14,27 @@ const maxSecretFileBytes = 64 << 10
 // exposed is the error of a secret in a flag.
 func exposed(s *setting) error {
 	return fmt.Errorf("everybody on this machine can read the secret in the flag --%s, for example with ps: put it into "+
-		"a file for --%s-file, into the environment variable %s, or into the file of --config", s.name, s.name, s.env())
+		"a file for --%s-file, into the environment variable %s, or into the file of --config", s.Name, s.Name, s.env())
 }
 
-// readSecretFiles reads the files of those secrets that have one, into etcdPassword and authServers.
-func (n *options) readSecretFiles() (err error) {
-	c, o := &n.cluster, &n.offers
-	if c.etcdPasswordFile != "" {
-		if c.etcdPassword != "" {
+// ReadSecretFiles reads the files of those secrets that have one, into etcdPassword and authServers.
+func (n *options) ReadSecretFiles() (err error) {
+	c, o := &n.Cluster, &n.Offers
+	if c.EtcdPasswordFile != "" {
+		if c.EtcdPassword != "" {
 			return errors.New("etcd-password and etcd-password-file are both set: give only one of them")
 		}
-		if c.etcdPassword, err = n.etcdPasswordNow(); err != nil {
+		if c.EtcdPassword, err = n.EtcdPasswordNow(); err != nil {
 			return err
 		}
 	}
-	o.authServers, err = n.authServers()
+	o.AuthServers, err = n.AuthServers()
 	return err
 }
 
-// etcdPasswordNow returns what is in the file of the password now.
-func (n *options) etcdPasswordNow() (string, error) {
-	name := n.cluster.etcdPasswordFile
+// EtcdPasswordNow returns what is in the file of the password now.
+func (n *options) EtcdPasswordNow() (string, error) {
+	name := n.Cluster.EtcdPasswordFile
 	lines, err := n.secretLines(name, "etcd-password-file")
 	switch {
 	case err != nil:
@@ -45,28 +45,28 @@ func (n *options) etcdPasswordNow() (string, error) {
 	return lines[0], nil
 }
 
-// authServers returns the addresses of the auth servers: those of the setting, and those that are in the file now.
-func (n *options) authServers() (all []string, err error) {
-	o := &n.offers
+// AuthServers returns the addresses of the auth servers: those of the setting, and those that are in the file now.
+func (n *options) AuthServers() (all []string, err error) {
+	o := &n.Offers
 	if o.authAddresses != "" {
 		all = strings.Split(o.authAddresses, ",")
 	}
-	if o.authFile == "" {
+	if o.AuthFile == "" {
 		return all, nil
 	}
-	lines, err := n.secretLines(o.authFile, "auth-http-address-file")
+	lines, err := n.secretLines(o.AuthFile, "auth-http-address-file")
 	switch {
 	case err != nil:
 		return nil, err
 	case len(lines) == 0:
-		return nil, fmt.Errorf("the file %s of auth-http-address-file is empty, and nobody could log in", o.authFile)
+		return nil, fmt.Errorf("the file %s of auth-http-address-file is empty, and nobody could log in", o.AuthFile)
 	}
 	return append(all, lines...), nil
 }
 
 // secretLines returns the lines of a file that only its owner and group may read, see readable-secrets.
 func (n *options) secretLines(name, setting string) ([]string, error) {
-	text, err := auth.ReadPrivate(name, maxSecretFileBytes, n.nsq.Auth.ReadableFiles)
+	text, err := auth.ReadPrivate(name, maxSecretFileBytes, n.NSQ.Auth.ReadableFiles)
 	if err != nil {
 		return nil, fmt.Errorf("the file of %s cannot be used: %w", setting, err)
 	}

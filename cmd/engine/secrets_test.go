@@ -20,6 +20,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/cluster/etcd"
 	"penstock/internal/patience"
 )
@@ -171,7 +172,7 @@ func secretsStayInside(t *testing.T, way string) {
 		for _, path := range paths(t, heading) {
 			if path == "/config/{option}" {
 				for _, s := range settings(new(options)) {
-					all = append(all, "/config/"+s.key())
+					all = append(all, "/config/"+s.Key())
 				}
 				continue
 			}
@@ -187,7 +188,7 @@ func secretsStayInside(t *testing.T, way string) {
 		}
 	}
 	if code, body := p.getAs(token, "http://"+p.http+"/config/auth_http_address"); code != 200 ||
-		way == "config" && !bytes.Contains(body, []byte(isSet)) {
+		way == "config" && !bytes.Contains(body, []byte(values.IsSet)) {
 		t.Errorf("/config/auth_http_address: %d %s", code, body)
 	}
 	if code, _ := p.getAs(token, "http://"+p.http+"/config/etcd_password"); code != 400 {

@@ -35,10 +35,10 @@ func serveCommand(version string) *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	c := newConfig(cmd.Flags())
-	c.node.version = version
+	c.Node.Version = version
 	completesChoices(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := c.load(os.Environ()); err != nil {
+		if err := c.Load(os.Environ()); err != nil {
 			return fail(exitUsage, err)
 		}
 		ctx, stop := untilSignal(cmd.Context())
@@ -50,10 +50,10 @@ func serveCommand(version string) *cobra.Command {
 
 // serve runs a node until ctx ends, a listener fails, or the embedded etcd member ends by itself.
 func serve(ctx context.Context, c *config, logTo io.Writer) error {
-	n := c.node
+	n := c.Node
 	level := new(slog.LevelVar)
-	logger := newLogger(logTo, n.logFormat, n.logLevel, level)
-	n.engine.Logger = logger
+	logger := newLogger(logTo, n.LogFormat, n.LogLevel, level)
+	n.Engine.Logger = logger
 	files := credentialFiles(n)
 	trusts, err := judge(c, logger, level)
 	if err != nil {
@@ -62,18 +62,18 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // installed before recovery: a SIGHUP during recovery must not end the node
 
-	if err := node.CheckDirectory(n.engine.DataPath); err != nil {
+	if err := node.CheckDirectory(n.Engine.DataPath); err != nil {
 		return fail(exitData, err) // checked before the embedded etcd is started there
 	}
 	startup, certs := new(health.Startup), certificatesOf(files, logger)
 	certs.begin(startup)
-	n.engine.Startup, n.engine.Certificates = startup, certs.all
-	n.nsq.LookupMayBeBusy = c.source["lookup-address"] == "default" && c.source["lookup-tcp-address"] == "default"
+	n.Engine.Startup, n.Engine.Certificates = startup, certs.all
+	n.NSQ.LookupMayBeBusy = c.Source["lookup-address"] == "default" && c.Source["lookup-tcp-address"] == "default"
 	front, err := openFront(n, startup)
 	if err != nil {
 		return err
 	}
-	part := newPart(&n.cluster, trusts, certs)
+	part := newPart(&n.Cluster, trusts, certs)
 	defer part.close(logger)
 	watched := watchCredentials(n, files, certs, part, logger)
 	defer watched.lookOn(hangups, certs)()
@@ -82,14 +82,14 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 		front.Close()
 		return err
 	}
-	n.engine.Cluster = joined
+	n.Engine.Cluster = joined
 	e, err := openEngine(ctx, n)
 	if err != nil {
 		front.Close()
 		return err
 	}
 	startup.Enter("begins to listen")
-	n.nsq.Front = front
+	n.NSQ.Front = front
 	reload := func() []server.CredentialFile { return watched.look("POST /reload", true) }
 	srv, err := listen(e, c, part, logger, level, reload)
 	if err != nil {
@@ -120,8 +120,8 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 // judge completes the settings, and judges them and the files that they name, before serve opens anything. It writes
 // nothing. It returns by what the nodes of a cluster trust each other, nil for a single node.
 func judge(c *config, logger *slog.Logger, level *slog.LevelVar) (trusts *trust.Trust, err error) {
-	n := c.node
-	if n.engine.Latencies, err = server.Latencies(n.latencyPercentiles, n.latencyWindow); err != nil {
+	n := c.Node
+	if n.Engine.Latencies, err = server.Latencies(n.LatencyPercentiles, n.LatencyWindow); err != nil {
 		return nil, fail(exitUsage, err)
 	}
 	if err := checkSecrets(n, credentialFiles(n)); err != nil {
@@ -130,7 +130,7 @@ func judge(c *config, logger *slog.Logger, level *slog.LevelVar) (trusts *trust.
 	if trusts, err = checkTrust(n); err != nil {
 		return nil, err
 	}
-	if err := n.readSecretFiles(); err != nil {
+	if err := n.ReadSecretFiles(); err != nil {
 		return nil, fail(exitUsage, err)
 	}
 	if err := applyMemory(n, findMemoryLimit("/"), logger); err != nil {
@@ -141,7 +141,7 @@ func judge(c *config, logger *slog.Logger, level *slog.LevelVar) (trusts *trust.
 
 // openEngine opens the data directory. The error says with which exit code the process ends.
 func openEngine(ctx context.Context, n *options) (*node.Engine, error) {
-	o := n.engine
+	o := n.Engine
 	if o.LockWait == 0 {
 		o.LockWait = -1 // 0 is the engine's default
 	}
@@ -152,7 +152,7 @@ func openEngine(ctx context.Context, n *options) (*node.Engine, error) {
 	case errors.As(err, new(*node.MemoryError)):
 		return nil, fail(exitMemory, err)
 	case errors.Is(err, node.ErrForgotten):
-		return nil, fail(exitForgot, fmt.Errorf("%w --data-path %s", err, n.engine.DataPath))
+		return nil, fail(exitForgot, fmt.Errorf("%w --data-path %s", err, n.Engine.DataPath))
 	case err != nil:
 		return nil, fail(exitData, err)
 	}
@@ -164,55 +164,55 @@ func logReady(logger *slog.Logger, srv *server.Server, n *options) {
 	logger.Info("ready", "nsq", addressText(srv.TCPAddr()), "http", addressText(srv.HTTPAddr()),
 		"https", addressText(srv.HTTPSAddr()), "lookup", addressText(srv.LookupAddr()),
 		"lookup_tcp", addressText(srv.LookupTCPAddr()), "native", addressText(srv.NativeAddr()),
-		"data", n.engine.DataPath, "version", n.version)
+		"data", n.Engine.DataPath, "version", n.Version)
 }
 
 // openFront tries all addresses of the node before anything is made in its data directory (O13), and answers the probes
 // from then on. A directory that exists may belong to a process that is ending: then its addresses are waited for as
 // long as its lock.
 func openFront(n *options, startup *health.Startup) (*server.Front, error) {
-	o := n.nsq
-	o.Logger = n.engine.Logger
+	o := n.NSQ
+	o.Logger = n.Engine.Logger
 	var wait time.Duration
-	if _, err := os.Stat(n.engine.DataPath); err == nil {
-		wait = n.engine.LockWait
+	if _, err := os.Stat(n.Engine.DataPath); err == nil {
+		wait = n.Engine.LockWait
 	}
-	front, err := server.OpenFront(o, n.engine.NodeID, startup, wait, n.cluster.addresses(n.engine.NodeID)...)
+	front, err := server.OpenFront(o, n.Engine.NodeID, startup, wait, n.Cluster.Addresses(n.Engine.NodeID)...)
 	if err != nil {
 		return nil, listenFailure(n, err)
 	}
-	front.Ports(&n.nsq)
+	front.Ports(&n.NSQ)
 	return front, nil
 }
 
 // nsqOptions returns the options of the server, as far as they come from the settings.
 func nsqOptions(c *config, logger *slog.Logger, level *slog.LevelVar) server.Options {
-	o := c.node.nsq
-	o.Version = nsqVersion(c.node.version)
+	o := c.Node.NSQ
+	o.Version = nsqVersion(c.Node.Version)
 	o.Logger = logger
 	o.LogLevel = level
-	o.ConfigValues = c.public
-	o.DataPath = c.node.engine.DataPath
+	o.ConfigValues = c.Public
+	o.DataPath = c.Node.Engine.DataPath
 	if o.BackupPath == "" {
 		path, _ := filepath.Abs(o.DataPath) // after an error no backup is below the place
 		o.BackupPath = path + "-backups"
 	}
-	o.DisableSnappy, o.DisableDeflate = !c.node.offers.snappy, !c.node.offers.deflate
-	o.Auth.HTTPAddresses = c.node.offers.authServers
+	o.DisableSnappy, o.DisableDeflate = !c.Node.Offers.Snappy, !c.Node.Offers.Deflate
+	o.Auth.HTTPAddresses = c.Node.Offers.AuthServers
 	// A limit that both packages enforce has only one setting.
-	o.MaxMessageBytes = c.node.engine.MaxMessageBytes
-	o.MaxInflationRatio = c.node.engine.MaxInflationRatio
-	o.MsgTimeout = c.node.engine.MsgTimeout
-	o.MaxMsgTimeout = c.node.engine.MaxMsgTimeout
-	o.MaxReqTimeout = c.node.engine.MaxReqTimeout
-	o.MaxDefer = c.node.engine.MaxDefer
+	o.MaxMessageBytes = c.Node.Engine.MaxMessageBytes
+	o.MaxInflationRatio = c.Node.Engine.MaxInflationRatio
+	o.MsgTimeout = c.Node.Engine.MsgTimeout
+	o.MaxMsgTimeout = c.Node.Engine.MaxMsgTimeout
+	o.MaxReqTimeout = c.Node.Engine.MaxReqTimeout
+	o.MaxDefer = c.Node.Engine.MaxDefer
 	return o
 }
 
 // checkOptions judges all options and the files that they name, before the node takes an address, joins a cluster or
 // makes anything in its data directory.
 func checkOptions(c *config, logger *slog.Logger, level *slog.LevelVar) error {
-	if err := c.node.engine.Check(); err != nil {
+	if err := c.Node.Engine.Check(); err != nil {
 		return fail(exitUsage, err)
 	}
 	if err := nsqOptions(c, logger, level).Check(); err != nil {
@@ -227,7 +227,7 @@ func listen(
 ) (*server.Server, error) {
 	o := nsqOptions(c, logger, level)
 	o.Reload = reload
-	o.ClusterHandler = part.handler(c.node, e, logger)
+	o.ClusterHandler = part.handler(c.Node, e, logger)
 	srv, err := server.Listen(e, o)
 	if part != nil {
 		part.server = srv
@@ -238,9 +238,9 @@ func listen(
 // stop hands over leaderships, answers pending commands, closes the connections, and then closes the engine. Killing
 // the process at any point of this loses nothing that was answered OK.
 func stop(logger *slog.Logger, n *options, srv *server.Server, e *node.Engine, serveErr error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), n.shutdownTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), n.ShutdownTimeout)
 	defer cancel()
-	leaving, cancelLeave := context.WithTimeout(ctx, n.cluster.leaveTimeout)
+	leaving, cancelLeave := context.WithTimeout(ctx, n.Cluster.LeaveTimeout)
 	defer cancelLeave()
 	if err := e.Leave(leaving); err != nil {
 		logger.Warn("not every partition could be handed over: the others take them over when this node is gone", "error",
@@ -301,10 +301,10 @@ var addressFlags = map[string]string{
 // addressFlag names the flag that sets the address of which the error is.
 func addressFlag(n *options, err error) string {
 	var failed *server.ListenFailure
-	if n.addressNames == "" && errors.As(err, &failed) {
+	if n.AddressNames == "" && errors.As(err, &failed) {
 		return addressFlags[failed.What]
 	}
-	return cmp.Or(n.addressNames, "--cluster-address")
+	return cmp.Or(n.AddressNames, "--cluster-address")
 }
 
 // addressError turns a listener's error into a sentence for the operator.

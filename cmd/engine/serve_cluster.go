@@ -30,10 +30,10 @@ import (
 
 // anew is the command that sets the files of this node's etcd aside.
 func anew(n *options) string {
-	c := &n.cluster
-	command := "engine rebuild-cluster --rejoin " + n.engine.DataPath
-	if c.etcdDataPath != "" {
-		command += " --etcd-data-path " + n.engine.NodeID + "=" + c.etcdDataPath
+	c := &n.Cluster
+	command := "engine rebuild-cluster --rejoin " + n.Engine.DataPath
+	if c.EtcdDataPath != "" {
+		command += " --etcd-data-path " + n.Engine.NodeID + "=" + c.EtcdDataPath
 	}
 	return command
 }
@@ -53,7 +53,7 @@ type clusterPart struct {
 
 // newPart returns the clusterPart that joinable fills in; nil for a single node. The settings have been judged.
 func newPart(c *clusterSettings, t *trust.Trust, certs *certificates) *clusterPart {
-	if c.address == "" {
+	if c.Address == "" {
 		return nil
 	}
 	return &clusterPart{trust: t, certs: certs}
@@ -64,30 +64,30 @@ func newPart(c *clusterSettings, t *trust.Trust, certs *certificates) *clusterPa
 func joinable(
 	ctx context.Context, n *options, part *clusterPart, log *slog.Logger,
 ) (*node.ClusterOptions, error) {
-	c := &n.cluster
-	if c.address == "" {
-		if c.peers != "" || c.etcdEndpoints != "" {
+	c := &n.Cluster
+	if c.Address == "" {
+		if c.Peers != "" || c.EtcdEndpoints != "" {
 			return nil, fail(exitUsage, errors.New("cluster-peers and etcd-endpoints need a cluster-address: the HOST:PORT of "+
 				"this node for the others"))
 		}
 		return nil, nil
 	}
-	if n.engine.NodeID == "" || (c.peers == "") == (c.etcdEndpoints == "") {
+	if n.Engine.NodeID == "" || (c.Peers == "") == (c.EtcdEndpoints == "") {
 		return nil, fail(exitUsage, errors.New("a node of a cluster needs a node-id, and either cluster-peers or "+
 			"etcd-endpoints"))
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.joinTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.JoinTimeout)
 	defer cancel()
-	ln, err := net.Listen("tcp", c.address)
+	ln, err := net.Listen("tcp", c.Address)
 	if err != nil {
 		return nil, fail(exitAddress, addressError(n, err))
 	}
 	self := advertised(n, ln.Addr())
 	part.certs.warnOfNames("tls-cert", "--broadcast-address", self.NSQ, self.HTTPS, self.Native)
 	part.certs.warnOfNames("cluster-tls-cert", "--cluster-address and --cluster-peers", self.Peer,
-		c.listed(n.engine.NodeID))
-	part.certs.warnOfNode(n.engine.NodeID, c.trust.Names)
-	n.engine.Startup.Enter("waits for a majority of the metadata store's members")
+		c.Listed(n.Engine.NodeID))
+	part.certs.warnOfNode(n.Engine.NodeID, c.Trust.Names)
+	n.Engine.Startup.Enter("waits for a majority of the metadata store's members")
 	endpoints, err := part.endpoints(ctx, n, log)
 	if err == nil {
 		err = part.dial(ctx, n, endpoints, log)
@@ -96,11 +96,11 @@ func joinable(
 		_ = ln.Close()
 		return nil, fail(memberExit(err), err)
 	}
-	c.replication.LagMaxNs = int64(c.lagMax)
+	c.Replication.LagMaxNs = int64(c.LagMax)
 	return &node.ClusterOptions{
-		Store: part.store, Listener: ln, Trust: part.trust.Peer(), Node: self, Replication: c.replication,
-		JoinTimeout: c.joinTimeout, LeaveTimeout: c.leaveTimeout, MaxHandshakes: c.maxHandshakes,
-		PreferredLeader: cluster.PreferredLeader, StoreNodes: c.storeNodes(), StoreRenewed: part.renewed(),
+		Store: part.store, Listener: ln, Trust: part.trust.Peer(), Node: self, Replication: c.Replication,
+		JoinTimeout: c.JoinTimeout, LeaveTimeout: c.LeaveTimeout, MaxHandshakes: c.MaxHandshakes,
+		PreferredLeader: cluster.PreferredLeader, StoreNodes: c.StoreNodes(), StoreRenewed: part.renewed(),
 		StoreState: part.state,
 	}, nil
 }
@@ -111,18 +111,18 @@ var errBeginsElsewhere = errors.New("this data directory was named first to engi
 
 // endpoints starts the embedded etcd member, if this node has one, and returns the addresses of etcd.
 func (p *clusterPart) endpoints(ctx context.Context, n *options, log *slog.Logger) ([]string, error) {
-	c := &n.cluster
+	c := &n.Cluster
 	begins := func() bool {
-		_, err := os.Stat(filepath.Join(n.engine.DataPath, cluster.SeedFile))
+		_, err := os.Stat(filepath.Join(n.Engine.DataPath, cluster.SeedFile))
 		return err == nil
 	}
-	if c.etcdEndpoints != "" {
+	if c.EtcdEndpoints != "" {
 		if begins() {
 			return nil, errBeginsElsewhere
 		}
-		return strings.Split(c.etcdEndpoints, ","), nil
+		return strings.Split(c.EtcdEndpoints, ","), nil
 	}
-	peers, err := etcd.ParsePeers(c.peers)
+	peers, err := etcd.ParsePeers(c.Peers)
 	if err != nil {
 		return nil, err
 	}
@@ -130,24 +130,24 @@ func (p *clusterPart) endpoints(ctx context.Context, n *options, log *slog.Logge
 	if err := secureEtcd(n, voters, p.trust); err != nil {
 		return nil, err
 	}
-	self := slices.IndexFunc(voters, func(v etcd.Voter) bool { return v.Name == n.engine.NodeID })
+	self := slices.IndexFunc(voters, func(v etcd.Voter) bool { return v.Name == n.Engine.NodeID })
 	if self < 0 {
 		if begins() {
 			return nil, errBeginsElsewhere
 		}
 		return etcd.Endpoints(voters, ""), etcd.Leave(ctx, etcd.MemberOptions{
-			Name: n.engine.NodeID, Voters: voters, Peers: peers, Dir: c.etcdDir(n), Token: c.name, TLS: c.etcdTLS, Log: log,
+			Name: n.Engine.NodeID, Voters: voters, Peers: peers, Dir: c.EtcdDir(n), Token: c.Name, TLS: c.EtcdTLS, Log: log,
 		})
 	}
 	o := etcd.MemberOptions{
-		Name: n.engine.NodeID, Voters: voters, Peers: peers, Dir: c.etcdDir(n),
-		Token: c.name, Heartbeat: c.etcdHeartbeat, Election: c.etcdElection, TLS: c.etcdTLS, Log: log,
-		Prefix: cluster.NodeRows(keyPrefix(c.name)), Older: past(n, log), Fatal: endProcess, Anew: anew(n),
-		EntersPrefix: keyPrefix(c.name) + "restored",
+		Name: n.Engine.NodeID, Voters: voters, Peers: peers, Dir: c.EtcdDir(n),
+		Token: c.Name, Heartbeat: c.EtcdHeartbeat, Election: c.EtcdElection, TLS: c.EtcdTLS, Log: log,
+		Prefix: cluster.NodeRows(keyPrefix(c.Name)), Older: past(n, log), Fatal: endProcess, Anew: anew(n),
+		EntersPrefix: keyPrefix(c.Name) + "restored",
 		Enters:       func(restored []kv.Entry) error { return checkMark(n, restored) },
 		Admit:        p.admits(c, peers),
 	}
-	o.ListenPeer, o.ListenClient = c.etcdListens(voters[self])
+	o.ListenPeer, o.ListenClient = c.EtcdListens(voters[self])
 	if err := seed(ctx, n, &o, log); err != nil {
 		return nil, err
 	}
@@ -165,10 +165,10 @@ func (p *clusterPart) endpoints(ctx context.Context, n *options, log *slog.Logge
 }
 
 func (p *clusterPart) dial(ctx context.Context, n *options, endpoints []string, log *slog.Logger) error {
-	c := &n.cluster
+	c := &n.Cluster
 	s, err := etcd.Dial(ctx, endpoints, etcd.Options{
-		TLS: c.etcdTLS, Username: c.etcdUser, Password: c.etcdPassword, Log: log, DialTimeout: c.joinTimeout,
-		Learn: c.etcdEndpoints == "",
+		TLS: c.EtcdTLS, Username: c.EtcdUser, Password: c.EtcdPassword, Log: log, DialTimeout: c.JoinTimeout,
+		Learn: c.EtcdEndpoints == "",
 		Opened: func(s kv.Store) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
@@ -184,8 +184,8 @@ func (p *clusterPart) dial(ctx context.Context, n *options, endpoints []string, 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.store = cluster.New(s, cluster.Options{
-		Logger: log, Prefix: keyPrefix(c.name), LeaseTTL: c.lease, DefaultReplicas: c.replicas,
-		RebalanceAfter: c.rebalance.after, RebalanceMoves: c.rebalance.moves, Proofs: p.trust.Proofs,
+		Logger: log, Prefix: keyPrefix(c.Name), LeaseTTL: c.Lease, DefaultReplicas: c.Replicas,
+		RebalanceAfter: c.Rebalance.After, RebalanceMoves: c.Rebalance.Moves, Proofs: p.trust.Proofs,
 	})
 	return nil
 }
@@ -202,16 +202,16 @@ func (p *clusterPart) state() health.Store {
 // advertised returns the description of this node for other nodes and for lookups. peer is where it listens for other
 // nodes. The ports of the other addresses are known: see nsq.Front.Ports.
 func advertised(n *options, peer net.Addr) meta.Node {
-	c := &n.cluster
-	host, told := n.nsq.BroadcastAddress, n.nsq.Announced
-	peerHost, _, _ := net.SplitHostPort(c.address)
+	c := &n.Cluster
+	host, told := n.NSQ.BroadcastAddress, n.NSQ.Announced
+	peerHost, _, _ := net.SplitHostPort(c.Address)
 	_, peerPort, _ := net.SplitHostPort(peer.String())
 	return meta.Node{
-		Version: n.version, Host: host, Rack: c.rack,
+		Version: n.Version, Host: host, Rack: c.Rack,
 		Peer: reachable(net.JoinHostPort(peerHost, peerPort), host, 0),
-		NSQ:  reachable(n.nsq.TCPAddress, host, told.TCP), HTTP: reachable(n.nsq.HTTPAddress, host, told.HTTP),
-		HTTPS: reachable(n.nsq.HTTPSAddress, host, 0), Lookup: reachable(n.nsq.LookupAddress, host, 0),
-		Native: reachable(n.nsq.NativeAddress, host, told.Native),
+		NSQ:  reachable(n.NSQ.TCPAddress, host, told.TCP), HTTP: reachable(n.NSQ.HTTPAddress, host, told.HTTP),
+		HTTPS: reachable(n.NSQ.HTTPSAddress, host, 0), Lookup: reachable(n.NSQ.LookupAddress, host, 0),
+		Native: reachable(n.NSQ.NativeAddress, host, told.Native),
 	}
 }
 
@@ -272,7 +272,7 @@ func (p *clusterPart) handler(n *options, e *node.Engine, log *slog.Logger) http
 		return t.CheckPartitions(ctx, partitions)
 	}
 	return admin.Handler(p.store, admin.Self{
-		Name: n.engine.NodeID, Verify: verify, Faults: faults, Copy: describe, Create: create, Health: e.HealthFacts,
+		Name: n.Engine.NodeID, Verify: verify, Faults: faults, Copy: describe, Create: create, Health: e.HealthFacts,
 		Shortened: e.CopyShortened, MayExpand: mayExpand,
 		Forget: func(ctx context.Context, name string) error { return etcd.Remove(ctx, p.kv, name) },
 	})

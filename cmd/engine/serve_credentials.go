@@ -57,13 +57,13 @@ type credentialFile struct {
 // credentialFiles returns the files that the settings name. It is called before anything reads them, and before the
 // node chooses certificates for its embedded etcd from them.
 func credentialFiles(n *options) []credentialFile {
-	t, trust, etcd := &n.nsq.TLS, &n.cluster.trust, &n.cluster.etcdTLS
+	t, trust, etcd := &n.NSQ.TLS, &n.Cluster.Trust, &n.Cluster.EtcdTLS
 	all := slices.DeleteFunc([]credentialFile{
 		{setTLS, "tls-cert", t.CertFile, holdsCertificate, ""},
 		{setTLS, "tls-key", t.KeyFile, holdsSecret, ""},
 		{setTLS, "tls-root-ca-file", t.RootCAFile, holdsAuthorities, ""},
-		{setTokens, "auth-file", n.nsq.Auth.File, holdsSecret, ""},
-		{setServers, "auth-http-address-file", n.offers.authFile, holdsSecret, ""},
+		{setTokens, "auth-file", n.NSQ.Auth.File, holdsSecret, ""},
+		{setServers, "auth-http-address-file", n.Offers.AuthFile, holdsSecret, ""},
 		{setNodes, "cluster-secret-file", trust.SecretFile, holdsSecret, ""},
 		{setNodes, "cluster-tls-cert", trust.Cert, holdsCertificate, ""},
 		{setNodes, "cluster-tls-key", trust.Key, holdsSecret, ""},
@@ -71,7 +71,7 @@ func credentialFiles(n *options) []credentialFile {
 		{setEtcd, "etcd-cert-file", etcd.Cert, holdsCertificate, ""},
 		{setEtcd, "etcd-key-file", etcd.Key, holdsSecret, ""},
 		{setEtcd, "etcd-ca-file", etcd.CA, holdsAuthorities, ""},
-		{setPassword, "etcd-password-file", n.cluster.etcdPasswordFile, holdsSecret, ""},
+		{setPassword, "etcd-password-file", n.Cluster.EtcdPasswordFile, holdsSecret, ""},
 	}, func(f credentialFile) bool { return f.name == "" })
 	for i := range all {
 		all[i].state = stateOf(all[i].name)
@@ -219,7 +219,7 @@ func checkSecrets(n *options, files []credentialFile) error {
 		if f.holds != holdsSecret {
 			continue
 		}
-		if err := auth.CheckPrivate(f.name, n.nsq.Auth.ReadableFiles); err != nil {
+		if err := auth.CheckPrivate(f.name, n.NSQ.Auth.ReadableFiles); err != nil {
 			return fmt.Errorf("the file of %s cannot be used: %w", f.setting, err)
 		}
 	}
@@ -239,7 +239,7 @@ func readCredentials(
 	case setTokens:
 		return srv.ReloadTokens()
 	case setServers:
-		addresses, err := n.authServers()
+		addresses, err := n.AuthServers()
 		if err != nil {
 			return err
 		}

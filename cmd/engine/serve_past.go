@@ -21,11 +21,11 @@ import (
 // directory yet. The function reads the directory when another member has answered, before the engine opens and locks
 // it. This process has the node's addresses already, so no other process of the node changes the files.
 func past(n *options, log *slog.Logger) func(etcd.Testimony) (string, int64) {
-	if _, err := os.Stat(filepath.Join(n.engine.DataPath, datadir.NodePath)); err != nil {
+	if _, err := os.Stat(filepath.Join(n.Engine.DataPath, datadir.NodePath)); err != nil {
 		return nil
 	}
 	read := sync.OnceValue(func() *pastOf {
-		p, err := readPast(n.engine.DataPath)
+		p, err := readPast(n.Engine.DataPath)
 		if err != nil {
 			log.Warn("what this data directory knows of its past cannot be read: whether its etcd member is of an older state "+
 				"is not noticed at this start", "error", err)
@@ -33,7 +33,7 @@ func past(n *options, log *slog.Logger) func(etcd.Testimony) (string, int64) {
 		return p
 	})
 	return func(t etcd.Testimony) (string, int64) {
-		row, revision := cluster.NodeNamed(keyPrefix(n.cluster.name), t.Rows, n.engine.NodeID)
+		row, revision := cluster.NodeNamed(keyPrefix(n.Cluster.Name), t.Rows, n.Engine.NodeID)
 		if p := read(); p != nil {
 			return p.newer(t, row), revision
 		}

@@ -19,7 +19,7 @@ import (
 
 // seed begins the metadata store of a cluster anew, if the data directory says so, and notes that it did.
 func seed(ctx context.Context, n *options, o *etcd.MemberOptions, log *slog.Logger) error {
-	name := filepath.Join(n.engine.DataPath, cluster.SeedFile)
+	name := filepath.Join(n.Engine.DataPath, cluster.SeedFile)
 	data, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return etcd.Seeded(o.Dir)
@@ -33,7 +33,7 @@ func seed(ctx context.Context, n *options, o *etcd.MemberOptions, log *slog.Logg
 	}
 	ops := make([]kv.Op, len(e.Rows))
 	for i := range e.Rows {
-		ops[i] = kv.Op{Key: keyPrefix(n.cluster.name) + e.Rows[i].Key, Value: e.Rows[i].Value()}
+		ops[i] = kv.Op{Key: keyPrefix(n.Cluster.Name) + e.Rows[i].Key, Value: e.Rows[i].Value()}
 	}
 	if err := etcd.Seed(ctx, *o, ops); err != nil {
 		return err
@@ -41,7 +41,7 @@ func seed(ctx context.Context, n *options, o *etcd.MemberOptions, log *slog.Logg
 	if err := os.Remove(name); err != nil {
 		return err
 	}
-	d, err := os.Open(n.engine.DataPath)
+	d, err := os.Open(n.Engine.DataPath)
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func seed(ctx context.Context, n *options, o *etcd.MemberOptions, log *slog.Logg
 
 // checkRestored returns an error if the metadata were rebuilt without regard to this node's data directory.
 func checkRestored(ctx context.Context, n *options, s kv.Store) error {
-	entries, _, err := s.List(ctx, keyPrefix(n.cluster.name)+"restored")
+	entries, _, err := s.List(ctx, keyPrefix(n.Cluster.Name)+"restored")
 	if err != nil {
 		return err
 	}
@@ -65,14 +65,14 @@ func checkRestored(ctx context.Context, n *options, s kv.Store) error {
 // checkMark compares the data directory with the row of the store that says how the metadata were rebuilt.
 func checkMark(n *options, entries []kv.Entry) error {
 	var m cluster.Mark
-	if err := readSealed(filepath.Join(n.engine.DataPath, cluster.MarkFile), &m); err != nil {
+	if err := readSealed(filepath.Join(n.Engine.DataPath, cluster.MarkFile), &m); err != nil {
 		return fmt.Errorf("the node does not start, and its data is untouched: %w", err)
 	}
 	var seen meta.Seen
-	if readSealed(filepath.Join(n.engine.DataPath, datadir.SeenFile), &seen) != nil {
+	if readSealed(filepath.Join(n.Engine.DataPath, datadir.SeenFile), &seen) != nil {
 		seen = meta.Seen{} // the engine warns of it
 	}
-	return cluster.CheckMark(m, seen, n.engine.NodeID, entries, keyPrefix(n.cluster.name))
+	return cluster.CheckMark(m, seen, n.Engine.NodeID, entries, keyPrefix(n.Cluster.Name))
 }
 
 // readSealed reads a file with a checksum into v, and leaves v as it is if there is none.

@@ -22,10 +22,10 @@ const proveTimeout = 5 * time.Second
 // checkTrust is the first thing that serve does: a node that must not listen opens nothing. It returns nil for a single
 // node.
 func checkTrust(n *options) (t *trust.Trust, err error) {
-	c := &n.cluster
-	if c.address == "" {
-		err = c.checkSecurity()
-	} else if err = c.checkAddresses(); err == nil {
+	c := &n.Cluster
+	if c.Address == "" {
+		err = c.CheckSecurity()
+	} else if err = c.CheckAddresses(); err == nil {
 		t, err = trusted(n)
 	}
 	if err != nil {
@@ -37,14 +37,14 @@ func checkTrust(n *options) (t *trust.Trust, err error) {
 // trusted reads the secret and the certificates for nodes. Without either, a node whose ports other machines can reach
 // does not start.
 func trusted(n *options) (*trust.Trust, error) {
-	c := &n.cluster
-	c.trust.MinVersion = tlsVersionOf(n.nsq.TLS.MinVersion)
-	c.etcdTLS.MinVersion = c.trust.MinVersion
-	t, err := trust.Open(c.trust)
-	if err != nil || t.Any() || c.insecure {
+	c := &n.Cluster
+	c.Trust.MinVersion = tlsVersionOf(n.NSQ.TLS.MinVersion)
+	c.EtcdTLS.MinVersion = c.Trust.MinVersion
+	t, err := trust.Open(c.Trust)
+	if err != nil || t.Any() || c.Insecure {
 		return t, err
 	}
-	for _, address := range c.addresses(n.engine.NodeID) {
+	for _, address := range c.Addresses(n.Engine.NodeID) {
 		if !loopback(address) {
 			return nil, fmt.Errorf("other machines can reach %s, and whoever does could read and change everything: make "+
 				"certificates with `engine cluster init-tls`, or give all nodes the same --cluster-secret-file, or say "+
@@ -70,31 +70,31 @@ func loopback(address string) bool {
 // secureEtcd chooses the certificates for the embedded etcd: those that were named for etcd, else those of the nodes,
 // else ones that are made from the secret.
 func secureEtcd(n *options, voters []etcd.Voter, t *trust.Trust) (err error) {
-	c := &n.cluster
-	if c.etcdTLS.CA != "" || c.etcdTLS.Cert != "" || c.etcdTLS.Key != "" || !t.Any() {
+	c := &n.Cluster
+	if c.EtcdTLS.CA != "" || c.EtcdTLS.Cert != "" || c.EtcdTLS.Key != "" || !t.Any() {
 		return nil
 	}
 	var hosts []string
 	for _, v := range voters {
-		if v.Name != n.engine.NodeID {
+		if v.Name != n.Engine.NodeID {
 			continue
 		}
-		for _, address := range []string{v.Peer, v.Client, c.etcdPeer, c.etcdClient} {
+		for _, address := range []string{v.Peer, v.Client, c.EtcdPeer, c.EtcdClient} {
 			if host, _, err := net.SplitHostPort(address); err == nil && host != "" && !slices.Contains(hosts, host) {
 				hosts = append(hosts, host)
 			}
 		}
 	}
-	c.etcdTLS, err = t.Etcd(filepath.Join(c.etcdDir(n), "tls"), hosts)
+	c.EtcdTLS, err = t.Etcd(filepath.Join(c.EtcdDir(n), "tls"), hosts)
 	return err
 }
 
 // admits returns etcd.MemberOptions.Admit; nil if the certificates for etcd are not those of nodes.
 func (p *clusterPart) admits(c *clusterSettings, peers []etcd.Voter) func(*x509.Certificate) error {
-	if c.trust.CA == "" || c.etcdTLS.CA != c.trust.CA {
+	if c.Trust.CA == "" || c.EtcdTLS.CA != c.Trust.CA {
 		return nil
 	}
-	named := strings.Split(c.tlsNodes, ",")
+	named := strings.Split(c.TLSNodes, ",")
 	return func(cert *x509.Certificate) error {
 		p.mu.Lock()
 		store := p.store
@@ -166,7 +166,7 @@ func (p *clusterPart) reloadPassword(n *options) error {
 	if p == nil {
 		return nil
 	}
-	password, err := n.etcdPasswordNow()
+	password, err := n.EtcdPasswordNow()
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ type aloneStatus struct {
 
 // statusAlone is status of a node that is in no cluster.
 func (o *operator) statusAlone(ctx context.Context) error {
-	v, err := o.client.Health(ctx)
+	v, err := o.Client.Health(ctx)
 	if err != nil {
 		return err
 	}
@@ -32,7 +32,7 @@ func (o *operator) statusAlone(ctx context.Context) error {
 		Storage node.StorageStats `json:"storage"`
 	}
 	q := url.Values{"format": {"json"}, "include_clients": {"false"}, "include_mem": {"false"}}
-	if err := o.client.Get(ctx, "/stats", q, &stats); err != nil {
+	if err := o.Client.Get(ctx, "/stats", q, &stats); err != nil {
 		return err
 	}
 	st := &aloneStatus{
@@ -46,10 +46,10 @@ func (o *operator) statusAlone(ctx context.Context) error {
 }
 
 func (o *operator) printAlone(st *aloneStatus) error {
-	if o.asJSON {
-		return printJSON(o.out, st)
+	if o.AsJSON {
+		return printJSON(o.Out, st)
 	}
-	t := table(o.out)
+	t := table(o.Out)
 	fmt.Fprintf(t, "node\t%s, in no cluster\n", dash(st.Node))
 	fmt.Fprintf(t, "version\t%s\n", st.Version)
 	fmt.Fprintf(t, "topics\t%d\n", st.Topics)
@@ -57,7 +57,7 @@ func (o *operator) printAlone(st *aloneStatus) error {
 	if err := t.Flush(); err != nil || len(st.Faults) == 0 {
 		return err
 	}
-	t = table(o.out)
+	t = table(o.Out)
 	fmt.Fprintln(t, "\nCOUNT\tSINCE ITS START, OR NOW")
 	for _, f := range st.Faults {
 		fmt.Fprintf(t, "%d\t%s: %s\n", f.Count, strings.ReplaceAll(f.Name, "_", " "), f.Words)

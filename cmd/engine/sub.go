@@ -59,7 +59,7 @@ PLACE is where a channel begins that is created; one that exists goes on where i
 			signal.Ignore(syscall.SIGPIPE) // who reads the output may have seen enough
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
-			s.begin(cmd.OutOrStdout())
+			s.Begin(cmd.OutOrStdout())
 			err := s.run(ctx, args[0], args[1], cmd.ErrOrStderr())
 			if errors.Is(err, syscall.EPIPE) {
 				return nil
@@ -68,12 +68,12 @@ PLACE is where a channel begins that is created; one that exists goes on where i
 		},
 	}
 	f := cmd.Flags()
-	s.native.add(f)
+	s.native.Add(f)
 	f.StringVar(&s.from, "from", "", "`PLACE` where the channel begins if it is created; without it, as any new channel")
 	f.BoolVar(&s.noFinish, "no-finish", false,
 		"finish nothing: at the end all goes back to the channel, with one more attempt; needs --count")
-	s.printer.flags(f)
-	s.native.completes(cmd)
+	s.printer.Flags(f)
+	s.native.Completes(cmd)
 	completesChoices(cmd)
 	return cmd
 }
@@ -95,7 +95,7 @@ func (s *subscription) run(ctx context.Context, topic, channel string, log io.Wr
 	case s.count > 0:
 		o.MaxInFlight = int(min(s.count, nodes.DefaultMaxInFlight)) // what is not printed gets an attempt for nothing
 	}
-	return s.native.run(ctx, log, func(ctx context.Context, c *nodes.Client) error {
+	return s.native.Run(ctx, log, func(ctx context.Context, c *nodes.Client) error {
 		if s.noFinish {
 			n, err := c.Partitions(ctx, topic)
 			if err != nil {
@@ -135,14 +135,14 @@ func (s *subscription) print(ctx context.Context, consumer *nodes.Consumer, log 
 			return err
 		}
 		for i := range all {
-			if err = s.printer.print(&all[i].Message, all[i].Attempts, false); err != nil {
+			if err = s.printer.Print(&all[i].Message, all[i].Attempts, false); err != nil {
 				break
 			}
 		}
 		if err != nil && !errors.Is(err, errEnough) {
 			return err
 		}
-		if flushed := s.flush(); flushed != nil {
+		if flushed := s.Flush(); flushed != nil {
 			return flushed
 		}
 		if !s.noFinish {

@@ -74,7 +74,7 @@ func topOf(before, after []topicNumbers, elapsed time.Duration, most int) topLoo
 			old = t
 		}
 		row := topRow{
-			Topic: t.Name, Paused: t.Paused, State: t.ownState(),
+			Topic: t.Name, Paused: t.Paused, State: t.OwnState(),
 			Published: rate(old.MessageCount, t.MessageCount, elapsed),
 		}
 		look.Published += row.Published
@@ -89,7 +89,7 @@ func topOf(before, after []topicNumbers, elapsed time.Duration, most int) topLoo
 				had = old.Channels[i]
 			}
 			look.Depth += c.Depth
-			row.State = t.stateOf(&c)
+			row.State = t.StateOf(&c)
 			look.Rows = append(look.Rows, channelRow(row, &had, &c, elapsed))
 		}
 	}
@@ -132,7 +132,7 @@ func topCommand() *cobra.Command {
 	var interval time.Duration
 	var once bool
 	var lines int
-	cmd := o.action("top", "Show rates, depths and lags of all channels, refreshed each second", cobra.NoArgs,
+	cmd := o.Action("top", "Show rates, depths and lags of all channels, refreshed each second", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
 			if interval < leastTopInterval || lines < 0 {
 				return fail(exitUsage, fmt.Errorf("--interval must be at least %v, and --lines 0 or more", leastTopInterval))
@@ -143,7 +143,7 @@ func topCommand() *cobra.Command {
 		"all live nodes are asked. The lag is the time until the channel is empty if nothing more is published.\n\n" +
 		"On a terminal the picture is redrawn; q ends it. Elsewhere, each refresh prints further lines, with --json one\n" +
 		"JSON object on a line."
-	o.flags(cmd)
+	o.Flags(cmd)
 	cmd.Flags().DurationVar(&interval, "interval", time.Second,
 		"time between two refreshes, and over which rates are measured")
 	cmd.Flags().BoolVar(&once, "once", false, "print once and end")
@@ -154,13 +154,13 @@ func topCommand() *cobra.Command {
 
 // top shows a picture after each interval until ctx ends, or q is typed.
 func (o *operator) top(ctx context.Context, interval time.Duration, once bool, lines int) error {
-	redraws := isTerminal(o.out) && !once && !o.asJSON
+	redraws := isTerminal(o.Out) && !once && !o.AsJSON
 	if redraws {
 		var stop func()
 		ctx, stop = o.untilQ(ctx)
 		defer stop()
 	}
-	before, _, err := o.topicsNow(ctx) // the next look says what is missing
+	before, _, err := o.TopicsNow(ctx) // the next look says what is missing
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (o *operator) top(ctx context.Context, interval time.Duration, once bool, l
 			return nil
 		case <-time.After(interval):
 		}
-		after, missing, err := o.topicsNow(ctx)
+		after, missing, err := o.TopicsNow(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -183,13 +183,13 @@ func (o *operator) top(ctx context.Context, interval time.Duration, once bool, l
 		if look.Time = now.UTC(); missing != nil {
 			look.Missing = missing.Error()
 		}
-		if v, err := o.client.Health(ctx); err == nil {
+		if v, err := o.Client.Health(ctx); err == nil {
 			look.Health = unwell(v)
 		}
-		if o.asJSON {
-			err = json.NewEncoder(o.out).Encode(&look)
+		if o.AsJSON {
+			err = json.NewEncoder(o.Out).Encode(&look)
 		} else {
-			err = printTop(o.out, &look, redraws)
+			err = printTop(o.Out, &look, redraws)
 		}
 		if err != nil || once {
 			return cmp.Or(err, missing)
@@ -211,7 +211,7 @@ func (o *operator) topLines(said int) int {
 	if said > 0 {
 		return said
 	}
-	if file, ok := clip.Unwrap(o.out).(*os.File); ok {
+	if file, ok := clip.Unwrap(o.Out).(*os.File); ok {
 		if _, rows, err := term.GetSize(int(file.Fd())); err == nil && rows > topHeaderLines {
 			return rows - topHeaderLines
 		}
@@ -277,7 +277,7 @@ func lagText(r *topRow) string {
 // which gives the terminal back as it was.
 func (o *operator) untilQ(parent context.Context) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(parent)
-	file, ok := o.in.(*os.File)
+	file, ok := o.In.(*os.File)
 	if !ok || !isTerminal(file) {
 		return ctx, cancel
 	}

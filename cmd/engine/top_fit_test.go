@@ -62,7 +62,7 @@ func TestTopKeepsStates(t *testing.T) {
 		var b bytes.Buffer
 		row := topRow{
 			Topic: long, Channel: long, Published: 123456, Confirmed: 123456, Depth: 12345678, LagSeconds: -1,
-			State: n.stateOf(&c),
+			State: n.StateOf(&c),
 		}
 		must(t, writeFitting(&b, topTable([]topRow{row}), 80))
 		for line := range strings.Lines(b.String()) {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/cmd/engine/internal/client"
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/meta"
 )
 
@@ -24,10 +25,10 @@ func topicCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	o.flags(cmd)
+	o.Flags(cmd)
 	cmd.AddCommand(o.topicListCommand(), o.topicSettingsCommand(), o.topicSetCommand(), o.topicPeekCommand(),
 		o.topicCreateCommand(),
-		o.asksBefore(o.topicVerb("delete", "Delete a topic with all its messages and channels", "was deleted"), 0,
+		o.AsksBefore(o.topicVerb("delete", "Delete a topic with all its messages and channels", "was deleted"), 0,
 			o.topicDeleteLoses),
 		o.topicVerb("empty", "Discard messages held in the topic because it is paused or has no channel", "was emptied"),
 		o.topicVerb("pause", "Hold back new messages from all channels", "is paused"),
@@ -37,17 +38,17 @@ func topicCommand() *cobra.Command {
 
 // topicVerb makes a command for a change that takes no parameters besides the name.
 func (o *operator) topicVerb(verb, short, done string) *cobra.Command {
-	return o.action(verb+" TOPIC", short, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		if err := o.client.Post(ctx, "/topic/"+verb, of(args[0], ""), nil, nil); err != nil {
+	return o.Action(verb+" TOPIC", short, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		if err := o.Client.Post(ctx, "/topic/"+verb, of(args[0], ""), nil, nil); err != nil {
 			return err
 		}
-		return o.done("topic %s %s", args[0], done)
+		return o.Done("topic %s %s", args[0], done)
 	})
 }
 
 func (o *operator) topicCreateCommand() *cobra.Command {
 	partitions, replicas, madeBy := 0, 0, ""
-	cmd := o.action("create TOPIC", "Create a topic, unless it exists", cobra.ExactArgs(1),
+	cmd := o.Action("create TOPIC", "Create a topic, unless it exists", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
 			q := of(args[0], "")
 			if partitions != 0 {
@@ -59,7 +60,7 @@ func (o *operator) topicCreateCommand() *cobra.Command {
 			if madeBy != "" {
 				q.Set("made_by", madeBy)
 			}
-			if err := o.client.Post(ctx, "/topic/create", q, nil, nil); err != nil {
+			if err := o.Client.Post(ctx, "/topic/create", q, nil, nil); err != nil {
 				return err
 			}
 			if partitions != 0 { // one that existed stays as it was
@@ -67,7 +68,7 @@ func (o *operator) topicCreateCommand() *cobra.Command {
 					return err
 				}
 			}
-			return o.done("topic %s exists", args[0])
+			return o.Done("topic %s exists", args[0])
 		})
 	cmd.Flags().IntVar(&partitions, "partitions", 0, "number of partitions of the new topic; 0 means the node's default")
 	cmd.Flags().IntVar(&replicas, "replicas", 0,
@@ -83,7 +84,7 @@ func (o *operator) checkPartitions(ctx context.Context, topic string, want int) 
 	var have struct {
 		Partitions int `json:"partitions"`
 	}
-	if err := o.client.Get(ctx, "/topic/settings", of(topic, ""), &have); err != nil {
+	if err := o.Client.Get(ctx, "/topic/settings", of(topic, ""), &have); err != nil {
 		return fmt.Errorf("topic %s exists, and it is not known with how many partitions: %w", topic, err)
 	}
 	switch {
@@ -98,16 +99,16 @@ func (o *operator) checkPartitions(ctx context.Context, topic string, want int) 
 }
 
 func (o *operator) topicListCommand() *cobra.Command {
-	cmd := o.action("list [TOPIC]", "List topics with their depth and counters", cobra.MaximumNArgs(1),
+	cmd := o.Action("list [TOPIC]", "List topics with their depth and counters", cobra.MaximumNArgs(1),
 		func(ctx context.Context, args []string) error {
-			all, missing, err := o.topics(ctx, args...)
+			all, missing, err := o.Topics(ctx, args...)
 			if err != nil {
 				return err
 			}
-			if o.asJSON {
-				return printed(printJSON(o.out, all), missing)
+			if o.AsJSON {
+				return printed(printJSON(o.Out, all), missing)
 			}
-			return printed(printTopicNumbers(o.out, all), missing)
+			return printed(printTopicNumbers(o.Out, all), missing)
 		})
 	cmd.Long = "List topics with their depth and counters. In a cluster, the figures of all live nodes are added up.\n" +
 		"MESSAGES counts all that were ever published. BYTES STORED is what the leaders' copies hold now, on the disk or\n" +
@@ -120,7 +121,7 @@ func (o *operator) topicListCommand() *cobra.Command {
 
 func (o *operator) topicPeekCommand() *cobra.Command {
 	var ask func(url.Values) url.Values
-	cmd := o.action("peek TOPIC", "Show stored messages, confirmed or not", cobra.ExactArgs(1),
+	cmd := o.Action("peek TOPIC", "Show stored messages, confirmed or not", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
 			return o.peek(ctx, "/topic/peek", ask(of(args[0], "")))
 		})
@@ -129,9 +130,9 @@ func (o *operator) topicPeekCommand() *cobra.Command {
 }
 
 func (o *operator) topicSettingsCommand() *cobra.Command {
-	return o.action("settings TOPIC", "Show a topic's settings", cobra.ExactArgs(1),
+	return o.Action("settings TOPIC", "Show a topic's settings", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
-			s, err := settingsOf(ctx, &o.client, args[0])
+			s, err := settingsOf(ctx, &o.Client, args[0])
 			if err != nil {
 				return err
 			}
@@ -149,18 +150,18 @@ func settingsOf(ctx context.Context, c *client.Client, topic string) (*meta.Topi
 }
 
 func (o *operator) showTopicSettings(s *meta.TopicSettings) error {
-	if o.asJSON {
-		return printJSON(o.out, s)
+	if o.AsJSON {
+		return printJSON(o.Out, s)
 	}
-	t := table(o.out)
+	t := table(o.Out)
 	row := func(name, value string) { fmt.Fprintf(t, "%s\t%s\n", name, value) }
 	row("version", orText(s.Version, "0: never configured"))
-	row("keep bytes", kept(s.RetentionBytes, formatBytes))
+	row("keep bytes", kept(s.RetentionBytes, values.FormatBytes))
 	row("keep messages", kept(s.RetentionCount, formatCount))
 	row("keep for", kept(s.RetentionAgeMs, formatAge))
-	row("keep confirmed bytes", keptConfirmed(s.KeepBytes, formatBytes))
+	row("keep confirmed bytes", keptConfirmed(s.KeepBytes, values.FormatBytes))
 	row("keep confirmed for", keptConfirmed(s.KeepAgeMs, formatAge))
-	row("quota bytes", limited(s.QuotaBytes, formatBytes))
+	row("quota bytes", limited(s.QuotaBytes, values.FormatBytes))
 	row("quota messages", limited(s.QuotaCount, formatCount))
 	row("quota mode", cmp.Or(string(s.QuotaMode), "reject"))
 	row("min isr", orText(s.MinISR, "majority of the replicas"))

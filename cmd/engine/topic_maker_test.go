@@ -9,7 +9,7 @@ import (
 // engine topic list has a column of the tokens for which topics count if there are any.
 func TestTopicListSaysWhoMadeATopic(t *testing.T) {
 	made := topicNumbers{Name: "orders", MadeBy: "shop"}
-	made.add(&topicNumbers{Name: "orders", MadeBy: "shop"})
+	made.Add(&topicNumbers{Name: "orders", MadeBy: "shop"})
 	var none, some bytes.Buffer
 	must(t, printTopicNumbers(&none, []topicNumbers{{Name: "orders"}, {Name: "other"}}))
 	must(t, printTopicNumbers(&some, []topicNumbers{made, {Name: "other"}}))
@@ -24,7 +24,7 @@ func TestTopicListSaysWhoMadeATopic(t *testing.T) {
 // PRODUCERS are those that are connected, at all nodes, and not those that a topic remembers.
 func TestConnectedProducersAreListed(t *testing.T) {
 	one := topicNumbers{Name: "orders", Producers: 900, Connected: 2}
-	one.add(&topicNumbers{Name: "orders", Producers: 90, Connected: 3})
+	one.Add(&topicNumbers{Name: "orders", Producers: 90, Connected: 3})
 	var b bytes.Buffer
 	must(t, printTopicNumbers(&b, []topicNumbers{one}))
 	if got := strings.Fields(lineOf(t, b.String(), "orders")); len(got) != 7 || got[5] != "5" {

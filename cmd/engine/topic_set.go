@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock/cmd/engine/internal/client"
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/meta"
 )
 
@@ -26,7 +27,7 @@ const (
 
 func formatCount(n int64) string { return strconv.FormatInt(n, 10) }
 
-func formatAge(ms int64) string { return formatDuration(time.Duration(ms) * time.Millisecond) }
+func formatAge(ms int64) string { return values.FormatDuration(time.Duration(ms) * time.Millisecond) }
 
 func parseCount(s string) (int64, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
@@ -114,20 +115,20 @@ func (o *operator) topicSetCommand() *cobra.Command {
 	f := new(topicFlags)
 	var cmd *cobra.Command
 	var set *pflag.FlagSet
-	cmd = o.action("set TOPIC", "Change a topic's settings", cobra.ExactArgs(1),
+	cmd = o.Action("set TOPIC", "Change a topic's settings", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
 			if !anyOwn(cmd) {
 				return fail(exitUsage, errors.New("say what to set; see engine topic set --help"))
 			}
-			s, err := settingsOf(ctx, &o.client, args[0])
+			s, err := settingsOf(ctx, &o.Client, args[0])
 			if err != nil {
 				return err
 			}
 			now := *s
-			if err := f.apply(set, o.in, s); err != nil {
+			if err := f.apply(set, o.In, s); err != nil {
 				return fail(exitUsage, err)
 			}
-			if err := postTopicSettings(ctx, &o.client, args[0], &now, s); err != nil {
+			if err := postTopicSettings(ctx, &o.Client, args[0], &now, s); err != nil {
 				return err
 			}
 			return o.showTopicSettings(s)
@@ -137,21 +138,21 @@ func (o *operator) topicSetCommand() *cobra.Command {
 		"The command fails if somebody else changes the settings at the same time. Retention and quotas apply to each\n" +
 		"partition."
 	set = cmd.Flags()
-	set.Var(keepValue{&f.retentionBytes, parseBytes, formatBytes, "bytes"}, "retention-bytes",
+	set.Var(keepValue{&f.retentionBytes, values.ParseBytes, values.FormatBytes, "bytes"}, "retention-bytes",
 		"number of bytes to keep; 0 means "+nodesDefault+", none means "+noLimit)
 	set.Var(keepValue{&f.retentionCount, parseCount, formatCount, "count"}, "retention-count",
 		"number of messages to keep; 0 means "+nodesDefault+", none means "+noLimit)
 	set.Var(keepValue{&f.retentionAgeMs, parseAge, formatAge, "duration"}, "retention-age",
 		"how long to keep messages, such as 72h; 0 means "+nodesDefault+", none means "+noLimit)
-	set.Var(keepValue{&f.keepBytes, parseBytes, formatBytes, "bytes"}, "keep-bytes",
+	set.Var(keepValue{&f.keepBytes, values.ParseBytes, values.FormatBytes, "bytes"}, "keep-bytes",
 		"how much of the log to keep although all channels have confirmed it; 0 means nothing, none means "+noLimit)
 	set.Var(keepValue{&f.keepAgeMs, parseAge, formatAge, "duration"}, "keep-age",
 		"how long to keep what all channels have confirmed, such as 24h; 0 means not at all, none means "+noLimit)
-	set.Var(size64(&f.quotaBytes, 0), "quota-bytes",
+	set.Var(values.Size64(&f.quotaBytes, 0), "quota-bytes",
 		"maximum bytes that are not confirmed by all channels; 0 means "+noLimit)
 	set.Int64Var(&f.quotaCount, "quota-count", 0,
 		"maximum messages that are not confirmed by all channels; 0 means "+noLimit)
-	set.Var(choice(&f.quotaMode, "reject", "drop-oldest"), "quota-mode",
+	set.Var(values.Choice(&f.quotaMode, "reject", "drop-oldest"), "quota-mode",
 		"what to do at the quota: reject (also if empty) refuses new messages, drop-oldest removes the oldest ones, "+
 			"confirmed or not")
 	set.IntVar(&f.minISR, "min-isr", 0, "number of replicas that must be in sync for a write; 0 means a majority")

@@ -18,17 +18,17 @@ import (
 
 func traceCommand() *cobra.Command {
 	o := new(operator)
-	cmd := o.action("trace TOPIC ID", "Tell the life of one message", cobra.ExactArgs(2),
+	cmd := o.Action("trace TOPIC ID", "Tell the life of one message", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			var tr node.Trace
 			q := url.Values{"topic": {args[0]}, "id": {args[1]}}
-			if err := o.client.Get(ctx, "/topic/trace", q, &tr); err != nil {
+			if err := o.Client.Get(ctx, "/topic/trace", q, &tr); err != nil {
 				return err
 			}
-			if o.asJSON {
-				return printJSON(o.out, &tr)
+			if o.AsJSON {
+				return printJSON(o.Out, &tr)
 			}
-			return printTrace(o.out, args[0], &tr)
+			return printTrace(o.Out, args[0], &tr)
 		})
 	cmd.Long = "Tell the life of one message from the log of its partition: when and where it was stored, by which\n" +
 		"leader, and what became of it in each channel. Nothing has to be switched on before. ID has the 16\n" +
@@ -36,7 +36,7 @@ func traceCommand() *cobra.Command {
 		"The log notes that a message was confirmed, requeued, deferred or moved to a dead-letter topic, but\n" +
 		"no single deliveries: how often a message was delivered is known while it is in flight or deferred,\n" +
 		"and of dead letters. What a channel's sample leaves out counts as confirmed."
-	o.flags(cmd)
+	o.Flags(cmd)
 	return cmd
 }
 

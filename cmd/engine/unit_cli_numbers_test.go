@@ -6,11 +6,11 @@ import "testing"
 // what the nodes say is added up.
 func TestStatesOnTheList(t *testing.T) {
 	one := topicNumbers{Name: "orders", Paused: true, Channels: []channelNumbers{{Name: "c", Skipping: true}}}
-	one.add(&topicNumbers{Name: "orders", ReadOnly: 1, DelaysRefused: 1})
-	if got := one.ownState(); got != "paused, read only, delays refused" {
+	one.Add(&topicNumbers{Name: "orders", ReadOnly: 1, DelaysRefused: 1})
+	if got := one.OwnState(); got != "paused, read only, delays refused" {
 		t.Errorf("the topic's state is %q", got)
 	}
-	if got := one.stateOf(&one.Channels[0]); got != "paused, read only, skipping, delays refused" {
+	if got := one.StateOf(&one.Channels[0]); got != "paused, read only, skipping, delays refused" {
 		t.Errorf("the channel's state is %q", got)
 	}
 }
@@ -20,7 +20,7 @@ func TestSumOfChannels(t *testing.T) {
 	one := topicNumbers{Name: "orders", Channels: []channelNumbers{
 		{Name: "c", OutboxCount: 1, FullPartitions: 1, DroppedCount: 1, SkippedCount: 2},
 	}}
-	one.add(&topicNumbers{Name: "orders", Channels: []channelNumbers{
+	one.Add(&topicNumbers{Name: "orders", Channels: []channelNumbers{
 		{
 			Name: "c", OutboxCount: 5, AsideCount: 4, AsideWhy: "too big", FullPartitions: 2, DroppedCount: 7, Dropping: true,
 			SkippedCount: 8, Skipping: true, SkippedBefore: true,

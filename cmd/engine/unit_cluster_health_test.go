@@ -18,7 +18,7 @@ func TestAwaitHealthEnds(t *testing.T) {
 	}))
 	defer ill.Close()
 	asks := new(operator)
-	asks.client.Address = ill.URL
+	asks.Client.Address = ill.URL
 	if v, err := asks.awaitHealth(ctx, time.Minute); err != nil || v.Health != "unhealthy: a tooth aches" {
 		t.Errorf("%+v, %v", v, err)
 	}

@@ -18,7 +18,7 @@ func TestDevVoters(t *testing.T) {
 
 func TestDevClusterPlan(t *testing.T) {
 	o := &devOptions{
-		nodes: 4, basePort: 9000, dataPath: "/tmp/c", serveFlags: []string{"--io", "pwrite", "--shutdown-timeout=3s"},
+		Nodes: 4, BasePort: 9000, DataPath: "/tmp/c", serveFlags: []string{"--io", "pwrite", "--shutdown-timeout=3s"},
 	}
 	nodes, err := planDevCluster(o)
 	if err != nil {
@@ -41,9 +41,9 @@ func TestDevClusterPlan(t *testing.T) {
 		if err := flags.Parse(n.Args[1:]); err != nil || n.Args[0] != "serve" {
 			t.Fatalf("%s does not understand its arguments %q: %v", n.Node, n.Args, err)
 		}
-		if c.node.engine.NodeID != n.Node || c.node.nsq.TCPAddress != n.NSQ || c.node.nsq.HTTPAddress != n.HTTP ||
-			c.node.engine.IO != "pwrite" ||
-			c.node.engine.DataPath != "/tmp/c/"+n.Node || c.node.nsq.BroadcastAddress != "127.0.0.1" {
+		if c.Node.Engine.NodeID != n.Node || c.Node.NSQ.TCPAddress != n.NSQ || c.Node.NSQ.HTTPAddress != n.HTTP ||
+			c.Node.Engine.IO != "pwrite" ||
+			c.Node.Engine.DataPath != "/tmp/c/"+n.Node || c.Node.NSQ.BroadcastAddress != "127.0.0.1" {
 			t.Errorf("%s understands its arguments otherwise: %q", n.Node, n.Args)
 		}
 	}

@@ -61,7 +61,7 @@ func TestCredentialsAreLookedAt(t *testing.T) {
 		},
 	}
 	n := new(options)
-	n.nsq.TLS.CertFile, n.nsq.TLS.KeyFile, n.nsq.Auth.File = cert, key, tokens
+	n.NSQ.TLS.CertFile, n.NSQ.TLS.KeyFile, n.NSQ.Auth.File = cert, key, tokens
 	c.watch(credentialFiles(n))
 	nothing := func() {}
 	for _, step := range []struct {
@@ -114,9 +114,9 @@ func TestEveryCredentialIsWatched(t *testing.T) {
 	n := new(options)
 	want := map[string]string{}
 	for _, s := range settings(n) {
-		if !slices.Contains(noFile, s.name) && (named.MatchString(s.name) || strings.HasSuffix(s.name, "-file")) {
-			want[s.name] = "/" + s.name
-			must(t, s.value.Set(want[s.name]))
+		if !slices.Contains(noFile, s.Name) && (named.MatchString(s.Name) || strings.HasSuffix(s.Name, "-file")) {
+			want[s.Name] = "/" + s.Name
+			must(t, s.Value.Set(want[s.Name]))
 		}
 	}
 	if len(want) < 13 {
@@ -151,11 +151,11 @@ func TestChangedSecretsArePrivate(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	must(t, os.WriteFile(secret, []byte(strings.Repeat("s3cret-", 8)), 0o600))
 	all := credentialFiles(&options{
-		nsq:    server.Options{TLS: server.TLSOptions{KeyFile: secret}, Auth: auth.Options{File: secret}},
-		offers: offers{authFile: secret},
-		cluster: clusterSettings{
-			trust: trust.Options{SecretFile: secret, Key: secret}, etcdTLS: etcd.TLSFiles{Key: secret},
-			etcdPasswordFile: secret,
+		NSQ:    server.Options{TLS: server.TLSOptions{KeyFile: secret}, Auth: auth.Options{File: secret}},
+		Offers: offers{AuthFile: secret},
+		Cluster: clusterSettings{
+			Trust: trust.Options{SecretFile: secret, Key: secret}, EtcdTLS: etcd.TLSFiles{Key: secret},
+			EtcdPasswordFile: secret,
 		},
 	})
 	if len(all) != 7 {

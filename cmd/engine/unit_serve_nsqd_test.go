@@ -40,7 +40,7 @@ func TestNSQDFlags(t *testing.T) {
 		"msg-timeout": "1m", "max-req-timeout": "1h", "max-defer": "1h", "max-message-bytes": "1MiB",
 		"max-body-bytes": "5MiB",
 	} {
-		if got := c.named(name).value.String(); got != want {
+		if got := c.Named(name).Value.String(); got != want {
 			t.Errorf("%s is %s without flags, want %s", name, got, want)
 		}
 	}
@@ -91,7 +91,7 @@ func TestNSQDFlags(t *testing.T) {
 		},
 	} {
 		c, n := nsqdSettings(t, strings.Fields(tc.args)...)
-		if got := c.named(tc.setting).value.String(); got != tc.want {
+		if got := c.Named(tc.setting).Value.String(); got != tc.want {
 			t.Errorf("%s: %s is %s, want %s", tc.args, tc.setting, got, tc.want)
 		}
 		if w := n.warning(); (w == "") != (tc.warning == "") || !strings.Contains(w, tc.warning) {
@@ -152,7 +152,7 @@ colour = "green"
 		"max-rdy-count": "100", "log-level": "warn",
 		"lookupd-tcp-address": "127.0.0.1:4160,127.0.0.1:4170", "e2e-processing-latency-percentile": "1,0.99",
 	} {
-		if got := c.named(name).value.String(); got != want {
+		if got := c.Named(name).Value.String(); got != want {
 			t.Errorf("%s is %s, want %s", name, got, want)
 		}
 	}

@@ -16,8 +16,8 @@ func TestEtcdListens(t *testing.T) {
 		{"127.0.0.1:0", "", "", v.Peer, v.Client},
 		{"127.0.0.1:0", "h:1", "h:2", "h:1", "h:2"},
 	} {
-		c := clusterSettings{address: tc.address, etcdPeer: tc.peer, etcdClient: tc.client}
-		if peer, client := c.etcdListens(v); peer != tc.wantPeer || client != tc.wantClient {
+		c := clusterSettings{Address: tc.address, EtcdPeer: tc.peer, EtcdClient: tc.client}
+		if peer, client := c.EtcdListens(v); peer != tc.wantPeer || client != tc.wantClient {
 			t.Errorf("%+v: %s and %s", tc, peer, client)
 		}
 	}

@@ -17,14 +17,14 @@ func TestReadSecretFiles(t *testing.T) {
 		return name
 	}
 	n := new(options)
-	n.cluster.etcdPassword, n.cluster.etcdPasswordFile = "a", write("one", "b", 0o600)
-	if err := n.readSecretFiles(); err == nil || !strings.Contains(err.Error(), "give only one") {
+	n.Cluster.EtcdPassword, n.Cluster.EtcdPasswordFile = "a", write("one", "b", 0o600)
+	if err := n.ReadSecretFiles(); err == nil || !strings.Contains(err.Error(), "give only one") {
 		t.Error(err)
 	}
-	n.cluster.etcdPassword = ""
-	n.offers.authAddresses, n.offers.authFile = "a:1", write("more", "b:2\r\n\nc:3", 0o640)
-	if err := n.readSecretFiles(); err != nil || n.cluster.etcdPassword != "b" ||
-		strings.Join(n.offers.authServers, ",") != "a:1,b:2,c:3" {
-		t.Errorf("%+v, %v", n.offers, err)
+	n.Cluster.EtcdPassword = ""
+	n.Offers.authAddresses, n.Offers.AuthFile = "a:1", write("more", "b:2\r\n\nc:3", 0o640)
+	if err := n.ReadSecretFiles(); err != nil || n.Cluster.EtcdPassword != "b" ||
+		strings.Join(n.Offers.AuthServers, ",") != "a:1,b:2,c:3" {
+		t.Errorf("%+v, %v", n.Offers, err)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package values
 
 import (
 	"fmt"
@@ -12,9 +12,9 @@ import (
 	"penstock/netproto"
 )
 
-// value is the value of one setting in its text notation. It implements pflag.Value, so that flags need no second
+// Value is the value of one setting in its text notation. It implements pflag.Value, so that flags need no second
 // parser.
-type value interface {
+type Value interface {
 	Set(s string) error
 	String() string
 	Type() string
@@ -23,28 +23,28 @@ type value interface {
 
 type textValue struct{ p *string }
 
-func text(p *string) value                 { return textValue{p} }
+func Text(p *string) Value                 { return textValue{p} }
 func (v textValue) Set(s string) error     { *v.p = s; return nil }
 func (v textValue) String() string         { return *v.p }
 func (v textValue) Type() string           { return "text" }
 func (v textValue) Get() any               { return *v.p }
-func boolean(p *bool) value                { return boolValue{p} }
-func addresses(p *[]string) value          { return listValue{p, "addresses", isAddress} }
-func hosts(p *[]string) value              { return listValue{p, "hosts", isHost} }
-func choice(p *string, of ...string) value { return choiceValue{p, of} }
-func count(p *int, least int) value        { return countValue{p, least} }
-func size64(
+func Boolean(p *bool) Value                { return boolValue{p} }
+func Addresses(p *[]string) Value          { return listValue{p, "addresses", isAddress} }
+func Hosts(p *[]string) Value              { return listValue{p, "hosts", isHost} }
+func Choice(p *string, of ...string) Value { return ChoiceValue{p, of} }
+func Count(p *int, least int) Value        { return CountValue{p, least} }
+func Size64(
 	p *int64, least int64,
-) value {
-	return bytesValue{p: p, least: least, most: math.MaxInt64}
+) Value {
+	return BytesValue{p: p, Least: least, most: math.MaxInt64}
 }
-func size(p *int, least int64) value                       { return intBytesValue{p, least} }
-func duration(p *time.Duration, least time.Duration) value { return durationValue{p, least} }
+func Size(p *int, least int64) Value                       { return IntBytesValue{p, least} }
+func Duration(p *time.Duration, least time.Duration) Value { return DurationValue{p, least} }
 
 // nodeIDValue is a name that other nodes can be told, also on a node that is alone: it may join a cluster later.
 type nodeIDValue struct{ textValue }
 
-func nodeID(p *string) value { return nodeIDValue{textValue{p}} }
+func NodeID(p *string) Value { return nodeIDValue{textValue{p}} }
 func (v nodeIDValue) Set(s string) error {
 	if s != "" {
 		if err := netproto.CheckNodeName(s); err != nil {
@@ -57,7 +57,7 @@ func (v nodeIDValue) Set(s string) error {
 // announcedValue is a host that clients and other nodes are told; empty: not said.
 type announcedValue struct{ textValue }
 
-func announced(p *string) value { return announcedValue{textValue{p}} }
+func Announced(p *string) Value { return announcedValue{textValue{p}} }
 func (v announcedValue) Set(s string) error {
 	if s != "" {
 		if err := netproto.CheckDialled(s); err != nil {
@@ -68,32 +68,32 @@ func (v announcedValue) Set(s string) error {
 }
 
 // secretValue is a value that is never shown: printed settings say only that it is set.
-type secretValue struct{ value }
+type secretValue struct{ Value }
 
-func secret(v value) value { return secretValue{v} }
+func Secret(v Value) Value { return secretValue{v} }
 
 func (v secretValue) Get() any       { return v.String() }
-func (v secretValue) conceals() bool { return v.value.String() != "" }
+func (v secretValue) conceals() bool { return v.Value.String() != "" }
 func (v secretValue) String() string {
 	if !v.conceals() {
 		return ""
 	}
-	return isSet
+	return IsSet
 }
 
-// conceals reports whether a value holds something now that nobody should see.
-func conceals(v value) bool {
+// Conceals reports whether a value holds something now that nobody should see.
+func Conceals(v Value) bool {
 	c, ok := v.(interface{ conceals() bool })
 	return ok && c.conceals()
 }
 
-const isSet = "(set)"
+const IsSet = "(set)"
 
 // urlsValue is a comma-separated list of HOST:PORTs or URLs. User names and passwords in them are not shown, nor what
 // follows a question mark.
 type urlsValue struct{ p *string }
 
-func urls(p *string) value             { return urlsValue{p} }
+func URLs(p *string) Value             { return urlsValue{p} }
 func (v urlsValue) Set(s string) error { *v.p = s; return nil }
 func (v urlsValue) Type() string       { return "text" }
 func (v urlsValue) Get() any           { return v.String() }
@@ -107,10 +107,10 @@ func (v urlsValue) String() string {
 		}
 		authority, _, _ := strings.Cut(rest, "/")
 		if at := strings.LastIndexByte(authority, '@'); at >= 0 {
-			part = strings.TrimSuffix(part, rest) + isSet + rest[at:]
+			part = strings.TrimSuffix(part, rest) + IsSet + rest[at:]
 		}
 		if before, _, found := strings.Cut(part, "?"); found {
-			part = before + "?" + isSet
+			part = before + "?" + IsSet
 		}
 		parts[i] = part
 	}
@@ -173,7 +173,7 @@ func (v listValue) Get() any       { return append([]string{}, *v.p...) }
 // percentilesValue is a comma-separated list of numbers above 0 and at most 1. Its flag may be given several times.
 type percentilesValue struct{ p *[]float64 }
 
-func percentiles(p *[]float64) value { return percentilesValue{p} }
+func Percentiles(p *[]float64) Value { return percentilesValue{p} }
 
 func (v percentilesValue) Set(s string) error {
 	*v.p = nil
@@ -200,115 +200,115 @@ func (v percentilesValue) String() string {
 func (v percentilesValue) Type() string { return "percentiles" }
 func (v percentilesValue) Get() any     { return append([]float64{}, *v.p...) }
 
-type choiceValue struct {
+type ChoiceValue struct {
 	p  *string
-	of []string
+	Of []string
 }
 
-func (v choiceValue) Set(s string) error {
-	if !slices.Contains(v.of, s) {
-		return fmt.Errorf("%q is not one of %s", s, strings.Join(v.of, ", "))
+func (v ChoiceValue) Set(s string) error {
+	if !slices.Contains(v.Of, s) {
+		return fmt.Errorf("%q is not one of %s", s, strings.Join(v.Of, ", "))
 	}
 	*v.p = s
 	return nil
 }
-func (v choiceValue) String() string { return *v.p }
-func (v choiceValue) Type() string   { return strings.TrimPrefix(strings.Join(v.of, "|"), "|") } // "" is no choice
-func (v choiceValue) Get() any       { return *v.p }
+func (v ChoiceValue) String() string { return *v.p }
+func (v ChoiceValue) Type() string   { return strings.TrimPrefix(strings.Join(v.Of, "|"), "|") } // "" is no choice
+func (v ChoiceValue) Get() any       { return *v.p }
 
-type countValue struct {
+type CountValue struct {
 	p     *int
-	least int
+	Least int
 }
 
-func (v countValue) Set(s string) error {
+func (v CountValue) Set(s string) error {
 	n, err := strconv.ParseInt(s, 10, 32)
 	if err != nil {
 		return fmt.Errorf("%q is not a whole number", s)
 	}
-	if int(n) < v.least {
-		return fmt.Errorf("%d is less than %d, the smallest value", n, v.least)
+	if int(n) < v.Least {
+		return fmt.Errorf("%d is less than %d, the smallest value", n, v.Least)
 	}
 	*v.p = int(n)
 	return nil
 }
-func (v countValue) String() string { return strconv.Itoa(*v.p) }
-func (v countValue) Type() string   { return "count" }
-func (v countValue) Get() any       { return int64(*v.p) }
+func (v CountValue) String() string { return strconv.Itoa(*v.p) }
+func (v CountValue) Type() string   { return "count" }
+func (v CountValue) Get() any       { return int64(*v.p) }
 
 // portValue is the number of a TCP port, or 0.
-type portValue struct{ countValue }
+type portValue struct{ CountValue }
 
-func port(p *int) value { return portValue{countValue{p: p}} }
+func Port(p *int) Value { return portValue{CountValue{p: p}} }
 func (v portValue) Set(s string) error {
 	if n, err := strconv.ParseUint(s, 10, 64); err == nil && n > math.MaxUint16 {
 		return fmt.Errorf("%d is not a port: the largest one is %d", n, math.MaxUint16)
 	}
-	return v.countValue.Set(s)
+	return v.CountValue.Set(s)
 }
 
-type bytesValue struct {
+type BytesValue struct {
 	p           *int64
-	least, most int64
+	Least, most int64
 }
 
-func (v bytesValue) Set(s string) error {
-	n, err := parseBytes(s)
+func (v BytesValue) Set(s string) error {
+	n, err := ParseBytes(s)
 	if err != nil {
 		return err
 	}
-	if n < v.least {
-		return fmt.Errorf("%s is less than %s, the smallest value", formatBytes(n), formatBytes(v.least))
+	if n < v.Least {
+		return fmt.Errorf("%s is less than %s, the smallest value", FormatBytes(n), FormatBytes(v.Least))
 	}
 	if n > v.most {
-		return fmt.Errorf("%s is more than %s, the largest value", formatBytes(n), formatBytes(v.most))
+		return fmt.Errorf("%s is more than %s, the largest value", FormatBytes(n), FormatBytes(v.most))
 	}
 	*v.p = n
 	return nil
 }
-func (v bytesValue) String() string { return formatBytes(*v.p) }
-func (v bytesValue) Type() string   { return "bytes" }
-func (v bytesValue) Get() any       { return *v.p }
+func (v BytesValue) String() string { return FormatBytes(*v.p) }
+func (v BytesValue) Type() string   { return "bytes" }
+func (v BytesValue) Get() any       { return *v.p }
 
-type intBytesValue struct {
+type IntBytesValue struct {
 	p     *int
-	least int64
+	Least int64
 }
 
-func (v intBytesValue) Set(s string) error {
+func (v IntBytesValue) Set(s string) error {
 	n := int64(*v.p)
-	if err := (bytesValue{&n, v.least, math.MaxInt32}).Set(s); err != nil {
+	if err := (BytesValue{&n, v.Least, math.MaxInt32}).Set(s); err != nil {
 		return err
 	}
 	*v.p = int(n)
 	return nil
 }
-func (v intBytesValue) String() string { return formatBytes(int64(*v.p)) }
-func (v intBytesValue) Type() string   { return "bytes" }
-func (v intBytesValue) Get() any       { return int64(*v.p) }
+func (v IntBytesValue) String() string { return FormatBytes(int64(*v.p)) }
+func (v IntBytesValue) Type() string   { return "bytes" }
+func (v IntBytesValue) Get() any       { return int64(*v.p) }
 
-type durationValue struct {
+type DurationValue struct {
 	p     *time.Duration
-	least time.Duration
+	Least time.Duration
 }
 
-func (v durationValue) Set(s string) error {
+func (v DurationValue) Set(s string) error {
 	d, err := time.ParseDuration(s)
 	if err != nil {
 		return fmt.Errorf("%q is not a time with a unit, such as 5ms, 30s or 1h", s)
 	}
-	if d < v.least {
-		return fmt.Errorf("%s is less than %s, the smallest value", formatDuration(d), formatDuration(v.least))
+	if d < v.Least {
+		return fmt.Errorf("%s is less than %s, the smallest value", FormatDuration(d), FormatDuration(v.Least))
 	}
 	*v.p = d
 	return nil
 }
-func (v durationValue) String() string { return formatDuration(*v.p) }
-func (v durationValue) Type() string   { return "duration" }
-func (v durationValue) Get() any       { return formatDuration(*v.p) }
+func (v DurationValue) String() string { return FormatDuration(*v.p) }
+func (v DurationValue) Type() string   { return "duration" }
+func (v DurationValue) Get() any       { return FormatDuration(*v.p) }
 
-// formatDuration formats without the zero minutes and seconds that time.Duration prints: 1h, not 1h0m0s.
-func formatDuration(d time.Duration) string {
+// FormatDuration formats without the zero minutes and seconds that time.Duration prints: 1h, not 1h0m0s.
+func FormatDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")
@@ -335,8 +335,8 @@ var byteUnits = []struct {
 	{"B", 1},
 }
 
-// parseBytes parses a size: a whole number, or a number with a unit (64MiB, 1.5GB, 4096).
-func parseBytes(s string) (int64, error) {
+// ParseBytes parses a size: a whole number, or a number with a unit (64MiB, 1.5GB, 4096).
+func ParseBytes(s string) (int64, error) {
 	digits, unit := s, int64(1)
 	for _, u := range byteUnits {
 		if rest, ok := strings.CutSuffix(s, u.name); ok {
@@ -356,8 +356,8 @@ func parseBytes(s string) (int64, error) {
 	return int64(n), nil
 }
 
-// formatBytes formats a size exactly, in the largest binary unit that divides n.
-func formatBytes(n int64) string {
+// FormatBytes formats a size exactly, in the largest binary unit that divides n.
+func FormatBytes(n int64) string {
 	for _, u := range byteUnits[:4] {
 		if n != 0 && n%u.n == 0 {
 			return strconv.FormatInt(n/u.n, 10) + u.name
@@ -366,23 +366,23 @@ func formatBytes(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// flagValue remembers the value from the command line. Flags are parsed before the file is read, and must still take
+// Flag remembers the value from the command line. Flags are parsed before the file is read, and must still take
 // precedence over it.
-type flagValue struct {
-	value
-	preset string
-	said   *string
+type Flag struct {
+	Value
+	Preset string
+	Said   *string
 }
 
-func (f *flagValue) Set(s string) error {
-	if f.said != nil {
-		switch f.value.(type) {
+func (f *Flag) Set(s string) error {
+	if f.Said != nil {
+		switch f.Value.(type) {
 		case listValue, percentilesValue:
-			s = *f.said + "," + s
+			s = *f.Said + "," + s
 		}
 	}
-	f.said = &s
-	return f.value.Set(s)
+	f.Said = &s
+	return f.Value.Set(s)
 }
 
-func (f *flagValue) String() string { return f.preset }
+func (f *Flag) String() string { return f.Preset }
