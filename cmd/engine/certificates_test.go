@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"penstock/cmd/engine/internal/clitest"
+	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/cluster/trust"
 )
 
@@ -65,7 +66,7 @@ func TestCertificateOfANodeEnds(t *testing.T) {
 	_, _, err = trust.Init(short, hosts[1:], ends.AddDate(-5, 0, 0))
 	must(t, err)
 
-	address := fmt.Sprintf("127.0.0.1:%d", freeBasePort(t)+devPeer)
+	address := fmt.Sprintf("127.0.0.1:%d", freeBasePort(t)+devcluster.PortPeer)
 	args := func(name, dir, own string) []string {
 		return []string{
 			"serve", "--node-id", name, "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0",
@@ -95,7 +96,7 @@ func TestCertificateOfANodeEnds(t *testing.T) {
 		return strings.Contains(text, says)
 	})
 
-	web := fmt.Sprintf("127.0.0.1:%d", freeBasePort(t)+devPeer)
+	web := fmt.Sprintf("127.0.0.1:%d", freeBasePort(t)+devcluster.PortPeer)
 	again := append(slices.Clone(argsB), files(short, "b")...)
 	launch(t, "", binary(t), append(again, "--http-address", web))
 	waitUntil(t, "b says why it does not start", func() bool {

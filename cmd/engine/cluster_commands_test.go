@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/patience"
@@ -80,7 +81,7 @@ func TestCommandsOnACluster(t *testing.T) {
 	at(1, "channel", "empty", "orders", "billing")
 	at(2, "channel", "delete", "orders", "billing")
 	for i := range nodes {
-		execute(t, "channel", "pause", "orders", "billing", "--http-address", nodes[i]).check(t, exitOther,
+		execute(t, "channel", "pause", "orders", "billing", "--http-address", nodes[i]).check(t, cli.ExitOther,
 			"topic orders has no channel billing")
 		if got := rows(at(i, "channel", "list")); len(got) != 1 {
 			t.Errorf("after its deletion channel list prints %q", got)
@@ -92,7 +93,7 @@ func TestCommandsOnACluster(t *testing.T) {
 		}
 	}
 	eventuallyAll("the topic is still there", func(i int) bool {
-		return execute(t, "topic", "list", "orders", "--http-address", nodes[i]).code == exitOther
+		return execute(t, "topic", "list", "orders", "--http-address", nodes[i]).code == cli.ExitOther
 	})
 }
 
@@ -167,9 +168,9 @@ func changeSettingsOnACluster(t *testing.T, nodes []string, at func(i int, args 
 				t.Fatalf("node %d has the settings %+v", i+1, now)
 			}
 		}
-		execute(t, "topic", "set", "orders", "--partitions", "4", "--http-address", nodes[i]).check(t, exitUsage,
+		execute(t, "topic", "set", "orders", "--partitions", "4", "--http-address", nodes[i]).check(t, cli.ExitUsage,
 			"the topic has 5, and none can be taken away")
-		execute(t, "topic", "set", "orders", "--min-isr", "4", "--http-address", nodes[i]).check(t, exitUsage,
+		execute(t, "topic", "set", "orders", "--min-isr", "4", "--http-address", nodes[i]).check(t, cli.ExitUsage,
 			"the topic has 3 replicas")
 	}
 	if got := steer(t, "cluster", "topics", "--http", nodes[0]); !strings.Contains(got, "orders") {

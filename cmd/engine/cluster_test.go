@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/clitest"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/patience"
@@ -77,7 +78,7 @@ func (n *clusterNode) requests() string {
 func TestClusterTables(t *testing.T) {
 	n := startClusterNode(t)
 	t.Setenv("PENSTOCK_SERVER", n.address)
-	for what, code := range map[string]int{"status": exitUnhealthy, "topics": 0} {
+	for what, code := range map[string]int{"status": cli.ExitUnhealthy, "topics": 0} {
 		o := execute(t, "cluster", what)
 		if o.code != code || o.stderr != "" {
 			t.Fatalf("%s: %+v", what, o)
@@ -165,7 +166,7 @@ func TestClusterChanges(t *testing.T) {
 		n.mu.Lock()
 		n.refuse = http.StatusConflict
 		n.mu.Unlock()
-		execute(t, args...).check(t, exitOther, "the moon is full (node at "+n.address+")")
+		execute(t, args...).check(t, cli.ExitOther, "the moon is full (node at "+n.address+")")
 	}
 }
 
@@ -190,18 +191,18 @@ func TestClusterUsage(t *testing.T) {
 		{"topics --http-adress x", "the nearest one is --http-address"},
 	} {
 		args := append([]string{"cluster", "--http", n.address}, strings.Fields(tc.args)...)
-		execute(t, args...).check(t, exitUsage, tc.want)
+		execute(t, args...).check(t, cli.ExitUsage, tc.want)
 	}
 	if got := n.requests(); got != "" {
 		t.Errorf("a wrong command asked for %s", got)
 	}
-	execute(t, "cluster", "status", "--http", "a b").check(t, exitUsage, "is neither a URL")
+	execute(t, "cluster", "status", "--http", "a b").check(t, cli.ExitUsage, "is neither a URL")
 }
 
 // The server at the address may be something other than a node, or there may be none.
 func TestClusterWrongAddress(t *testing.T) {
 	alone := startNode(t, t.TempDir())
-	execute(t, "cluster", "drain", "n1", "--http", alone.http).check(t, exitOther, "is not part of a cluster")
+	execute(t, "cluster", "drain", "n1", "--http", alone.http).check(t, cli.ExitOther, "is not part of a cluster")
 
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
@@ -210,11 +211,12 @@ func TestClusterWrongAddress(t *testing.T) {
 		fmt.Fprint(w, "<html>")
 	}))
 	address := strings.TrimPrefix(web.URL, "http://")
-	execute(t, "cluster", "status", "--http", address).check(t, exitOther,
+	execute(t, "cluster", "status", "--http", address).check(t, cli.ExitOther,
 		"answers something else than a node does")
-	execute(t, "cluster", "drain", "n1", "--http", address).check(t, exitOther, "answers with status 418")
+	execute(t, "cluster", "drain", "n1", "--http", address).check(t, cli.ExitOther, "answers with status 418")
 	web.Close()
-	execute(t, "cluster", "status", "--http", address).check(t, exitOther, "does not answer: say another one with --http")
+	execute(t, "cluster", "status", "--http", address).check(t, cli.ExitOther, "does not answer: say another one with "+
+		"--http")
 }
 
 func TestDrainWaits(t *testing.T) {
@@ -238,16 +240,16 @@ func TestDrainWaits(t *testing.T) {
 	n.answers(func(int) admin.Status {
 		return admin.Status{Nodes: []admin.Node{{ID: 1, Name: "n1", Draining: true, Leaders: 5}, {ID: 2, Name: "n2"}}}
 	})
-	execute(t, "cluster", "drain", "n1", "--wait", "1ns", "--http", n.address).check(t, exitOther,
+	execute(t, "cluster", "drain", "n1", "--wait", "1ns", "--http", n.address).check(t, cli.ExitOther,
 		"node n1 still leads 5 partitions after 1ns")
-	execute(t, "cluster", "drain", "n2", "--wait", "1ns", "--http", n.address).check(t, exitOther,
+	execute(t, "cluster", "drain", "n2", "--wait", "1ns", "--http", n.address).check(t, cli.ExitOther,
 		"node n2 did not begin to drain within 1ns")
 }
 
 // On a terminal, force-leader names the replicas that may still hold messages. It continues only if the topic's name is
 // typed.
 func TestForceLeaderAsks(t *testing.T) {
-	for answer, code := range map[string]int{"orders\n": 0, "yes\n": exitOther, "\x04": exitOther} {
+	for answer, code := range map[string]int{"orders\n": 0, "yes\n": cli.ExitOther, "\x04": cli.ExitOther} {
 		n := startClusterNode(t)
 		near, far := clitest.OpenTerminal(t)
 		cmd := exec.CommandContext(t.Context(), binary(t),

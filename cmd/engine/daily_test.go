@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/clitest"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/load"
@@ -87,15 +88,15 @@ func TestTLSAndTokenEverywhere(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"topic", "list", "--http-address", at, "--token-file", token}, exitUsage, "--tls-ca"},
-		{[]string{"topic", "delete", "orders", "--http-address", at, "--tls-ca", cert}, exitOther, "asks for a token"},
-		{[]string{"topic", "list", "--http-address", p.http}, exitOther, "requires TLS"},
+		{[]string{"topic", "list", "--http-address", at, "--token-file", token}, cli.ExitUsage, "--tls-ca"},
+		{[]string{"topic", "delete", "orders", "--http-address", at, "--tls-ca", cert}, cli.ExitOther, "asks for a token"},
+		{[]string{"topic", "list", "--http-address", p.http}, cli.ExitOther, "requires TLS"},
 		{[]string{
 			"bench", "pub", "--nsq-address", p.nsq, "--messages", "1", "--http-address", at, "--tls-ca", cert, "--keep-topic",
-		}, exitOther, "E_AUTH_FIRST"},
+		}, cli.ExitOther, "E_AUTH_FIRST"},
 		{[]string{
 			"bench", "pub", "--nsq-address", "192.0.2.1:4150", "--messages", "1", "--http-address", "", "--token-file", token,
-		}, exitUsage, "--allow-plaintext-token"},
+		}, cli.ExitUsage, "--allow-plaintext-token"},
 	} {
 		execute(t, tc.args...).check(t, tc.code, tc.want)
 	}
@@ -185,7 +186,7 @@ func TestConsumers(t *testing.T) {
 		strings.ContainsAny(string(text), "\a\x1b\u202e") {
 		t.Errorf("/stats as text: %q", text)
 	}
-	execute(t, "channel", "consumers", "orders", "none").check(t, exitOther, "topic orders has no channel none")
+	execute(t, "channel", "consumers", "orders", "none").check(t, cli.ExitOther, "topic orders has no channel none")
 }
 
 // O19: top prints lines where there is no terminal, JSON on request, and redraws on a terminal until q is typed.
@@ -210,7 +211,7 @@ func TestTop(t *testing.T) {
 		"state timed_out_per_second topic" {
 		t.Errorf("the fields of a row are %s", got)
 	}
-	execute(t, "top", "--interval", "1ms").check(t, exitUsage, "--interval must be at least 200ms")
+	execute(t, "top", "--interval", "1ms").check(t, cli.ExitUsage, "--interval must be at least 200ms")
 
 	near, far := clitest.OpenTerminal(t)
 	p := &process{t: t, log: &logBuffer{more: make(chan struct{}, 1)}, exited: make(chan error, 1)}

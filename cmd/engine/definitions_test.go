@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/patience"
 )
 
@@ -62,7 +64,7 @@ func TestDefinitions(t *testing.T) {
 	if got := at(b, "definitions", "apply", file); got != "nothing differs\n" {
 		t.Errorf("without --prune: %s", got)
 	}
-	execute(t, "definitions", "apply", file, "--prune", "--http-address", b.http).check(t, exitUsage, "say --yes")
+	execute(t, "definitions", "apply", file, "--prune", "--http-address", b.http).check(t, cli.ExitUsage, "say --yes")
 	want := "- delete channel orders/audit with its backlog\n- delete topic mine with all its messages\n2 changes\n"
 	if got := at(b, "definitions", "apply", file, "--prune", "--yes"); got != want {
 		t.Errorf("--prune prints\n%s", got)
@@ -93,14 +95,14 @@ func TestDefinitionsRefused(t *testing.T) {
 		topicsDocument(`{"name":1}`): "changed: topics.name is a number, and must be a string",
 	} {
 		must(t, os.WriteFile(file, []byte(doc), 0o600))
-		execute(t, "definitions", "apply", file).check(t, exitUsage, want)
+		execute(t, "definitions", "apply", file).check(t, cli.ExitUsage, want)
 		if after := steer(t, "definitions", "export"); after != before {
 			t.Fatalf("%s changed something:\n%s", doc, after)
 		}
 	}
 	must(t, os.WriteFile(file, []byte(topicsDocument(`{"name":"one"},{"name":"two"},{"name":"three"}`)), 0o600))
 	o := execute(t, "definitions", "apply", file)
-	o.check(t, exitOther, "create topic failed; 1 of 3 changes were done before and stay")
+	o.check(t, cli.ExitOther, "create topic failed; 1 of 3 changes were done before and stay")
 	if o.stdout != "+ create topic one\n+ create topic two  (not done)\n+ create topic three  (not done)\n3 changes\n" {
 		t.Errorf("it prints\n%s", o.stdout)
 	}
@@ -165,7 +167,7 @@ func TestDefinitionsOnACluster(t *testing.T) {
 		strings.Replace(before, `"replicas": 2`, `"replicas": "two"`, 1):                          "holds no definitions",
 		topicsDocument(`{"name":"new"},{"name":"orders","channels":[{"name":"c"},{"name":"c"}]}`): "defined twice",
 	} {
-		apply(1, doc).check(t, exitUsage, want)
+		apply(1, doc).check(t, cli.ExitUsage, want)
 	}
 	awaitEverywhere("something was changed", func(got string) bool { return got == before })
 
@@ -196,7 +198,7 @@ func TestDefinitionsOnACluster(t *testing.T) {
 }
 
 // showOfThreeNodes looks at topic orders, whose partitions three nodes lead, with top and consumers.
-func showOfThreeNodes(t *testing.T, nodes map[string]devNode, at func(i int, args ...string) string) {
+func showOfThreeNodes(t *testing.T, nodes map[string]devcluster.Node, at func(i int, args ...string) string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", nodes["n2"].NSQ)
 	must(t, err)
@@ -228,7 +230,7 @@ func showOfThreeNodes(t *testing.T, nodes map[string]devNode, at func(i int, arg
 
 // countOfThreeNodes subscribes at each of three nodes, like one consumer that looks for the leaders. channel list
 // counts it once: the most subscriptions that one leader has.
-func countOfThreeNodes(t *testing.T, nodes map[string]devNode, at func(i int, args ...string) string) {
+func countOfThreeNodes(t *testing.T, nodes map[string]devcluster.Node, at func(i int, args ...string) string) {
 	t.Helper()
 	for _, n := range nodes {
 		conn, err := net.Dial("tcp", n.NSQ)
@@ -247,7 +249,7 @@ func countOfThreeNodes(t *testing.T, nodes map[string]devNode, at func(i int, ar
 			of[c.Leader]++
 			most = max(most, of[c.Leader])
 		}
-		var channels []channelNumbers
+		var channels []cli.ChannelNumbers
 		must(t, json.Unmarshal([]byte(at(1, "channel", "list", "orders", "--json")), &channels))
 		if len(of) == 3 && len(list) >= 4 && len(channels) == 1 && channels[0].ClientCount == most {
 			return

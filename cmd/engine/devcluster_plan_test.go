@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"penstock/cmd/engine/internal/cli"
 )
 
 func TestDevClusterUsage(t *testing.T) {
@@ -24,6 +26,6 @@ func TestDevClusterUsage(t *testing.T) {
 		{"--node 3", "the nearest one is --nodes"},
 	} {
 		execute(t, append([]string{"dev-cluster", "--data-path", t.TempDir()}, strings.Fields(tc.args)...)...).check(t,
-			exitUsage, tc.want)
+			cli.ExitUsage, tc.want)
 	}
 }

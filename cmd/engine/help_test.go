@@ -10,6 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/settings"
 )
 
 // allCommands returns a command and all commands below it.
@@ -25,7 +28,7 @@ func allCommands(cmd *cobra.Command) []*cobra.Command {
 func TestHelpFitsTheTerminal(t *testing.T) {
 	for _, width := range []int{40, 60, 80, 133} {
 		for _, cmd := range allCommands(rootCommand()) {
-			for line := range strings.SplitSeq(helpText(cmd, width), "\n") {
+			for line := range strings.SplitSeq(cli.HelpText(cmd, width), "\n") {
 				if utf8.RuneCountInString(line) > width && strings.Contains(strings.TrimLeft(line, " "), " ") {
 					t.Errorf("%s at width %d: %q", cmd.CommandPath(), width, line)
 				}
@@ -34,7 +37,7 @@ func TestHelpFitsTheTerminal(t *testing.T) {
 	}
 	o := execute(t, "serve", "--help") // not to a terminal
 	for line := range strings.SplitSeq(o.stdout, "\n") {
-		if len(line) > plainWidth && strings.Contains(strings.TrimLeft(line, " "), " ") {
+		if len(line) > cli.PlainWidth && strings.Contains(strings.TrimLeft(line, " "), " ") {
 			t.Errorf("%d columns: %q", len(line), line)
 		}
 	}
@@ -53,18 +56,18 @@ func TestFlagValuesAreWords(t *testing.T) {
 
 // O16: the flags of serve are listed in the groups of the settings, the most important first, and none is missing.
 func TestHelpGroups(t *testing.T) {
-	text := helpText(rootCommand().Commands()[slices.IndexFunc(rootCommand().Commands(), func(c *cobra.Command) bool {
+	text := cli.HelpText(rootCommand().Commands()[slices.IndexFunc(rootCommand().Commands(), func(c *cobra.Command) bool {
 		return c.Name() == "serve"
 	})], 80)
 	at := 0
-	for _, want := range append([]string{"Usage:", "Flags:"}, groupOrder...) {
+	for _, want := range append([]string{"Usage:", "Flags:"}, cli.GroupOrder...) {
 		i := strings.Index(text[at:], "\n"+strings.TrimSuffix(want, ":")+":\n")
 		if i < 0 {
 			t.Fatalf("%s is missing, or comes before others:\n%s", want, text)
 		}
 		at += i + 1
 	}
-	for _, s := range settings(new(options)) {
+	for _, s := range settings.Table(new(settings.Options)) {
 		if !strings.Contains(text, "  --"+s.Name+" ") && !strings.Contains(text, "  --"+s.Name+"\n") {
 			t.Errorf("--%s is missing", s.Name)
 		}

@@ -3,8 +3,21 @@
 //
 // Exit codes: 0 success; 1 an error that none of the others covers; 2 a wrong flag, variable, file or argument; 3 the
 // data directory cannot be used; 4 an address cannot be listened on; 5 the commit log of a single node lacks messages
-// that were answered OK; 10 the node or the cluster is unhealthy; 11 the
+// that were answered OK; 6 the process may use too little memory; 10 the node or the cluster is unhealthy; 11 the
 // result is partial, because a node did not answer.
+//
+// Each group of commands is a package below internal, which lists its commands in its comment. TestGroups checks what
+// they import of each other:
+//
+//	serve, devcluster            run nodes                             cli, client, settings, values
+//	operate, cluster             show and change what runs             cli, client, settings, values
+//	definitions                  topics and channels as a document     cli, client, operate, values
+//	traffic                      send and take messages                cli, client, values
+//	data                         backups, repairs, imports             cli, client, settings, traffic, values
+//	settings                     what can be set of a node             cli, values
+//	cli                          what the commands share               client, values
+//	client                       the HTTP client of a node
+//	values                       notations of sizes, times, choices
 package main
 
 import (
@@ -17,11 +30,20 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/cluster"
+	"penstock/cmd/engine/internal/data"
+	"penstock/cmd/engine/internal/definitions"
+	"penstock/cmd/engine/internal/devcluster"
+	"penstock/cmd/engine/internal/operate"
+	"penstock/cmd/engine/internal/serve"
+	"penstock/cmd/engine/internal/settings"
+	"penstock/cmd/engine/internal/traffic"
 	"penstock/internal/clip"
 )
 
 func main() {
-	os.Exit(run(commandLine(os.Args), os.Stdout, os.Stderr))
+	os.Exit(run(serve.CommandLine(os.Args), os.Stdout, os.Stderr))
 }
 
 // run executes one command line and returns the exit code. Every error is one line on stderr.
@@ -31,23 +53,23 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.InitDefaultCompletionCmd(args...)
-	needCommand(root)
+	cli.NeedCommand(root)
 	cmd, err := root.ExecuteC()
 	if err == nil {
 		return 0
 	}
-	err = explain(cmd, err)
+	err = cli.Explain(cmd, err)
 	if text := strings.Join(strings.Fields(err.Error()), " "); text != "" {
-		fmt.Fprintf(stderr, "engine: %s\n", clip.Plain(packageNames.ReplaceAllString(text, "$1")))
+		fmt.Fprintf(stderr, "engine: %s\n", clip.Plain(cli.PackageNames.ReplaceAllString(text, "$1")))
 	}
-	var exit *exitError
+	var exit *cli.ExitError
 	if errors.As(err, &exit) {
 		return exit.Code
 	}
 	if _, is := errors.AsType[*fs.PathError](err); is {
-		return exitOther // the output could not be written
+		return cli.ExitOther // the output could not be written
 	}
-	return exitUsage // cobra's own errors: unknown commands, flags and arguments
+	return cli.ExitUsage // cobra's own errors: unknown commands, flags and arguments
 }
 
 func rootCommand() *cobra.Command {
@@ -59,17 +81,20 @@ func rootCommand() *cobra.Command {
 		Version:       version,
 	}
 	root.SetVersionTemplate("penstock {{.Version}}\n")
-	root.SetFlagErrorFunc(flagError)
-	helpInGroups(root)
-	root.AddCommand(inGroup(commandsRun, serveCommand(version), nsqdCommand(version), devClusterCommand())...)
-	root.AddCommand(inGroup(commandsDaily, pubCommand(), readCommand(), subCommand(), topCommand(), topicCommand(),
-		channelCommand(), producerCommand(), traceCommand(),
-		statusCommand(), healthCommand(), auditCommand(), reloadCommand(),
-		clusterCommand(), definitionsCommand(), backupCommand(version), restoreCommand(),
-		asideCommand())...)
-	root.AddCommand(inGroup(commandsOther, acceptLossCommand(), benchCommand(), configCommand(), debugCommand(version),
-		migrateCommand(), rebuildCommand(), upgradeCommand(), versionCommand())...)
-	needCommand(root)
-	sayArguments(root)
+	root.SetFlagErrorFunc(cli.FlagError)
+	cli.HelpInGroups(root)
+	root.AddCommand(cli.InGroup(cli.CommandsRun,
+		serve.Command(version), serve.NSQDCommand(version), devcluster.Command())...)
+	root.AddCommand(cli.InGroup(cli.CommandsDaily,
+		traffic.PubCommand(), traffic.ReadCommand(), traffic.SubCommand(),
+		operate.TopCommand(), operate.TopicCommand(), operate.ChannelCommand(), operate.ProducerCommand(),
+		operate.TraceCommand(), cluster.StatusCommand(), cluster.HealthCommand(), operate.AuditCommand(),
+		operate.ReloadCommand(), cluster.Command(), definitions.Command(),
+		data.BackupCommand(version), data.RestoreCommand(), data.AsideCommand())...)
+	root.AddCommand(cli.InGroup(cli.CommandsOther,
+		data.AcceptLossCommand(), traffic.BenchCommand(), settings.Command(), operate.DebugCommand(version),
+		data.MigrateCommand(), data.RebuildCommand(), data.UpgradeCommand(), versionCommand())...)
+	cli.NeedCommand(root)
+	cli.SayArguments(root)
 	return root
 }

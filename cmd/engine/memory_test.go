@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"penstock/cmd/engine/internal/cli"
 )
 
 // A node in a cgroup refuses delayed messages before the kernel kills it, goes on with all others, and starts again
@@ -59,7 +61,7 @@ func TestMemoryLimitOfACgroup(t *testing.T) {
 	for mib, words := range map[int]string{180: "MiB of memory, and the process may use", 120: "raise the limit"} {
 		p = start(mib)
 		err := <-p.exited
-		if code := p.cmd.ProcessState.ExitCode(); code != exitMemory || !strings.Contains(p.log.String(), words) {
+		if code := p.cmd.ProcessState.ExitCode(); code != cli.ExitMemory || !strings.Contains(p.log.String(), words) {
 			t.Errorf("with %d MiB: %v\n%s", mib, err, p.log.String())
 		}
 	}

@@ -16,6 +16,8 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/cluster/etcd"
 	"penstock/internal/cluster/trust"
@@ -25,7 +27,7 @@ import (
 // neither a name nor to what cluster-peers says.
 func TestPeersByHostName(t *testing.T) {
 	name := ownName(t)
-	port := freeBasePort(t) + devPeer
+	port := freeBasePort(t) + devcluster.PortPeer
 	n := startNode(t, filepath.Join(t.TempDir(), "data"), "--node-id", "n_1", "--broadcast-address", "127.0.0.1",
 		"--cluster-address", fmt.Sprintf("127.0.0.1:%d", port), "--cluster-peers", fmt.Sprintf("n_1=%s:%d", name, port),
 		"--replicas", "1")
@@ -66,7 +68,7 @@ func TestNamesAreJudgedAtTheStart(t *testing.T) {
 		args := append([]string{
 			"serve", "--data-path", dir, "--node-id", "a", "--cluster-address", "127.0.0.1:0",
 		}, strings.Fields(flags)...)
-		execute(t, args...).check(t, exitUsage, says)
+		execute(t, args...).check(t, cli.ExitUsage, says)
 		if _, err := os.Stat(dir); err == nil {
 			t.Errorf("%s: a data directory was made", flags)
 		}
@@ -77,7 +79,7 @@ func TestNamesAreJudgedAtTheStart(t *testing.T) {
 // flags say so.
 func TestMappedPortsAreAnnounced(t *testing.T) {
 	t.Parallel()
-	cluster := fmt.Sprintf("127.0.0.1:%d", freeBasePort(t)+devPeer)
+	cluster := fmt.Sprintf("127.0.0.1:%d", freeBasePort(t)+devcluster.PortPeer)
 	p := startNode(t, t.TempDir(), "--node-id", "a", "--cluster-address", cluster, "--cluster-peers", "a="+cluster,
 		"--replicas", "1", "--native-address", "127.0.0.1:0", "--broadcast-address", "broker.example",
 		"--broadcast-tcp-port", "32150", "--broadcast-http-port", "32151", "--broadcast-native-port", "32250")
@@ -226,5 +228,5 @@ func TestOtherSecretDoesNotJoin(t *testing.T) {
 		"serve", "--data-path", filepath.Join(dir, "n2"), "--http-address", "off", "--nsq-address",
 		"127.0.0.1:0", "--lookup-address", "off",
 	}, node("n2", "b", 3)...)
-	execute(t, args...).check(t, exitData, "does not have the cluster's secret: give it the --cluster-secret-file")
+	execute(t, args...).check(t, cli.ExitData, "does not have the cluster's secret: give it the --cluster-secret-file")
 }

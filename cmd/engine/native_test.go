@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
@@ -97,11 +99,12 @@ func TestNothingAnnouncedIsReached(t *testing.T) {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			t.Parallel()
 			o := feed(t, "a message", append(args, "--nodes", node)...)
-			o.check(t, exitOther, "node far announces "+nobody.Addr().String()+" (told by the node at "+node+"), which cannot")
-			o.check(t, exitOther, "--broadcast-address")
+			o.check(t, cli.ExitOther, "node far announces "+nobody.Addr().String()+" (told by the node at "+node+"), which "+
+				"cannot")
+			o.check(t, cli.ExitOther, "--broadcast-address")
 		})
 	}
-	feed(t, "", "pub", "t", "--nodes", node, "--dial", "x=y").check(t, exitUsage, "is not ANNOUNCED=HOST:PORT")
+	feed(t, "", "pub", "t", "--nodes", node, "--dial", "x=y").check(t, cli.ExitUsage, "is not ANNOUNCED=HOST:PORT")
 }
 
 // A node behind a forwarded port announces what cannot be dialed from here: --dial says where it is, and the node says
@@ -110,7 +113,7 @@ func TestDialWhatIsAnnounced(t *testing.T) {
 	t.Parallel()
 	cert, key := writeCertificate(t, t.TempDir(), "x")
 	base := freeBasePort(t)
-	at := fmt.Sprintf("127.0.0.1:%d", base+devPeer)
+	at := fmt.Sprintf("127.0.0.1:%d", base+devcluster.PortPeer)
 	args := []string{
 		"--node-id", "n1", "--cluster-address", at, "--cluster-peers", "n1=" + at, "--replicas", "1",
 		"--broadcast-address", "192.0.2.1", "--native-address", fmt.Sprintf("0.0.0.0:%d", base),
@@ -142,8 +145,8 @@ func TestReadSaysWhatTheLeaderSaid(t *testing.T) {
 	must(t, err)
 	node := serveSignpost(t, ln, &signpost{leader: ln.Addr().String(), broken: "segment 7 is damaged at byte 4711"})
 	o := feed(t, "", "read", "t", "--nodes", node)
-	o.check(t, exitOther, "segment 7 is damaged at byte 4711")
-	o.check(t, exitOther, "--from")
+	o.check(t, cli.ExitOther, "segment 7 is damaged at byte 4711")
+	o.check(t, cli.ExitOther, "--from")
 }
 
 // The token is not sent in clear to a machine that only the cluster names, either: the command ends and says so.
@@ -160,7 +163,7 @@ func TestTokenIsNotSentToLearnedAddresses(t *testing.T) {
 	} {
 		began := time.Now()
 		o := feed(t, "a message", append(args, "--nodes", node)...)
-		o.check(t, exitUsage, "the connection to 192.0.2.1 has no TLS")
+		o.check(t, cli.ExitUsage, "the connection to 192.0.2.1 has no TLS")
 		if took := time.Since(began); took > 20*time.Second || t.Failed() {
 			t.Fatalf("%q: after %v", args, took)
 		}
@@ -171,5 +174,5 @@ func TestTokenIsNotSentToLearnedAddresses(t *testing.T) {
 func TestHTTPAddressIsWrong(t *testing.T) {
 	plain := startNode(t, t.TempDir())
 	o := execute(t, "topic", "list", "--http-address", plain.nsq)
-	o.check(t, exitUsage, "does not speak HTTP: name the HTTP address of a node")
+	o.check(t, cli.ExitUsage, "does not speak HTTP: name the HTTP address of a node")
 }

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"penstock/cmd/engine/internal/cli"
 )
 
 // An address that is in use is said with the flags that nsqd has, and the variables for what it has no flags for.
@@ -23,7 +25,7 @@ func TestNSQDAddressInUse(t *testing.T) {
 	free := []string{"nsqd", "-data-path", t.TempDir(), "-tcp-address=127.0.0.1:0", "-http-address=127.0.0.1:0"}
 	for _, args := range [][]string{{"-tcp-address", address}, {"-http-address", address}} {
 		o := execute(t, append(free, args...)...)
-		o.check(t, exitAddress, address+" is in use by another process: choose another one with --tcp-address, "+
+		o.check(t, cli.ExitAddress, address+" is in use by another process: choose another one with --tcp-address, "+
 			"--http-address or --https-address")
 		for _, strange := range []string{"--nsq-address", "--lookup-address", "--native-address", "--cluster-address"} {
 			if strings.Contains(o.stderr, strange) {
@@ -32,7 +34,7 @@ func TestNSQDAddressInUse(t *testing.T) {
 		}
 	}
 	t.Setenv("ENGINE_NATIVE_ADDRESS", address)
-	execute(t, free...).check(t, exitAddress, "ENGINE_NATIVE_ADDRESS")
+	execute(t, free...).check(t, cli.ExitAddress, "ENGINE_NATIVE_ADDRESS")
 }
 
 func TestNSQDRefuses(t *testing.T) {
@@ -47,7 +49,7 @@ func TestNSQDRefuses(t *testing.T) {
 		{"-config=/no/such/file", "does not exist"},
 		{"-tcp-address", "flag needs an argument: -tcp-address"},
 	} {
-		execute(t, append([]string{"nsqd"}, strings.Fields(tc.args)...)...).check(t, exitUsage, tc.want)
+		execute(t, append([]string{"nsqd"}, strings.Fields(tc.args)...)...).check(t, cli.ExitUsage, tc.want)
 	}
 }
 

@@ -11,7 +11,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/client"
+	"penstock/cmd/engine/internal/operate"
+	"penstock/cmd/engine/internal/settings"
 	"penstock/cmd/engine/internal/values"
 	"penstock/internal/meta"
 	"penstock/internal/node/machine"
@@ -64,7 +67,7 @@ func least(v values.Value) string {
 	if v.Type() == "bytes" {
 		return values.FormatBytes(n)
 	}
-	return formatCount(n)
+	return operate.FormatCount(n)
 }
 
 const settingsIntro = `# Settings
@@ -134,7 +137,7 @@ a JSON document at '/channel/settings'. How they work together:
 func TestSettingsPage(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(strings.ReplaceAll(settingsIntro, "'", "`"))
-	c := newConfig(pflag.NewFlagSet("", pflag.ContinueOnError))
+	c := settings.New(pflag.NewFlagSet("", pflag.ContinueOnError))
 	group := ""
 	for _, s := range c.Settings {
 		if s.Group != group {
@@ -247,17 +250,17 @@ var exitMeanings = []struct {
 	code    int
 	meaning string
 }{
-	{exitOther, "any other error"},
-	{exitUsage, "a wrong flag, variable, configuration file or argument; nothing was touched"},
-	{exitData, "the data directory cannot be used; nothing in it was changed"},
-	{exitAddress, "the node cannot listen on an address; no data directory was made"},
-	{exitForgot, "the commit log of a single node lacks messages that were answered OK, because files of it are gone " +
-		"or an older state of the disk came back; nothing was changed: see 'engine accept-loss'"},
-	{exitMemory, "the node needs more memory than the process may use; nothing was changed, and it says how much it " +
+	{cli.ExitOther, "any other error"},
+	{cli.ExitUsage, "a wrong flag, variable, configuration file or argument; nothing was touched"},
+	{cli.ExitData, "the data directory cannot be used; nothing in it was changed"},
+	{cli.ExitAddress, "the node cannot listen on an address; no data directory was made"},
+	{cli.ExitForgot, "the commit log of a single node lacks messages that were answered OK, because files of it are " +
+		"gone or an older state of the disk came back; nothing was changed: see 'engine accept-loss'"},
+	{cli.ExitMemory, "the node needs more memory than the process may use; nothing was changed, and it says how much it " +
 		"needs"},
-	{exitUnhealthy, "'cluster health', 'cluster status': something is wrong; what was asked for is printed"},
-	{exitPartial, "the result is partial: a node that is named did not answer, or nobody serves the named partitions; " +
-		"the rest is printed"},
+	{cli.ExitUnhealthy, "'cluster health', 'cluster status': something is wrong; what was asked for is printed"},
+	{cli.ExitPartial, "the result is partial: a node that is named did not answer, or nobody serves the named " +
+		"partitions; the rest is printed"},
 }
 
 // docs/reference/commands.md lists every command that help shows, with its arguments.

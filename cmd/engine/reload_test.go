@@ -22,7 +22,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/clitest"
+	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/patience"
 	nsqd "penstock/internal/server"
 )
@@ -201,7 +203,7 @@ func TestReloadCommand(t *testing.T) {
 
 	write(key, "half")
 	o := reload()
-	o.check(t, exitOther, "tls-key: the TLS certificate "+cert+" and the key "+key+" cannot be used")
+	o.check(t, cli.ExitOther, "tls-key: the TLS certificate "+cert+" and the key "+key+" cannot be used")
 	if name := servedName(t, https); name != "first" || !strings.Contains(o.stdout, "refused") {
 		t.Errorf("%s is served: %+v", name, o)
 	}
@@ -220,7 +222,7 @@ func TestReloadCommand(t *testing.T) {
 	}
 	write(servers, asked("t")+"\n")
 	must(t, os.Chmod(servers, 0o644))
-	reload().check(t, exitOther, "or set readable-secrets")
+	reload().check(t, cli.ExitOther, "or set readable-secrets")
 	must(t, os.Chmod(servers, 0o600))
 	if o := reload(); o.code != 0 {
 		t.Errorf("%+v", o)
@@ -232,7 +234,7 @@ func TestReloadCommand(t *testing.T) {
 	if !strings.Contains(o.stdout, "POST /reload") || !strings.Contains(o.stdout, "ann") {
 		t.Errorf("the audit: %+v", o)
 	}
-	execute(t, "reload", "--http-address", p.http).check(t, exitOther, "")
+	execute(t, "reload", "--http-address", p.http).check(t, cli.ExitOther, "")
 }
 
 // A new password of etcd holds once etcd takes it: until then the old one does.
@@ -246,7 +248,7 @@ func TestEtcdPasswordIsReplaced(t *testing.T) {
 		"--replicas", "1")
 	must(t, os.WriteFile(file, []byte("second\n"), 0o600))
 	reload := func() outcome { return execute(t, "reload", "--http-address", p.http) }
-	reload().check(t, exitOther, "does not take the new password of root")
+	reload().check(t, cli.ExitOther, "does not take the new password of root")
 	if code, text := post(p.http, "/topic/create?topic=before", ""); code != 200 {
 		t.Fatalf("with the old password: %d %s", code, text)
 	}
@@ -314,7 +316,7 @@ func TestHangupInAClusterUnderLoad(t *testing.T) {
 		from := count.Load()
 		waitUntil(t, "more publishes", func() bool { return count.Load() > from+200 || len(done) > 0 })
 	}
-	secretFile := filepath.Join(dir, devSecretName)
+	secretFile := filepath.Join(dir, devcluster.SecretName)
 	text, err := os.ReadFile(secretFile)
 	must(t, err)
 	before, after := strings.TrimSpace(string(text)), strings.Repeat("new-secret", 5)

@@ -20,6 +20,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/settings"
 	"penstock/cmd/engine/internal/values"
 	"penstock/internal/cluster/etcd"
 	"penstock/internal/patience"
@@ -171,7 +173,7 @@ func secretsStayInside(t *testing.T, way string) {
 		var all []string
 		for _, path := range paths(t, heading) {
 			if path == "/config/{option}" {
-				for _, s := range settings(new(options)) {
+				for _, s := range settings.Table(new(settings.Options)) {
 					all = append(all, "/config/"+s.Key())
 				}
 				continue
@@ -213,7 +215,7 @@ func TestSecretsInFlags(t *testing.T) {
 	} {
 		dir := filepath.Join(t.TempDir(), "data")
 		o := execute(t, "serve", "--data-path", dir, "--"+flag, value)
-		o.check(t, exitUsage, "everybody on this machine can read the secret in the flag --"+flag)
+		o.check(t, cli.ExitUsage, "everybody on this machine can read the secret in the flag --"+flag)
 		if strings.Contains(o.stdout+o.stderr, "s3cret") || !strings.Contains(o.stderr, "--"+flag+"-file") {
 			t.Errorf("%+v", o)
 		}
@@ -247,8 +249,8 @@ func TestAllSecretsArePrivate(t *testing.T) {
 		} {
 			must(t, os.Chmod(secret, mode))
 			o := execute(t, "serve", "--data-path", filepath.Join(dir, "data"), "--"+setting, secret)
-			o.check(t, exitUsage, "the file of "+setting+" cannot be used: "+secret+" may be ")
-			o.check(t, exitUsage, want)
+			o.check(t, cli.ExitUsage, "the file of "+setting+" cannot be used: "+secret+" may be ")
+			o.check(t, cli.ExitUsage, want)
 			if strings.Contains(o.stderr, "s3cret") {
 				t.Errorf("%s: %s", setting, o.stderr)
 			}
@@ -256,7 +258,7 @@ func TestAllSecretsArePrivate(t *testing.T) {
 		must(t, os.Chmod(secret, 0o444))
 		o := execute(t, "serve", "--data-path", filepath.Join(dir, "data"), "--readable-secrets", "--"+setting, secret,
 			"--tls-required", "true") // it ends, because there is no certificate
-		if o.code != exitUsage || strings.Contains(o.stderr, "may be ") {
+		if o.code != cli.ExitUsage || strings.Contains(o.stderr, "may be ") {
 			t.Errorf("%s with readable-secrets: %s", setting, o.stderr)
 		}
 	}
@@ -284,7 +286,7 @@ func TestSecretFiles(t *testing.T) {
 	} {
 		args := []string{"serve", "--data-path", filepath.Join(dir, "data-"+name)}
 		o := execute(t, append(args, strings.Fields(x.flags)...)...)
-		o.check(t, exitUsage, x.want)
+		o.check(t, cli.ExitUsage, x.want)
 		if strings.Contains(o.stderr, "s3cret") {
 			t.Errorf("%s: %s", name, o.stderr)
 		}
@@ -293,8 +295,8 @@ func TestSecretFiles(t *testing.T) {
 	mounted := "--readable-secrets --auth-file " + write("tokens", "rubbish = 1", 0o444) + " --etcd-password-file "
 	o := execute(t, append([]string{"serve", "--data-path", filepath.Join(dir, "data-mounted")}, strings.Fields(
 		mounted+write("password", "s3cret", 0o444)+" --auth-http-address-file "+write("servers", "a:1", 0o444))...)...)
-	o.check(t, exitUsage, "unknown key")
+	o.check(t, cli.ExitUsage, "unknown key")
 	o = execute(t, append([]string{"serve", "--data-path", filepath.Join(dir, "data-mounted")}, strings.Fields(
 		mounted+write("changed", "s3cret", 0o446))...)...)
-	o.check(t, exitUsage, "may be changed by everybody on this machine (mode 0446)")
+	o.check(t, cli.ExitUsage, "may be changed by everybody on this machine (mode 0446)")
 }

@@ -1,0 +1,58 @@
+package cli
+
+import (
+	"errors"
+	"regexp"
+
+	"penstock/cmd/engine/internal/client"
+)
+
+// Exit codes. They are documented in docs/reference/commands.md and may not change their meaning.
+const (
+	ExitOther   = 1
+	ExitUsage   = 2
+	ExitData    = 3
+	ExitAddress = 4
+	ExitForgot  = 5
+	ExitMemory  = 6
+
+	ExitUnhealthy = 10
+	ExitPartial   = 11
+)
+
+// ExitError is an error with the exit code that it gives the process. If err is nil, the command has already printed
+// what is wrong.
+type ExitError struct {
+	Code int
+	err  error
+}
+
+func (e *ExitError) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func (e *ExitError) Unwrap() error { return e.err }
+
+// Fail returns err with the exit code that it gives the process.
+func Fail(code int, err error) error { return &ExitError{code, err} }
+
+// PackageNames matches the package prefixes of our errors. They help programs that embed the engine; on a command line
+// the sentence alone is enough.
+var PackageNames = regexp.MustCompile(
+	`(^|: )(?:(?:aio|aside|backup|batch|client|clog|cluster|engine|etcd|kv|meta|migrate|netproto|nsq|` +
+		`peer|replicate|segment|wire): )+`)
+
+// WithExitCode gives an error the exit code for a command that talks to a node, unless it has one.
+func WithExitCode(err error) error {
+	var exit *ExitError
+	switch {
+	case err == nil || errors.As(err, &exit):
+		return err
+	case errors.Is(err, client.ErrUsage):
+		return Fail(ExitUsage, err)
+	}
+	return Fail(ExitOther, err)
+}
