@@ -102,8 +102,7 @@ func printCopies(w io.Writer, copies []admin.Copy) error {
 func (o *operator) confirmLoss(ctx context.Context, body *admin.ForceLeader) error {
 	if !cli.IsTerminal(o.In) {
 		return cli.Fail(cli.ExitUsage, errors.New("force-leader may lose acknowledged messages and asks before it does: "+
-			"say --yes "+
-			"where nobody can answer; nothing was changed"))
+			"say --yes where nobody can answer; nothing was changed"))
 	}
 	topic, partition := body.Topic, *body.Partition
 	all, err := o.placement(ctx, topic)

@@ -82,8 +82,7 @@ func (o *lossOptions) run(cmd *cobra.Command) error {
 func (o *lossOptions) confirm(cmd *cobra.Command) error {
 	if !cli.IsTerminal(cmd.InOrStdin()) {
 		return cli.Fail(cli.ExitUsage, errors.New("accept-loss gives up acknowledged messages and asks before it does: say "+
-			"--yes "+
-			"where nobody can answer; nothing was changed"))
+			"--yes where nobody can answer; nothing was changed"))
 	}
 	fmt.Fprint(cmd.ErrOrStderr(), "What is missing is lost FOR EVER if the node starts without it.\n"+
 		"Type yes to continue: ")

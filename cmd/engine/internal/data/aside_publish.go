@@ -91,8 +91,7 @@ func (p *asidePublication) confirm(e *aside.Entry) error {
 	}
 	if !cli.IsTerminal(p.in) {
 		return cli.Fail(cli.ExitUsage, fmt.Errorf("%s would be published to topic %s: say --yes where nobody can answer; "+
-			"nothing "+
-			"was published", cli.Counted(e.Messages, "message"), to))
+			"nothing was published", cli.Counted(e.Messages, "message"), to))
 	}
 	fmt.Fprintf(p.prompt, "%s, stored from %s to %s in partition %d of topic %s, will be published to topic %s as\n"+
 		"new messages. Those that were published again since, by whoever got no OK, will be there twice.\n"+

@@ -113,9 +113,8 @@ func (o *operator) lookAt(to string, status *node.BackupStatus) error {
 		err = errors.New("another backup is there")
 	}
 	return cli.Fail(cli.ExitOther, fmt.Errorf("the node says that the backup into %s is complete, and from here it is "+
-		"not "+
-		"there (%w): the node sees other files under that path, as in a container or in the private /tmp of a service. Look "+
-		"for it there, and name a directory that both see", to, err))
+		"not there (%w): the node sees other files under that path, as in a container or in the private /tmp of a service. "+
+		"Look for it there, and name a directory that both see", to, err))
 }
 
 // unverified is the error for a backup in which messages do not read back, or nil.
@@ -124,8 +123,7 @@ func unverified(to string, missing []backup.Missing) error {
 		return nil
 	}
 	return cli.Fail(cli.ExitData, fmt.Errorf("%s is damaged: messages do not read back, on the node as in the backup: "+
-		"%s; "+
-		"keep the backups before it. In a cluster the node repairs them from another replica: make another backup then. "+
+		"%s; keep the backups before it. In a cluster the node repairs them from another replica: make another backup then. "+
 		"engine restore --accept-loss restores the rest", to, backup.Named(missing)))
 }
 

@@ -210,8 +210,7 @@ func (m *migration) damaged(source *migrate.Source, counts map[*migrate.Queue]mi
 		what = "an import takes everything that can be read"
 	}
 	return cli.Fail(cli.ExitOther, fmt.Errorf("%s with %s cannot be read, and what follows them in their files is left "+
-		"out: "+
-		"%s; --skip-damaged accepts this", cli.Counted(places, "damaged place"), cli.Counted(lost, "byte"), what))
+		"out: %s; --skip-damaged accepts this", cli.Counted(places, "damaged place"), cli.Counted(lost, "byte"), what))
 }
 
 // printSource prints one line per queue, and every damaged place and note.

@@ -252,8 +252,7 @@ func (r *rebuilder) confirm(first string) error {
 	}
 	if !cli.IsTerminal(r.In) {
 		return cli.Fail(cli.ExitUsage, fmt.Errorf("rebuild-cluster %s and asks before it does: say --yes where nobody can "+
-			"answer; "+
-			"nothing was changed", what))
+			"answer; nothing was changed", what))
 	}
 	fmt.Fprintf(r.Prompt, "%sType the name of the first node, %s, to continue: ", advice, first)
 	line, err := bufio.NewReader(r.In).ReadString('\n')

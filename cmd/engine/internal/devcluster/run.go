@@ -259,8 +259,7 @@ func (d *nodeRunner) neverReady(n *Node, cmd *exec.Cmd, err error) error {
 			"stopped", n.Node, err, n.logName))
 	}
 	return cli.Fail(code, fmt.Errorf("node %s ended before it was ready: %s; its log ends with %q (%s); the other nodes "+
-		"were "+
-		"stopped", n.Node, ending(cmd), last, n.logName))
+		"were stopped", n.Node, ending(cmd), last, n.logName))
 }
 
 // ending describes how a process ended.

@@ -70,8 +70,7 @@ func joinable(
 	if c.Address == "" {
 		if c.Peers != "" || c.EtcdEndpoints != "" {
 			return nil, cli.Fail(cli.ExitUsage, errors.New("cluster-peers and etcd-endpoints need a cluster-address: the "+
-				"HOST:PORT of "+
-				"this node for the others"))
+				"HOST:PORT of this node for the others"))
 		}
 		return nil, nil
 	}
