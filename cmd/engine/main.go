@@ -21,12 +21,8 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -39,37 +35,15 @@ import (
 	"penstock/cmd/engine/internal/serve"
 	"penstock/cmd/engine/internal/settings"
 	"penstock/cmd/engine/internal/traffic"
-	"penstock/internal/clip"
 )
 
 func main() {
 	os.Exit(run(serve.CommandLine(os.Args), os.Stdout, os.Stderr))
 }
 
-// run executes one command line and returns the exit code. Every error is one line on stderr.
+// run executes one command line and returns the exit code.
 func run(args []string, stdout, stderr io.Writer) int {
-	root := rootCommand()
-	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	root.InitDefaultCompletionCmd(args...)
-	cli.NeedCommand(root)
-	cmd, err := root.ExecuteC()
-	if err == nil {
-		return 0
-	}
-	err = cli.Explain(cmd, err)
-	if text := strings.Join(strings.Fields(err.Error()), " "); text != "" {
-		fmt.Fprintf(stderr, "engine: %s\n", clip.Plain(cli.PackageNames.ReplaceAllString(text, "$1")))
-	}
-	var exit *cli.ExitError
-	if errors.As(err, &exit) {
-		return exit.Code
-	}
-	if _, is := errors.AsType[*fs.PathError](err); is {
-		return cli.ExitOther // the output could not be written
-	}
-	return cli.ExitUsage // cobra's own errors: unknown commands, flags and arguments
+	return cli.Run(rootCommand(), args, stdout, stderr)
 }
 
 func rootCommand() *cobra.Command {
@@ -81,8 +55,6 @@ func rootCommand() *cobra.Command {
 		Version:       version,
 	}
 	root.SetVersionTemplate("penstock {{.Version}}\n")
-	root.SetFlagErrorFunc(cli.FlagError)
-	cli.HelpInGroups(root)
 	root.AddCommand(cli.InGroup(cli.CommandsRun,
 		serve.Command(version), serve.NSQDCommand(version), devcluster.Command())...)
 	root.AddCommand(cli.InGroup(cli.CommandsDaily,
@@ -94,7 +66,6 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(cli.InGroup(cli.CommandsOther,
 		data.AcceptLossCommand(), traffic.BenchCommand(), settings.Command(), operate.DebugCommand(version),
 		data.MigrateCommand(), data.RebuildCommand(), data.UpgradeCommand(), versionCommand())...)
-	cli.NeedCommand(root)
-	cli.SayArguments(root)
+	cli.Prepare(root)
 	return root
 }

@@ -50,9 +50,9 @@ const (
 	CommandsOther = "other"
 )
 
-// HelpInGroups makes root and all commands below it print help that is wrapped to the width of the terminal, with flags
+// helpInGroups makes root and all commands below it print help that is wrapped to the width of the terminal, with flags
 // and commands in groups.
-func HelpInGroups(root *cobra.Command) {
+func helpInGroups(root *cobra.Command) {
 	root.AddGroup(&cobra.Group{ID: CommandsRun, Title: "Run nodes:"},
 		&cobra.Group{ID: CommandsDaily, Title: "Show and change what runs:"},
 		&cobra.Group{ID: CommandsOther, Title: "Other commands:"})

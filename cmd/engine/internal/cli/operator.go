@@ -67,16 +67,23 @@ func AnyOwn(cmd *cobra.Command) bool {
 	return any
 }
 
+// Print prints v as JSON, or what text prints of it.
+func (o *Operator) Print(v any, text func(io.Writer) error) error {
+	if o.AsJSON {
+		return PrintJSON(o.Out, v)
+	}
+	return text(o.Out)
+}
+
 // Done reports a change with one sentence.
 func (o *Operator) Done(format string, args ...any) error {
-	text := fmt.Sprintf(format, args...)
-	if o.AsJSON {
-		return PrintJSON(o.Out, struct {
-			Message string `json:"message"`
-		}{text})
-	}
-	_, err := fmt.Fprintln(o.Out, text)
-	return err
+	said := struct {
+		Message string `json:"message"`
+	}{fmt.Sprintf(format, args...)}
+	return o.Print(said, func(w io.Writer) error {
+		_, err := fmt.Fprintln(w, said.Message)
+		return err
+	})
 }
 
 // Must panics on an error that only a mistake in this program can cause.

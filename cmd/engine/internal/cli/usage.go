@@ -11,15 +11,16 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// NeedCommand makes cmd, if it only has other commands below it, refuse what is none of them. Cobra alone prints the
-// help and exits with 0, so that a script goes on as if its command had been carried out.
-func NeedCommand(cmd *cobra.Command) {
+// needCommand makes cmd, if it only has other commands below it, print its help, and refuse what is none of them. Cobra
+// alone prints the help in both cases and exits with 0, so that a script goes on as if its command had been carried
+// out.
+func needCommand(cmd *cobra.Command) {
 	if cmd.HasSubCommands() && cmd.HasParent() && !cmd.Runnable() {
 		cmd.Args = cobra.NoArgs
 		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	}
 	for _, sub := range cmd.Commands() {
-		NeedCommand(sub)
+		needCommand(sub)
 	}
 }
 
@@ -29,8 +30,8 @@ var (
 	missingFlags   = regexp.MustCompile(`^required flag\(s\) .* not set$`)
 )
 
-// Explain turns cobra's errors about the command line of cmd into sentences that say how to go on.
-func Explain(cmd *cobra.Command, err error) error {
+// explain turns cobra's errors about the command line of cmd into sentences that say how to go on.
+func explain(cmd *cobra.Command, err error) error {
 	said := unknownCommand.FindStringSubmatch(err.Error())
 	switch {
 	case said != nil && cmd.HasAvailableSubCommands():
@@ -48,8 +49,8 @@ func Explain(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// SayArguments makes every command print its usage line when it gets too few or too many arguments.
-func SayArguments(cmd *cobra.Command) {
+// sayArguments makes every command print its usage line when it gets too few or too many arguments.
+func sayArguments(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if err := check(cmd, args); err != nil {
@@ -59,12 +60,12 @@ func SayArguments(cmd *cobra.Command) {
 		}
 	}
 	for _, sub := range cmd.Commands() {
-		SayArguments(sub)
+		sayArguments(sub)
 	}
 }
 
-// FlagError suggests the nearest flag when one is unknown, and says what a flag takes that has a wrong value.
-func FlagError(cmd *cobra.Command, err error) error {
+// flagError suggests the nearest flag when one is unknown, and says what a flag takes that has a wrong value.
+func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {
 		var known []string

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"slices"
 	"strconv"
@@ -26,8 +27,6 @@ func Command() *cobra.Command {
 		Short: "Show and manage a cluster",
 		Long: "Show and manage a cluster through the HTTP API of any of its nodes. NODE is a node_id or the number of a\n" +
 			"node; partitions are numbered from 0. If the node requires a token, name a file with it in --token-file.",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	o.Flags(cmd, "http")
 	cmd.AddCommand(o.statusCommand(), o.healthCommand(), o.topicsCommand(), o.drainCommand(), o.moveCommand(),
@@ -56,7 +55,8 @@ func (o *operator) statusCommand() *cobra.Command {
 			if st.Health == "" {
 				st.Health, st.Healthy = "not known: the node is of a version that does not say it", true
 			}
-			if err := o.printStatus(st); err != nil || st.Healthy {
+			err = o.Print(st, func(w io.Writer) error { return PrintStatus(w, st) })
+			if err != nil || st.Healthy {
 				return err
 			}
 			return cli.Fail(cli.ExitUnhealthy, nil)
@@ -67,13 +67,6 @@ func (o *operator) statusCommand() *cobra.Command {
 	return cmd
 }
 
-func (o *operator) printStatus(st *admin.Status) error {
-	if o.AsJSON {
-		return cli.PrintJSON(o.Out, st)
-	}
-	return PrintStatus(o.Out, st)
-}
-
 func (o *operator) topicsCommand() *cobra.Command {
 	cmd := o.Action("topics [TOPIC]", "Show the leader and the replicas of every partition", cobra.MaximumNArgs(1),
 		func(ctx context.Context, args []string) error {
@@ -81,10 +74,7 @@ func (o *operator) topicsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if o.AsJSON {
-				return cli.PrintJSON(o.Out, all)
-			}
-			return PrintTopics(o.Out, all)
+			return o.Print(all, func(w io.Writer) error { return PrintTopics(w, all) })
 		})
 	cmd.Long = "Show the leader and the replicas of every partition. The exit code is 0 in whatever state the\n" +
 		"partitions are: a script asks engine cluster health, which ends with 10 if something is wrong."
@@ -249,11 +239,15 @@ func (o *operator) change(ctx context.Context, path string, body any) error {
 	if err := o.Client.Post(ctx, path, nil, body, done); err != nil {
 		return err
 	}
-	if o.AsJSON {
-		return cli.PrintJSON(o.Out, done)
-	}
-	_, err := fmt.Fprintln(o.Out, done.Message)
-	return err
+	return o.printDone(done)
+}
+
+// printDone prints what came of a change.
+func (o *operator) printDone(done *admin.Done) error {
+	return o.Print(done, func(w io.Writer) error {
+		_, err := fmt.Fprintln(w, done.Message)
+		return err
+	})
 }
 
 func partitionArg(s string) (uint32, error) {

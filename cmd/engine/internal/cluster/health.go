@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,11 +45,10 @@ func (o *operator) healthCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if o.AsJSON {
-				err = cli.PrintJSON(o.Out, v)
-			} else {
-				_, err = fmt.Fprintln(o.Out, v.Health)
-			}
+			err = o.Print(v, func(w io.Writer) error {
+				_, err := fmt.Fprintln(w, v.Health)
+				return err
+			})
 			if err != nil || v.Healthy {
 				return err
 			}

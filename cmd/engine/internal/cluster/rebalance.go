@@ -61,10 +61,7 @@ func (o *operator) showPlan(ctx context.Context) error {
 	if err := o.Client.Get(ctx, "/cluster/rebalance", nil, p); err != nil {
 		return err
 	}
-	if o.AsJSON {
-		return cli.PrintJSON(o.Out, p)
-	}
-	return printPlan(o.Out, p)
+	return o.Print(p, func(w io.Writer) error { return printPlan(w, p) })
 }
 
 func printPlan(w io.Writer, p *admin.Plan) error {

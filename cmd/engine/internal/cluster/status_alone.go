@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/url"
 	"strings"
 
@@ -40,17 +41,14 @@ func (o *operator) statusAlone(ctx context.Context) error {
 		Node: v.Node, Version: stats.Version, Topics: len(stats.Topics), Healthy: v.Healthy, Health: v.Health,
 		Reasons: v.Reasons, Faults: stats.Storage.Faults(),
 	}
-	if err := o.printAlone(st); err != nil || st.Healthy {
+	if err := o.Print(st, st.print); err != nil || st.Healthy {
 		return err
 	}
 	return cli.Fail(cli.ExitUnhealthy, nil)
 }
 
-func (o *operator) printAlone(st *aloneStatus) error {
-	if o.AsJSON {
-		return cli.PrintJSON(o.Out, st)
-	}
-	t := cli.Table(o.Out)
+func (st *aloneStatus) print(w io.Writer) error {
+	t := cli.Table(w)
 	fmt.Fprintf(t, "node\t%s, in no cluster\n", cli.Dash(st.Node))
 	fmt.Fprintf(t, "version\t%s\n", st.Version)
 	fmt.Fprintf(t, "topics\t%d\n", st.Topics)
@@ -58,7 +56,7 @@ func (o *operator) printAlone(st *aloneStatus) error {
 	if err := t.Flush(); err != nil || len(st.Faults) == 0 {
 		return err
 	}
-	t = cli.Table(o.Out)
+	t = cli.Table(w)
 	fmt.Fprintln(t, "\nCOUNT\tSINCE ITS START, OR NOW")
 	for _, f := range st.Faults {
 		fmt.Fprintf(t, "%d\t%s: %s\n", f.Count, strings.ReplaceAll(f.Name, "_", " "), f.Words)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/cluster/admin"
 )
 
@@ -37,10 +36,7 @@ func (o *operator) transferLeaderCommand() *cobra.Command {
 				return err
 			}
 			done.Message = fmt.Sprintf("node %s leads partition %d of topic %s", done.Leader, p, args[0])
-			if o.AsJSON {
-				return cli.PrintJSON(o.Out, done)
-			}
-			return o.Done("%s", done.Message)
+			return o.printDone(done)
 		})
 	cmd.Long = "Give the leadership of a partition to another in-sync replica, which remains the preferred leader\n" +
 		"until a rebalance or another transfer changes that. The present leader hands over as soon as everything is\n" +

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -95,7 +94,7 @@ func printLoss(out io.Writer, l *node.Loss) error {
 	if l.Wanted > 0 {
 		fmt.Fprintf(out, "the commit log ends with group %d, and once reached group %d or more\n", l.Reached, l.Wanted)
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	w := cli.Table(out)
 	fmt.Fprintln(w, "topic\tpartition\tnext message\tsegments go on to\tmessages aside\tfiles aside")
 	for _, p := range l.Partitions {
 		beyond := "-"

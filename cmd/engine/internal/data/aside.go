@@ -43,8 +43,6 @@ may be acknowledged messages that nobody else has. So a node keeps what a cut ta
 folder aside of its data directory. Segments that a commit log had forgotten are there, too, until they are removed.
 
 These commands read the data directory, so they run on the machine of the node, which may be running.`),
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(asideListCommand(), asideShowCommand(), asidePublishCommand(), asideRemoveCommand())
 	return cmd

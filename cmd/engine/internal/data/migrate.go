@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -215,7 +214,7 @@ func (m *migration) damaged(source *migrate.Source, counts map[*migrate.Queue]mi
 
 // printSource prints one line per queue, and every damaged place and note.
 func printSource(w, notes io.Writer, s *migrate.Source, counts map[*migrate.Queue]migrate.Counts) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	tw := cli.Table(w)
 	fmt.Fprintln(tw, "TOPIC\tCHANNEL\tMESSAGES\tBYTES\tDAMAGED\tSTATE")
 	total := migrate.Counts{}
 	line := func(topic, channel string, c migrate.Counts, state string) {

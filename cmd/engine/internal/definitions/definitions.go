@@ -91,8 +91,6 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "definitions",
 		Short: "Export and apply topics, channels and their settings as one document",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	o.Flags(cmd)
 	cmd.AddCommand(o.definitionsExport(), o.definitionsApply())

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"net/url"
 	"strconv"
 	"strings"
@@ -40,10 +41,7 @@ func (o *operator) auditCommand() *cobra.Command {
 				}
 				missing = cli.Fail(cli.ExitPartial, fmt.Errorf("the result is partial: %s", strings.Join(why, "; ")))
 			}
-			if o.AsJSON {
-				return cmp.Or(cli.PrintJSON(o.Out, &all), missing)
-			}
-			return cmp.Or(o.printAudit(&all), missing)
+			return cmp.Or(o.Print(&all, func(w io.Writer) error { return printAudit(w, &all) }), missing)
 		})
 	cmd.Flags().IntVar(&count, "count", count, "number of entries to show, the newest of all nodes")
 	cmd.Long = "Show the newest changes and refusals of all nodes that answer, the oldest first. At most a quarter\n" +
@@ -53,8 +51,8 @@ func (o *operator) auditCommand() *cobra.Command {
 	return cmd
 }
 
-func (o *operator) printAudit(all *nsqd.ClusterAudit) error {
-	t := cli.Table(o.Out)
+func printAudit(w io.Writer, all *nsqd.ClusterAudit) error {
+	t := cli.Table(w)
 	fmt.Fprintln(t, "TIME\tNODE\tWHO\tFROM\tWHAT\tOF\tRESULT")
 	for i := range all.Entries {
 		e := &all.Entries[i]
@@ -65,10 +63,10 @@ func (o *operator) printAudit(all *nsqd.ClusterAudit) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintln(o.Out, knownOf(all))
+	fmt.Fprintln(w, knownOf(all))
 	for _, k := range all.Known {
 		if k.NotWritten > 0 {
-			fmt.Fprintf(o.Out, "node %s could not write %d entries to its disk: its log has them, and a restart forgets "+
+			fmt.Fprintf(w, "node %s could not write %d entries to its disk: its log has them, and a restart forgets "+
 				"them here\n", cli.Dash(k.Node), k.NotWritten)
 		}
 	}

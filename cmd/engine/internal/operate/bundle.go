@@ -108,8 +108,6 @@ func DebugCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "debug",
 		Short: "Collect what a report about a node needs",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	o.Flags(cmd)
 	cmd.AddCommand(o.bundleCommand(version))

@@ -1,8 +1,10 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"net/url"
 	"strconv"
 
@@ -20,8 +22,6 @@ func ChannelCommand() *cobra.Command {
 		Short: "Show and change channels",
 		Long: "Show and change channels through the HTTP API of a node. In a cluster, this can be any node.\n" +
 			"If the node requires a token, name a file that holds it with --token-file.",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	o.Flags(cmd)
 	cmd.AddCommand(o.channelListCommand(), o.consumersCommand(), o.channelSettingsCommand(), o.channelSetCommand(),
@@ -145,10 +145,8 @@ func (o *operator) channelListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if o.AsJSON {
-				return printed(cli.PrintJSON(o.Out, cli.ChannelsOf(all)), missing)
-			}
-			return printed(PrintChannels(o.Out, all), missing)
+			channels := cli.ChannelsOf(all)
+			return cmp.Or(o.Print(channels, func(w io.Writer) error { return PrintChannels(w, all) }), missing)
 		})
 	cmd.Long = "List channels with their depth and counters. In a cluster, the figures of all live nodes are added up.\n" +
 		"Only CONSUMERS is the number of subscriptions at the leader that has the most, because most consumers subscribe\n" +
@@ -242,10 +240,7 @@ func (o *operator) peek(ctx context.Context, path string, q url.Values) error {
 	if err := o.Client.Get(ctx, path, q, &list); err != nil {
 		return err
 	}
-	if o.AsJSON {
-		return cli.PrintJSON(o.Out, list)
-	}
-	return printPeeked(o.Out, &list)
+	return o.Print(list, func(w io.Writer) error { return printPeeked(w, &list) })
 }
 
 // waitingCommand makes the command pending or deferred. when is the column that distinguishes them in the output.
@@ -258,10 +253,7 @@ func (o *operator) waitingCommand(what, short, when string) *cobra.Command {
 		if err := o.Client.Get(ctx, "/channel/"+what, q, &list); err != nil {
 			return err
 		}
-		if o.AsJSON {
-			return cli.PrintJSON(o.Out, list)
-		}
-		return printWaiting(o.Out, &list, when)
+		return o.Print(list, func(w io.Writer) error { return printWaiting(w, &list, when) })
 	})
 	cmd.Flags().IntVar(&count, "count", count,
 		fmt.Sprintf("maximum number of messages to show, 1 to %d", node.MaxListCount))

@@ -15,14 +15,6 @@ import (
 	"penstock/internal/server"
 )
 
-// printed returns the error of printing, or else what is missing in what was printed.
-func printed(err, missing error) error {
-	if err != nil {
-		return err
-	}
-	return missing
-}
-
 func PrintTopicNumbers(w io.Writer, all []cli.TopicNumbers) error {
 	t := cli.Table(w)
 	maker, head := func(string) string { return "" }, ""

@@ -3,6 +3,7 @@ package operate
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/url"
 	"strconv"
 	"strings"
@@ -23,8 +24,6 @@ func ProducerCommand() *cobra.Command {
 			"A partition knows 4096 of them at most, and 1024 of one token; one that was unused for 7 days makes\n" +
 			"room for another. If the node requires a token, name a file that holds it with --token-file: the\n" +
 			"token must administer the whole topic.",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	o.Flags(cmd)
 	cmd.AddCommand(o.producerListCommand(), o.AsksBefore(o.producerRemoveCommand(), 1, o.producerRemoveLoses))
@@ -47,10 +46,7 @@ func (o *operator) producerListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if o.AsJSON {
-				return cli.PrintJSON(o.Out, &rows)
-			}
-			return o.printProducers(&rows, len(args) > 1)
+			return o.Print(&rows, func(w io.Writer) error { return printProducers(w, &rows, len(args) > 1) })
 		})
 	cmd.Long = "List the producers with a name that a topic knows: who owns the name, how many partitions know it,\n" +
 		"how often it was opened, the number of its next message, and when it was used last, by the times of\n" +
@@ -60,8 +56,8 @@ func (o *operator) producerListCommand() *cobra.Command {
 }
 
 // printProducers prints a row for each name and owner, or for each partition.
-func (o *operator) printProducers(rows *server.ProducerRows, each bool) error {
-	t := cli.Table(o.Out)
+func printProducers(w io.Writer, rows *server.ProducerRows, each bool) error {
+	t := cli.Table(w)
 	fmt.Fprintln(t, "PRODUCER\tOWNER\tPARTITIONS\tLAST USED\tEPOCH\tNEXT NUMBER")
 	for i := 0; i < len(rows.Producers); {
 		first, newest := rows.Producers[i], rows.Producers[i]
@@ -86,10 +82,10 @@ func (o *operator) printProducers(rows *server.ProducerRows, each bool) error {
 		return err
 	}
 	if rows.Nameless > 0 {
-		fmt.Fprintf(o.Out, "%s without a name\n", cli.Counted(rows.Nameless, "producer"))
+		fmt.Fprintf(w, "%s without a name\n", cli.Counted(rows.Nameless, "producer"))
 	}
 	if rows.More {
-		fmt.Fprintf(o.Out, "there are more: engine producer list TOPIC NAME shows one\n")
+		fmt.Fprintf(w, "there are more: engine producer list TOPIC NAME shows one\n")
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package operate
 import (
 	"context"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -23,11 +24,7 @@ func (o *operator) reloadCommand() *cobra.Command {
 			if err := o.Client.Post(ctx, "/reload", nil, nil, &r); err != nil {
 				return err
 			}
-			if o.AsJSON {
-				if err := cli.PrintJSON(o.Out, &r); err != nil {
-					return err
-				}
-			} else if err := o.printReload(&r); err != nil {
+			if err := o.Print(&r, func(w io.Writer) error { return printReload(w, &r) }); err != nil {
 				return err
 			}
 			if why := r.Refusals(); why != "" {
@@ -43,12 +40,12 @@ func (o *operator) reloadCommand() *cobra.Command {
 	return cmd
 }
 
-func (o *operator) printReload(r *nsqd.Reload) error {
+func printReload(w io.Writer, r *nsqd.Reload) error {
 	if len(r.Files) == 0 {
-		fmt.Fprintln(o.Out, "the node's settings name no file of credentials")
+		fmt.Fprintln(w, "the node's settings name no file of credentials")
 		return nil
 	}
-	t := cli.Table(o.Out)
+	t := cli.Table(w)
 	fmt.Fprintln(t, "SETTING\tFILE\tRESULT\tIN USE SINCE")
 	for _, f := range r.Files {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", f.Setting, f.File, f.Result, cli.Stamp(f.Since))

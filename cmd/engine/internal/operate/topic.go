@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"net/url"
 	"strconv"
 
@@ -23,8 +24,6 @@ func TopicCommand() *cobra.Command {
 		Long: "Show and change topics through the HTTP API of a node. In a cluster, this can be any node.\n" +
 			"If the node requires a token, name a file that holds it with --token-file.\n" +
 			"To manage replicas and leaders, use engine cluster.",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	o.Flags(cmd)
 	cmd.AddCommand(o.topicListCommand(), o.topicSettingsCommand(), o.topicSetCommand(), o.topicPeekCommand(),
@@ -106,10 +105,7 @@ func (o *operator) topicListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if o.AsJSON {
-				return printed(cli.PrintJSON(o.Out, all), missing)
-			}
-			return printed(PrintTopicNumbers(o.Out, all), missing)
+			return cmp.Or(o.Print(all, func(w io.Writer) error { return PrintTopicNumbers(w, all) }), missing)
 		})
 	cmd.Long = "List topics with their depth and counters. In a cluster, the figures of all live nodes are added up.\n" +
 		"MESSAGES counts all that were ever published. BYTES STORED is what the leaders' copies hold now, on the disk or\n" +

@@ -26,10 +26,7 @@ func TraceCommand() *cobra.Command {
 			if err := o.Client.Get(ctx, "/topic/trace", q, &tr); err != nil {
 				return err
 			}
-			if o.AsJSON {
-				return cli.PrintJSON(o.Out, &tr)
-			}
-			return printTrace(o.Out, args[0], &tr)
+			return o.Print(&tr, func(w io.Writer) error { return printTrace(w, args[0], &tr) })
 		})
 	cmd.Long = "Tell the life of one message from the log of its partition: when and where it was stored, by which\n" +
 		"leader, and what became of it in each channel. Nothing has to be switched on before. ID has the 16\n" +

@@ -325,7 +325,7 @@ func memberExit(err error) int {
 // cannot go on. It may hold locks then, so the process does not shut down in order. As after a kill, everything that
 // was answered OK is on the disk.
 func endProcess(err error) {
-	fmt.Fprintf(os.Stderr, "engine: %s\n", cli.PackageNames.ReplaceAllString(err.Error(), "$1"))
+	fmt.Fprintf(os.Stderr, "engine: %s\n", cli.Sentence(err))
 	os.Exit(memberExit(err))
 }
 

@@ -200,18 +200,13 @@ func (w *watchedSet) results(states, took []string) (all []server.CredentialFile
 		r := server.CredentialFile{Setting: f.setting, File: f.name, Result: server.Unchanged, Since: w.since[i]}
 		switch {
 		case w.refusal != nil && (same || states[i] != w.used[i]):
-			r.Result, r.Error = server.Refused, plainNames(w.refusal)
+			r.Result, r.Error = server.Refused, cli.Sentence(w.refusal)
 		case slices.Contains(took, f.setting):
 			r.Result = server.Reloaded
 		}
 		all = append(all, r)
 	}
 	return all
-}
-
-// plainNames is an error in one line, without the names of packages.
-func plainNames(err error) string {
-	return cli.PackageNames.ReplaceAllString(strings.Join(strings.Fields(err.Error()), " "), "$1")
 }
 
 // checkSecrets returns an error if everybody on this machine may read or change one of these files that has a secret:

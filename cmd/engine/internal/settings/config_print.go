@@ -1,13 +1,11 @@
 package settings
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -43,7 +41,7 @@ func Command() *cobra.Command {
 }
 
 func (c *Config) printTable(w io.Writer) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	tw := cli.Table(w)
 	for _, s := range c.Settings {
 		v := s.Value.String()
 		if v == "" {
@@ -66,9 +64,7 @@ func (c *Config) printJSON(w io.Writer) error {
 	for _, s := range c.Settings {
 		rows = append(rows, row{s.Key(), "--" + s.Name, s.env(), s.Value.Get(), c.Source[s.Name]})
 	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(rows)
+	return cli.PrintJSON(w, rows)
 }
 
 func (c *Config) printDefaults(w io.Writer) error {
