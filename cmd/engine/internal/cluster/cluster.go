@@ -17,6 +17,9 @@ import (
 	"penstock/internal/cluster/admin"
 )
 
+// operator is cli.Operator with the commands of this package.
+type operator struct{ cli.Operator }
+
 // drainPoll is the interval at which drain --wait asks for the status.
 const drainPoll = 100 * time.Millisecond
 

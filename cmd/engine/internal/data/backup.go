@@ -21,6 +21,9 @@ import (
 	"penstock/internal/node/backup"
 )
 
+// operator is cli.Operator with the commands of this package.
+type operator struct{ cli.Operator }
+
 // backupPoll is how often the command asks the node for the state of its backup.
 const backupPoll = 200 * time.Millisecond
 

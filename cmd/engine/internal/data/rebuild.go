@@ -1,12 +1,10 @@
 package data
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -255,14 +253,7 @@ func (r *rebuilder) confirm(first string) error {
 			"answer; nothing was changed", what))
 	}
 	fmt.Fprintf(r.Prompt, "%sType the name of the first node, %s, to continue: ", advice, first)
-	line, err := bufio.NewReader(r.In).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if strings.TrimSpace(line) != first {
-		return errors.New("not confirmed: nothing was changed")
-	}
-	return nil
+	return cli.Typed(r.In, first, "nothing was changed")
 }
 
 // apply changes the directories, and returns where the old files of etcd are kept. After a crash between any two steps

@@ -29,6 +29,9 @@ import (
 	"penstock/internal/node/machine"
 )
 
+// operator is cli.Operator with the commands of this package.
+type operator struct{ cli.Operator }
+
 const (
 	// definitionsVersion is the version of the document. A document of another version is refused.
 	definitionsVersion = 1

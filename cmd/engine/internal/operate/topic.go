@@ -16,6 +16,9 @@ import (
 	"penstock/internal/meta"
 )
 
+// operator is cli.Operator with the commands of this package.
+type operator struct{ cli.Operator }
+
 func TopicCommand() *cobra.Command {
 	o := new(operator)
 	cmd := &cobra.Command{

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pelletier/go-toml/v2"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -239,14 +238,9 @@ func (n *nsqdLine) warning() string {
 
 // loadFile reads nsqd's TOML file. Values from flags remain.
 func (n *nsqdLine) loadFile() error {
-	data, err := settings.ReadFile(n.file)
+	file, err := settings.ReadFile(n.file)
 	if err != nil {
 		return err
-	}
-	var file map[string]any
-	if err := toml.Unmarshal(data, &file); err != nil {
-		return fmt.Errorf("the configuration file %s is not valid TOML: %s",
-			n.file, strings.TrimPrefix(err.Error(), "toml: "))
 	}
 	for _, key := range slices.Sorted(maps.Keys(file)) {
 		i := slices.IndexFunc(n.flags, func(f *nsqdFlag) bool { return f.key() == key })

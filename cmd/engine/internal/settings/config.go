@@ -120,19 +120,9 @@ func (c *Config) loadEnv(env map[string]string) error {
 }
 
 func (c *Config) loadFile(name string) error {
-	data, err := ReadFile(name)
+	file, err := ReadFile(name)
 	if err != nil {
 		return err
-	}
-	var file map[string]any
-	if err := toml.Unmarshal(data, &file); err != nil {
-		var de *toml.DecodeError
-		if errors.As(err, &de) {
-			line, col := de.Position()
-			return fmt.Errorf("the configuration file %s is not valid TOML at line %d, column %d: %s",
-				name, line, col, strings.TrimPrefix(de.Error(), "toml: "))
-		}
-		return fmt.Errorf("the configuration file %s is not valid TOML: %w", name, err)
 	}
 	byKey := map[string]*Setting{}
 	known := make([]string, 0, len(c.Settings))
@@ -158,7 +148,8 @@ func (c *Config) loadFile(name string) error {
 	return nil
 }
 
-func ReadFile(name string) ([]byte, error) {
+// ReadFile reads a configuration file, ours or nsqd's.
+func ReadFile(name string) (file map[string]any, err error) {
 	st, err := os.Stat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -173,7 +164,16 @@ func ReadFile(name string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the configuration file cannot be read: %w", err)
 	}
-	return data, nil
+	if err := toml.Unmarshal(data, &file); err != nil {
+		where := ""
+		if de, is := errors.AsType[*toml.DecodeError](err); is {
+			line, col := de.Position()
+			where = fmt.Sprintf(" at line %d, column %d", line, col)
+		}
+		return nil, fmt.Errorf("the configuration file %s is not valid TOML%s: %s",
+			name, where, strings.TrimPrefix(err.Error(), "toml: "))
+	}
+	return file, nil
 }
 
 func TOMLText(v any) (string, error) {
@@ -199,7 +199,7 @@ func (c *Config) lookup(key string) (any, bool) {
 
 // Public is lookup without the settings that must not leave the process.
 func (c *Config) Public(key string) (any, bool) {
-	if s := c.Named(strings.ReplaceAll(key, "_", "-")); s != nil && s.secret {
+	if s := c.Named(strings.ReplaceAll(key, "_", "-")); s != nil && values.IsSecret(s.Value) {
 		return nil, false
 	}
 	return c.lookup(key)

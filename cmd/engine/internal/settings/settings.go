@@ -45,9 +45,6 @@ type Setting struct {
 	Preset string // the default, in the notation of a flag
 	Help   string
 	Value  values.Value
-
-	// secret: the value must not leave the process. It is not shown, not served at /config, and refused on a command line.
-	secret bool
 }
 
 // Table returns the table bound to n: setting a row's value sets the field in n.
@@ -70,12 +67,6 @@ func Table(n *Options) []*Setting {
 	add(cli.GroupSecurity, securitySettings(&n.NSQ, &n.Offers)...)
 	add(cli.GroupMetrics, metricSettings(n)...)
 	return all
-}
-
-// kept returns the row as that of a secret.
-func (s *Setting) kept() *Setting {
-	s.secret, s.Value = true, values.Secret(s.Value)
-	return s
 }
 
 func row(name, preset string, v values.Value, help string) *Setting {

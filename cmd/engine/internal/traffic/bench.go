@@ -20,6 +20,9 @@ import (
 	"penstock/internal/load"
 )
 
+// operator is cli.Operator with the commands of this package.
+type operator struct{ cli.Operator }
+
 const (
 	benchAskTimeout    = 2 * time.Second
 	benchDeleteTimeout = 20 * time.Second

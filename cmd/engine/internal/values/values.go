@@ -67,10 +67,17 @@ func (v announcedValue) Set(s string) error {
 	return v.textValue.Set(s)
 }
 
-// secretValue is a value that is never shown: printed settings say only that it is set.
+// secretValue is a value that must not leave the process: printed settings say only that it is set, it is not served at
+// /config, and it is refused on a command line.
 type secretValue struct{ Value }
 
 func Secret(v Value) Value { return secretValue{v} }
+
+// IsSecret reports whether v was made by Secret.
+func IsSecret(v Value) bool {
+	_, is := v.(secretValue)
+	return is
+}
 
 func (v secretValue) Get() any       { return v.String() }
 func (v secretValue) conceals() bool { return v.Value.String() != "" }
