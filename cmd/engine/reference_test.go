@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -12,11 +13,16 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/client"
+	nodesettings "penstock/cmd/engine/internal/settings"
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/meta"
 	"penstock/internal/node/machine"
 	"penstock/internal/settings"
 )
+
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // generated compares a page of docs/reference with what the program says of itself, or writes it with -update. ' in
 // text stands for the quotes of code.
@@ -43,25 +49,25 @@ func quoted(s string) string {
 }
 
 // least returns the smallest value of a setting that has one above 0, in the notation of its flag.
-func least(v value) string {
+func least(v values.Value) string {
 	n := int64(0)
 	switch v := v.(type) {
-	case countValue:
-		n = int64(v.least)
-	case bytesValue:
-		n = v.least
-	case intBytesValue:
-		n = v.least
-	case durationValue:
-		if v.least > 0 {
-			return formatDuration(v.least)
+	case values.CountValue:
+		n = int64(v.Least)
+	case values.BytesValue:
+		n = v.Least
+	case values.IntBytesValue:
+		n = v.Least
+	case values.DurationValue:
+		if v.Least > 0 {
+			return values.FormatDuration(v.Least)
 		}
 	}
 	if n == 0 {
 		return ""
 	}
 	if v.Type() == "bytes" {
-		return formatBytes(n)
+		return values.FormatBytes(n)
 	}
 	return fmt.Sprint(n)
 }
@@ -133,15 +139,15 @@ a JSON document at '/channel/settings'. How they work together:
 func TestSettingsPage(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(strings.ReplaceAll(settingsIntro, "'", "`"))
-	c := newConfig(pflag.NewFlagSet("", pflag.ContinueOnError))
+	c := nodesettings.New(pflag.NewFlagSet("", pflag.ContinueOnError))
 	group := ""
-	for _, s := range c.settings {
-		if s.group != group {
-			group = s.group
+	for _, s := range c.Settings {
+		if s.Group != group {
+			group = s.Group
 			fmt.Fprintf(&b, "\n## %s\n\n| setting | type | default | least | what for |\n|---|---|---|---|---|\n", group)
 		}
 		fmt.Fprintf(&b, "| `--%s` | %s | %s | %s | %s |\n",
-			s.name, typeOf(s.value.Type()), quoted(s.preset), quoted(least(s.value)), cell(s.help))
+			s.Name, typeOf(s.Value.Type()), quoted(s.Preset), quoted(least(s.Value)), cell(s.Help))
 	}
 	b.WriteString(strings.ReplaceAll(topicIntro, "'", "`"))
 	ofTable(t, &b, meta.TopicRows)
@@ -236,17 +242,17 @@ var exitMeanings = []struct {
 	code    int
 	meaning string
 }{
-	{exitOther, "any other error"},
-	{exitUsage, "a wrong flag, variable, configuration file or argument; nothing was touched"},
-	{exitData, "the data directory cannot be used; nothing in it was changed"},
-	{exitAddress, "the node cannot listen on an address; no data directory was made"},
-	{exitForgot, "the commit log of a single node lacks messages that were answered OK, because files of it are gone " +
-		"or an older state of the disk came back; nothing was changed: see 'engine accept-loss'"},
-	{exitMemory, "the node needs more memory than the process may use; nothing was changed, and it says how much it " +
+	{cli.ExitOther, "any other error"},
+	{cli.ExitUsage, "a wrong flag, variable, configuration file or argument; nothing was touched"},
+	{cli.ExitData, "the data directory cannot be used; nothing in it was changed"},
+	{cli.ExitAddress, "the node cannot listen on an address; no data directory was made"},
+	{cli.ExitForgot, "the commit log of a single node lacks messages that were answered OK, because files of it are " +
+		"gone or an older state of the disk came back; nothing was changed: see 'engine accept-loss'"},
+	{cli.ExitMemory, "the node needs more memory than the process may use; nothing was changed, and it says how much it " +
 		"needs"},
-	{exitUnhealthy, "'cluster health', 'cluster status': something is wrong; what was asked for is printed"},
-	{exitPartial, "the result is partial: a node that is named did not answer, or nobody serves the named partitions; " +
-		"the rest is printed"},
+	{cli.ExitUnhealthy, "'cluster health', 'cluster status': something is wrong; what was asked for is printed"},
+	{cli.ExitPartial, "the result is partial: a node that is named did not answer, or nobody serves the named " +
+		"partitions; the rest is printed"},
 }
 
 // docs/reference/commands.md lists every command that help shows, with its arguments.

@@ -49,15 +49,28 @@ var rows = Table[sample]{
 
 func TestFieldsAsFlags(t *testing.T) {
 	for _, tc := range []struct{ name, text, shown, wrong string }{
-		{"level", "high", "high", ""}, {"level", "", "low", ""}, {"level", "top", "", "low|middle|high"},
+		{"level", "high", "high", ""},
+		{"level", "", "low", ""},
+		{"level", "top", "", "low|middle|high"},
 		{"name", "a b", "a b", ""},
-		{"rate", "7", "7", ""}, {"rate", "-1", "", "not a number"}, {"rate", "4294967296", "", "0 to 4294967295"},
-		{"bytes", "1.5MiB", "1536KiB", ""}, {"bytes", "10GB", "10GB", ""}, {"bytes", "none", "none", ""},
-		{"bytes", "2TiB", "", "1TiB"}, {"bytes", "many", "", "not a size"},
-		{"age_ms", "3d", "72h", ""}, {"age_ms", "1d12h", "36h", ""}, {"age_ms", "2w", "336h", ""},
-		{"age_ms", "none", "", "not a time"}, {"age_ms", "1us", "", "whole milliseconds"},
-		{"mode", "drop", "drop", ""}, {"mode", "", "", ""}, {"mode", "keep", "", "reject|drop"},
-		{"on", "true", "true", ""}, {"on", "yes", "", "neither"},
+		{"rate", "7", "7", ""},
+		{"rate", "-1", "", "not a number"},
+		{"rate", "4294967296", "", "0 to 4294967295"},
+		{"bytes", "1.5MiB", "1536KiB", ""},
+		{"bytes", "10GB", "10GB", ""},
+		{"bytes", "none", "none", ""},
+		{"bytes", "2TiB", "", "1TiB"},
+		{"bytes", "many", "", "not a size"},
+		{"age_ms", "3d", "72h", ""},
+		{"age_ms", "1d12h", "36h", ""},
+		{"age_ms", "2w", "336h", ""},
+		{"age_ms", "none", "", "not a time"},
+		{"age_ms", "1us", "", "whole milliseconds"},
+		{"mode", "drop", "drop", ""},
+		{"mode", "", "", ""},
+		{"mode", "keep", "", "reject|drop"},
+		{"on", "true", "true", ""},
+		{"on", "yes", "", "neither"},
 	} {
 		s := sample{Rate: 3, Level: 1}
 		f := fieldOf(t, tc.name, &s)

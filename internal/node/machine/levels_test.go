@@ -92,8 +92,10 @@ func TestFoldHasEveryField(t *testing.T) {
 			}
 		}
 	}
-	for _, c := range []*Cursors{sampleCursors(), sampleCursors2(), sampleCursors3(), sampleCursors4(), sampleCursors5(),
-		{Unclaimed: 3}} {
+	for _, c := range []*Cursors{
+		sampleCursors(), sampleCursors2(), sampleCursors3(), sampleCursors4(), sampleCursors5(),
+		{Unclaimed: 3},
+	} {
 		walk(reflect.ValueOf(c))
 		back, rest, err := DecodeCursors(c.Append(nil))
 		if err != nil || len(rest) != 0 || !reflect.DeepEqual(plain(back), plain(c)) {

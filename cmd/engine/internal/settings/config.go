@@ -1,0 +1,215 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/spf13/pflag"
+
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/values"
+)
+
+const (
+	envPrefix = "ENGINE_"
+	envConfig = "ENGINE_CONFIG"
+
+	// maxConfigBytes bounds the TOML file, so that a wrong --config cannot exhaust the memory.
+	maxConfigBytes = 1 << 20
+)
+
+func (s *Setting) Key() string { return strings.ReplaceAll(s.Name, "-", "_") }
+func (s *Setting) env() string { return envPrefix + strings.ToUpper(s.Key()) }
+
+// Config is the table of settings with the source of each value. In order of precedence the sources are flag,
+// environment, file and default.
+type Config struct {
+	Node     *Options
+	Settings []*Setting
+	Source   map[string]string
+	flags    map[string]*values.Flag
+}
+
+// New returns the table with every setting at its default, and adds its flags to fs.
+func New(fs *pflag.FlagSet) *Config {
+	n := new(Options)
+	c := &Config{Node: n, Settings: Table(n), Source: map[string]string{}, flags: map[string]*values.Flag{}}
+	for _, s := range c.Settings {
+		if err := s.Value.Set(s.Preset); err != nil {
+			panic(fmt.Sprintf("BUG: the default of %s: %v", s.Name, err))
+		}
+		c.Source[s.Name] = "default"
+		f := &values.Flag{Value: s.Value, Preset: s.Preset}
+		c.flags[s.Name] = f
+		flag := fs.VarPF(f, s.Name, "", s.Help)
+		flag.Annotations = map[string][]string{cli.GroupKey: {s.Group}}
+		if s.Value.Type() == "bool" {
+			flag.NoOptDefVal = "true"
+		}
+	}
+	fs.SortFlags = false // help lists them in the order of the table
+	fs.StringVar(&n.config, "config", "", "TOML `FILE` with settings (or ENGINE_CONFIG)")
+	return c
+}
+
+// Load applies the file and the environment, and then the flags again.
+func (c *Config) Load(environ []string) error {
+	env := map[string]string{}
+	for _, kv := range environ {
+		if k, v, ok := strings.Cut(kv, "="); ok && strings.HasPrefix(k, envPrefix) && v != "" {
+			env[k] = v
+		}
+	}
+	if c.Node.config == "" {
+		c.Node.config = env[envConfig]
+	}
+	delete(env, envConfig)
+	if c.Node.config != "" {
+		if err := c.loadFile(c.Node.config); err != nil {
+			return err
+		}
+	}
+	if err := c.loadEnv(env); err != nil {
+		return err
+	}
+	for _, s := range c.Settings {
+		if said := c.flags[s.Name].Said; said != nil {
+			if err := c.Set(s, *said, "flag --"+s.Name); err != nil {
+				return err
+			}
+			if values.Conceals(s.Value) {
+				return exposed(s)
+			}
+		}
+	}
+	return nil
+}
+
+func (c *Config) Set(s *Setting, v, source string) error {
+	if err := s.Value.Set(v); err != nil {
+		return fmt.Errorf("%s: %w", source, err)
+	}
+	c.Source[s.Name] = source
+	return nil
+}
+
+func (c *Config) loadEnv(env map[string]string) error {
+	known := make([]string, 0, len(c.Settings)+1)
+	for _, s := range c.Settings {
+		if v, ok := env[s.env()]; ok {
+			if err := c.Set(s, v, "environment "+s.env()); err != nil {
+				return err
+			}
+			delete(env, s.env())
+		}
+		known = append(known, strings.TrimPrefix(s.env(), envPrefix))
+	}
+	known = append(known, strings.TrimPrefix(envConfig, envPrefix))
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		return fmt.Errorf("the environment variable %s is not a setting%s; see engine config",
+			k, cli.OrNearest(strings.TrimPrefix(k, envPrefix), envPrefix, known))
+	}
+	return nil
+}
+
+func (c *Config) loadFile(name string) error {
+	file, err := ReadFile(name)
+	if err != nil {
+		return err
+	}
+	byKey := map[string]*Setting{}
+	known := make([]string, 0, len(c.Settings))
+	for _, s := range c.Settings {
+		byKey[s.Key()] = s
+		known = append(known, s.Key())
+	}
+	for _, k := range slices.Sorted(maps.Keys(file)) {
+		s := byKey[k]
+		if s == nil {
+			return fmt.Errorf("the configuration file %s has the unknown key %s%s; see engine config",
+				name, k, cli.OrNearest(k, "", known))
+		}
+		v, err := TOMLText(file[k])
+		if err != nil {
+			return fmt.Errorf("the configuration file %s: %s: %w", name, k, err)
+		}
+		if err := c.Set(s, v, "file "+name+", "+k); err != nil {
+			return err
+		}
+		c.Source[s.Name] = "file " + name
+	}
+	return nil
+}
+
+// ReadFile reads a configuration file, ours or nsqd's.
+func ReadFile(name string) (file map[string]any, err error) {
+	st, err := os.Stat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("the configuration file %s does not exist", name)
+	case err != nil:
+		return nil, fmt.Errorf("the configuration file cannot be read: %w", err)
+	case !st.Mode().IsRegular() || st.Size() > maxConfigBytes:
+		return nil, fmt.Errorf("the configuration file %s is not a regular file of at most %s",
+			name, values.FormatBytes(maxConfigBytes))
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("the configuration file cannot be read: %w", err)
+	}
+	if err := toml.Unmarshal(data, &file); err != nil {
+		where := ""
+		if de, is := errors.AsType[*toml.DecodeError](err); is {
+			line, col := de.Position()
+			where = fmt.Sprintf(" at line %d, column %d", line, col)
+		}
+		return nil, fmt.Errorf("the configuration file %s is not valid TOML%s: %s",
+			name, where, strings.TrimPrefix(err.Error(), "toml: "))
+	}
+	return file, nil
+}
+
+func TOMLText(v any) (string, error) {
+	switch v := v.(type) {
+	case string:
+		return v, nil
+	case bool:
+		return strconv.FormatBool(v), nil
+	case int64:
+		return strconv.FormatInt(v, 10), nil
+	}
+	return "", errors.New("the value must be a string, a whole number or true or false")
+}
+
+// lookup returns the value of the setting with this TOML key, for GET /config/<name>.
+func (c *Config) lookup(key string) (any, bool) {
+	i := slices.IndexFunc(c.Settings, func(s *Setting) bool { return s.Key() == key })
+	if i < 0 {
+		return nil, false
+	}
+	return c.Settings[i].Value.Get(), true
+}
+
+// Public is lookup without the settings that must not leave the process.
+func (c *Config) Public(key string) (any, bool) {
+	if s := c.Named(strings.ReplaceAll(key, "_", "-")); s != nil && values.IsSecret(s.Value) {
+		return nil, false
+	}
+	return c.lookup(key)
+}
+
+// Named returns the setting with this name, or nil.
+func (c *Config) Named(name string) *Setting {
+	i := slices.IndexFunc(c.Settings, func(s *Setting) bool { return s.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return c.Settings[i]
+}
