@@ -203,7 +203,7 @@ func (c *conn) answer(p *pending) (fatal bool) {
 	case p.put.Err == nil:
 		p.to.published.Add(uint64(len(p.put.Messages)))
 		if p.arrived != 0 {
-			c.srv.counts.overNSQ.Observe(time.Duration(c.srv.now() - p.arrived))
+			c.srv.publishes.NSQ.Observe(time.Duration(c.srv.now() - p.arrived))
 		}
 		if p.traced {
 			c.out.append(p.tracedFrame())
@@ -211,7 +211,7 @@ func (c *conn) answer(p *pending) (fatal bool) {
 			c.out.appendOKs(p.count)
 		}
 	default:
-		c.srv.counts.refusedPublish(p.put.Err)
+		c.srv.publishes.Refuse(p.put.Err)
 		for range p.count { // only one, unless the connection survives it
 			c.out.append(appendFrame(nil, frameError, publishRefused(p, p.put.Err)))
 			if fatal = !p.survives(p.put.Err); fatal {

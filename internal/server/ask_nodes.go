@@ -173,8 +173,8 @@ func (s *Server) members() []*meta.Node {
 }
 
 func (s *Server) look(now time.Time) *history.Look {
-	publishes := s.counts.overNSQ.Counts()
-	for _, d := range []*metrics.Durations{&s.counts.overHTTP, &s.counts.overNative} {
+	publishes := s.publishes.NSQ.Counts()
+	for _, d := range []*metrics.Durations{&s.publishes.HTTP, &s.publishes.Native} {
 		for i, n := range d.Counts() {
 			publishes[i] += n
 		}

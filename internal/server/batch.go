@@ -1,6 +1,11 @@
 package server
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+const sizeBytes = 4 // a length prefix: big-endian, signed
 
 // minBatchMessageBytes is the least that one message takes in an MPUB body: its size and one byte.
 const minBatchMessageBytes = sizeBytes + 1
@@ -13,48 +18,48 @@ type batchCheck struct {
 	count int
 }
 
-// check validates the part of a body of size bytes that has arrived. When have is the whole body and check returns nil,
-// the body is valid: it has exactly count messages, each within the limits.
-func (c *batchCheck) check(have []byte, size int, l limits) *fault {
+// check validates the part of a body of size bytes that has arrived. It returns nsqd's error, or "". When
+// have is the whole body and there is no error, the body is valid: it has exactly count messages, each within the limits.
+func (c *batchCheck) check(have []byte, size, maxMessageBytes, maxBodyBytes int) string {
 	whole := len(have) == size
 	if c.at == 0 {
 		if len(have) < sizeBytes {
 			if whole {
-				return &fault{"E_BAD_BODY MPUB failed to read message count"}
+				return "E_BAD_BODY MPUB failed to read message count"
 			}
-			return nil
+			return ""
 		}
 		c.count = int(int32(binary.BigEndian.Uint32(have)))
-		if c.count <= 0 || c.count > (l.maxBodyBytes-sizeBytes)/minBatchMessageBytes {
-			return faultf("E_BAD_BODY MPUB invalid message count %d", c.count)
+		if c.count <= 0 || c.count > (maxBodyBytes-sizeBytes)/minBatchMessageBytes {
+			return fmt.Sprintf("E_BAD_BODY MPUB invalid message count %d", c.count)
 		}
 		c.at = sizeBytes
 	}
 	for c.index < c.count {
 		if len(have)-c.at < sizeBytes {
 			if whole {
-				return faultf("E_BAD_MESSAGE MPUB failed to read message(%d) body size", c.index)
+				return fmt.Sprintf("E_BAD_MESSAGE MPUB failed to read message(%d) body size", c.index)
 			}
-			return nil
+			return ""
 		}
 		n := int(int32(binary.BigEndian.Uint32(have[c.at:])))
 		switch {
 		case n <= 0:
-			return faultf("E_BAD_MESSAGE MPUB invalid message(%d) body size %d", c.index, n)
-		case n > l.maxMessageBytes:
-			return faultf("E_BAD_MESSAGE MPUB message too big %d > %d", n, l.maxMessageBytes)
+			return fmt.Sprintf("E_BAD_MESSAGE MPUB invalid message(%d) body size %d", c.index, n)
+		case n > maxMessageBytes:
+			return fmt.Sprintf("E_BAD_MESSAGE MPUB message too big %d > %d", n, maxMessageBytes)
 		case c.at+sizeBytes+n > size:
-			return &fault{"E_BAD_MESSAGE MPUB failed to read message body"}
+			return "E_BAD_MESSAGE MPUB failed to read message body"
 		case c.at+sizeBytes+n > len(have):
-			return nil
+			return ""
 		}
 		c.at += sizeBytes + n
 		c.index++
 	}
 	if c.at != size {
-		return faultf("E_BAD_BODY MPUB invalid body size %d", size)
+		return fmt.Sprintf("E_BAD_BODY MPUB invalid body size %d", size)
 	}
-	return nil
+	return ""
 }
 
 // batchMessages appends the messages of a valid MPUB body to dst. They are slices of body.

@@ -49,7 +49,7 @@ func (c *conn) publish(cmd *command, size int) *fault {
 		}
 		t, err := c.target(cmd.topic)
 		if err != nil {
-			c.srv.counts.refusedPublish(err)
+			c.srv.publishes.Refuse(err)
 			refused := newPending(c, cmd.verb)
 			refused.addressed, refused.partition = cmd.addressed, cmd.partition
 			return &fault{publishRefused(refused, err)}
@@ -95,7 +95,7 @@ func (c *conn) publishBatch(cmd *command, size int) *fault {
 	p := newPending(c, cmd.verb)
 	p.addressed, p.partition = cmd.addressed, cmd.partition
 	if err != nil {
-		c.srv.counts.refusedPublish(err)
+		c.srv.publishes.Refuse(err)
 		return &fault{publishRefused(p, err)}
 	}
 	p.to = t
@@ -292,33 +292,6 @@ func (c *conn) creates(t *node.Topic, channel string) bool {
 	ctx, cancel := context.WithTimeout(c.ctx, c.srv.opts.askForChannel)
 	defer cancel()
 	return t.LacksChannel(ctx, channel)
-}
-
-// A client may name a topic or channel that is being deleted, such as an ephemeral one whose last client has just left.
-// The client then creates it again. For that it waits until the deletion is done, at most about maxDeletedTries ×
-// deletedPause.
-const (
-	maxDeletedTries = 200
-	deletedPause    = 5 * time.Millisecond
-)
-
-// retryDeleted calls do again while it fails because the topic or channel is being deleted, or because its leadership
-// has just moved to another node.
-func retryDeleted(ctx context.Context, do func() error) error {
-	for try := 0; ; try++ {
-		err := do()
-		if !errors.Is(err, node.ErrDeleted) && !errors.Is(err, node.ErrMoved) || try == maxDeletedTries {
-			return err
-		}
-		if try == 0 {
-			continue // the deletion may be over already
-		}
-		select {
-		case <-time.After(deletedPause):
-		case <-ctx.Done():
-			return err
-		}
-	}
 }
 
 // identify executes IDENTIFY. size is the command's length in the input.

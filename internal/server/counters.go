@@ -2,23 +2,18 @@ package server
 
 import (
 	"cmp"
-	"errors"
-	"math/rand/v2"
 	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"penstock/internal/node"
 	"penstock/internal/server/listen"
 	"penstock/internal/server/metrics"
 	"penstock/internal/server/web"
 )
 
-// counters are totals since the server's start, for /metrics. Any goroutine may count and read. Of the publishes
-// that succeed only a sample is counted here.
+// counters are totals since the server's start, for /metrics. Any goroutine may count and read.
 type counters struct {
-	refused      [reasonCount]atomic.Uint64
 	authFailures atomic.Uint64
 
 	staleCredentials atomic.Bool // see Server.CredentialsStale
@@ -29,71 +24,7 @@ type counters struct {
 	inputWaits                                 atomic.Uint64 // commands that waited in conn.reserve
 
 	requests sync.Map // metrics.Request to *atomic.Uint64; one for each route and status that occurred
-
-	overNSQ, overHTTP, overNative metrics.Durations // of the sampled publishes that were answered OK
 }
-
-// sampled decides by chance whether the duration of a publish is measured: of one in 16, so that the clock is not read
-// for each.
-func sampled() bool { return rand.Uint32()%16 == 0 }
-
-// reason is why a publish was refused.
-type reason uint8
-
-const (
-	reasonOverloaded reason = iota
-	reasonDeadline
-	reasonNoLeader
-	reasonNoQuorum
-	reasonUnknown
-	reasonDisk
-	reasonDiskFull
-	reasonShare
-	reasonQuota
-	reasonStateFull
-	reasonTooBig
-	reasonClosing
-	reasonOther
-	reasonCount
-)
-
-var reasonNames = [reasonCount]string{
-	"overloaded", "deadline", "no_leader", "no_quorum", "unknown", "disk", "disk_full", "token_share", "quota",
-	"state_full", "too_big", "closing", "other",
-}
-
-// reasons lists the errors of each reason. An error of none of them is other.
-var reasons = []struct {
-	reason
-	errs []error
-}{
-	{reasonOverloaded, []error{node.ErrOverloaded}},
-	{reasonDeadline, []error{node.ErrDeadline}},
-	{reasonNoLeader, []error{node.ErrNoLeader, node.ErrMoved}},
-	{reasonNoQuorum, []error{node.ErrNoQuorum}},
-	{reasonDiskFull, []error{node.ErrNoSpace}},
-	{reasonDisk, []error{node.ErrDisk, node.ErrDiskHung, node.ErrReadOnly}},
-	{reasonUnknown, []error{node.ErrUnknown}},
-	{reasonShare, []error{node.ErrShare}}, // before those of the node's limits
-	{reasonQuota, []error{node.ErrQuota}},
-	{reasonStateFull, []error{node.ErrStateFull}},
-	{reasonTooBig, []error{node.ErrMessageTooBig, node.ErrBatchTooBig}},
-	{reasonClosing, []error{node.ErrClosed}},
-}
-
-func reasonOf(err error) reason {
-	for _, r := range reasons {
-		for _, e := range r.errs {
-			if errors.Is(err, e) {
-				return r.reason
-			}
-		}
-	}
-	return reasonOther
-}
-
-// refusedPublish counts a publish, of one message or a batch, that was answered with err.
-func (c *counters) refusedPublish(err error) { c.refused[reasonOf(err)].Add(1) }
 
 // answered counts the answer to an HTTP request.
 func (c *counters) answered(route string, status int) {
@@ -143,7 +74,7 @@ func (s *Server) meter() metrics.ServerMeter {
 	m := metrics.ServerMeter{
 		AuthFailures: s.counts.authFailures.Load(), HTTPPanics: s.gate.Panics(),
 		AuditNotWritten: s.audit.NotWritten(), KnownConnections: s.known.Used(), LogLinesLeftOut: s.sparing.LeftOut(),
-		Refused: map[string]uint64{}, Requests: map[metrics.Request]uint64{},
+		Refused: s.publishes.Refused(), Requests: map[metrics.Request]uint64{},
 		Connections: map[string]int{"http": listen.Open(s.httpLn), "https": listen.Open(s.httpsBound)},
 		StrangersRefused: map[string]uint64{
 			"connections": s.counts.strangerConns.Load(), "bytes": s.counts.strangerBytes.Load(),
@@ -165,7 +96,7 @@ func (s *Server) meter() metrics.ServerMeter {
 	}
 	m.AuthSilentSeconds, m.AuthHeld = silent.Seconds(), held
 	m.Publishes = map[string]*metrics.Durations{
-		"nsq": &s.counts.overNSQ, "http": &s.counts.overHTTP, "native": &s.counts.overNative,
+		"nsq": &s.publishes.NSQ, "http": &s.publishes.HTTP, "native": &s.publishes.Native,
 	}
 	m.Connections["lookup"], m.Connections["lookup_tcp"] = s.lookups.Connections()
 	if s.native != nil {
@@ -176,9 +107,6 @@ func (s *Server) meter() metrics.ServerMeter {
 	s.mu.Lock()
 	m.Connections["nsq"], m.Strangers = len(s.conns), s.strangers.Size()
 	s.mu.Unlock()
-	for r, name := range reasonNames {
-		m.Refused[name] = s.counts.refused[r].Load()
-	}
 	s.counts.requests.Range(func(key, n any) bool {
 		m.Requests[key.(metrics.Request)] = n.(*atomic.Uint64).Load()
 		return true

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"penstock/internal/node"
@@ -84,4 +87,136 @@ func (s *Server) serveProducerRemove(r *http.Request, q url.Values) (any, error)
 		return nil, channelFailure(err)
 	}
 	return producerRemoved{n}, nil
+}
+
+// requestNumbers appends the headers of a publish over HTTP that are the three headers to those of the message.
+func requestNumbers(r *http.Request, headers []node.Header) []node.Header {
+	for _, name := range numberHeaders {
+		for _, v := range r.Header.Values(name) {
+			headers = append(headers, node.Header{Key: []byte(name), Value: []byte(v)})
+		}
+	}
+	return headers
+}
+
+// partitionParam returns the partition that the query names, or -1.
+func partitionParam(q url.Values, invalid string) (int, error) {
+	text := q.Get("partition")
+	if text == "" {
+		return -1, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < -1 {
+		return 0, web.Fail(400, invalid)
+	}
+	return n, nil
+}
+
+// submitAndWait submits a put with submit, and waits for the answer, because the engine reads the messages until then.
+func submitAndWait(p *node.Put, submit func() error) (node.ID, error) {
+	answered := make(chan struct{})
+	p.Alone, p.Done = true, func(*node.Put) { close(answered) }
+	if err := submit(); err != nil {
+		return 0, err
+	}
+	<-answered
+	return p.First, p.Err
+}
+
+// putNumbered stores the messages of an HTTP request of a producer, which all have these headers, in this partition;
+// -1: see partitionOf.
+func (s *Server) putNumbered(
+	r *http.Request, t *node.Topic, at int, p *node.Put, headers []node.Header, n *numbering,
+) (node.ID, error) {
+	owner, err := s.ownerOf(r)
+	if err != nil {
+		return 0, err
+	}
+	if len(headers) > 0 {
+		p.Headers = slices.Repeat([][]node.Header{headers}, len(p.Messages))
+	}
+	if at < 0 {
+		if at, err = partitionOf(t, p.Headers, n); err != nil {
+			return 0, err
+		}
+	}
+	return submitAndWait(p, func() error { return submitNumbered(t, at, p, n, owner) })
+}
+
+// numberedFailure maps the errors of the rules of producers to an HTTP status.
+func numberedFailure(err error) error {
+	switch code := producerCode(err); {
+	case code != "":
+		return web.Fail(http.StatusConflict, strings.TrimPrefix(code, "E_")+": "+strings.TrimPrefix(err.Error(), "engine: "))
+	case errors.Is(err, node.ErrNoPartition), errors.Is(err, node.ErrProducerName),
+		errors.Is(err, node.ErrProducerLevel), errors.Is(err, node.ErrProducerTenure):
+		return web.Fail(400, err.Error())
+	case errors.Is(err, node.ErrTooManyProducers):
+		return web.Fail(http.StatusInsufficientStorage, err.Error())
+	}
+	return err
+}
+
+// producerOpened is the answer to /producer/open.
+type producerOpened struct {
+	Partition int    `json:"partition"`
+	Epoch     string `json:"epoch"`
+	Sequence  uint32 `json:"sequence"` // of the producer's next message in this partition
+}
+
+// serveProducerOpen opens a producer in one partition of a topic: the one that the query names, or that of the key that
+// it names, or that of the producer's name. The producer's earlier epoch ends. If the query names an epoch, that one
+// goes on: it is refused if a later one has come to the partition.
+func (s *Server) serveProducerOpen(r *http.Request, q url.Values) (any, error) {
+	name, err := web.TopicName(q, "INVALID_TOPIC")
+	if err != nil {
+		return nil, err
+	}
+	n := &numbering{name: []byte(q.Get("producer"))}
+	at, err := partitionParam(q, "INVALID_PARTITION")
+	if err != nil {
+		return nil, err
+	}
+	if len(n.name) == 0 {
+		return nil, web.Fail(400, "MISSING_ARG_PRODUCER")
+	}
+	if len(n.name) > node.MaxProducerNameBytes {
+		return nil, numberedFailure(node.ErrProducerName)
+	}
+	owner, err := s.ownerOf(r)
+	if err != nil {
+		return nil, err
+	}
+	owned := node.OwnedName(owner, string(n.name))
+	if q.Has("epoch") {
+		if n.Tenure, _, err = parseEpoch(node.Header{Key: []byte("epoch"), Value: []byte(q.Get("epoch"))}); err != nil {
+			return nil, web.Fail(400, "INVALID_EPOCH")
+		}
+	}
+	var lists [][]node.Header
+	if key := q.Get("key"); key != "" {
+		lists = [][]node.Header{{{Key: []byte(node.KeyHeader), Value: []byte(key)}}}
+	}
+	var opened producerOpened
+	err = retryDeleted(r.Context(), func() error {
+		t, err := s.topicFor(r, name)
+		if err != nil {
+			return err
+		}
+		if opened.Partition = at; at < 0 {
+			opened.Partition, _ = partitionOf(t, lists, n) // one key agrees with itself
+		}
+		var p node.Producer
+		if n.Tenure != 0 {
+			p, err = t.HoldNamed(r.Context(), opened.Partition, owned, n.Tenure)
+		} else {
+			p, err = t.OpenNamed(r.Context(), opened.Partition, owned)
+		}
+		opened.Epoch, opened.Sequence = epochText(p.Tenure, opened.Partition), p.Sequence
+		return err
+	})
+	if err != nil {
+		return nil, numberedFailure(err)
+	}
+	return opened, nil
 }

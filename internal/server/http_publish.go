@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -116,8 +117,8 @@ func (s *Server) servePub(r *http.Request, q url.Values) (any, error) {
 	}
 	delay := time.Duration(0)
 	if q.Has("defer") {
-		ms, ok := parseUint([]byte(q.Get("defer")))
-		if most := uint64(s.opts.MaxDefer / time.Millisecond); !ok || q.Get("defer") == "" || ms > most {
+		ms, err := strconv.ParseUint(q.Get("defer"), 10, 64)
+		if most := uint64(s.opts.MaxDefer / time.Millisecond); err != nil || ms > most {
 			return nil, web.Beyond(400, "INVALID_DEFER", "the delay in ms", clip.Text(q.Get("defer"), 32), most, "max-defer")
 		}
 		delay = time.Duration(ms) * time.Millisecond
@@ -155,8 +156,8 @@ func (s *Server) serveMpub(r *http.Request, q url.Values) (any, error) {
 	var messages [][]byte
 	if binaryParam(q) {
 		var check batchCheck
-		if f := check.check(body, len(body), s.opts.limits()); f != nil {
-			code, _, _ := strings.Cut(strings.TrimPrefix(f.text, "E_"), " ")
+		if wrong := check.check(body, len(body), s.opts.MaxMessageBytes, s.opts.MaxBodyBytes); wrong != "" {
+			code, _, _ := strings.Cut(strings.TrimPrefix(wrong, "E_"), " ")
 			return nil, web.Fail(413, code)
 		}
 		messages = batchMessages(nil, body)
@@ -275,11 +276,11 @@ func (s *Server) put(r *http.Request, name string, publish func(*node.Topic) err
 		return publish(t)
 	})
 	if err != nil {
-		s.counts.refusedPublish(err)
+		s.publishes.Refuse(err)
 		return nil, err
 	}
 	if began != 0 {
-		s.counts.overHTTP.Observe(time.Duration(s.now() - began))
+		s.publishes.HTTP.Observe(time.Duration(s.now() - began))
 	}
 	return "OK", nil
 }

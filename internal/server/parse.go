@@ -14,8 +14,7 @@ const (
 	// as in nsqd, whose read buffer has this size.
 	MaxLineBytes = 16 << 10
 
-	sizeBytes = 4  // a length prefix: big-endian, signed
-	idBytes   = 16 // a message id on the wire
+	idBytes = 16 // a message id on the wire
 )
 
 // verb identifies a command; the zero value is no command.
@@ -445,9 +444,9 @@ func (p *parser) body(b []byte, at int, cmd *command) (int, *fault) {
 	at += sizeBytes
 	have := b[at:min(len(b), at+size)]
 	if cmd.verb.batches() {
-		if f := p.batch.check(have, size, p.limits); f != nil {
+		if wrong := p.batch.check(have, size, p.maxMessageBytes, p.maxBodyBytes); wrong != "" {
 			p.batch = batchCheck{}
-			return 0, f
+			return 0, &fault{wrong}
 		}
 	}
 	if len(have) < size {

@@ -65,17 +65,18 @@ type Server struct {
 	certs *certificates   // nil: TLS is not offered
 	auth  *auth.Authority // nil: every client may do everything
 
-	sparing  *sparing.Log
-	gate     *web.Gate // of all HTTP listeners
-	audit    *audit.Log
-	sessions sessions // of browsers
-	lookups  *lookup.Service
-	native   *native.Server // nil: off
-	metrics  *metrics.Collector
-	counts   counters
-	deleted  web.Deletions
-	history  *history.Log
-	kept     history.Kept // of other nodes
+	sparing   *sparing.Log
+	gate      *web.Gate // of all HTTP listeners
+	audit     *audit.Log
+	sessions  sessions // of browsers
+	lookups   *lookup.Service
+	native    *native.Server // nil: off
+	metrics   *metrics.Collector
+	counts    counters
+	publishes Counts
+	deleted   web.Deletions
+	history   *history.Log
+	kept      history.Kept // of other nodes
 
 	known    *shares.Budget // connections of NSQ's and native clients that have sent AUTH
 	received *shares.Budget // Options.MaxLargeInputBytes: large commands and bodies that have not wholly arrived

@@ -117,35 +117,6 @@ func (c *conn) messageID(id []byte) (machine.ID, error) {
 	return machine.ID(binary.BigEndian.Uint64(id)), nil
 }
 
-// youzan's error codes. After the first three its clients look the topic up again.
-const (
-	codeTopicMissing = "E_TOPIC_NOT_EXIST"
-	codeNotLeader    = "E_FAILED_ON_NOT_LEADER"
-	codeNotWritable  = "E_FAILED_ON_NOT_WRITABLE"
-	codeOrderNeeded  = "E_SUB_ORDER_IS_MUST"
-	codeBadExt       = "E_INVALID_JSON_HEADER"
-)
-
-// youzanCode returns youzan's code for an error that its clients treat specially, or "" for other errors.
-func youzanCode(err error) string {
-	for _, x := range []struct {
-		code string
-		errs []error
-	}{
-		{codeTopicMissing, []error{node.ErrNoPartition, node.ErrNoTopic, node.ErrAutoCreateOff}},
-		{codeNotLeader, []error{node.ErrNoLeader, node.ErrMoved}},
-		{codeNotWritable, []error{node.ErrNoQuorum, node.ErrNoSpace, node.ErrReadOnly, node.ErrDisk}},
-		{codeBadExt, []error{node.ErrHeaders}},
-	} {
-		for _, e := range x.errs {
-			if errors.Is(err, e) {
-				return x.code
-			}
-		}
-	}
-	return ""
-}
-
 // leads reports whether this node leads a partition according to the newest snapshot.
 func (s *Server) leads(t *node.Topic, partition int) bool {
 	snap := s.engine.Snapshot()
@@ -200,7 +171,10 @@ func (c *conn) subscribeAt(cmd *command, t *node.Topic, ch *node.Channel) *fault
 
 // orderTime is how long a SUB_ORDERED waits until this node has learned that the channel is ordered. The node that made
 // it ordered may die before it has told all leaders; then the leader of partition 0 tells them after 2 s.
-const orderTime = 5 * time.Second
+const (
+	orderTime  = 5 * time.Second
+	orderPause = 5 * time.Millisecond
+)
 
 // makeOrdered makes the channel ordered if nobody has configured it, and refuses a channel that is configured
 // otherwise. When it returns nil, the order is in force at this node. A consumer that subscribed before that would be
@@ -237,7 +211,7 @@ func (c *conn) awaitOrder(ch *node.Channel, version uint64) *fault {
 				"subscribe again", ch.Name())
 		}
 		select {
-		case <-time.After(deletedPause):
+		case <-time.After(orderPause):
 		case <-c.ctx.Done():
 			return faultf("E_SUB_FAILED SUB failed %v", c.ctx.Err())
 		}

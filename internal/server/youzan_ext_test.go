@@ -1,57 +1,12 @@
 package server
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
 	"net/url"
 	"strings"
 	"testing"
-
-	"penstock/internal/node"
 )
-
-// Objects of plain strings are parsed in place, and all others by the JSON package. Where both parsers apply they must
-// agree, which FuzzExt checks.
-func TestPlainExt(t *testing.T) {
-	long := make([]string, node.MaxHeaderCount+1)
-	for i := range long {
-		long[i] = fmt.Sprintf(`"%d":""`, i)
-	}
-	for ext, plain := range map[string]bool{
-		``: true, `{}`: true, `{"a":"b"}`: true, " {\t\"a\" : \"b\" ,\r\n\"c\":\"\" } \n": true, `{"ä":"ö"}`: true,
-		`{"##trace_id":"18446744073709551615"}`: true, `{"##client_dispatch_tag":"x"}`: true,
-		"{" + strings.Join(long[1:], ",") + "}": true,
-
-		`{"a":1}`: false, `{"a":"\n"}`: false, `{"\u0061":"b"}`: false, `{"a":"b","a":"c"}`: false,
-		`{"##trace_id":"x"}`: false, `{"##json":"[]"}`: false,
-		`{"##client_dispatch_tag":"x","tag":"y"}`: false, "{\"a\":\"\xff\"}": false, "{\"a\":\"\x01\"}": false,
-		`{"a":"b"`: false, `{"a":"b",}`: false,
-		`{"a":"b"}}`: false, `{"a":"b"} {}`: false, `{"a"}`: false, `{,}`: false, `[]`: false, `{"a":"b`: false,
-		"{" + strings.Join(long, ",") + "}": false,
-	} {
-		before := []node.Header{{Key: []byte("of another")}}
-		headers, _, _, ok := appendPlainExt(before, []byte(ext))
-		if ok != plain || len(headers) < 1 || string(headers[0].Key) != "of another" || !ok && len(headers) != 1 {
-			t.Errorf("%.100q: plain %v, want %v; %q", ext, ok, plain, headers)
-		}
-	}
-	for at := range 20 { // every byte at every position
-		for c := range 256 {
-			value := bytes.Repeat([]byte{'x'}, 20)
-			value[at] = byte(c)
-			plain := c >= ' ' && c < 0x80 && c != '"' && c != '\\'
-			headers, _, _, ok := appendPlainExt(nil, append(append([]byte(`{"a":"`), value...), `"}`...))
-			if ok != plain || ok && !bytes.Equal(headers[0].Value, value) {
-				t.Fatalf("byte %#x at %d: %v %q", c, at, ok, headers)
-			}
-		}
-	}
-	if _, _, _, err := decodeExt([]byte("{" + strings.Join(long, ",") + "}")); err == nil ||
-		!strings.Contains(err.Error(), "248") {
-		t.Errorf("too many members: %v", err)
-	}
-}
 
 // PUB_EXTs that arrive together are stored together, and each is answered. One with a trace id, and one that is
 // refused, is handled separately.
@@ -149,53 +104,6 @@ func TestExtKeyChoosesThePartition(t *testing.T) {
 		}
 		if !maps.Equal(count, want) {
 			t.Errorf("stored are %v, want %v", count, want)
-		}
-	})
-}
-
-// Headers cost no allocation, neither when they are read from an ext nor when they are written into one.
-func TestExtDoesNotAllocate(t *testing.T) {
-	ext := []byte(`{"header-000":"000000000001","header-001":"000000000002",` +
-		`"##client_dispatch_tag":"red","##trace_id":"12345678901"}`)
-	var headers []node.Header
-	var out []byte
-	if n := testing.AllocsPerRun(100, func() {
-		headers, _, _, _ = appendExtHeaders(headers[:0], ext)
-		out = appendExt(out[:0], headers)
-	}); n != 0 {
-		t.Errorf("%v allocations per message", n)
-	}
-	if string(out) != string(ext) {
-		t.Errorf("comes back as %s", out)
-	}
-}
-
-// BenchmarkExt parses and formats an ext with three headers.
-func BenchmarkExt(b *testing.B) {
-	ext := []byte(`{"header-000":"000000000001","header-001":"000000000002","header-002":"000000000003"}`)
-	headers, _, _, err := extHeaders(ext)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Run("read", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			headers, _, _, _ = appendExtHeaders(headers[:0], ext)
-		}
-	})
-	b.Run("read-any", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			if _, _, _, err := decodeExt(ext); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-	b.Run("write", func(b *testing.B) {
-		var out []byte
-		b.ReportAllocs()
-		for b.Loop() {
-			out = appendExt(out[:0], headers)
 		}
 	})
 }

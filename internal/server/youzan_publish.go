@@ -7,6 +7,15 @@ import (
 	"penstock/internal/node"
 )
 
+// Parts of a message in youzan's form.
+const (
+	extVersionNone   = 0
+	extVersionJSON   = 4
+	extLengthBytes   = 2
+	traceIDBytes     = 8
+	messagePlaceSize = 8 + 4 // offset, size
+)
+
 // publishExt makes one Put from a PUB_EXT, PUB_TRACE, MPUB_EXT or MPUB_TRACE, or adds a PUB_EXT to the current run.
 func (c *conn) publishExt(cmd *command, size int) *fault {
 	if c.joinsRun(cmd) && c.addExt(cmd, size) {
@@ -47,35 +56,6 @@ func (c *conn) publishExt(cmd *command, size int) *fault {
 	p.buf = c.in.buf
 	p.buf.retain()
 	c.run = p
-	return nil
-}
-
-// keyPartition returns the partition to which the keys in the headers of messages belong, as for messages that are
-// published in other ways. It returns -1 if there is no key, and if the keys belong to different partitions: a batch is
-// stored whole or not at all, which only one partition can promise.
-func keyPartition(t *node.Topic, lists [][]node.Header) int {
-	at := -1
-	for _, headers := range lists {
-		key := keyOf(headers)
-		if len(key) == 0 {
-			continue
-		}
-		of := t.PartitionFor(key)
-		if at >= 0 && of != at {
-			return -1
-		}
-		at = of
-	}
-	return at
-}
-
-// keyOf returns the value of the header that holds a message's key, or nil.
-func keyOf(headers []node.Header) []byte {
-	for i := range headers {
-		if string(headers[i].Key) == node.KeyHeader {
-			return headers[i].Value
-		}
-	}
 	return nil
 }
 
@@ -258,4 +238,28 @@ func (o *output) appendFormed(d *node.Delivery, form *messageForm) bool {
 	o.holdLast(from, d)
 	o.full = o.full || o.unsent >= o.bound
 	return !o.full
+}
+
+// takeNumbers makes the put of p one of a producer if its messages have the headers of one.
+func (p *pending) takeNumbers() *fault {
+	n, err := cutAllNumbers(p.lists, p.numbers)
+	if err != nil {
+		return faultf("%s %s the header is refused: %v", codeBadExt, p.verb, err)
+	}
+	if n != nil {
+		p.numbers, p.numbered = n, true
+	}
+	return nil
+}
+
+// sendNumbered submits a put of a producer.
+func (p *pending) sendNumbered(t *node.Topic) error {
+	at := p.partition
+	if !p.addressed {
+		var err error
+		if at, err = partitionOf(t, p.lists, p.numbers); err != nil {
+			return err
+		}
+	}
+	return submitNumbered(t, at, &p.put, p.numbers, p.c.owner())
 }

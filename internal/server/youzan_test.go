@@ -1,9 +1,7 @@
 package server
 
 import (
-	"bytes"
 	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -467,52 +465,4 @@ func TestYouzanCodes(t *testing.T) {
 			t.Errorf("%v becomes %q, and the connection survives: %v", x.err, got, x.p.survives(x.err))
 		}
 	}
-}
-
-// FuzzExt: any JSON object comes back with the same meaning, and nothing else is accepted.
-func FuzzExt(f *testing.F) {
-	for _, s := range []string{
-		`{}`, `{"a":"b"}`, `{"a":1,"b":[true,null],"c":{"d":"e"}}`, `{"##client_dispatch_tag":"x","tag":"y"}`,
-		`{"##trace_id":"1"}`,
-		`{"a":"1","a":2}`, `{"##json":"x","a":1}`, `[]`, `{"a":"\u0000\"\\"}`, `{"tag":"x"}`,
-		`{"header-000" : "000000000001", "##client_dispatch_tag":"x", "long":"ä and more than eight bytes"}`,
-	} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, ext []byte) {
-		headers, trace, traced, err := extHeaders(ext)
-		if err != nil {
-			return
-		}
-		if len(ext) > 0 { // both parsers agree
-			slow, slowTrace, slowTraced, err := decodeExt(ext)
-			same := slices.EqualFunc(headers, slow, func(a, b node.Header) bool {
-				return bytes.Equal(a.Key, b.Key) && bytes.Equal(a.Value, b.Value)
-			})
-			if err != nil || !same || slowTrace != trace || slowTraced != traced {
-				t.Fatalf("%q is %q (%d, %v), decoded whole %q (%d, %v): %v",
-					ext, headers, trace, traced, slow, slowTrace, slowTraced, err)
-			}
-		}
-		if got := traceOf(headers); got != trace {
-			t.Errorf("trace id %d is read as %d", trace, got)
-		}
-		if len(ext) == 0 {
-			return
-		}
-		var want, got map[string]any
-		if json.Unmarshal(ext, &want) != nil {
-			t.Fatalf("%q is taken", ext)
-		}
-		back := appendExt(nil, headers)
-		if err := json.Unmarshal(back, &got); err != nil {
-			t.Fatalf("%q comes back as %q: %v", ext, back, err)
-		}
-		delete(want, extRawNames)
-		w, _ := json.Marshal(want)
-		g, _ := json.Marshal(got)
-		if string(w) != string(g) {
-			t.Errorf("%q comes back as %q (%s)", ext, back, hex.EncodeToString(back))
-		}
-	})
 }

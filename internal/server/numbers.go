@@ -1,17 +1,13 @@
 package server
 
 import (
-	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 
 	"penstock/batch"
 	"penstock/internal/node"
-	"penstock/internal/server/web"
 )
 
 // A publisher that numbers its messages names itself in three headers of a message: in the JSON headers of a PUB_EXT or
@@ -37,30 +33,6 @@ type numbering struct {
 
 // numberHeaders also are HTTP headers of a publish.
 var numberHeaders = [...]string{producerHeader, epochHeader, sequenceHeader}
-
-// Codes of the answers to publishers that number their messages. Nothing of the command was stored, and the connection
-// goes on.
-const (
-	codeFenced          = "E_PRODUCER_FENCED"   // the epoch is an earlier one
-	codeSequence        = "E_PRODUCER_SEQUENCE" // a gap or an overlap
-	codeUnknownProducer = "E_PRODUCER_UNKNOWN"  // never opened in the partition, or forgotten there
-	codeProducerOwner   = "E_PRODUCER_OWNER"    // the name belongs to another identity there
-)
-
-// producerCode returns the code of an error of the rules of producers, or "" for other errors.
-func producerCode(err error) string {
-	switch {
-	case errors.Is(err, node.ErrFenced):
-		return codeFenced
-	case errors.Is(err, node.ErrSequence):
-		return codeSequence
-	case errors.Is(err, node.ErrUnknownProducer):
-		return codeUnknownProducer
-	case errors.Is(err, node.ErrProducerOwner):
-		return codeProducerOwner
-	}
-	return ""
-}
 
 // numberOf returns the index of a header in numberHeaders, or -1.
 func numberOf(name []byte) int {
@@ -207,158 +179,31 @@ func submitNumbered(t *node.Topic, at int, p *node.Put, n *numbering, owner stri
 	return t.SubmitNumbered(at, p, &n.Numbered)
 }
 
-// takeNumbers makes the put of p one of a producer if its messages have the headers of one.
-func (p *pending) takeNumbers() *fault {
-	n, err := cutAllNumbers(p.lists, p.numbers)
-	if err != nil {
-		return faultf("%s %s the header is refused: %v", codeBadExt, p.verb, err)
+// keyPartition returns the partition to which the keys in the headers of messages belong, as for messages that are
+// published in other ways. It returns -1 if there is no key, and if the keys belong to different partitions: a batch is
+// stored whole or not at all, which only one partition can promise.
+func keyPartition(t *node.Topic, lists [][]node.Header) int {
+	at := -1
+	for _, headers := range lists {
+		key := keyOf(headers)
+		if len(key) == 0 {
+			continue
+		}
+		of := t.PartitionFor(key)
+		if at >= 0 && of != at {
+			return -1
+		}
+		at = of
 	}
-	if n != nil {
-		p.numbers, p.numbered = n, true
+	return at
+}
+
+// keyOf returns the value of the header that holds a message's key, or nil.
+func keyOf(headers []node.Header) []byte {
+	for i := range headers {
+		if string(headers[i].Key) == node.KeyHeader {
+			return headers[i].Value
+		}
 	}
 	return nil
-}
-
-// sendNumbered submits a put of a producer.
-func (p *pending) sendNumbered(t *node.Topic) error {
-	at := p.partition
-	if !p.addressed {
-		var err error
-		if at, err = partitionOf(t, p.lists, p.numbers); err != nil {
-			return err
-		}
-	}
-	return submitNumbered(t, at, &p.put, p.numbers, p.c.owner())
-}
-
-// requestNumbers appends the headers of a publish over HTTP that are the three headers to those of the message.
-func requestNumbers(r *http.Request, headers []node.Header) []node.Header {
-	for _, name := range numberHeaders {
-		for _, v := range r.Header.Values(name) {
-			headers = append(headers, node.Header{Key: []byte(name), Value: []byte(v)})
-		}
-	}
-	return headers
-}
-
-// partitionParam returns the partition that the query names, or -1.
-func partitionParam(q url.Values, invalid string) (int, error) {
-	text := q.Get("partition")
-	if text == "" {
-		return -1, nil
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < -1 {
-		return 0, web.Fail(400, invalid)
-	}
-	return n, nil
-}
-
-// submitAndWait submits a put with submit, and waits for the answer, because the engine reads the messages until then.
-func submitAndWait(p *node.Put, submit func() error) (node.ID, error) {
-	answered := make(chan struct{})
-	p.Alone, p.Done = true, func(*node.Put) { close(answered) }
-	if err := submit(); err != nil {
-		return 0, err
-	}
-	<-answered
-	return p.First, p.Err
-}
-
-// putNumbered stores the messages of an HTTP request of a producer, which all have these headers, in this partition;
-// -1: see partitionOf.
-func (s *Server) putNumbered(
-	r *http.Request, t *node.Topic, at int, p *node.Put, headers []node.Header, n *numbering,
-) (node.ID, error) {
-	owner, err := s.ownerOf(r)
-	if err != nil {
-		return 0, err
-	}
-	if len(headers) > 0 {
-		p.Headers = slices.Repeat([][]node.Header{headers}, len(p.Messages))
-	}
-	if at < 0 {
-		if at, err = partitionOf(t, p.Headers, n); err != nil {
-			return 0, err
-		}
-	}
-	return submitAndWait(p, func() error { return submitNumbered(t, at, p, n, owner) })
-}
-
-// numberedFailure maps the errors of the rules of producers to an HTTP status.
-func numberedFailure(err error) error {
-	switch code := producerCode(err); {
-	case code != "":
-		return web.Fail(http.StatusConflict, strings.TrimPrefix(code, "E_")+": "+strings.TrimPrefix(err.Error(), "engine: "))
-	case errors.Is(err, node.ErrNoPartition), errors.Is(err, node.ErrProducerName),
-		errors.Is(err, node.ErrProducerLevel), errors.Is(err, node.ErrProducerTenure):
-		return web.Fail(400, err.Error())
-	case errors.Is(err, node.ErrTooManyProducers):
-		return web.Fail(http.StatusInsufficientStorage, err.Error())
-	}
-	return err
-}
-
-// producerOpened is the answer to /producer/open.
-type producerOpened struct {
-	Partition int    `json:"partition"`
-	Epoch     string `json:"epoch"`
-	Sequence  uint32 `json:"sequence"` // of the producer's next message in this partition
-}
-
-// serveProducerOpen opens a producer in one partition of a topic: the one that the query names, or that of the key that
-// it names, or that of the producer's name. The producer's earlier epoch ends. If the query names an epoch, that one
-// goes on: it is refused if a later one has come to the partition.
-func (s *Server) serveProducerOpen(r *http.Request, q url.Values) (any, error) {
-	name, err := web.TopicName(q, "INVALID_TOPIC")
-	if err != nil {
-		return nil, err
-	}
-	n := &numbering{name: []byte(q.Get("producer"))}
-	at, err := partitionParam(q, "INVALID_PARTITION")
-	if err != nil {
-		return nil, err
-	}
-	if len(n.name) == 0 {
-		return nil, web.Fail(400, "MISSING_ARG_PRODUCER")
-	}
-	if len(n.name) > node.MaxProducerNameBytes {
-		return nil, numberedFailure(node.ErrProducerName)
-	}
-	owner, err := s.ownerOf(r)
-	if err != nil {
-		return nil, err
-	}
-	owned := node.OwnedName(owner, string(n.name))
-	if q.Has("epoch") {
-		if n.Tenure, _, err = parseEpoch(node.Header{Key: []byte("epoch"), Value: []byte(q.Get("epoch"))}); err != nil {
-			return nil, web.Fail(400, "INVALID_EPOCH")
-		}
-	}
-	var lists [][]node.Header
-	if key := q.Get("key"); key != "" {
-		lists = [][]node.Header{{{Key: []byte(node.KeyHeader), Value: []byte(key)}}}
-	}
-	var opened producerOpened
-	err = retryDeleted(r.Context(), func() error {
-		t, err := s.topicFor(r, name)
-		if err != nil {
-			return err
-		}
-		if opened.Partition = at; at < 0 {
-			opened.Partition, _ = partitionOf(t, lists, n) // one key agrees with itself
-		}
-		var p node.Producer
-		if n.Tenure != 0 {
-			p, err = t.HoldNamed(r.Context(), opened.Partition, owned, n.Tenure)
-		} else {
-			p, err = t.OpenNamed(r.Context(), opened.Partition, owned)
-		}
-		opened.Epoch, opened.Sequence = epochText(p.Tenure, opened.Partition), p.Sequence
-		return err
-	})
-	if err != nil {
-		return nil, numberedFailure(err)
-	}
-	return opened, nil
 }

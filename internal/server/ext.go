@@ -18,9 +18,6 @@ import (
 // values are not strings, so that consumers get the same object that was published.
 
 const (
-	extVersionNone = 0
-	extVersionJSON = 4
-
 	// Names to which youzan's clients give a meaning.
 	extTraceID = "##trace_id"            // a decimal number as a string
 	extTag     = "##client_dispatch_tag" // the tag of the consumers that should get the message
@@ -28,11 +25,8 @@ const (
 	// extRawNames is our own: a JSON array of the names whose values are JSON, not text.
 	extRawNames = "##json"
 
-	maxExtBytes      = 1<<16 - 1 // its length prefix has two bytes
-	maxTagBytes      = 100
-	extLengthBytes   = 2
-	traceIDBytes     = 8
-	messagePlaceSize = 8 + 4 // offset, size
+	maxExtBytes = 1<<16 - 1 // its length prefix has two bytes
+	maxTagBytes = 100
 )
 
 var errTraceID = errors.New("its trace id is not a number as a string")
