@@ -8,6 +8,7 @@ import (
 
 	"penstock/internal/lock"
 	"penstock/internal/node"
+	"penstock/internal/server/publish"
 )
 
 const (
@@ -37,7 +38,7 @@ type pending struct {
 
 	at int // partition of the keys of a PUB_EXT or MPUB_EXT that names none; -1: it has no key
 
-	numbers  *numbering // with numbered: which messages of a producer the Put has; kept for later Puts
+	numbers  *publish.Numbers // with numbered: which messages of a producer the Put has; kept for later Puts
 	numbered bool
 
 	trace  uint64 // the trace id that the client gave its message
@@ -69,7 +70,7 @@ func (p *pending) free() {
 	p.headers, p.lists = emptied(p.headers), emptied(p.lists)
 	p.partitionArgs, p.trace, p.traced, p.numbered = partitionArgs{}, 0, false, false
 	if p.numbers != nil {
-		*p.numbers = numbering{} // it borrowed from buf
+		*p.numbers = publish.Numbers{} // it borrowed from buf
 	}
 	p.c, p.buf, p.to, p.frame, p.next = nil, nil, nil, nil, nil
 	p.verb, p.count, p.bytes, p.arrived, p.fatal = verbNone, 0, 0, 0, false

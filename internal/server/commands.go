@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/publish"
 )
 
 // execute executes one command. size is its length in the input.
@@ -99,7 +100,7 @@ func (c *conn) publishBatch(cmd *command, size int) *fault {
 		return &fault{publishRefused(p, err)}
 	}
 	p.to = t
-	p.put.Messages = batchMessages(p.put.Messages, cmd.body)
+	p.put.Messages = publish.Messages(p.put.Messages, cmd.body)
 	p.count, p.bytes = 1, size
 	p.buf = c.in.buf
 	p.buf.retain()
@@ -125,7 +126,7 @@ func (c *conn) submit() {
 
 // owe adds a Put that will be sent to the answers.
 func (c *conn) owe(p *pending) {
-	if sampled() {
+	if publish.Sampled() {
 		p.arrived = c.lastByte.Load()
 	}
 	c.answers.push(p)
@@ -146,7 +147,7 @@ func (c *conn) send(p *pending, alone bool) {
 		c.drain()
 	}
 	if errors.Is(err, node.ErrDeleted) { // the topic may have been created again since
-		err = retryDeleted(c.ctx, func() error {
+		err = publish.RetryDeleted(c.ctx, func() error {
 			if err := c.resolve(to); err != nil {
 				return err
 			}
@@ -229,8 +230,8 @@ func (c *conn) subscribe(cmd *command) *fault {
 	case refused != nil:
 		return refused
 	case err == nil:
-	case cmd.beyondNSQ() && youzanCode(err) != "":
-		return faultf("%s SUB failed %v", youzanCode(err), err)
+	case cmd.beyondNSQ() && publish.YouzanCode(err) != "":
+		return faultf("%s SUB failed %v", publish.YouzanCode(err), err)
 	case errors.Is(err, node.ErrTooManyClients):
 		return faultf("E_SUB_FAILED SUB failed consumers for %s:%s exceeds limit of %d",
 			topic, channel, c.srv.opts.MaxChannelConsumers)
@@ -249,7 +250,7 @@ func (c *conn) subscribe(cmd *command) *fault {
 // a partition, an order or a place that it cannot have.
 func (c *conn) attach(cmd *command, topic, channel string) (consumer *node.Consumer, refused *fault, err error) {
 	set := c.set.Load()
-	err = retryDeleted(c.ctx, func() error {
+	err = publish.RetryDeleted(c.ctx, func() error {
 		t, created, err := c.srv.lookups.Topic(c.ctx, topic, c.maker)
 		if err != nil {
 			return err

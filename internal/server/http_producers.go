@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/publish"
 	"penstock/internal/server/web"
 )
 
@@ -91,7 +92,7 @@ func (s *Server) serveProducerRemove(r *http.Request, q url.Values) (any, error)
 
 // requestNumbers appends the headers of a publish over HTTP that are the three headers to those of the message.
 func requestNumbers(r *http.Request, headers []node.Header) []node.Header {
-	for _, name := range numberHeaders {
+	for _, name := range publish.NumberHeaders {
 		for _, v := range r.Header.Values(name) {
 			headers = append(headers, node.Header{Key: []byte(name), Value: []byte(v)})
 		}
@@ -124,9 +125,9 @@ func submitAndWait(p *node.Put, submit func() error) (node.ID, error) {
 }
 
 // putNumbered stores the messages of an HTTP request of a producer, which all have these headers, in this partition;
-// -1: see partitionOf.
+// -1: see NumberedPartition.
 func (s *Server) putNumbered(
-	r *http.Request, t *node.Topic, at int, p *node.Put, headers []node.Header, n *numbering,
+	r *http.Request, t *node.Topic, at int, p *node.Put, headers []node.Header, n *publish.Numbers,
 ) (node.ID, error) {
 	owner, err := s.ownerOf(r)
 	if err != nil {
@@ -136,16 +137,16 @@ func (s *Server) putNumbered(
 		p.Headers = slices.Repeat([][]node.Header{headers}, len(p.Messages))
 	}
 	if at < 0 {
-		if at, err = partitionOf(t, p.Headers, n); err != nil {
+		if at, err = publish.NumberedPartition(t, p.Headers, n); err != nil {
 			return 0, err
 		}
 	}
-	return submitAndWait(p, func() error { return submitNumbered(t, at, p, n, owner) })
+	return submitAndWait(p, func() error { return publish.Submit(t, at, p, n, owner) })
 }
 
 // numberedFailure maps the errors of the rules of producers to an HTTP status.
 func numberedFailure(err error) error {
-	switch code := producerCode(err); {
+	switch code := publish.ProducerCode(err); {
 	case code != "":
 		return web.Fail(http.StatusConflict, strings.TrimPrefix(code, "E_")+": "+strings.TrimPrefix(err.Error(), "engine: "))
 	case errors.Is(err, node.ErrNoPartition), errors.Is(err, node.ErrProducerName),
@@ -172,24 +173,25 @@ func (s *Server) serveProducerOpen(r *http.Request, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &numbering{name: []byte(q.Get("producer"))}
+	n := &publish.Numbers{Producer: []byte(q.Get("producer"))}
 	at, err := partitionParam(q, "INVALID_PARTITION")
 	if err != nil {
 		return nil, err
 	}
-	if len(n.name) == 0 {
+	if len(n.Producer) == 0 {
 		return nil, web.Fail(400, "MISSING_ARG_PRODUCER")
 	}
-	if len(n.name) > node.MaxProducerNameBytes {
+	if len(n.Producer) > node.MaxProducerNameBytes {
 		return nil, numberedFailure(node.ErrProducerName)
 	}
 	owner, err := s.ownerOf(r)
 	if err != nil {
 		return nil, err
 	}
-	owned := node.OwnedName(owner, string(n.name))
+	owned := node.OwnedName(owner, string(n.Producer))
 	if q.Has("epoch") {
-		if n.Tenure, _, err = parseEpoch(node.Header{Key: []byte("epoch"), Value: []byte(q.Get("epoch"))}); err != nil {
+		epoch := node.Header{Key: []byte("epoch"), Value: []byte(q.Get("epoch"))}
+		if n.Tenure, _, err = publish.ParseEpoch(epoch); err != nil {
 			return nil, web.Fail(400, "INVALID_EPOCH")
 		}
 	}
@@ -198,13 +200,13 @@ func (s *Server) serveProducerOpen(r *http.Request, q url.Values) (any, error) {
 		lists = [][]node.Header{{{Key: []byte(node.KeyHeader), Value: []byte(key)}}}
 	}
 	var opened producerOpened
-	err = retryDeleted(r.Context(), func() error {
+	err = publish.RetryDeleted(r.Context(), func() error {
 		t, err := s.topicFor(r, name)
 		if err != nil {
 			return err
 		}
 		if opened.Partition = at; at < 0 {
-			opened.Partition, _ = partitionOf(t, lists, n) // one key agrees with itself
+			opened.Partition, _ = publish.NumberedPartition(t, lists, n) // one key agrees with itself
 		}
 		var p node.Producer
 		if n.Tenure != 0 {
@@ -212,7 +214,7 @@ func (s *Server) serveProducerOpen(r *http.Request, q url.Values) (any, error) {
 		} else {
 			p, err = t.OpenNamed(r.Context(), opened.Partition, owned)
 		}
-		opened.Epoch, opened.Sequence = epochText(p.Tenure, opened.Partition), p.Sequence
+		opened.Epoch, opened.Sequence = publish.EpochText(p.Tenure, opened.Partition), p.Sequence
 		return err
 	})
 	if err != nil {

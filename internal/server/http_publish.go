@@ -16,6 +16,7 @@ import (
 
 	"penstock/internal/clip"
 	"penstock/internal/node"
+	"penstock/internal/server/publish"
 	"penstock/internal/server/web"
 	"penstock/internal/shares"
 )
@@ -124,8 +125,8 @@ func (s *Server) servePub(r *http.Request, q url.Values) (any, error) {
 		delay = time.Duration(ms) * time.Millisecond
 	}
 	headers := messageHeaders(r)
-	var n numbering
-	headers, numbered, err := cutNumbers(headers, &n)
+	var n publish.Numbers
+	headers, numbered, err := publish.CutNumbers(headers, &n)
 	if err != nil {
 		return nil, err
 	}
@@ -155,18 +156,18 @@ func (s *Server) serveMpub(r *http.Request, q url.Values) (any, error) {
 	defer done()
 	var messages [][]byte
 	if binaryParam(q) {
-		var check batchCheck
-		if wrong := check.check(body, len(body), s.opts.MaxMessageBytes, s.opts.MaxBodyBytes); wrong != "" {
+		var check publish.BatchCheck
+		if wrong := check.Check(body, len(body), s.opts.MaxMessageBytes, s.opts.MaxBodyBytes); wrong != "" {
 			code, _, _ := strings.Cut(strings.TrimPrefix(wrong, "E_"), " ")
 			return nil, web.Fail(413, code)
 		}
-		messages = batchMessages(nil, body)
+		messages = publish.Messages(nil, body)
 	} else if messages, err = splitLines(body, s.opts.MaxMessageBytes); err != nil {
 		return nil, err
 	}
 	headers := messageHeaders(r)
-	var n numbering
-	headers, numbered, err := cutNumbers(headers, &n)
+	var n publish.Numbers
+	headers, numbered, err := publish.CutNumbers(headers, &n)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +197,7 @@ const messageHeaderPrefix = "X-Penstock-Header-"
 // putOfProducer stores the messages of a request with the numbers of a producer.
 func (s *Server) putOfProducer(
 	r *http.Request, q url.Values, name string, messages [][]byte, headers []node.Header, delay time.Duration,
-	n *numbering,
+	n *publish.Numbers,
 ) (any, error) {
 	at, err := partitionParam(q, "INVALID_PARTITION")
 	if err != nil {
@@ -262,18 +263,18 @@ func (s *Server) topicFor(r *http.Request, name string) (*node.Topic, error) {
 }
 
 // put finds or creates the topic, and publishes to it.
-func (s *Server) put(r *http.Request, name string, publish func(*node.Topic) error) (any, error) {
+func (s *Server) put(r *http.Request, name string, do func(*node.Topic) error) (any, error) {
 	ctx := r.Context()
 	var began int64
-	if sampled() {
+	if publish.Sampled() {
 		began = s.now()
 	}
-	err := retryDeleted(ctx, func() error {
+	err := publish.RetryDeleted(ctx, func() error {
 		t, err := s.topicFor(r, name)
 		if err != nil {
 			return err
 		}
-		return publish(t)
+		return do(t)
 	})
 	if err != nil {
 		s.publishes.Refuse(err)

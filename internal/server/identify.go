@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"penstock/internal/clip"
+	"penstock/internal/server/publish"
 )
 
 // identity is the body of IDENTIFY, in which a client describes itself. Unknown fields are ignored.
@@ -185,7 +186,7 @@ func (o *Options) applyIdentity(id *identity, s *settings) *fault {
 	default:
 		return faultf("E_BAD_BODY IDENTIFY msg timeout (%d) is invalid", v)
 	}
-	if id.DesiredTag != "" && !validTag(id.DesiredTag) {
+	if id.DesiredTag != "" && !publish.ValidTag(id.DesiredTag) {
 		return faultf("E_BAD_BODY IDENTIFY desired tag %.100q is invalid", id.DesiredTag)
 	}
 	s.extendSupport, s.tag = id.ExtendSupport, id.DesiredTag

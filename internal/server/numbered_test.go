@@ -16,6 +16,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
+	"penstock/internal/server/publish"
 )
 
 // numbers are the headers of a producer's message as an ext.
@@ -110,18 +111,21 @@ func TestNumberedPublishes(t *testing.T) {
 			for _, x := range []struct {
 				cmd, code string
 			}{
-				{"PUB_EXT t\n" + sized(withExt(ext(6), "gap")), codeSequence},
-				{"PUB_EXT t\n" + sized(withExt(ext(2), "part of a batch")), codeSequence},
-				{"MPUB_EXT t\n" + sized(batchBody(withExt(ext(4), "x"), withExt(`{}`, "overlap"))), codeSequence},
-				{"PUB_EXT t\n" + sized(withExt(numbers(name, later(p.Epoch), 5), "epoch")), codeUnknownProducer},
-				{"PUB_EXT t\n" + sized(withExt(numbers("nobody", 1, 0), "never opened")), codeUnknownProducer},
-				{"PUB_EXT t " + fmt.Sprint((p.Partition+1)%4) + "\n" + sized(withExt(ext(5), "elsewhere")), codeUnknownProducer},
+				{"PUB_EXT t\n" + sized(withExt(ext(6), "gap")), publish.CodeSequence},
+				{"PUB_EXT t\n" + sized(withExt(ext(2), "part of a batch")), publish.CodeSequence},
+				{"MPUB_EXT t\n" + sized(batchBody(withExt(ext(4), "x"), withExt(`{}`, "overlap"))), publish.CodeSequence},
+				{"PUB_EXT t\n" + sized(withExt(numbers(name, later(p.Epoch), 5), "epoch")), publish.CodeUnknownProducer},
+				{"PUB_EXT t\n" + sized(withExt(numbers("nobody", 1, 0), "never opened")), publish.CodeUnknownProducer},
+				{
+					"PUB_EXT t " + fmt.Sprint((p.Partition+1)%4) + "\n" + sized(withExt(ext(5), "elsewhere")),
+					publish.CodeUnknownProducer,
+				},
 			} {
 				c.send(x.cmd)
 				c.refusedAs(x.code) // and the connection goes on
 			}
 			c.send("MPUB_EXT t\n" + sized(batchBody(withExt(ext(2), "m2"), withExt(`{}`, "m3"), withExt(`{}`, "other"))))
-			c.refusedAs(codeSequence)
+			c.refusedAs(publish.CodeSequence)
 			c.send("MPUB_EXT t\n" + sized(batchBody(withExt(ext(2), "m2"), withExt(`{}`, "m3"), withExt(ext(4), "m4"))))
 			c.ok()
 			for _, x := range []struct {
@@ -155,7 +159,7 @@ func TestNumberedPublishes(t *testing.T) {
 				t.Errorf("opened again it is %+v, was %+v", again, p)
 			}
 			c.send("PUB_EXT t\n" + sized(withExt(ext(11), "late")))
-			c.refusedAs(codeFenced)
+			c.refusedAs(publish.CodeFenced)
 			if status, text := n.postWith(t, "/pub?topic=t", "late", numbersOf(name, p.Epoch, 11)...); status != 409 ||
 				!strings.Contains(text, "PRODUCER_FENCED: ") {
 				t.Errorf("an earlier epoch: %d %s", status, text)
@@ -253,7 +257,7 @@ func TestNumberedBadValues(t *testing.T) {
 	} {
 		c := n.dial(t)
 		c.send("PUB_EXT t\n" + sized(withExt(ext, "x")))
-		c.refusedAs(codeBadExt)
+		c.refusedAs(publish.CodeBadExt)
 		c.closed()
 		if status, text := n.do(t, "POST", "/pub_ext?topic=t&ext="+url.QueryEscape(ext), "x"); status != 400 {
 			t.Errorf("%s: %d %s", ext, status, text)
@@ -266,11 +270,11 @@ func TestNumberedBadValues(t *testing.T) {
 	} {
 		c := n.dial(t)
 		c.send("MPUB_EXT t\n" + sized(batchBody(withExt(good, "x"), withExt(second, "x"))))
-		c.refusedAs(codeBadExt)
+		c.refusedAs(publish.CodeBadExt)
 	}
 	c := n.dial(t)
 	c.send("MPUB_EXT t\n" + sized(batchBody(withExt(`{}`, "x"), withExt(good, "x"))))
-	c.refusedAs(codeBadExt)
+	c.refusedAs(publish.CodeBadExt)
 	for _, headers := range [][]string{
 		numbersOf("p", p.Epoch, "x"), numbersOf("p", p.Epoch, 0)[:4],
 		append(numbersOf("p", p.Epoch, 0), "Penstock-Epoch", "2"),
@@ -506,8 +510,8 @@ func TestNumberedOwner(t *testing.T) {
 					t.Fatalf("AUTH: %s %v", text, err)
 				}
 				c.send("PUB_EXT t\n" + sized(withExt(ext, "evil")) + "MPUB_EXT t\n" + sized(batchBody(withExt(ext, "evil"))))
-				c.refusedAs(codeProducerOwner)
-				c.refusedAs(codeProducerOwner)
+				c.refusedAs(publish.CodeProducerOwner)
+				c.refusedAs(publish.CodeProducerOwner)
 			}
 			publishes(n)
 			for _, n := range nodes {

@@ -13,6 +13,7 @@ import (
 	"penstock/internal/server/listen"
 	"penstock/internal/server/lookup"
 	"penstock/internal/server/metrics"
+	"penstock/internal/server/publish"
 	"penstock/internal/server/web"
 	"penstock/internal/sparing"
 )
@@ -363,7 +364,7 @@ func (o *Options) check() error {
 
 // largestCommand returns the memory that the largest command takes while it arrives.
 func (o *Options) largestCommand() int64 {
-	return int64(blockBytes(o.MaxBodyBytes + MaxLineBytes + sizeBytes))
+	return int64(blockBytes(o.MaxBodyBytes + MaxLineBytes + publish.SizeBytes))
 }
 
 func (o *Options) limits() limits {

@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"penstock/internal/node"
+	"penstock/internal/server/publish"
 )
 
 const (
@@ -120,7 +121,7 @@ type parser struct {
 	need int
 
 	topic []byte // the last valid topic name, so that a name is not validated for every message
-	batch batchCheck
+	batch publish.BatchCheck
 }
 
 // next parses the command at the start of b into cmd. It returns the number of bytes consumed; 0 without a fault means
@@ -430,8 +431,8 @@ func parseUint(b []byte) (n uint64, ok bool) {
 
 // body parses the length prefix at b[at] and the body that follows.
 func (p *parser) body(b []byte, at int, cmd *command) (int, *fault) {
-	if len(b) < at+sizeBytes {
-		p.need = at + sizeBytes
+	if len(b) < at+publish.SizeBytes {
+		p.need = at + publish.SizeBytes
 		return 0, nil
 	}
 	size := int(int32(binary.BigEndian.Uint32(b[at:])))
@@ -441,11 +442,11 @@ func (p *parser) body(b []byte, at int, cmd *command) (int, *fault) {
 	if p.stranger && size > p.allowance {
 		return 0, p.beforeAuth(cmd.verb, size)
 	}
-	at += sizeBytes
+	at += publish.SizeBytes
 	have := b[at:min(len(b), at+size)]
 	if cmd.verb.batches() {
-		if wrong := p.batch.check(have, size, p.maxMessageBytes, p.maxBodyBytes); wrong != "" {
-			p.batch = batchCheck{}
+		if wrong := p.batch.Check(have, size, p.maxMessageBytes, p.maxBodyBytes); wrong != "" {
+			p.batch = publish.BatchCheck{}
 			return 0, &fault{wrong}
 		}
 	}
@@ -453,7 +454,7 @@ func (p *parser) body(b []byte, at int, cmd *command) (int, *fault) {
 		p.need = at + size
 		return 0, nil
 	}
-	p.batch = batchCheck{}
+	p.batch = publish.BatchCheck{}
 	cmd.body = have
 	if p.stranger {
 		p.allowance -= size
@@ -503,7 +504,7 @@ func (p *parser) truncated(b []byte) *fault {
 		return nil
 	}
 	part := ""
-	if len(b) < lf+1+sizeBytes {
+	if len(b) < lf+1+publish.SizeBytes {
 		part = " size"
 	}
 	switch cmd.verb.plain() {

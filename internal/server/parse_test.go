@@ -7,6 +7,8 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"penstock/internal/server/publish"
 )
 
 var testLimits = limits{maxMessageBytes: 1 << 20, maxBodyBytes: 5 << 20, maxRdyCount: 2500, maxDeferMillis: 3600000}
@@ -240,7 +242,7 @@ func TestParseBatch(t *testing.T) {
 
 func TestBatchMessages(t *testing.T) {
 	body := []byte(batchBody("a", "bc", "d"))
-	got := batchMessages(nil, body)
+	got := publish.Messages(nil, body)
 	if string(bytes.Join(got, []byte("|"))) != "a|bc|d" {
 		t.Fatalf("%q", got)
 	}

@@ -23,6 +23,7 @@ import (
 	"penstock/internal/server/lookup"
 	"penstock/internal/server/metrics"
 	"penstock/internal/server/native"
+	"penstock/internal/server/publish"
 	"penstock/internal/server/web"
 	"penstock/internal/shares"
 	"penstock/internal/sparing"
@@ -73,7 +74,7 @@ type Server struct {
 	native    *native.Server // nil: off
 	metrics   *metrics.Collector
 	counts    counters
-	publishes Counts
+	publishes publish.Counts
 	deleted   web.Deletions
 	history   *history.Log
 	kept      history.Kept // of other nodes

@@ -12,6 +12,7 @@ import (
 	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/node/machine"
+	"penstock/internal/server/publish"
 	"penstock/segment"
 )
 
@@ -152,9 +153,9 @@ func (c *conn) subscribeAt(cmd *command, t *node.Topic, ch *node.Channel) *fault
 	if cmd.addressed {
 		switch {
 		case cmd.partition >= t.Partitions():
-			return faultf("%s topic %s has no partition %d", codeTopicMissing, t.Name(), cmd.partition)
+			return faultf("%s topic %s has no partition %d", publish.CodeTopicMissing, t.Name(), cmd.partition)
 		case !c.srv.leads(t, cmd.partition):
-			return faultf("%s another node leads partition %d of topic %s", codeNotLeader, cmd.partition, t.Name())
+			return faultf("%s another node leads partition %d of topic %s", publish.CodeNotLeader, cmd.partition, t.Name())
 		}
 	}
 	if cmd.verb == verbSubOrdered {
@@ -164,7 +165,7 @@ func (c *conn) subscribeAt(cmd *command, t *node.Topic, ch *node.Channel) *fault
 		return c.makeOrdered(ch)
 	}
 	if ch.Settings().Order == machine.OrderDeclared {
-		return faultf("%s channel %s delivers in order: subscribe with SUB_ORDERED", codeOrderNeeded, ch.Name())
+		return faultf("%s channel %s delivers in order: subscribe with SUB_ORDERED", publish.CodeOrderNeeded, ch.Name())
 	}
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"penstock/internal/server/publish"
 )
 
 // PUB_EXTs that arrive together are stored together, and each is answered. One with a trace id, and one that is
@@ -27,7 +29,7 @@ func TestExtRuns(t *testing.T) {
 		for range 4 {
 			c.ok()
 		}
-		c.refusedAs(codeBadExt) // the name is reserved by the engine; the messages before it are stored
+		c.refusedAs(publish.CodeBadExt) // the name is reserved by the engine; the messages before it are stored
 
 		lead := nodes[leaderOfPartition(t, nodes, "t", 0)]
 		r := lead.dial(t)

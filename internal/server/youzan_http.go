@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"penstock/internal/node"
+	"penstock/internal/server/publish"
 	"penstock/internal/server/web"
 )
 
@@ -37,12 +38,12 @@ func (s *Server) servePubExt(r *http.Request, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	headers, trace, traced, err := extHeaders(ext)
+	headers, trace, traced, err := publish.ExtHeaders(ext)
 	switch {
-	case errors.Is(err, errTraceID):
+	case errors.Is(err, publish.ErrTraceID):
 		return nil, web.Fail(400, invalidTraceID)
 	case err != nil:
-		return nil, web.Fail(400, codeBadExt)
+		return nil, web.Fail(400, publish.CodeBadExt)
 	}
 	return s.putYouzan(r, q, headers, trace, traced)
 }
@@ -55,7 +56,7 @@ func (s *Server) servePubTrace(r *http.Request, q url.Values) (any, error) {
 	}
 	var headers []node.Header
 	if trace != 0 {
-		headers = []node.Header{{Key: []byte(extTraceID), Value: strconv.AppendUint(nil, trace, 10)}}
+		headers = []node.Header{{Key: []byte(publish.ExtTraceID), Value: strconv.AppendUint(nil, trace, 10)}}
 	}
 	return s.putYouzan(r, q, headers, trace, true)
 }
@@ -70,21 +71,21 @@ func requestExt(r *http.Request, q url.Values) ([]byte, error) {
 		}
 	}
 	var members map[string]json.RawMessage
-	if len(text) > maxExtBytes || json.Unmarshal([]byte(text), &members) != nil || members == nil {
-		return nil, web.Fail(400, codeBadExt)
+	if len(text) > publish.MaxExtBytes || json.Unmarshal([]byte(text), &members) != nil || members == nil {
+		return nil, web.Fail(400, publish.CodeBadExt)
 	}
 	changed := false
 	for name, values := range r.Header {
 		if name, ok := strings.CutPrefix(name, extHeaderPrefix); ok && len(values) > 0 {
-			members[strings.ToLower(name)], changed = appendJSONText(nil, []byte(values[0])), true
+			members[strings.ToLower(name)], changed = publish.AppendJSONText(nil, []byte(values[0])), true
 		}
 	}
 	if !changed {
 		return bytes.TrimSpace([]byte(text)), nil
 	}
 	ext, err := json.Marshal(members)
-	if err != nil || len(ext) > maxExtBytes {
-		return nil, web.Fail(400, codeBadExt)
+	if err != nil || len(ext) > publish.MaxExtBytes {
+		return nil, web.Fail(400, publish.CodeBadExt)
 	}
 	return ext, nil
 }
@@ -97,10 +98,10 @@ func (s *Server) putYouzan(
 	if err != nil {
 		return nil, err
 	}
-	var n numbering
-	headers, numbered, err := cutNumbers(requestNumbers(r, headers), &n)
+	var n publish.Numbers
+	headers, numbered, err := publish.CutNumbers(requestNumbers(r, headers), &n)
 	if err != nil {
-		return nil, web.Fail(400, codeBadExt)
+		return nil, web.Fail(400, publish.CodeBadExt)
 	}
 	name, err := web.TopicName(q, "INVALID_ARG_TOPIC")
 	if err != nil {
@@ -126,8 +127,8 @@ func (s *Server) putYouzan(
 	if numbered {
 		err = numberedFailure(err)
 	}
-	switch code := youzanCode(err); {
-	case code == codeTopicMissing:
+	switch code := publish.YouzanCode(err); {
+	case code == publish.CodeTopicMissing:
 		return nil, web.Fail(404, code)
 	case code != "":
 		return nil, web.Fail(400, code)
@@ -142,7 +143,7 @@ func (s *Server) putYouzan(
 func putAt(t *node.Topic, partition int, body []byte, headers []node.Header) (node.ID, error) {
 	p := &node.Put{Messages: [][]byte{body}, Headers: [][]node.Header{headers}}
 	if partition < 0 {
-		partition = keyPartition(t, p.Headers)
+		partition = publish.KeyPartition(t, p.Headers)
 	}
 	return submitAndWait(p, func() error {
 		if partition >= 0 {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/server/publish"
 )
 
 // postExt sends a POST with headers X-NSQEXT-*, given as names and values.
@@ -89,12 +90,15 @@ func TestYouzanHTTPRefused(t *testing.T) {
 		status     int
 		code       string
 	}{
-		{"/pub_ext?topic=t", "x", 400, codeBadExt},
-		{"/pub_ext?topic=t&ext=", "x", 400, codeBadExt},
-		{"/pub_ext?topic=t&ext=null", "x", 400, codeBadExt},
-		{"/pub_ext?topic=t&ext=" + url.QueryEscape(`{this is invalid`), "x", 400, codeBadExt},
-		{"/pub_ext?topic=t&ext=" + url.QueryEscape(`["a"]`), "x", 400, codeBadExt},
-		{"/pub_ext?topic=there&ext=" + url.QueryEscape(`{"a":"`+strings.Repeat("x", 40<<10)+`"}`), "x", 400, codeBadExt},
+		{"/pub_ext?topic=t", "x", 400, publish.CodeBadExt},
+		{"/pub_ext?topic=t&ext=", "x", 400, publish.CodeBadExt},
+		{"/pub_ext?topic=t&ext=null", "x", 400, publish.CodeBadExt},
+		{"/pub_ext?topic=t&ext=" + url.QueryEscape(`{this is invalid`), "x", 400, publish.CodeBadExt},
+		{"/pub_ext?topic=t&ext=" + url.QueryEscape(`["a"]`), "x", 400, publish.CodeBadExt},
+		{
+			"/pub_ext?topic=there&ext=" + url.QueryEscape(`{"a":"`+strings.Repeat("x", 40<<10)+`"}`), "x", 400,
+			publish.CodeBadExt,
+		},
 		{"/pub_ext?topic=t&ext=" + url.QueryEscape(`{"##trace_id":7}`), "x", 400, "INVALID_TRACE_ID"},
 		{"/pub_ext?topic=t&ext=" + url.QueryEscape(`{"##trace_id":"x"}`), "x", 400, "INVALID_TRACE_ID"},
 		{"/pub_ext?topic=t" + object, "", 406, "MSG_EMPTY"},
@@ -102,7 +106,7 @@ func TestYouzanHTTPRefused(t *testing.T) {
 		{"/pub_ext?topic=a:b" + object, "x", 400, "INVALID_ARG_TOPIC"},
 		{"/pub_ext?x=y" + object, "x", 400, "MISSING_ARG_TOPIC"},
 		{"/pub_ext?topic=t&partition=x" + object, "x", 400, "INVALID_ARG_TOPIC_PARTITION"},
-		{"/pub_ext?topic=there&partition=1" + object, "x", 404, codeTopicMissing},
+		{"/pub_ext?topic=there&partition=1" + object, "x", 404, publish.CodeTopicMissing},
 		{"/pubtrace?topic=t", "x", 400, "INVALID_TRACE_ID"},
 	} {
 		code, body := n.do(t, "POST", x.path, x.body)

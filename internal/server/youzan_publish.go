@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"penstock/internal/node"
+	"penstock/internal/server/publish"
 )
 
 // Parts of a message in youzan's form.
@@ -29,7 +30,7 @@ func (c *conn) publishExt(cmd *command, size int) *fault {
 	p.count, p.bytes = 1, size
 	p.addressed, p.partition = cmd.addressed, cmd.partition
 	if cmd.verb.batches() {
-		p.put.Messages = batchMessages(p.put.Messages, cmd.body)
+		p.put.Messages = publish.Messages(p.put.Messages, cmd.body)
 	} else {
 		p.put.Messages = append(p.put.Messages, cmd.body)
 	}
@@ -52,7 +53,7 @@ func (c *conn) publishExt(cmd *command, size int) *fault {
 		p.free()
 		return &fault{text}
 	}
-	p.to, p.at = t, keyPartition(t.topic, p.lists)
+	p.to, p.at = t, publish.KeyPartition(t.topic, p.lists)
 	p.buf = c.in.buf
 	p.buf.retain()
 	c.run = p
@@ -77,12 +78,12 @@ func (c *conn) addExt(cmd *command, size int) bool {
 	if n == 0 {
 		return false
 	}
-	all, _, traced, ok := appendPlainExt(r.headers, cmd.body[extLengthBytes:n])
+	all, _, traced, ok := publish.AppendPlainExt(r.headers, cmd.body[extLengthBytes:n])
 	own := all[len(r.headers):len(all):len(all)]
 	if !ok || traced || c.srv.engine.CheckHeaders(own) != nil {
 		return false
 	}
-	if key := keyOf(own); (len(key) != 0 || r.at >= 0) && (len(key) == 0 || r.to.topic.PartitionFor(key) != r.at) {
+	if key := publish.KeyOf(own); (len(key) != 0 || r.at >= 0) && (len(key) == 0 || r.to.topic.PartitionFor(key) != r.at) {
 		return false
 	}
 	r.headers, r.lists = all, append(r.lists, own)
@@ -113,7 +114,7 @@ func (p *pending) unwrap(m []byte) (body []byte, headers []node.Header, f *fault
 			p.trace = trace
 		}
 		if trace != 0 {
-			headers = []node.Header{{Key: []byte(extTraceID), Value: strconv.AppendUint(nil, trace, 10)}}
+			headers = []node.Header{{Key: []byte(publish.ExtTraceID), Value: strconv.AppendUint(nil, trace, 10)}}
 		}
 		return m[traceIDBytes:], headers, nil
 	}
@@ -121,9 +122,9 @@ func (p *pending) unwrap(m []byte) (body []byte, headers []node.Header, f *fault
 	if n == 0 {
 		return nil, nil, faultf("E_BAD_BODY %s invalid body size %d: it begins with its headers", p.verb, len(m))
 	}
-	all, trace, traced, err := appendExtHeaders(p.headers, m[extLengthBytes:n])
+	all, trace, traced, err := publish.AppendExtHeaders(p.headers, m[extLengthBytes:n])
 	if err != nil {
-		return nil, nil, faultf("%s %s the header is refused: %v", codeBadExt, p.verb, err)
+		return nil, nil, faultf("%s %s the header is refused: %v", publish.CodeBadExt, p.verb, err)
 	}
 	if p.verb == verbPubExt {
 		p.trace, p.traced = trace, traced
@@ -141,7 +142,7 @@ func (p *pending) send(t *node.Topic) error {
 	case p.addressed:
 		return t.SubmitTo(p.partition, &p.put)
 	case p.at >= 0: // the topic may have been deleted and created again since
-		if at := keyPartition(t, p.lists); at >= 0 {
+		if at := publish.KeyPartition(t, p.lists); at >= 0 {
 			return t.SubmitTo(at, &p.put)
 		}
 	}
@@ -165,10 +166,10 @@ func (p *pending) beyondNSQ() bool { return p.addressed || p.verb.plain() != p.v
 
 // publishRefused returns the error frame for a put that failed, or whose outcome is unknown.
 func publishRefused(p *pending, err error) string {
-	if code := producerCode(err); code != "" {
+	if code := publish.ProducerCode(err); code != "" {
 		return code + " " + p.verb.String() + " failed " + err.Error()
 	}
-	if code := youzanCode(err); code != "" && p.beyondNSQ() {
+	if code := publish.YouzanCode(err); code != "" && p.beyondNSQ() {
 		return code + " " + p.verb.String() + " failed " + err.Error()
 	}
 	return publishFailed(p.verb.plain(), err)
@@ -178,11 +179,11 @@ func publishRefused(p *pending, err error) string {
 // partition, but keep this connection for other partitions. What is wrong with a producer's numbers concerns nobody
 // else who publishes over this connection.
 func (p *pending) survives(err error) bool {
-	if producerCode(err) != "" {
+	if publish.ProducerCode(err) != "" {
 		return true
 	}
-	code := youzanCode(err)
-	return p.beyondNSQ() && (code == codeNotLeader || code == codeNotWritable)
+	code := publish.YouzanCode(err)
+	return p.beyondNSQ() && (code == publish.CodeNotLeader || code == publish.CodeNotWritable)
 }
 
 // maxKeptExtBytes bounds the buffer for an ext that an output keeps for the next message.
@@ -195,7 +196,7 @@ func (o *output) appendFormed(d *node.Delivery, form *messageForm) bool {
 	defer o.mu.Unlock()
 	var ext []byte
 	if form.ext {
-		if ext = appendExt(o.ext[:0], d.Headers); len(ext) > maxExtBytes {
+		if ext = publish.AppendExt(o.ext[:0], d.Headers); len(ext) > publish.MaxExtBytes {
 			ext = append(ext[:0], "{}"...) // too long with JSON's escapes, although within the engine's limit
 		}
 		if cap(ext) <= maxKeptExtBytes {
@@ -221,7 +222,7 @@ func (o *output) appendFormed(d *node.Delivery, form *messageForm) bool {
 	p = binary.BigEndian.AppendUint64(p, uint64(d.Timestamp))
 	p = binary.BigEndian.AppendUint16(p, d.Attempts)
 	p = binary.BigEndian.AppendUint64(p, uint64(d.ID))
-	p = binary.BigEndian.AppendUint64(p, traceOf(d.Headers))
+	p = binary.BigEndian.AppendUint64(p, publish.TraceOf(d.Headers))
 	switch {
 	case len(ext) != 0:
 		p = append(p, extVersionJSON)
@@ -242,9 +243,9 @@ func (o *output) appendFormed(d *node.Delivery, form *messageForm) bool {
 
 // takeNumbers makes the put of p one of a producer if its messages have the headers of one.
 func (p *pending) takeNumbers() *fault {
-	n, err := cutAllNumbers(p.lists, p.numbers)
+	n, err := publish.CutAllNumbers(p.lists, p.numbers)
 	if err != nil {
-		return faultf("%s %s the header is refused: %v", codeBadExt, p.verb, err)
+		return faultf("%s %s the header is refused: %v", publish.CodeBadExt, p.verb, err)
 	}
 	if n != nil {
 		p.numbers, p.numbered = n, true
@@ -257,9 +258,9 @@ func (p *pending) sendNumbered(t *node.Topic) error {
 	at := p.partition
 	if !p.addressed {
 		var err error
-		if at, err = partitionOf(t, p.lists, p.numbers); err != nil {
+		if at, err = publish.NumberedPartition(t, p.lists, p.numbers); err != nil {
 			return err
 		}
 	}
-	return submitNumbered(t, at, &p.put, p.numbers, p.c.owner())
+	return publish.Submit(t, at, &p.put, p.numbers, p.c.owner())
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"penstock/internal/server/publish"
 )
 
 // B59: tagged messages go to consumers with their tag, if there are any, and otherwise to consumers without a tag. An
@@ -14,7 +16,7 @@ func TestYouzanTags(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 1)
 		lead := nodes[leaderOfPartition(t, nodes, "t", 0)]
-		for _, tag := range []string{"with space", "ümlaut", strings.Repeat("x", maxTagBytes+1)} {
+		for _, tag := range []string{"with space", "ümlaut", strings.Repeat("x", publish.MaxTagBytes+1)} {
 			c := lead.dial(t)
 			c.send("IDENTIFY\n" + sized(`{"desired_tag":"`+tag+`"}`))
 			c.refusedAs("E_BAD_BODY")

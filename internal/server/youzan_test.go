@@ -15,6 +15,7 @@ import (
 	"penstock/internal/node/machine"
 	"penstock/internal/server/listen"
 	"penstock/internal/server/lookup"
+	"penstock/internal/server/publish"
 	"penstock/segment"
 )
 
@@ -152,7 +153,8 @@ func TestYouzanTranscript(t *testing.T) {
 		// B96: the message can be read by its id.
 		var list PeekList
 		lead.ask(t, "GET", "/topic/peek?topic=t&count=1&from="+id1.String(), "", &list)
-		if len(list.Messages) != 1 || *list.Messages[0].Body != "traced" || list.Messages[0].Headers[0].Name != extTraceID {
+		if len(list.Messages) != 1 || *list.Messages[0].Body != "traced" ||
+			list.Messages[0].Headers[0].Name != publish.ExtTraceID {
 			t.Errorf("message %v is %+v", id1, list)
 		}
 	})
@@ -231,7 +233,7 @@ func TestYouzanOrdered(t *testing.T) {
 		for _, cmd := range []string{"SUB t c", "SUB t c 0", "SUB_ADVANCED t c 0", "SUB_ADVANCED t c"} {
 			d := lead.dial(t)
 			d.send(cmd + "\n")
-			d.refusedAs(codeOrderNeeded)
+			d.refusedAs(publish.CodeOrderNeeded)
 			d.closed()
 		}
 		again := lead.dial(t)
@@ -337,18 +339,18 @@ func TestYouzanBadPublishes(t *testing.T) {
 	n := startNode(t, node.Options{DefaultPartitions: 2}, Options{})
 	n.post(t, "/topic/create?topic=t&partitions=2", "")
 	for _, x := range []struct{ cmd, code string }{
-		{"PUB t 2\n" + sized("x"), codeTopicMissing},
-		{"MPUB t 2\n" + sized(batchBody("x")), codeTopicMissing},
+		{"PUB t 2\n" + sized("x"), publish.CodeTopicMissing},
+		{"MPUB t 2\n" + sized(batchBody("x")), publish.CodeTopicMissing},
 		{"PUB_EXT t x\n" + sized(withExt("{}", "x")), "E_BAD_PARTITION"},
 		{"PUB_EXT t 0\n" + sized("x"), "E_BAD_BODY"},
 		{"PUB_EXT t 0\n" + sized(withExt("{}", "")), "E_BAD_BODY"},
 		{"PUB_EXT t 0\n" + sized(u16(500)+"{}x"), "E_BAD_BODY"},
-		{"PUB_EXT t 0\n" + sized(withExt("[]", "x")), codeBadExt},
-		{"PUB_EXT t 0\n" + sized(withExt(`{"a":1`, "x")), codeBadExt},
-		{"PUB_EXT t 0\n" + sized(withExt(`{} {}`, "x")), codeBadExt},
-		{"PUB_EXT t 0\n" + sized(withExt(`{"##trace_id":7}`, "x")), codeBadExt},
-		{"PUB_EXT t 0\n" + sized(withExt(`{"penstock-origin-id":"0"}`, "x")), codeBadExt},
-		{"PUB_EXT t 0\n" + sized(withExt(`{"":"0"}`, "x")), codeBadExt},
+		{"PUB_EXT t 0\n" + sized(withExt("[]", "x")), publish.CodeBadExt},
+		{"PUB_EXT t 0\n" + sized(withExt(`{"a":1`, "x")), publish.CodeBadExt},
+		{"PUB_EXT t 0\n" + sized(withExt(`{} {}`, "x")), publish.CodeBadExt},
+		{"PUB_EXT t 0\n" + sized(withExt(`{"##trace_id":7}`, "x")), publish.CodeBadExt},
+		{"PUB_EXT t 0\n" + sized(withExt(`{"penstock-origin-id":"0"}`, "x")), publish.CodeBadExt},
+		{"PUB_EXT t 0\n" + sized(withExt(`{"":"0"}`, "x")), publish.CodeBadExt},
 		{"PUB_TRACE t 0\n" + sized(u64(1)), "E_BAD_BODY"},
 		{"MPUB_TRACE t 0\n" + sized(batchBody(u64(1))), "E_BAD_BODY"},
 		{"MPUB_EXT t 0\n" + sized(batchBody(withExt("{}", "ok"), "x")), "E_BAD_BODY"},
@@ -364,14 +366,14 @@ func TestYouzanBadPublishes(t *testing.T) {
 	for _, cmd := range []string{"SUB t c 2\n", "SUB_ADVANCED t c 2\n", "SUB_ORDERED t c 2\n"} {
 		c := n.dial(t)
 		c.send(cmd)
-		c.refusedAs(codeTopicMissing)
+		c.refusedAs(publish.CodeTopicMissing)
 		c.closed()
 	}
 	off := startNode(t, node.Options{DisableAutoCreate: true}, Options{})
 	for _, cmd := range []string{"SUB t c 0\n", "PUB t 0\n" + sized("x"), "PUB_TRACE t 0\n" + sized(u64(1)+"x")} {
 		c := off.dial(t)
 		c.send(cmd)
-		c.refusedAs(codeTopicMissing)
+		c.refusedAs(publish.CodeTopicMissing)
 		c.closed()
 	}
 }
@@ -400,7 +402,7 @@ func TestYouzanCluster(t *testing.T) {
 			if i == lead {
 				c.ok()
 			} else {
-				c.refusedAs(codeNotLeader)
+				c.refusedAs(publish.CodeNotLeader)
 				c.closed()
 			}
 			for _, access := range []string{"r", "w"} {

@@ -1,4 +1,4 @@
-package server
+package publish
 
 import (
 	"errors"
@@ -26,9 +26,9 @@ func (c *Counts) Refused() map[string]uint64 {
 	return out
 }
 
-// sampled decides by chance whether the duration of a publish is measured: of one in 16, so that the clock is not read
+// Sampled decides by chance whether the duration of a publish is measured: of one in 16, so that the clock is not read
 // for each.
-func sampled() bool { return rand.Uint32()%16 == 0 }
+func Sampled() bool { return rand.Uint32()%16 == 0 }
 
 // reason is why a publish was refused.
 type reason uint8

@@ -1,4 +1,4 @@
-package server
+package publish
 
 import (
 	"context"
@@ -16,9 +16,9 @@ const (
 	deletedPause    = 5 * time.Millisecond
 )
 
-// retryDeleted calls do again while it fails because the topic or channel is being deleted, or because its leadership
+// RetryDeleted calls do again while it fails because the topic or channel is being deleted, or because its leadership
 // has just moved to another node.
-func retryDeleted(ctx context.Context, do func() error) error {
+func RetryDeleted(ctx context.Context, do func() error) error {
 	for try := 0; ; try++ {
 		err := do()
 		if !errors.Is(err, node.ErrDeleted) && !errors.Is(err, node.ErrMoved) || try == maxDeletedTries {

@@ -1,4 +1,4 @@
-package server
+package publish
 
 import (
 	"bytes"
@@ -19,21 +19,21 @@ import (
 
 const (
 	// Names to which youzan's clients give a meaning.
-	extTraceID = "##trace_id"            // a decimal number as a string
+	ExtTraceID = "##trace_id"            // a decimal number as a string
 	extTag     = "##client_dispatch_tag" // the tag of the consumers that should get the message
 
 	// extRawNames is our own: a JSON array of the names whose values are JSON, not text.
 	extRawNames = "##json"
 
-	maxExtBytes = 1<<16 - 1 // its length prefix has two bytes
-	maxTagBytes = 100
+	MaxExtBytes = 1<<16 - 1 // its length prefix has two bytes
+	MaxTagBytes = 100
 )
 
-var errTraceID = errors.New("its trace id is not a number as a string")
+var ErrTraceID = errors.New("its trace id is not a number as a string")
 
-// validTag reports whether a consumer may ask for messages with this tag. B59
-func validTag(tag string) bool {
-	return len(tag) > 0 && len(tag) <= maxTagBytes && !bytes.ContainsFunc([]byte(tag), func(r rune) bool {
+// ValidTag reports whether a consumer may ask for messages with this tag. B59
+func ValidTag(tag string) bool {
+	return len(tag) > 0 && len(tag) <= MaxTagBytes && !bytes.ContainsFunc([]byte(tag), func(r rune) bool {
 		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '_' || r == '-')
 	})
 }
@@ -46,26 +46,26 @@ var (
 	errNoObject = errors.New("it is not a JSON object")
 )
 
-// extHeaders parses an ext, which may be empty, and returns the message's headers and its trace id. The headers may be
+// ExtHeaders parses an ext, which may be empty, and returns the message's headers and its trace id. The headers may be
 // slices of ext.
-func extHeaders(ext []byte) (headers []node.Header, trace uint64, traced bool, err error) {
-	return appendExtHeaders(nil, ext)
+func ExtHeaders(ext []byte) (headers []node.Header, trace uint64, traced bool, err error) {
+	return AppendExtHeaders(nil, ext)
 }
 
-// appendExtHeaders is extHeaders, but appends the headers to dst.
-func appendExtHeaders(dst []node.Header, ext []byte) (headers []node.Header, trace uint64, traced bool, err error) {
-	if headers, trace, traced, ok := appendPlainExt(dst, ext); ok {
+// AppendExtHeaders is ExtHeaders, but appends the headers to dst.
+func AppendExtHeaders(dst []node.Header, ext []byte) (headers []node.Header, trace uint64, traced bool, err error) {
+	if headers, trace, traced, ok := AppendPlainExt(dst, ext); ok {
 		return headers, trace, traced, nil
 	}
 	headers, trace, traced, err = decodeExt(ext)
 	return append(dst, headers...), trace, traced, err
 }
 
-// appendPlainExt parses an object whose values are all strings without escapes, as in nearly every ext. It does so
+// AppendPlainExt parses an object whose values are all strings without escapes, as in nearly every ext. It does so
 // without copying: the JSON package takes forty times as long and allocates for every token. For any other object,
 // valid or not, it returns dst unchanged and ok false. For an object that it accepts it must return the same as the
 // JSON package would.
-func appendPlainExt(dst []node.Header, ext []byte) (headers []node.Header, trace uint64, traced, ok bool) {
+func AppendPlainExt(dst []node.Header, ext []byte) (headers []node.Header, trace uint64, traced, ok bool) {
 	if len(ext) == 0 {
 		return dst, 0, false, true
 	}
@@ -88,7 +88,7 @@ func appendPlainExt(dst []node.Header, ext []byte) (headers []node.Header, trace
 		switch string(name) {
 		case extRawNames:
 			return dst, 0, false, false
-		case extTraceID:
+		case ExtTraceID:
 			var err error
 			if trace, err = strconv.ParseUint(string(value), 10, 64); err != nil {
 				return dst, 0, false, false
@@ -172,7 +172,7 @@ func onlyPlain(w uint64) bool {
 	return (w|(w-' '*ones)|(quote-ones)|(backslash-ones))&highs == 0
 }
 
-// decodeExt is extHeaders for any ext, with the JSON package.
+// decodeExt is ExtHeaders for any ext, with the JSON package.
 func decodeExt(ext []byte) (headers []node.Header, trace uint64, traced bool, err error) {
 	d := json.NewDecoder(bytes.NewReader(ext))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -200,9 +200,9 @@ func decodeExt(ext []byte) (headers []node.Header, trace uint64, traced bool, er
 			raw = append(raw, name)
 		}
 		switch name {
-		case extTraceID:
+		case ExtTraceID:
 			if trace, err = strconv.ParseUint(text, 10, 64); err != nil {
-				return nil, 0, false, errTraceID
+				return nil, 0, false, ErrTraceID
 			}
 			traced = true
 		case extTag:
@@ -228,8 +228,8 @@ func decodeExt(ext []byte) (headers []node.Header, trace uint64, traced bool, er
 	return headers, trace, traced, nil
 }
 
-// appendExt appends the ext of a message with these headers: the JSON object, or nothing if there are no headers.
-func appendExt(dst []byte, headers []node.Header) []byte {
+// AppendExt appends the ext of a message with these headers: the JSON object, or nothing if there are no headers.
+func AppendExt(dst []byte, headers []node.Header) []byte {
 	if len(headers) == 0 {
 		return dst
 	}
@@ -257,12 +257,12 @@ func appendExt(dst []byte, headers []node.Header) []byte {
 			dst = append(dst, ',')
 		}
 		first = false
-		dst = append(appendJSONText(dst, h.Key), ':')
+		dst = append(AppendJSONText(dst, h.Key), ':')
 		isRaw := func(name string) bool { return name == string(h.Key) }
 		if slices.ContainsFunc(raw, isRaw) && json.Valid(h.Value) {
 			dst = append(dst, h.Value...)
 		} else {
-			dst = appendJSONText(dst, h.Value)
+			dst = AppendJSONText(dst, h.Value)
 		}
 	}
 	return append(dst, '}')
@@ -275,8 +275,8 @@ func rawNames(value []byte) (names []string) {
 	return names
 }
 
-// appendJSONText appends b as a JSON string; invalid UTF-8 is replaced.
-func appendJSONText(dst, b []byte) []byte {
+// AppendJSONText appends b as a JSON string; invalid UTF-8 is replaced.
+func AppendJSONText(dst, b []byte) []byte {
 	plain := utf8.Valid(b)
 	for _, c := range b {
 		plain = plain && c >= ' ' && c != '"' && c != '\\'
@@ -291,10 +291,10 @@ func appendJSONText(dst, b []byte) []byte {
 	return append(dst, text...)
 }
 
-// traceOf returns the trace id in the headers, or 0 if there is none.
-func traceOf(headers []node.Header) uint64 {
+// TraceOf returns the trace id in the headers, or 0 if there is none.
+func TraceOf(headers []node.Header) uint64 {
 	for _, h := range headers {
-		if string(h.Key) == extTraceID {
+		if string(h.Key) == ExtTraceID {
 			n, err := strconv.ParseUint(string(h.Value), 10, 64)
 			if err != nil {
 				return 0

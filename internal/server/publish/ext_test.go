@@ -1,4 +1,4 @@
-package server
+package publish
 
 import (
 	"bytes"
@@ -32,7 +32,7 @@ func TestPlainExt(t *testing.T) {
 		"{" + strings.Join(long, ",") + "}": false,
 	} {
 		before := []node.Header{{Key: []byte("of another")}}
-		headers, _, _, ok := appendPlainExt(before, []byte(ext))
+		headers, _, _, ok := AppendPlainExt(before, []byte(ext))
 		if ok != plain || len(headers) < 1 || string(headers[0].Key) != "of another" || !ok && len(headers) != 1 {
 			t.Errorf("%.100q: plain %v, want %v; %q", ext, ok, plain, headers)
 		}
@@ -42,7 +42,7 @@ func TestPlainExt(t *testing.T) {
 			value := bytes.Repeat([]byte{'x'}, 20)
 			value[at] = byte(c)
 			plain := c >= ' ' && c < 0x80 && c != '"' && c != '\\'
-			headers, _, _, ok := appendPlainExt(nil, append(append([]byte(`{"a":"`), value...), `"}`...))
+			headers, _, _, ok := AppendPlainExt(nil, append(append([]byte(`{"a":"`), value...), `"}`...))
 			if ok != plain || ok && !bytes.Equal(headers[0].Value, value) {
 				t.Fatalf("byte %#x at %d: %v %q", c, at, ok, headers)
 			}
@@ -61,8 +61,8 @@ func TestExtDoesNotAllocate(t *testing.T) {
 	var headers []node.Header
 	var out []byte
 	if n := testing.AllocsPerRun(100, func() {
-		headers, _, _, _ = appendExtHeaders(headers[:0], ext)
-		out = appendExt(out[:0], headers)
+		headers, _, _, _ = AppendExtHeaders(headers[:0], ext)
+		out = AppendExt(out[:0], headers)
 	}); n != 0 {
 		t.Errorf("%v allocations per message", n)
 	}
@@ -74,14 +74,14 @@ func TestExtDoesNotAllocate(t *testing.T) {
 // BenchmarkExt parses and formats an ext with three headers.
 func BenchmarkExt(b *testing.B) {
 	ext := []byte(`{"header-000":"000000000001","header-001":"000000000002","header-002":"000000000003"}`)
-	headers, _, _, err := extHeaders(ext)
+	headers, _, _, err := ExtHeaders(ext)
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Run("read", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			headers, _, _, _ = appendExtHeaders(headers[:0], ext)
+			headers, _, _, _ = AppendExtHeaders(headers[:0], ext)
 		}
 	})
 	b.Run("read-any", func(b *testing.B) {
@@ -96,7 +96,7 @@ func BenchmarkExt(b *testing.B) {
 		var out []byte
 		b.ReportAllocs()
 		for b.Loop() {
-			out = appendExt(out[:0], headers)
+			out = AppendExt(out[:0], headers)
 		}
 	})
 }
@@ -112,7 +112,7 @@ func FuzzExt(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, ext []byte) {
-		headers, trace, traced, err := extHeaders(ext)
+		headers, trace, traced, err := ExtHeaders(ext)
 		if err != nil {
 			return
 		}
@@ -126,7 +126,7 @@ func FuzzExt(f *testing.F) {
 					ext, headers, trace, traced, slow, slowTrace, slowTraced, err)
 			}
 		}
-		if got := traceOf(headers); got != trace {
+		if got := TraceOf(headers); got != trace {
 			t.Errorf("trace id %d is read as %d", trace, got)
 		}
 		if len(ext) == 0 {
@@ -136,7 +136,7 @@ func FuzzExt(f *testing.F) {
 		if json.Unmarshal(ext, &want) != nil {
 			t.Fatalf("%q is taken", ext)
 		}
-		back := appendExt(nil, headers)
+		back := AppendExt(nil, headers)
 		if err := json.Unmarshal(back, &got); err != nil {
 			t.Fatalf("%q comes back as %q: %v", ext, back, err)
 		}

@@ -1,4 +1,4 @@
-package server
+package publish
 
 import (
 	"fmt"
@@ -24,19 +24,19 @@ const (
 	sequenceHeader = "penstock-sequence" // of the message; in a batch of its first one, and the others follow
 )
 
-// numbering is what a publisher says about a put.
-type numbering struct {
-	node.Numbered        // submitNumbered sets its Name
-	name          []byte // of the producer, as the publisher says it
+// Numbers is what a publisher says about a put.
+type Numbers struct {
+	node.Numbered        // Submit sets its Name
+	Producer      []byte // of the producer, as the publisher says it
 	of            int    // the partition that its epoch names, plus one; 0: none
 }
 
-// numberHeaders also are HTTP headers of a publish.
-var numberHeaders = [...]string{producerHeader, epochHeader, sequenceHeader}
+// NumberHeaders also are HTTP headers of a publish.
+var NumberHeaders = [...]string{producerHeader, epochHeader, sequenceHeader}
 
-// numberOf returns the index of a header in numberHeaders, or -1.
+// numberOf returns the index of a header in NumberHeaders, or -1.
 func numberOf(name []byte) int {
-	for i, number := range numberHeaders {
+	for i, number := range NumberHeaders {
 		if string(name) == number {
 			return i
 		}
@@ -46,14 +46,14 @@ func numberOf(name []byte) int {
 
 func isNumber(h node.Header) bool { return numberOf(h.Key) >= 0 }
 
-// cutNumbers takes the three headers out of headers, whose order it keeps and whose memory it uses, and puts their
+// CutNumbers takes the three headers out of headers, whose order it keeps and whose memory it uses, and puts their
 // values into n. has reports whether there were any: then all three must be there, once. n.name is borrowed from
 // headers.
-func cutNumbers(headers []node.Header, n *numbering) (rest []node.Header, has bool, err error) {
+func CutNumbers(headers []node.Header, n *Numbers) (rest []node.Header, has bool, err error) {
 	if !slices.ContainsFunc(headers, isNumber) {
 		return headers, false, nil
 	}
-	var seen [len(numberHeaders)]bool
+	var seen [len(NumberHeaders)]bool
 	rest = headers[:0]
 	for _, h := range headers {
 		i := numberOf(h.Key)
@@ -65,14 +65,14 @@ func cutNumbers(headers []node.Header, n *numbering) (rest []node.Header, has bo
 			return nil, false, fmt.Errorf("%w: there are two headers %s", node.ErrHeaders, h.Key)
 		}
 		seen[i] = true
-		switch numberHeaders[i] {
+		switch NumberHeaders[i] {
 		case producerHeader:
-			if n.name = h.Value; len(n.name) == 0 || len(n.name) > node.MaxProducerNameBytes {
+			if n.Producer = h.Value; len(n.Producer) == 0 || len(n.Producer) > node.MaxProducerNameBytes {
 				err = fmt.Errorf("%w: the name of a producer has %d bytes; it needs 1 to %d",
-					node.ErrHeaders, len(n.name), node.MaxProducerNameBytes)
+					node.ErrHeaders, len(n.Producer), node.MaxProducerNameBytes)
 			}
 		case epochHeader:
-			n.Tenure, n.of, err = parseEpoch(h)
+			n.Tenure, n.of, err = ParseEpoch(h)
 		case sequenceHeader:
 			n.Sequence, err = parseNumber(h)
 		}
@@ -82,16 +82,16 @@ func cutNumbers(headers []node.Header, n *numbering) (rest []node.Header, has bo
 	}
 	if slices.Contains(seen[:], false) {
 		return nil, false, fmt.Errorf("%w: a producer's message needs the three headers %s",
-			node.ErrHeaders, strings.Join(numberHeaders[:], ", "))
+			node.ErrHeaders, strings.Join(NumberHeaders[:], ", "))
 	}
 	return rest, true, nil
 }
 
-// epochText is an epoch as publishers are told it.
-func epochText(tenure uint64, partition int) string { return fmt.Sprintf("%d-%d", tenure, partition) }
+// EpochText is an epoch as publishers are told it.
+func EpochText(tenure uint64, partition int) string { return fmt.Sprintf("%d-%d", tenure, partition) }
 
-// parseEpoch is the reverse of epochText, where the partition is plus one; 0: the publisher has left it out, as it may.
-func parseEpoch(h node.Header) (tenure uint64, of int, err error) {
+// ParseEpoch is the reverse of EpochText, where the partition is plus one; 0: the publisher has left it out, as it may.
+func ParseEpoch(h node.Header) (tenure uint64, of int, err error) {
 	text, partition, named := strings.Cut(string(h.Value), "-")
 	tenure, err = strconv.ParseUint(text, 10, 64)
 	if err == nil && named {
@@ -112,10 +112,10 @@ func parseNumber(h node.Header) (uint32, error) {
 	return uint32(n), nil
 }
 
-// cutAllNumbers is cutNumbers for the messages of one command, with the headers in lists. Those behind the first one
+// CutAllNumbers is CutNumbers for the messages of one command, with the headers in lists. Those behind the first one
 // may repeat the producer and its epoch, with the sequence that they have, or say nothing. It returns nil if there are
 // no numbers, and otherwise those of the first message, in n if that is not nil.
-func cutAllNumbers(lists [][]node.Header, n *numbering) (*numbering, error) {
+func CutAllNumbers(lists [][]node.Header, n *Numbers) (*Numbers, error) {
 	has := false
 	for i := range lists {
 		if !slices.ContainsFunc(lists[i], isNumber) {
@@ -123,9 +123,9 @@ func cutAllNumbers(lists [][]node.Header, n *numbering) (*numbering, error) {
 		}
 		own := n
 		if i > 0 || n == nil {
-			own = new(numbering)
+			own = new(Numbers)
 		}
-		rest, _, err := cutNumbers(lists[i], own)
+		rest, _, err := CutNumbers(lists[i], own)
 		if err != nil {
 			return nil, err
 		}
@@ -134,7 +134,7 @@ func cutAllNumbers(lists [][]node.Header, n *numbering) (*numbering, error) {
 			n, has = own, true
 			continue
 		}
-		if !has || string(own.name) != string(n.name) || own.Tenure != n.Tenure || own.of != n.of ||
+		if !has || string(own.Producer) != string(n.Producer) || own.Tenure != n.Tenure || own.of != n.of ||
 			own.Sequence != n.Sequence+uint32(i) {
 			return nil, fmt.Errorf("%w: message %d of the batch does not follow the first one, by its producer, epoch and "+
 				"sequence", node.ErrHeaders, i)
@@ -146,10 +146,10 @@ func cutAllNumbers(lists [][]node.Header, n *numbering) (*numbering, error) {
 	return n, nil
 }
 
-// partitionOf returns the partition for a put of a producer that names none. The producer's numbers are of one
+// NumberedPartition returns the partition for a put of a producer that names none. The producer's numbers are of one
 // partition, so the publisher must be able to tell which one it is: that of the messages' key, or else that of its own
 // name, as if the name were a key. The messages of a put must agree.
-func partitionOf(t *node.Topic, lists [][]node.Header, n *numbering) (int, error) {
+func NumberedPartition(t *node.Topic, lists [][]node.Header, n *Numbers) (int, error) {
 	at := -1
 	for _, headers := range lists {
 		i := slices.IndexFunc(headers, func(h node.Header) bool { return string(h.Key) == node.KeyHeader })
@@ -163,14 +163,14 @@ func partitionOf(t *node.Topic, lists [][]node.Header, n *numbering) (int, error
 		at = of
 	}
 	if at < 0 {
-		at = batch.PartitionOf(n.name, t.Partitions())
+		at = batch.PartitionOf(n.Producer, t.Partitions())
 	}
 	return at, nil
 }
 
-// submitNumbered submits a put of a client with this owner to this partition, whose numbers it must have.
-func submitNumbered(t *node.Topic, at int, p *node.Put, n *numbering, owner string) error {
-	n.Name = node.OwnedName(owner, n.name)
+// Submit submits a put of a client with this owner to this partition, whose numbers it must have.
+func Submit(t *node.Topic, at int, p *node.Put, n *Numbers, owner string) error {
+	n.Name = node.OwnedName(owner, n.Producer)
 	if n.of != 0 && n.of != at+1 && at < t.Partitions() {
 		return fmt.Errorf("%w: the message belongs to partition %d, and the epoch is of partition %d; nothing was stored: "+
 			"open the name in that partition, with this epoch, and use the epoch and the numbers that are answered",
@@ -179,13 +179,13 @@ func submitNumbered(t *node.Topic, at int, p *node.Put, n *numbering, owner stri
 	return t.SubmitNumbered(at, p, &n.Numbered)
 }
 
-// keyPartition returns the partition to which the keys in the headers of messages belong, as for messages that are
+// KeyPartition returns the partition to which the keys in the headers of messages belong, as for messages that are
 // published in other ways. It returns -1 if there is no key, and if the keys belong to different partitions: a batch is
 // stored whole or not at all, which only one partition can promise.
-func keyPartition(t *node.Topic, lists [][]node.Header) int {
+func KeyPartition(t *node.Topic, lists [][]node.Header) int {
 	at := -1
 	for _, headers := range lists {
-		key := keyOf(headers)
+		key := KeyOf(headers)
 		if len(key) == 0 {
 			continue
 		}
@@ -198,8 +198,8 @@ func keyPartition(t *node.Topic, lists [][]node.Header) int {
 	return at
 }
 
-// keyOf returns the value of the header that holds a message's key, or nil.
-func keyOf(headers []node.Header) []byte {
+// KeyOf returns the value of the header that holds a message's key, or nil.
+func KeyOf(headers []node.Header) []byte {
 	for i := range headers {
 		if string(headers[i].Key) == node.KeyHeader {
 			return headers[i].Value
