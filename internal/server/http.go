@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"time"
 
 	"penstock/internal/node"
 	"penstock/internal/server/web"
@@ -112,7 +113,7 @@ func (s *Server) routes() map[string]web.Route {
 }
 
 func (s *Server) servePing(w http.ResponseWriter, _ *http.Request) {
-	health, ok := s.health()
+	state, ok := healthOf(s.engine)
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if warnings := s.warnings(); warnings != "" {
 		w.Header().Set("Penstock-Warnings", warnings)
@@ -120,7 +121,7 @@ func (s *Server) servePing(w http.ResponseWriter, _ *http.Request) {
 	if !ok {
 		w.WriteHeader(500)
 	}
-	_, _ = w.Write([]byte(health))
+	_, _ = w.Write([]byte(state))
 }
 
 // warnings lists the problems of a node that still works. They go into a header, because NSQ's clients expect exactly
@@ -131,14 +132,6 @@ func (s *Server) warnings() string {
 		all = append(all, fmt.Sprintf("%s=%d", f.Name, f.Count))
 	}
 	return strings.Join(all, ", ")
-}
-
-// health returns the state that /ping and /stats report: NOK if nothing can be served, as in nsqd.
-func (s *Server) health() (string, bool) {
-	if v := s.engine.Verdict(); !v.Serves {
-		return "NOK - " + v.Why, false
-	}
-	return "OK", true
 }
 
 // storage is node.Info in the form of /info.
@@ -191,4 +184,33 @@ func (s *Server) serveInfo(r *http.Request, _ url.Values) (any, error) {
 			in.Recovered.Seconds(), in.RecoveredBytes, in.PartitionsReadOnly, in.CorruptionsAtRecover,
 		},
 	}, nil
+}
+
+func (s *Server) serveStats(_ *http.Request, q url.Values) (any, error) {
+	flag := func(name string) (bool, error) {
+		if q.Get(name) == "" {
+			return true, nil
+		}
+		v, err := strconv.ParseBool(q.Get(name))
+		if err != nil {
+			return false, web.Fail(400, "INVALID_REQUEST")
+		}
+		return v, nil
+	}
+	clients, err := flag("include_clients")
+	if err != nil {
+		return nil, err
+	}
+	mem, err := flag("include_mem")
+	if err != nil {
+		return nil, err
+	}
+	reply := s.stats.collect(q.Get("topic"), q.Get("channel"), clients)
+	if mem {
+		reply.Memory = readMemory()
+	}
+	if q.Get("format") == "json" {
+		return reply, nil
+	}
+	return reply.text(time.Now()), nil
 }

@@ -95,12 +95,3 @@ func waitingList(all []node.PendingMessage) WaitingList {
 	}
 	return out
 }
-
-// String identifies the connection in the list of messages in flight.
-func (c *conn) String() string {
-	set := c.set.Load()
-	if set.clientID == "" {
-		return c.remote
-	}
-	return set.clientID + " " + c.remote
-}

@@ -112,7 +112,7 @@ func latencyOf(now time.Time, of ...node.LatencyRecorder) latency {
 	if sum == nil {
 		return unmeasured()
 	}
-	out := latency{Count: int(min(sum.TotalCount(), math.MaxInt32)), measured: true}
+	out := latency{Count: int(min(sum.TotalCount(), math.MaxInt32)), Measured: true}
 	for _, p := range percentiles {
 		out.Percentiles = append(out.Percentiles, percentile{p, float64(sum.ValueAtQuantile(p*100) * 1000)})
 	}
@@ -121,7 +121,7 @@ func latencyOf(now time.Time, of ...node.LatencyRecorder) latency {
 
 // text returns the latency in nsqd's format, or "" if it is not measured.
 func (l *latency) text() string {
-	if !l.measured {
+	if !l.Measured {
 		return ""
 	}
 	var parts []string

@@ -76,6 +76,7 @@ type Server struct {
 	counts    counters
 	publishes publish.Counts
 	deleted   web.Deletions
+	stats     *collector
 	history   *history.Log
 	kept      history.Kept // of other nodes
 
@@ -121,6 +122,9 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 		s.audit = audit.New(s.sparing, o.MaxAuditEntries)
 	}
 	s.gate = o.gate(s.audit)
+	s.stats = &collector{
+		Engine: e, Version: s.opts.Version, Started: s.started, Publishers: s.publishers, Connected: s.producers,
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	var err error
 	if s.certs, err = s.opts.certificates(s.sparing); err != nil {
@@ -155,7 +159,10 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 	s.poll.open(s)
 	s.helpers.Go(s.poll.run)
 	s.helpers.Go(s.sweep)
-	s.startStatsd()
+	if o := s.opts.Statsd; o.Address != "" {
+		pushes := newStatsd(o, s.stats, s.opts.BroadcastAddress, s.toldHTTP(), s.opts.Logger)
+		s.helpers.Go(func() { pushes.run(s.quit) })
+	}
 	s.helpers.Go(s.remember)
 	e.OnQuestion(s.answerQuestion)
 	if f := s.opts.Front; f != nil {

@@ -3,17 +3,13 @@ package server
 import (
 	"cmp"
 	"encoding/json"
-	"net/http"
-	"net/url"
 	"runtime"
 	"slices"
-	"strconv"
 	"time"
 
 	"penstock/internal/node"
 	"penstock/internal/node/health"
 	"penstock/internal/server/native"
-	"penstock/internal/server/web"
 )
 
 // The field names of /stats are a public contract: nsqadmin, nsq_stat and exporters read them.
@@ -84,7 +80,7 @@ type channelStats struct {
 type latency struct {
 	Count       int          `json:"count"`
 	Percentiles []percentile `json:"percentiles"`
-	measured    bool
+	Measured    bool         `json:"-"`
 }
 
 type percentile struct {
@@ -124,7 +120,7 @@ type clientStats struct {
 	AuthIdentity    string `json:"auth_identity,omitempty"`
 	AuthIdentityURL string `json:"auth_identity_url,omitempty"`
 
-	started time.Time
+	Started time.Time `json:"-"` // of the connection
 }
 
 type pubCount struct {
@@ -151,46 +147,35 @@ const (
 	stateClosing    = 4
 )
 
-func (s *Server) serveStats(_ *http.Request, q url.Values) (any, error) {
-	flag := func(name string) (bool, error) {
-		if q.Get(name) == "" {
-			return true, nil
-		}
-		v, err := strconv.ParseBool(q.Get(name))
-		if err != nil {
-			return false, web.Fail(400, "INVALID_REQUEST")
-		}
-		return v, nil
+// healthOf returns the state that /ping and /stats report: NOK if nothing can be served, as in nsqd.
+func healthOf(e *node.Engine) (string, bool) {
+	if v := e.Verdict(); !v.Serves {
+		return "NOK - " + v.Why, false
 	}
-	clients, err := flag("include_clients")
-	if err != nil {
-		return nil, err
-	}
-	mem, err := flag("include_mem")
-	if err != nil {
-		return nil, err
-	}
-	reply := s.stats(q.Get("topic"), q.Get("channel"), clients)
-	if mem {
-		reply.Memory = readMemory()
-	}
-	if q.Get("format") == "json" {
-		return reply, nil
-	}
-	return reply.text(time.Now()), nil
+	return "OK", true
 }
 
-// stats returns a snapshot of the topic and channel; "" selects all. It never waits for a client.
-func (s *Server) stats(topic, channel string, clients bool) *statsReply {
-	health, _ := s.health()
+// collector collects the statistics of a node, for /stats and statsd. It is immutable; any goroutine may use it.
+type collector struct {
+	Engine  *node.Engine
+	Version string
+	Started time.Time
+	// Publishers describes the open NSQ connections that have published to the topic; "": to any.
+	Publishers func(topic string) []clientStats
+	// Connected returns how many open connections of all protocols have published to each topic.
+	Connected func() map[string]int
+}
+
+// collect returns a snapshot of the topic and channel; "" selects all. It never waits for a client.
+func (c *collector) collect(topic, channel string, clients bool) *statsReply {
+	state, _ := healthOf(c.Engine)
 	r := &statsReply{
-		Version: s.opts.Version, Health: health, StartTime: s.started.Unix(),
-		Producers: []clientStats{},
-		Storage:   s.engine.Storage(),
+		Version: c.Version, Health: state, StartTime: c.Started.Unix(), Producers: []clientStats{},
+		Storage: c.Engine.Storage(),
 	}
 	now := time.Now()
-	connected := s.producers()
-	for _, t := range s.engine.Stats(topic, channel) {
+	connected := c.Connected()
+	for _, t := range c.Engine.Stats(topic, channel) {
 		out := topicStats{
 			Name: t.Name, Channels: []channelStats{}, Depth: t.Depth, BackendDepth: t.BackendDepth,
 			MessageCount: t.MessageCount, Published: t.Published, MessageBytes: t.MessageBytes, Paused: t.Paused,
@@ -208,36 +193,14 @@ func (s *Server) stats(topic, channel string, clients bool) *statsReply {
 		r.Topics = append(r.Topics, out)
 	}
 	if clients {
-		s.each(func(c *conn) {
-			if cs := c.stats(topic); len(cs.PubCounts) > 0 {
-				if consumer := c.consumer.Load(); consumer != nil {
-					cs.consume(consumer.Stats())
-				}
-				r.Producers = append(r.Producers, cs)
-			}
-		})
+		r.Producers = append(r.Producers, c.Publishers(topic)...)
 		slices.SortFunc(r.Producers, func(a, b clientStats) int { return cmp.Compare(a.RemoteAddress, b.RemoteAddress) })
 	}
 	return r
 }
 
-// producers returns how many open connections of both protocols have published to each topic.
-func (s *Server) producers() map[string]int {
-	out := map[string]int{}
-	if s.native != nil {
-		out = s.native.Producers()
-	}
-	s.each(func(c *conn) {
-		c.targetsMu.Lock()
-		for name, t := range c.targets {
-			if t.published.Load() > 0 {
-				out[name]++
-			}
-		}
-		c.targetsMu.Unlock()
-	})
-	return out
-}
+// describer is the label of a consumer that has a connection.
+type describer interface{ Describe() clientStats }
 
 func channelOf(ch *node.ChannelStats, clients bool, now time.Time) channelStats {
 	out := channelStats{
@@ -255,19 +218,19 @@ func channelOf(ch *node.ChannelStats, clients bool, now time.Time) channelStats 
 	for _, cons := range ch.Consumers {
 		cs := clientStats{Version: "V2"} // a consumer within this process has no connection
 		switch client := cons.Label.(type) {
-		case *conn:
-			cs = client.stats("")
+		case describer:
+			cs = client.Describe()
 		case *native.Consumer:
 			cs = clientStats{
 				ClientID: client.Client, Hostname: client.Host(), UserAgent: client.Client, Version: "native",
-				RemoteAddress: client.Address, ConnectTime: client.Since.Unix(), TLS: client.TLS, started: client.Since,
+				RemoteAddress: client.Address, ConnectTime: client.Since.Unix(), TLS: client.TLS, Started: client.Since,
 				Authed: client.Who != "", AuthIdentity: client.Who, SampleRate: client.SampleRate,
 			}
 		case node.RemoteLabel:
 			if err := json.Unmarshal(client.Client, &cs); err != nil {
 				cs.Hostname = client.Node // a consumer within that node's process
 			}
-			cs.started = time.Unix(cs.ConnectTime, 0)
+			cs.Started = time.Unix(cs.ConnectTime, 0)
 		}
 		cs.consume(cons)
 		out.Clients = append(out.Clients, cs)
@@ -283,37 +246,6 @@ func (cs *clientStats) consume(st node.ConsumerStats) {
 	}
 	cs.ReadyCount, cs.InFlightCount = st.ReadyCount, st.InFlightCount
 	cs.MessageCount, cs.FinishCount, cs.RequeueCount = st.MessageCount, st.FinishCount, st.RequeueCount
-}
-
-// MarshalJSON encodes the description of the client that travels to the leaders with its subscription, for their
-// /stats.
-func (c *conn) MarshalJSON() ([]byte, error) {
-	cs := c.stats("")
-	cs.PubCounts = nil
-	return json.Marshal(cs)
-}
-
-// stats describes the connection as a producer. Only publishes to topic are listed; "" lists all.
-func (c *conn) stats(topic string) clientStats {
-	set := c.set.Load()
-	cs := clientStats{
-		ClientID: set.clientID, Hostname: set.hostname, UserAgent: set.userAgent, Version: "V2",
-		RemoteAddress: c.remote, State: stateInit, ConnectTime: c.started.Unix(), SampleRate: set.sampleRate,
-		started: c.started,
-	}
-	c.link.Load().stats(&cs)
-	if l := c.login.Load(); l != nil {
-		cs.Authed, cs.AuthIdentity, cs.AuthIdentityURL = true, l.who.Name(), l.who.URL()
-	}
-	c.targetsMu.Lock()
-	for name, t := range c.targets {
-		if n := t.published.Load(); n > 0 && (topic == "" || topic == name) {
-			cs.PubCounts = append(cs.PubCounts, pubCount{name, n})
-		}
-	}
-	c.targetsMu.Unlock()
-	slices.SortFunc(cs.PubCounts, func(a, b pubCount) int { return cmp.Compare(a.Topic, b.Topic) })
-	return cs
 }
 
 func readMemory() *memoryStats {

@@ -97,7 +97,7 @@ func pausedMark(paused bool) string {
 func (c *clientStats) text(now time.Time) string {
 	_, port, _ := net.SplitHostPort(c.RemoteAddress)
 	id := fmt.Sprintf("%s:%s %s", clip.Plain(c.Hostname), port, clip.Plain(c.UserAgent))
-	connected := now.Sub(c.started).Truncate(time.Second)
+	connected := now.Sub(c.Started).Truncate(time.Second)
 	if len(c.PubCounts) > 0 && c.State == stateInit {
 		total := uint64(0)
 		var topics []string

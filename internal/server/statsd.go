@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"time"
@@ -20,45 +21,51 @@ type StatsdOptions struct {
 // statsdDialTimeout bounds the look-up of the address.
 const statsdDialTimeout = time.Second
 
-// statsd pushes the server's statistics, on a goroutine of its own that ends with Server.quit. A restart forgets what
-// was pushed: the first push then has the counts since the start.
+// statsd pushes a node's statistics, on the one goroutine that calls run. A restart forgets what was pushed: the first
+// push then has the counts since the start.
 type statsd struct {
-	s      *Server
 	o      StatsdOptions
+	stats  *collector
 	prefix string
+	log    *slog.Logger
 	last   map[string]uint64 // the counters at the last push, by name
 	failed bool              // the last push failed, which was logged
 }
 
-// run pushes at each interval.
-func (d *statsd) run() {
+// newStatsd returns what pushes the statistics of a node with this broadcast address and HTTP port.
+func newStatsd(o StatsdOptions, stats *collector, host string, port int, log *slog.Logger) *statsd {
+	return &statsd{o: o, stats: stats, prefix: statsdPrefix(o.Prefix, host, port), log: log}
+}
+
+// run pushes at each interval, until quit is closed.
+func (d *statsd) run(quit <-chan struct{}) {
 	ticker := time.NewTicker(d.o.Interval)
 	defer ticker.Stop()
 	for {
 		select {
-		case <-d.s.quit:
+		case <-quit:
 			return
 		case <-ticker.C:
 		}
-		d.log(d.push())
+		d.note(d.push(quit))
 	}
 }
 
-// log says once that pushing fails, and once that it works again.
-func (d *statsd) log(err error) {
+// note says once that pushing fails, and once that it works again.
+func (d *statsd) note(err error) {
 	switch {
 	case err != nil && !d.failed:
-		d.s.opts.Logger.Warn("statistics cannot be pushed to statsd; this is tried again at each interval",
+		d.log.Warn("statistics cannot be pushed to statsd; this is tried again at each interval",
 			"address", d.o.Address, "interval", d.o.Interval, "error", err)
 	case err == nil && d.failed:
-		d.s.opts.Logger.Info("statistics are pushed to statsd again", "address", d.o.Address)
+		d.log.Info("statistics are pushed to statsd again", "address", d.o.Address)
 	}
 	d.failed = err != nil
 }
 
 // push sends the statistics of now. Like nsqd it spreads the packets over all of the interval but a second, because a
 // burst of packets is more likely to be lost.
-func (d *statsd) push() error {
+func (d *statsd) push(quit <-chan struct{}) error {
 	conn, err := net.DialTimeout("udp", d.o.Address, statsdDialTimeout)
 	if err != nil {
 		return err // the counts go into the next push
@@ -68,7 +75,7 @@ func (d *statsd) push() error {
 	if d.o.MemStats {
 		mem = readMemory()
 	}
-	lines, counters := statsdLines(d.prefix, d.s.stats("", "", false), mem, d.last, d.o.ExcludeEphemeral)
+	lines, counters := statsdLines(d.prefix, d.stats.collect("", "", false), mem, d.last, d.o.ExcludeEphemeral)
 	d.last = counters
 	packets := statsdPackets(lines, d.o.PacketBytes)
 	pause := max(0, d.o.Interval-time.Second) / time.Duration(max(1, len(packets)))
@@ -77,7 +84,7 @@ func (d *statsd) push() error {
 			return err
 		}
 		select {
-		case <-d.s.quit: // no more pauses: the rest goes out at once
+		case <-quit: // no more pauses: the rest goes out at once
 		case <-time.After(pause):
 		}
 	}
@@ -110,7 +117,7 @@ func statsdLines(
 	gauge := func(name string, n int64) { lines = append(lines, fmt.Sprintf("%s%s:%d|g\n", prefix, name, n)) }
 	latencies := func(name string, l *latency) {
 		for _, p := range l.Percentiles {
-			if l.measured {
+			if l.Measured {
 				gauge(fmt.Sprintf("%s.e2e_processing_latency_%.0f", name, p.Quantile*100), int64(p.Value))
 			}
 		}
@@ -171,12 +178,4 @@ func statsdPackets(lines []string, most int) (packets [][]byte) {
 		packets = append(packets, p)
 	}
 	return packets
-}
-
-// startStatsd starts the pushes, if they are wanted. The listeners are open.
-func (s *Server) startStatsd() {
-	if o := s.opts.Statsd; o.Address != "" {
-		prefix := statsdPrefix(o.Prefix, s.opts.BroadcastAddress, s.toldHTTP())
-		s.helpers.Go((&statsd{s: s, o: o, prefix: prefix}).run)
-	}
 }

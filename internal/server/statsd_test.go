@@ -3,13 +3,9 @@ package server
 import (
 	"fmt"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"penstock/internal/node"
 )
 
 // The names and types are those that nsqd 1.3.0 sends, in its order.
@@ -17,7 +13,7 @@ func TestStatsdLines(t *testing.T) {
 	r := &statsReply{Topics: []topicStats{
 		{
 			Name: "t", Depth: 1, BackendDepth: 2, MessageCount: 30, MessageBytes: 400,
-			Latency: latency{Percentiles: []percentile{{0.99, 5000}}, measured: true},
+			Latency: latency{Percentiles: []percentile{{Quantile: 0.99, Value: 5000}}, Measured: true},
 			Channels: []channelStats{
 				{
 					Name: "c", Depth: 5, BackendDepth: 6, InFlightCount: 7, DeferredCount: 8, MessageCount: 9, RequeueCount: 10,
@@ -76,55 +72,18 @@ func TestStatsdPackets(t *testing.T) {
 	}
 }
 
-// A node pushes what was published since the last push, over UDP, in packets of the size that is set.
-func TestStatsdPushes(t *testing.T) {
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	n := startNode(t, node.Options{}, Options{Statsd: StatsdOptions{
-		Address: conn.LocalAddr().String(), Prefix: "x", Interval: 50 * time.Millisecond, MemStats: true, PacketBytes: 100,
-	}})
-	n.post(t, "/mpub?topic=t", "a\nb\nc")
-	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
-	total, mem, buf := 0, false, make([]byte, 4096)
-	for total < 3 || !mem {
-		size, _, err := conn.ReadFrom(buf)
-		if err != nil {
-			t.Fatalf("%d messages, memory %v: %v", total, mem, err)
-		}
-		if size > 100 {
-			t.Errorf("a packet of %d bytes", size)
-		}
-		for line := range strings.Lines(string(buf[:size])) {
-			count := 0
-			if _, err := fmt.Sscanf(line, "x.topic.t.message_count:%d|c\n", &count); err == nil {
-				total += count
-			}
-			mem = mem || strings.HasPrefix(line, "x.mem.heap_objects:")
-		}
-	}
-	if total != 3 {
-		t.Errorf("the pushes add up to %d messages", total)
-	}
-}
-
 // A statsd whose name does not resolve costs one line of the log.
 func TestStatsdThatDoesNotResolve(t *testing.T) {
-	var log syncBuffer
-	d := statsd{
-		s: &Server{opts: Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}},
-		o: StatsdOptions{Address: "statsd.invalid.:8125"},
-	}
+	var log strings.Builder
+	d := newStatsd(StatsdOptions{Address: "statsd.invalid.:8125"}, nil, "", 0, slog.New(slog.NewTextHandler(&log, nil)))
 	for range 5 {
-		d.log(d.push())
+		d.note(d.push(nil))
 	}
 	if n := strings.Count(log.String(), "cannot be pushed"); n != 1 {
 		t.Errorf("%d lines", n)
 	}
-	d.log(nil)
-	d.log(nil)
+	d.note(nil)
+	d.note(nil)
 	if n := strings.Count(log.String(), "pushed to statsd again"); n != 1 {
 		t.Errorf("%d lines when it works again", n)
 	}

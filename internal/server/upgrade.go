@@ -21,22 +21,6 @@ type link struct {
 // plain is the link of a connection before IDENTIFY, or if IDENTIFY negotiated nothing.
 var plain = &link{}
 
-func (l *link) stats(cs *clientStats) {
-	cs.Deflate = l.compression == compressDeflate
-	cs.Snappy = l.compression == compressSnappy
-	if l.tls == nil {
-		return
-	}
-	cs.TLS = true
-	cs.CipherSuite = tls.CipherSuiteName(l.tls.CipherSuite)
-	cs.TLSVersion = "TLS1.2"
-	if l.tls.Version == tls.VersionTLS13 {
-		cs.TLSVersion = "TLS1.3"
-	}
-	cs.NegotiatedProtocol = l.tls.NegotiatedProtocol
-	cs.NegotiatedIsMutual = true // always, since NPN is gone
-}
-
 // commonName returns the common name of the client's certificate, or "" if there is none.
 func commonName(state *tls.ConnectionState) string {
 	if state == nil || len(state.PeerCertificates) == 0 {
