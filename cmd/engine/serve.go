@@ -21,6 +21,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/health"
 	"penstock/internal/server"
+	"penstock/internal/server/stats"
 )
 
 func serveCommand() *cobra.Command {
@@ -146,7 +147,7 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 // nothing.
 func (c *config) judge(logger *slog.Logger, level *slog.LevelVar) (err error) {
 	n := c.node
-	if n.engine.Latencies, err = server.Latencies(n.latencyPercentiles, n.latencyWindow); err != nil {
+	if n.engine.Latencies, err = stats.Latencies(n.latencyPercentiles, n.latencyWindow); err != nil {
 		return &exitError{exitUsage, err}
 	}
 	if err := n.checkSecrets(n.credentialFiles()); err != nil {

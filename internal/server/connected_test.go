@@ -13,7 +13,7 @@ func TestConnectedProducers(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{Seed: 1})
 	n := startNode(t, node.Options{Disk: disk}, Options{})
 	count := func() int {
-		for _, topic := range n.stats.collect("", "", false).Topics {
+		for _, topic := range n.stats.Collect("", "", false).Topics {
 			if topic.Name == "t" {
 				return topic.Connected
 			}

@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"slices"
+
+	"penstock/internal/server/stats"
 )
 
 // String identifies the connection in the list of messages in flight.
@@ -25,14 +27,14 @@ func (c *conn) MarshalJSON() ([]byte, error) {
 }
 
 // Describe implements describer.
-func (c *conn) Describe() clientStats { return c.stats("") }
+func (c *conn) Describe() stats.Client { return c.stats("") }
 
 // stats describes the connection as a producer. Only publishes to topic are listed; "" lists all.
-func (c *conn) stats(topic string) clientStats {
+func (c *conn) stats(topic string) stats.Client {
 	set := c.set.Load()
-	cs := clientStats{
+	cs := stats.Client{
 		ClientID: set.clientID, Hostname: set.hostname, UserAgent: set.userAgent, Version: "V2",
-		RemoteAddress: c.remote, State: stateInit, ConnectTime: c.started.Unix(), SampleRate: set.sampleRate,
+		RemoteAddress: c.remote, State: stats.StateInit, ConnectTime: c.started.Unix(), SampleRate: set.sampleRate,
 		Started: c.started,
 	}
 	c.link.Load().stats(&cs)
@@ -42,15 +44,15 @@ func (c *conn) stats(topic string) clientStats {
 	c.targetsMu.Lock()
 	for name, t := range c.targets {
 		if n := t.published.Load(); n > 0 && (topic == "" || topic == name) {
-			cs.PubCounts = append(cs.PubCounts, pubCount{Topic: name, Count: n})
+			cs.PubCounts = append(cs.PubCounts, stats.PubCount{Topic: name, Count: n})
 		}
 	}
 	c.targetsMu.Unlock()
-	slices.SortFunc(cs.PubCounts, func(a, b pubCount) int { return cmp.Compare(a.Topic, b.Topic) })
+	slices.SortFunc(cs.PubCounts, func(a, b stats.PubCount) int { return cmp.Compare(a.Topic, b.Topic) })
 	return cs
 }
 
-func (l *link) stats(cs *clientStats) {
+func (l *link) stats(cs *stats.Client) {
 	cs.Deflate = l.compression == compressDeflate
 	cs.Snappy = l.compression == compressSnappy
 	if l.tls == nil {
@@ -67,11 +69,11 @@ func (l *link) stats(cs *clientStats) {
 }
 
 // publishers describes the open connections that have published to topic; "": to any.
-func (s *Server) publishers(topic string) (out []clientStats) {
+func (s *Server) publishers(topic string) (out []stats.Client) {
 	s.each(func(c *conn) {
 		if cs := c.stats(topic); len(cs.PubCounts) > 0 {
 			if consumer := c.consumer.Load(); consumer != nil {
-				cs.consume(consumer.Stats())
+				cs.Consume(consumer.Stats())
 			}
 			out = append(out, cs)
 		}

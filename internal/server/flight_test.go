@@ -89,7 +89,7 @@ func TestMaxInFlightBytesInACluster(t *testing.T) {
 			began := time.Now()
 			first, second, _ := c.message(), c.message(), c.message()
 			c.silent(100 * time.Millisecond)
-			inFlight := func() int { return leader.stats.collect("t", x.channel, true).Topics[0].Channels[0].InFlightCount }
+			inFlight := func() int { return leader.stats.Collect("t", x.channel, true).Topics[0].Channels[0].InFlightCount }
 			if n := inFlight(); n != 3 {
 				t.Errorf("%d messages are in flight at the leader", n)
 			}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/stats"
 	"penstock/internal/server/web"
 )
 
@@ -113,7 +114,7 @@ func (s *Server) routes() map[string]web.Route {
 }
 
 func (s *Server) servePing(w http.ResponseWriter, _ *http.Request) {
-	state, ok := healthOf(s.engine)
+	state, ok := stats.Health(s.engine)
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if warnings := s.warnings(); warnings != "" {
 		w.Header().Set("Penstock-Warnings", warnings)
@@ -205,12 +206,12 @@ func (s *Server) serveStats(_ *http.Request, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	reply := s.stats.collect(q.Get("topic"), q.Get("channel"), clients)
+	reply := s.stats.Collect(q.Get("topic"), q.Get("channel"), clients)
 	if mem {
-		reply.Memory = readMemory()
+		reply.Memory = stats.ReadMemory()
 	}
 	if q.Get("format") == "json" {
 		return reply, nil
 	}
-	return reply.text(time.Now()), nil
+	return reply.Text(time.Now()), nil
 }

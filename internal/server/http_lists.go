@@ -16,6 +16,7 @@ import (
 	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/history"
+	"penstock/internal/server/stats"
 	"penstock/internal/server/web"
 )
 
@@ -117,7 +118,7 @@ type ListedChannel struct {
 }
 
 type listedClient struct {
-	clientStats
+	stats.Client
 	Leader string `json:"leader"`
 }
 
@@ -367,8 +368,8 @@ func (s *Server) channelRows(q *question, here *channelsHere) {
 			c := ListedChannel{Channel: history.ChannelOf(&t.Channels[i], now)}
 			s.history.RateChannel(q.Topic, &c.Channel)
 			if q.Clients {
-				for _, client := range channelOf(&t.Channels[i], true, now).Clients {
-					c.Clients = append(c.Clients, listedClient{clientStats: client})
+				for _, client := range stats.ChannelOf(&t.Channels[i], true, now).Clients {
+					c.Clients = append(c.Clients, listedClient{Client: client})
 				}
 			}
 			here.Channels = append(here.Channels, c)

@@ -15,6 +15,7 @@ import (
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/history"
+	"penstock/internal/server/stats"
 )
 
 // answer decodes the answer to a GET.
@@ -295,14 +296,14 @@ func TestStatesOfChannels(t *testing.T) {
 	eventually(t, "it is full", func() bool {
 		return answer[ChannelPage](t, n, "/channels?topic=t").Channels[0].FullPartitions == 1
 	})
-	st := answer[statsReply](t, n, "/stats?format=json")
+	st := answer[stats.Reply](t, n, "/stats?format=json")
 	if ch := st.Topics[0].Channels[0]; ch.FullPartitions != 1 || st.Storage.FullChannels != 1 {
 		t.Errorf("/stats: %+v", ch)
 	}
 	aside := node.ChannelStats{Name: "c", OutboxCount: 3, AsideCount: 2, AsideWhy: "too big"}
 	aside.DroppedCount, aside.Dropping, aside.SkippedCount, aside.Skipping = 4, true, 5, true
 	aside.SkippedBefore = true
-	out := channelOf(&aside, false, time.Now())
+	out := stats.ChannelOf(&aside, false, time.Now())
 	if out.OutboxCount != 3 || out.AsideCount != 2 || out.AsideWhy != "too big" {
 		t.Errorf("%+v", out)
 	}
@@ -315,7 +316,7 @@ func TestStatesOfChannels(t *testing.T) {
 		"[dropped: 4] removed by retention or a quota before",
 		"[skipping: 5] what is published is discarded, at least 5 messages since ",
 	} {
-		if text := st.text(time.Now()); !strings.Contains(text, want) {
+		if text := st.Text(time.Now()); !strings.Contains(text, want) {
 			t.Errorf("/stats does not say %q:\n%s", want, text)
 		}
 	}

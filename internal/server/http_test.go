@@ -18,6 +18,7 @@ import (
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/listen"
+	"penstock/internal/server/stats"
 	"penstock/internal/server/web"
 )
 
@@ -243,14 +244,14 @@ func TestStatsShape(t *testing.T) {
 	} else if got != string(want) {
 		t.Errorf("shape changed:\n%s\nwant:\n%s", got, want)
 	}
-	r := n.stats.collect("", "", true)
+	r := n.stats.Collect("", "", true)
 	ch := r.Topics[1].Channels[0]
 	if cl := ch.Clients[0]; cl.ReadyCount != 7 || cl.InFlightCount != 1 || cl.MessageCount != 1 ||
-		cl.State != stateSubscribed ||
+		cl.State != stats.StateSubscribed ||
 		cl.ClientID != "me" {
 		t.Errorf("client %+v", cl)
 	}
-	if len(r.Producers) != 1 || r.Producers[0].PubCounts[0] != (pubCount{Topic: "other", Count: 1}) {
+	if len(r.Producers) != 1 || r.Producers[0].PubCounts[0] != (stats.PubCount{Topic: "other", Count: 1}) {
 		t.Errorf("producers %+v", r.Producers)
 	}
 }
@@ -267,11 +268,11 @@ func TestStatsFilters(t *testing.T) {
 	}
 	n.post(t, "/channel/create?topic=t&channel=c2", "")
 	n.post(t, "/topic/create?topic=u", "")
-	if r := n.stats.collect("t", "c1", false); len(r.Topics) != 1 || len(r.Topics[0].Channels) != 1 ||
+	if r := n.stats.Collect("t", "c1", false); len(r.Topics) != 1 || len(r.Topics[0].Channels) != 1 ||
 		r.Topics[0].Channels[0].ClientCount != 1 || len(r.Topics[0].Channels[0].Clients) != 0 || len(r.Producers) != 0 {
 		t.Errorf("%+v", r)
 	}
-	if r := n.stats.collect("u", "", true); len(r.Topics) != 1 || len(r.Producers) != 0 {
+	if r := n.stats.Collect("u", "", true); len(r.Topics) != 1 || len(r.Producers) != 0 {
 		t.Errorf("%+v", r)
 	}
 	_, body := n.do(t, "GET", "/stats?format=json&topic=unknown&include_mem=false", "")

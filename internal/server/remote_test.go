@@ -110,13 +110,13 @@ func TestGoNSQFixedAddress(t *testing.T) {
 		s := leader.topicNow(t, "orders")
 		return len(s.Channels) == 1 && s.Channels[0].InFlightCount == 0 && s.Channels[0].Depth == 0
 	})
-	clients := leader.stats.collect("orders", "billing", true).Topics[0].Channels[0].Clients
+	clients := leader.stats.Collect("orders", "billing", true).Topics[0].Channels[0].Clients
 	if len(clients) != 1 || clients[0].ClientID != "the-client" || clients[0].UserAgent != "remote-test" ||
 		clients[0].ConnectTime == 0 ||
 		clients[0].FinishCount != count {
 		t.Errorf("the leader shows %+v", clients)
 	}
-	if clients := other.stats.collect("orders", "billing", true).Topics[0].Channels; len(clients) > 0 &&
+	if clients := other.stats.Collect("orders", "billing", true).Topics[0].Channels; len(clients) > 0 &&
 		len(clients[0].Clients) > 0 {
 		t.Errorf("the client's node shows it, too: %+v", clients)
 	}

@@ -24,6 +24,7 @@ import (
 	"penstock/internal/server/metrics"
 	"penstock/internal/server/native"
 	"penstock/internal/server/publish"
+	"penstock/internal/server/stats"
 	"penstock/internal/server/web"
 	"penstock/internal/shares"
 	"penstock/internal/sparing"
@@ -76,7 +77,7 @@ type Server struct {
 	counts    counters
 	publishes publish.Counts
 	deleted   web.Deletions
-	stats     *collector
+	stats     *stats.Collector
 	history   *history.Log
 	kept      history.Kept // of other nodes
 
@@ -122,7 +123,7 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 		s.audit = audit.New(s.sparing, o.MaxAuditEntries)
 	}
 	s.gate = o.gate(s.audit)
-	s.stats = &collector{
+	s.stats = &stats.Collector{
 		Engine: e, Version: s.opts.Version, Started: s.started, Publishers: s.publishers, Connected: s.producers,
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())

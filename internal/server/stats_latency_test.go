@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/stats"
 )
 
 // The node that leads a topic shows in /stats the latency from publish to FIN of each channel, and of the channels
@@ -36,12 +37,12 @@ func TestStatsLatency(t *testing.T) {
 			}
 			c.send("FIN " + ids[0] + "\nFIN " + ids[1] + "\n")
 			eventually(t, "two to be finished", func() bool {
-				return len(leader.stats.collect("t", channel, true).Topics) == 1 &&
-					leader.stats.collect("t", channel, true).Topics[0].Channels[0].Latency.Count == 2
+				return len(leader.stats.Collect("t", channel, true).Topics) == 1 &&
+					leader.stats.Collect("t", channel, true).Topics[0].Channels[0].Latency.Count == 2
 			})
 			c.nc.Close()
 		}
-		topic := leader.stats.collect("t", "", false).Topics[0]
+		topic := leader.stats.Collect("t", "", false).Topics[0]
 		if topic.Latency.Count != 4 || topic.Latency.Percentiles[0].Value < float64(delay) {
 			t.Errorf("of the topic: %+v", topic.Latency)
 		}
@@ -75,7 +76,7 @@ func TestStatsLatency(t *testing.T) {
 			t.Errorf("in text:\n%s", text)
 		}
 	}
-	made, err := Latencies([]float64{1, 0.99}, time.Hour)
+	made, err := stats.Latencies([]float64{1, 0.99}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,8 @@ import (
 	"net"
 	"strings"
 	"time"
+
+	"penstock/internal/server/stats"
 )
 
 // StatsdOptions say where statistics are pushed to, as nsqd's settings of the same names.
@@ -25,7 +27,7 @@ const statsdDialTimeout = time.Second
 // push then has the counts since the start.
 type statsd struct {
 	o      StatsdOptions
-	stats  *collector
+	stats  *stats.Collector
 	prefix string
 	log    *slog.Logger
 	last   map[string]uint64 // the counters at the last push, by name
@@ -33,7 +35,7 @@ type statsd struct {
 }
 
 // newStatsd returns what pushes the statistics of a node with this broadcast address and HTTP port.
-func newStatsd(o StatsdOptions, stats *collector, host string, port int, log *slog.Logger) *statsd {
+func newStatsd(o StatsdOptions, stats *stats.Collector, host string, port int, log *slog.Logger) *statsd {
 	return &statsd{o: o, stats: stats, prefix: statsdPrefix(o.Prefix, host, port), log: log}
 }
 
@@ -71,11 +73,11 @@ func (d *statsd) push(quit <-chan struct{}) error {
 		return err // the counts go into the next push
 	}
 	defer conn.Close()
-	var mem *memoryStats
+	var mem *stats.Memory
 	if d.o.MemStats {
-		mem = readMemory()
+		mem = stats.ReadMemory()
 	}
-	lines, counters := statsdLines(d.prefix, d.stats.collect("", "", false), mem, d.last, d.o.ExcludeEphemeral)
+	lines, counters := statsdLines(d.prefix, d.stats.Collect("", "", false), mem, d.last, d.o.ExcludeEphemeral)
 	d.last = counters
 	packets := statsdPackets(lines, d.o.PacketBytes)
 	pause := max(0, d.o.Interval-time.Second) / time.Duration(max(1, len(packets)))
@@ -103,7 +105,7 @@ func statsdPrefix(prefix, host string, port int) string {
 // statsdLines encodes the statistics with nsqd's names. Counters are sent as what was added since last, which has the
 // counters of the previous push; counters are those of this one. A counter that went down began anew at 0.
 func statsdLines(
-	prefix string, r *statsReply, mem *memoryStats, last map[string]uint64, noEphemeral bool,
+	prefix string, r *stats.Reply, mem *stats.Memory, last map[string]uint64, noEphemeral bool,
 ) (lines []string, counters map[string]uint64) {
 	counters = make(map[string]uint64, len(last))
 	count := func(name string, n uint64) {
@@ -115,7 +117,7 @@ func statsdLines(
 		lines = append(lines, fmt.Sprintf("%s%s:%d|c\n", prefix, name, n-before))
 	}
 	gauge := func(name string, n int64) { lines = append(lines, fmt.Sprintf("%s%s:%d|g\n", prefix, name, n)) }
-	latencies := func(name string, l *latency) {
+	latencies := func(name string, l *stats.Latency) {
 		for _, p := range l.Percentiles {
 			if l.Measured {
 				gauge(fmt.Sprintf("%s.e2e_processing_latency_%.0f", name, p.Quantile*100), int64(p.Value))

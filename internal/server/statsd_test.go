@@ -6,18 +6,20 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"penstock/internal/server/stats"
 )
 
 // The names and types are those that nsqd 1.3.0 sends, in its order.
 func TestStatsdLines(t *testing.T) {
-	r := &statsReply{Topics: []topicStats{
+	r := &stats.Reply{Topics: []stats.Topic{
 		{
 			Name: "t", Depth: 1, BackendDepth: 2, MessageCount: 30, MessageBytes: 400,
-			Latency: latency{Percentiles: []percentile{{Quantile: 0.99, Value: 5000}}, Measured: true},
-			Channels: []channelStats{
+			Latency: stats.Latency{Percentiles: []stats.Percentile{{Quantile: 0.99, Value: 5000}}, Measured: true},
+			Channels: []stats.Channel{
 				{
 					Name: "c", Depth: 5, BackendDepth: 6, InFlightCount: 7, DeferredCount: 8, MessageCount: 9, RequeueCount: 10,
-					TimeoutCount: 11, ClientCount: 12, Latency: unmeasured(),
+					TimeoutCount: 11, ClientCount: 12, Latency: stats.Unmeasured(),
 				},
 				{Name: "e#ephemeral"},
 			},

@@ -1,4 +1,4 @@
-package server
+package stats
 
 import (
 	"testing"
@@ -16,7 +16,7 @@ func TestSketch(t *testing.T) {
 	at := func(after time.Duration) time.Time { return s.rotated.Add(after) }
 	start := s.rotated
 	now := func(after time.Duration) time.Time { return start.Add(after) }
-	if l := latencyOf(at(0), s); l.Count != 0 || len(l.Percentiles) != 2 || l.Percentiles[0] != (percentile{Quantile: 1}) {
+	if l := latencyOf(at(0), s); l.Count != 0 || len(l.Percentiles) != 2 || l.Percentiles[0] != (Percentile{Quantile: 1}) {
 		t.Errorf("with nothing measured: %+v", l)
 	}
 	for i := range 1000 {

@@ -1,4 +1,4 @@
-package server
+package stats
 
 import (
 	"fmt"
@@ -98,7 +98,7 @@ func (s *sketch) addTo(sum *hdrhistogram.Histogram, now time.Time) {
 
 // latencyOf returns the percentiles over all measurements of these channels. If none of the channels is measured, it
 // returns the latency that /stats shows for such a channel.
-func latencyOf(now time.Time, of ...node.LatencyRecorder) latency {
+func latencyOf(now time.Time, of ...node.LatencyRecorder) Latency {
 	var sum *hdrhistogram.Histogram
 	var percentiles []float64
 	for _, r := range of {
@@ -110,17 +110,17 @@ func latencyOf(now time.Time, of ...node.LatencyRecorder) latency {
 		}
 	}
 	if sum == nil {
-		return unmeasured()
+		return Unmeasured()
 	}
-	out := latency{Count: int(min(sum.TotalCount(), math.MaxInt32)), Measured: true}
+	out := Latency{Count: int(min(sum.TotalCount(), math.MaxInt32)), Measured: true}
 	for _, p := range percentiles {
-		out.Percentiles = append(out.Percentiles, percentile{p, float64(sum.ValueAtQuantile(p*100) * 1000)})
+		out.Percentiles = append(out.Percentiles, Percentile{p, float64(sum.ValueAtQuantile(p*100) * 1000)})
 	}
 	return out
 }
 
 // text returns the latency in nsqd's format, or "" if it is not measured.
-func (l *latency) text() string {
+func (l *Latency) text() string {
 	if !l.Measured {
 		return ""
 	}

@@ -1,4 +1,4 @@
-package server
+package stats
 
 import (
 	"fmt"
@@ -11,8 +11,8 @@ import (
 	"penstock/internal/node/health"
 )
 
-// text returns /stats in nsqd's text layout.
-func (r *statsReply) text(now time.Time) string {
+// Text returns /stats in nsqd's Text layout.
+func (r *Reply) Text(now time.Time) string {
 	var w strings.Builder
 	start := time.Unix(r.StartTime, 0)
 	fmt.Fprintf(&w, "nsqd v%s (built w/%s)\n", r.Version, runtime.Version())
@@ -56,7 +56,7 @@ func (r *statsReply) text(now time.Time) string {
 	return w.String()
 }
 
-func (t *topicStats) text(w *strings.Builder, now time.Time) {
+func (t *Topic) text(w *strings.Builder, now time.Time) {
 	fmt.Fprintf(w, "\n%s[%-15s] depth: %-5d be-depth: %-5d msgs: %-8d e2e%%: %s\n",
 		pausedMark(t.Paused), t.Name, t.Depth, t.BackendDepth, t.MessageCount, t.Latency.text())
 	for i := range t.Channels {
@@ -94,11 +94,11 @@ func pausedMark(paused bool) string {
 	return "   "
 }
 
-func (c *clientStats) text(now time.Time) string {
+func (c *Client) text(now time.Time) string {
 	_, port, _ := net.SplitHostPort(c.RemoteAddress)
 	id := fmt.Sprintf("%s:%s %s", clip.Plain(c.Hostname), port, clip.Plain(c.UserAgent))
 	connected := now.Sub(c.Started).Truncate(time.Second)
-	if len(c.PubCounts) > 0 && c.State == stateInit {
+	if len(c.PubCounts) > 0 && c.State == StateInit {
 		total := uint64(0)
 		var topics []string
 		for _, p := range c.PubCounts {

@@ -1,4 +1,4 @@
-package server
+package stats
 
 import (
 	"cmp"
@@ -13,28 +13,28 @@ import (
 )
 
 // The field names of /stats are a public contract: nsqadmin, nsq_stat and exporters read them.
-type statsReply struct {
-	Version   string        `json:"version"`
-	Health    string        `json:"health"`
-	StartTime int64         `json:"start_time"`
-	Topics    []topicStats  `json:"topics"`
-	Memory    *memoryStats  `json:"memory,omitempty"`
-	Producers []clientStats `json:"producers"`
+type Reply struct {
+	Version   string   `json:"version"`
+	Health    string   `json:"health"`
+	StartTime int64    `json:"start_time"`
+	Topics    []Topic  `json:"topics"`
+	Memory    *Memory  `json:"memory,omitempty"`
+	Producers []Client `json:"producers"`
 	// Storage is an addition to nsqd's reply; readers of nsqd's format ignore unknown fields.
 	Storage node.StorageStats `json:"storage"`
 }
 
-type topicStats struct {
-	Name         string         `json:"topic_name"`
-	Channels     []channelStats `json:"channels"`
-	Depth        int64          `json:"depth"`
-	BackendDepth int64          `json:"backend_depth"`
-	MessageCount uint64         `json:"message_count"`
-	Published    uint64         `json:"published_count"` // ever; the others count since the start
-	MessageBytes uint64         `json:"message_bytes"`
-	StoredBytes  int64          `json:"stored_bytes"`       // of the logs of the partitions led here, now
-	Producers    int            `json:"producer_count"`     // that number their messages, in the partitions led here
-	MaxProducers int            `json:"max_producer_count"` // in the partition that knows the most
+type Topic struct {
+	Name         string    `json:"topic_name"`
+	Channels     []Channel `json:"channels"`
+	Depth        int64     `json:"depth"`
+	BackendDepth int64     `json:"backend_depth"`
+	MessageCount uint64    `json:"message_count"`
+	Published    uint64    `json:"published_count"` // ever; the others count since the start
+	MessageBytes uint64    `json:"message_bytes"`
+	StoredBytes  int64     `json:"stored_bytes"`       // of the logs of the partitions led here, now
+	Producers    int       `json:"producer_count"`     // that number their messages, in the partitions led here
+	MaxProducers int       `json:"max_producer_count"` // in the partition that knows the most
 	// Connected counts the open connections of both protocols that have published to the topic.
 	Connected  int   `json:"connected_producer_count"`
 	Partitions int   `json:"partition_count"`   // on any node
@@ -45,22 +45,22 @@ type topicStats struct {
 	DelaysRefused int     `json:"delays_refused"`
 	ReadOnly      int     `json:"read_only_partitions"` // see node.TopicStats
 	MadeBy        string  `json:"made_by"`              // see node.Topic.MadeBy
-	Latency       latency `json:"e2e_processing_latency"`
+	Latency       Latency `json:"e2e_processing_latency"`
 }
 
-type channelStats struct {
-	Name          string        `json:"channel_name"`
-	Depth         int64         `json:"depth"`
-	BackendDepth  int64         `json:"backend_depth"`
-	InFlightCount int           `json:"in_flight_count"`
-	DeferredCount int           `json:"deferred_count"`
-	MessageCount  uint64        `json:"message_count"`
-	RequeueCount  uint64        `json:"requeue_count"`
-	TimeoutCount  uint64        `json:"timeout_count"`
-	ClientCount   int           `json:"client_count"`
-	Clients       []clientStats `json:"clients"`
-	Paused        bool          `json:"paused"`
-	Latency       latency       `json:"e2e_processing_latency"`
+type Channel struct {
+	Name          string   `json:"channel_name"`
+	Depth         int64    `json:"depth"`
+	BackendDepth  int64    `json:"backend_depth"`
+	InFlightCount int      `json:"in_flight_count"`
+	DeferredCount int      `json:"deferred_count"`
+	MessageCount  uint64   `json:"message_count"`
+	RequeueCount  uint64   `json:"requeue_count"`
+	TimeoutCount  uint64   `json:"timeout_count"`
+	ClientCount   int      `json:"client_count"`
+	Clients       []Client `json:"clients"`
+	Paused        bool     `json:"paused"`
+	Latency       Latency  `json:"e2e_processing_latency"`
 	// Additions to nsqd's reply: see node.ChannelStats.
 	OutboxCount    int    `json:"outbox_count"`
 	AsideCount     int    `json:"aside_count"`
@@ -75,24 +75,24 @@ type channelStats struct {
 	SkippedBefore  bool   `json:"skipped_before"`
 }
 
-// latency is always present, with two percentiles: nsqadmin and nsq_stat crash without the object, and one exporter
+// Latency is always present, with two percentiles: nsqadmin and nsq_stat crash without the object, and one exporter
 // indexes p99 and p95.
-type latency struct {
+type Latency struct {
 	Count       int          `json:"count"`
-	Percentiles []percentile `json:"percentiles"`
+	Percentiles []Percentile `json:"percentiles"`
 	Measured    bool         `json:"-"`
 }
 
-type percentile struct {
+type Percentile struct {
 	Quantile float64 `json:"quantile"`
 	Value    float64 `json:"value"` // ns
 }
 
-func unmeasured() latency {
-	return latency{Percentiles: []percentile{{Quantile: 0.99}, {Quantile: 0.95}}}
+func Unmeasured() Latency {
+	return Latency{Percentiles: []Percentile{{Quantile: 0.99}, {Quantile: 0.95}}}
 }
 
-type clientStats struct {
+type Client struct {
 	ClientID      string     `json:"client_id"`
 	Hostname      string     `json:"hostname"`
 	Version       string     `json:"version"`
@@ -108,7 +108,7 @@ type clientStats struct {
 	Deflate       bool       `json:"deflate"`
 	Snappy        bool       `json:"snappy"`
 	UserAgent     string     `json:"user_agent"`
-	PubCounts     []pubCount `json:"pub_counts,omitempty"`
+	PubCounts     []PubCount `json:"pub_counts,omitempty"`
 
 	TLS                bool   `json:"tls"`
 	CipherSuite        string `json:"tls_cipher_suite"`
@@ -123,12 +123,12 @@ type clientStats struct {
 	Started time.Time `json:"-"` // of the connection
 }
 
-type pubCount struct {
+type PubCount struct {
 	Topic string `json:"topic"`
 	Count uint64 `json:"count"`
 }
 
-type memoryStats struct {
+type Memory struct {
 	HeapObjects       uint64 `json:"heap_objects"`
 	HeapIdleBytes     uint64 `json:"heap_idle_bytes"`
 	HeapInUseBytes    uint64 `json:"heap_in_use_bytes"`
@@ -142,42 +142,42 @@ type memoryStats struct {
 
 // The states of a client, with nsqd's numbers.
 const (
-	stateInit       = 0
-	stateSubscribed = 3
+	StateInit       = 0
+	StateSubscribed = 3
 	stateClosing    = 4
 )
 
-// healthOf returns the state that /ping and /stats report: NOK if nothing can be served, as in nsqd.
-func healthOf(e *node.Engine) (string, bool) {
+// Health returns the state that /ping and /stats report: NOK if nothing can be served, as in nsqd.
+func Health(e *node.Engine) (string, bool) {
 	if v := e.Verdict(); !v.Serves {
 		return "NOK - " + v.Why, false
 	}
 	return "OK", true
 }
 
-// collector collects the statistics of a node, for /stats and statsd. It is immutable; any goroutine may use it.
-type collector struct {
+// Collector collects the statistics of a node, for /stats and statsd. It is immutable; any goroutine may use it.
+type Collector struct {
 	Engine  *node.Engine
 	Version string
 	Started time.Time
 	// Publishers describes the open NSQ connections that have published to the topic; "": to any.
-	Publishers func(topic string) []clientStats
+	Publishers func(topic string) []Client
 	// Connected returns how many open connections of all protocols have published to each topic.
 	Connected func() map[string]int
 }
 
-// collect returns a snapshot of the topic and channel; "" selects all. It never waits for a client.
-func (c *collector) collect(topic, channel string, clients bool) *statsReply {
-	state, _ := healthOf(c.Engine)
-	r := &statsReply{
-		Version: c.Version, Health: state, StartTime: c.Started.Unix(), Producers: []clientStats{},
+// Collect returns a snapshot of the topic and channel; "" selects all. It never waits for a client.
+func (c *Collector) Collect(topic, channel string, clients bool) *Reply {
+	state, _ := Health(c.Engine)
+	r := &Reply{
+		Version: c.Version, Health: state, StartTime: c.Started.Unix(), Producers: []Client{},
 		Storage: c.Engine.Storage(),
 	}
 	now := time.Now()
 	connected := c.Connected()
 	for _, t := range c.Engine.Stats(topic, channel) {
-		out := topicStats{
-			Name: t.Name, Channels: []channelStats{}, Depth: t.Depth, BackendDepth: t.BackendDepth,
+		out := Topic{
+			Name: t.Name, Channels: []Channel{}, Depth: t.Depth, BackendDepth: t.BackendDepth,
 			MessageCount: t.MessageCount, Published: t.Published, MessageBytes: t.MessageBytes, Paused: t.Paused,
 			OverQuota: t.OverQuota, StoredBytes: t.LedBytes, Producers: t.Producers, MaxProducers: t.MaxProducers,
 			Connected:  connected[t.Name],
@@ -186,7 +186,7 @@ func (c *collector) collect(topic, channel string, clients bool) *statsReply {
 		}
 		var latencies []node.LatencyRecorder
 		for i := range t.Channels {
-			out.Channels = append(out.Channels, channelOf(&t.Channels[i], clients, now))
+			out.Channels = append(out.Channels, ChannelOf(&t.Channels[i], clients, now))
 			latencies = append(latencies, t.Channels[i].Latencies)
 		}
 		out.Latency = latencyOf(now, latencies...)
@@ -194,19 +194,19 @@ func (c *collector) collect(topic, channel string, clients bool) *statsReply {
 	}
 	if clients {
 		r.Producers = append(r.Producers, c.Publishers(topic)...)
-		slices.SortFunc(r.Producers, func(a, b clientStats) int { return cmp.Compare(a.RemoteAddress, b.RemoteAddress) })
+		slices.SortFunc(r.Producers, func(a, b Client) int { return cmp.Compare(a.RemoteAddress, b.RemoteAddress) })
 	}
 	return r
 }
 
-// describer is the label of a consumer that has a connection.
-type describer interface{ Describe() clientStats }
+// Describer is the label of a consumer that has a connection.
+type Describer interface{ Describe() Client }
 
-func channelOf(ch *node.ChannelStats, clients bool, now time.Time) channelStats {
-	out := channelStats{
+func ChannelOf(ch *node.ChannelStats, clients bool, now time.Time) Channel {
+	out := Channel{
 		Name: ch.Name, Depth: ch.Depth, BackendDepth: ch.BackendDepth, InFlightCount: ch.InFlightCount,
 		DeferredCount: ch.DeferredCount, MessageCount: ch.MessageCount, RequeueCount: ch.RequeueCount,
-		TimeoutCount: ch.TimeoutCount, ClientCount: len(ch.Consumers), Clients: []clientStats{}, Paused: ch.Paused,
+		TimeoutCount: ch.TimeoutCount, ClientCount: len(ch.Consumers), Clients: []Client{}, Paused: ch.Paused,
 		Latency:     latencyOf(now, ch.Latencies),
 		OutboxCount: ch.OutboxCount, AsideCount: ch.AsideCount, AsideWhy: ch.AsideWhy, FullPartitions: ch.FullPartitions,
 		DroppedCount: ch.DroppedCount, Dropping: ch.Dropping, SkippedCount: ch.SkippedCount, Skipping: ch.Skipping,
@@ -216,12 +216,12 @@ func channelOf(ch *node.ChannelStats, clients bool, now time.Time) channelStats 
 		return out
 	}
 	for _, cons := range ch.Consumers {
-		cs := clientStats{Version: "V2"} // a consumer within this process has no connection
+		cs := Client{Version: "V2"} // a consumer within this process has no connection
 		switch client := cons.Label.(type) {
-		case describer:
+		case Describer:
 			cs = client.Describe()
 		case *native.Consumer:
-			cs = clientStats{
+			cs = Client{
 				ClientID: client.Client, Hostname: client.Host(), UserAgent: client.Client, Version: "native",
 				RemoteAddress: client.Address, ConnectTime: client.Since.Unix(), TLS: client.TLS, Started: client.Since,
 				Authed: client.Who != "", AuthIdentity: client.Who, SampleRate: client.SampleRate,
@@ -232,15 +232,15 @@ func channelOf(ch *node.ChannelStats, clients bool, now time.Time) channelStats 
 			}
 			cs.Started = time.Unix(cs.ConnectTime, 0)
 		}
-		cs.consume(cons)
+		cs.Consume(cons)
 		out.Clients = append(out.Clients, cs)
 	}
 	return out
 }
 
-// consume adds the numbers of a subscription.
-func (cs *clientStats) consume(st node.ConsumerStats) {
-	cs.State = stateSubscribed
+// Consume adds the numbers of a subscription.
+func (cs *Client) Consume(st node.ConsumerStats) {
+	cs.State = StateSubscribed
 	if st.Stopped {
 		cs.State = stateClosing
 	}
@@ -248,7 +248,7 @@ func (cs *clientStats) consume(st node.ConsumerStats) {
 	cs.MessageCount, cs.FinishCount, cs.RequeueCount = st.MessageCount, st.FinishCount, st.RequeueCount
 }
 
-func readMemory() *memoryStats {
+func ReadMemory() *Memory {
 	var ms runtime.MemStats
 	runtime.ReadMemStats(&ms)
 	pauses := slices.Clone(ms.PauseNs[:min(int(ms.NumGC), len(ms.PauseNs))])
@@ -259,7 +259,7 @@ func readMemory() *memoryStats {
 		}
 		return pauses[min(int(q*float64(len(pauses))), len(pauses)-1)] / 1000
 	}
-	return &memoryStats{
+	return &Memory{
 		HeapObjects: ms.HeapObjects, HeapIdleBytes: ms.HeapIdle,
 		HeapInUseBytes: ms.HeapInuse, HeapReleasedBytes: ms.HeapReleased,
 		GCPauseUsec100: at(1), GCPauseUsec99: at(0.99), GCPauseUsec95: at(0.95),
