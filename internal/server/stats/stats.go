@@ -9,10 +9,9 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/node/health"
-	"penstock/internal/server/native"
 )
 
-// The field names of /stats are a public contract: nsqadmin, nsq_stat and exporters read them.
+// Reply is what /stats answers. Its field names are a public contract: nsqadmin, nsq_stat and exporters read them.
 type Reply struct {
 	Version   string   `json:"version"`
 	Health    string   `json:"health"`
@@ -24,6 +23,7 @@ type Reply struct {
 	Storage node.StorageStats `json:"storage"`
 }
 
+// Topic is a topic, with what this node leads of it.
 type Topic struct {
 	Name         string    `json:"topic_name"`
 	Channels     []Channel `json:"channels"`
@@ -48,6 +48,7 @@ type Topic struct {
 	Latency       Latency `json:"e2e_processing_latency"`
 }
 
+// Channel is a channel, with what this node leads of it.
 type Channel struct {
 	Name          string   `json:"channel_name"`
 	Depth         int64    `json:"depth"`
@@ -83,6 +84,7 @@ type Latency struct {
 	Measured    bool         `json:"-"`
 }
 
+// Percentile is one value of a Latency.
 type Percentile struct {
 	Quantile float64 `json:"quantile"`
 	Value    float64 `json:"value"` // ns
@@ -92,6 +94,7 @@ func Unmeasured() Latency {
 	return Latency{Percentiles: []Percentile{{Quantile: 0.99}, {Quantile: 0.95}}}
 }
 
+// Client is a connection, as a consumer or as a publisher. The protocols fill it in; Consume adds a subscription.
 type Client struct {
 	ClientID      string     `json:"client_id"`
 	Hostname      string     `json:"hostname"`
@@ -123,11 +126,13 @@ type Client struct {
 	Started time.Time `json:"-"` // of the connection
 }
 
+// PubCount is how many messages of a connection to a topic were answered OK.
 type PubCount struct {
 	Topic string `json:"topic"`
 	Count uint64 `json:"count"`
 }
 
+// Memory has numbers of memory and garbage collection.
 type Memory struct {
 	HeapObjects       uint64 `json:"heap_objects"`
 	HeapIdleBytes     uint64 `json:"heap_idle_bytes"`
@@ -199,9 +204,10 @@ func (c *Collector) Collect(topic, channel string, clients bool) *Reply {
 	return r
 }
 
-// Describer is the label of a consumer that has a connection.
+// Describer is the label of a consumer that has a connection (node.ConsumerStats.Label).
 type Describer interface{ Describe() Client }
 
+// ChannelOf returns the statistics of a channel, with its clients if they are wanted.
 func ChannelOf(ch *node.ChannelStats, clients bool, now time.Time) Channel {
 	out := Channel{
 		Name: ch.Name, Depth: ch.Depth, BackendDepth: ch.BackendDepth, InFlightCount: ch.InFlightCount,
@@ -220,12 +226,6 @@ func ChannelOf(ch *node.ChannelStats, clients bool, now time.Time) Channel {
 		switch client := cons.Label.(type) {
 		case Describer:
 			cs = client.Describe()
-		case *native.Consumer:
-			cs = Client{
-				ClientID: client.Client, Hostname: client.Host(), UserAgent: client.Client, Version: "native",
-				RemoteAddress: client.Address, ConnectTime: client.Since.Unix(), TLS: client.TLS, Started: client.Since,
-				Authed: client.Who != "", AuthIdentity: client.Who, SampleRate: client.SampleRate,
-			}
 		case node.RemoteLabel:
 			if err := json.Unmarshal(client.Client, &cs); err != nil {
 				cs.Hostname = client.Node // a consumer within that node's process
@@ -248,6 +248,7 @@ func (cs *Client) Consume(st node.ConsumerStats) {
 	cs.MessageCount, cs.FinishCount, cs.RequeueCount = st.MessageCount, st.FinishCount, st.RequeueCount
 }
 
+// ReadMemory returns the numbers of now. It stops the process for a moment.
 func ReadMemory() *Memory {
 	var ms runtime.MemStats
 	runtime.ReadMemStats(&ms)
