@@ -14,6 +14,7 @@ import (
 	"penstock/internal/server/lookup"
 	"penstock/internal/server/metrics"
 	"penstock/internal/server/publish"
+	"penstock/internal/server/statsd"
 	"penstock/internal/server/web"
 	"penstock/internal/sparing"
 )
@@ -73,7 +74,7 @@ type Options struct {
 
 	InactiveProducerTimeout time.Duration // lookups leave out a registered nsqd that is silent for longer; default 5 m
 
-	Statsd StatsdOptions // pushes statistics as nsqd does
+	Statsd statsd.Options // pushes statistics as nsqd does
 
 	// MaxMetricSeries bounds the series of topics and channels in /metrics, see package metrics; default 10,000.
 	MaxMetricSeries int

@@ -25,6 +25,7 @@ import (
 	"penstock/internal/server/native"
 	"penstock/internal/server/publish"
 	"penstock/internal/server/stats"
+	"penstock/internal/server/statsd"
 	"penstock/internal/server/web"
 	"penstock/internal/shares"
 	"penstock/internal/sparing"
@@ -161,8 +162,8 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 	s.helpers.Go(s.poll.run)
 	s.helpers.Go(s.sweep)
 	if o := s.opts.Statsd; o.Address != "" {
-		pushes := newStatsd(o, s.stats, s.opts.BroadcastAddress, s.toldHTTP(), s.opts.Logger)
-		s.helpers.Go(func() { pushes.run(s.quit) })
+		pushes := statsd.New(o, s.stats, s.opts.BroadcastAddress, s.toldHTTP(), s.opts.Logger)
+		s.helpers.Go(func() { pushes.Run(s.quit) })
 	}
 	s.helpers.Go(s.remember)
 	e.OnQuestion(s.answerQuestion)

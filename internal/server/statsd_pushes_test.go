@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/statsd"
 )
 
 // A node pushes what was published since the last push, over UDP, in packets of the size that is set.
@@ -17,7 +18,7 @@ func TestStatsdPushes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	n := startNode(t, node.Options{}, Options{Statsd: StatsdOptions{
+	n := startNode(t, node.Options{}, Options{Statsd: statsd.Options{
 		Address: conn.LocalAddr().String(), Prefix: "x", Interval: 50 * time.Millisecond, MemStats: true, PacketBytes: 100,
 	}})
 	n.post(t, "/mpub?topic=t", "a\nb\nc")

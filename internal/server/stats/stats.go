@@ -90,6 +90,7 @@ type Percentile struct {
 	Value    float64 `json:"value"` // ns
 }
 
+// Unmeasured returns the latency of a channel that is not measured.
 func Unmeasured() Latency {
 	return Latency{Percentiles: []Percentile{{Quantile: 0.99}, {Quantile: 0.95}}}
 }

@@ -1,4 +1,4 @@
-package server
+package statsd
 
 import (
 	"fmt"
@@ -10,8 +10,8 @@ import (
 	"penstock/internal/server/stats"
 )
 
-// StatsdOptions say where statistics are pushed to, as nsqd's settings of the same names.
-type StatsdOptions struct {
+// Options say where statistics are pushed to, as nsqd's settings of the same names.
+type Options struct {
 	Address          string        // HOST:PORT of a statsd, over UDP; "": nothing is pushed
 	Prefix           string        // of all names; %s in it stands for this node's broadcast address and HTTP port
 	Interval         time.Duration // between two pushes; default 60 s
@@ -23,10 +23,10 @@ type StatsdOptions struct {
 // statsdDialTimeout bounds the look-up of the address.
 const statsdDialTimeout = time.Second
 
-// statsd pushes a node's statistics, on the one goroutine that calls run. A restart forgets what was pushed: the first
+// Pusher pushes a node's statistics, on the one goroutine that calls run. A restart forgets what was pushed: the first
 // push then has the counts since the start.
-type statsd struct {
-	o      StatsdOptions
+type Pusher struct {
+	o      Options
 	stats  *stats.Collector
 	prefix string
 	log    *slog.Logger
@@ -34,13 +34,13 @@ type statsd struct {
 	failed bool              // the last push failed, which was logged
 }
 
-// newStatsd returns what pushes the statistics of a node with this broadcast address and HTTP port.
-func newStatsd(o StatsdOptions, stats *stats.Collector, host string, port int, log *slog.Logger) *statsd {
-	return &statsd{o: o, stats: stats, prefix: statsdPrefix(o.Prefix, host, port), log: log}
+// New returns what pushes the statistics of a node with this broadcast address and HTTP port.
+func New(o Options, stats *stats.Collector, host string, port int, log *slog.Logger) *Pusher {
+	return &Pusher{o: o, stats: stats, prefix: prefixOf(o.Prefix, host, port), log: log}
 }
 
-// run pushes at each interval, until quit is closed.
-func (d *statsd) run(quit <-chan struct{}) {
+// Run pushes at each interval, until quit is closed.
+func (d *Pusher) Run(quit <-chan struct{}) {
 	ticker := time.NewTicker(d.o.Interval)
 	defer ticker.Stop()
 	for {
@@ -54,7 +54,7 @@ func (d *statsd) run(quit <-chan struct{}) {
 }
 
 // note says once that pushing fails, and once that it works again.
-func (d *statsd) note(err error) {
+func (d *Pusher) note(err error) {
 	switch {
 	case err != nil && !d.failed:
 		d.log.Warn("statistics cannot be pushed to statsd; this is tried again at each interval",
@@ -67,7 +67,7 @@ func (d *statsd) note(err error) {
 
 // push sends the statistics of now. Like nsqd it spreads the packets over all of the interval but a second, because a
 // burst of packets is more likely to be lost.
-func (d *statsd) push(quit <-chan struct{}) error {
+func (d *Pusher) push(quit <-chan struct{}) error {
 	conn, err := net.DialTimeout("udp", d.o.Address, statsdDialTimeout)
 	if err != nil {
 		return err // the counts go into the next push
@@ -77,9 +77,9 @@ func (d *statsd) push(quit <-chan struct{}) error {
 	if d.o.MemStats {
 		mem = stats.ReadMemory()
 	}
-	lines, counters := statsdLines(d.prefix, d.stats.Collect("", "", false), mem, d.last, d.o.ExcludeEphemeral)
+	lines, counters := encode(d.prefix, d.stats.Collect("", "", false), mem, d.last, d.o.ExcludeEphemeral)
 	d.last = counters
-	packets := statsdPackets(lines, d.o.PacketBytes)
+	packets := pack(lines, d.o.PacketBytes)
 	pause := max(0, d.o.Interval-time.Second) / time.Duration(max(1, len(packets)))
 	for _, p := range packets {
 		if _, err := conn.Write(p); err != nil {
@@ -93,8 +93,8 @@ func (d *statsd) push(quit <-chan struct{}) error {
 	return nil
 }
 
-// statsdPrefix fills nsqd's notation of the prefix in.
-func statsdPrefix(prefix, host string, port int) string {
+// prefixOf fills nsqd's notation of the prefix in.
+func prefixOf(prefix, host string, port int) string {
 	if prefix == "" {
 		return ""
 	}
@@ -102,9 +102,9 @@ func statsdPrefix(prefix, host string, port int) string {
 	return strings.TrimSuffix(strings.ReplaceAll(prefix, "%s", key), ".") + "."
 }
 
-// statsdLines encodes the statistics with nsqd's names. Counters are sent as what was added since last, which has the
+// encode encodes the statistics with nsqd's names. Counters are sent as what was added since last, which has the
 // counters of the previous push; counters are those of this one. A counter that went down began anew at 0.
-func statsdLines(
+func encode(
 	prefix string, r *stats.Reply, mem *stats.Memory, last map[string]uint64, noEphemeral bool,
 ) (lines []string, counters map[string]uint64) {
 	counters = make(map[string]uint64, len(last))
@@ -167,8 +167,8 @@ func statsdLines(
 	return lines, counters
 }
 
-// statsdPackets joins lines to packets of at most most bytes each, unless a line alone is longer.
-func statsdPackets(lines []string, most int) (packets [][]byte) {
+// pack joins lines to packets of at most most bytes each, unless a line alone is longer.
+func pack(lines []string, most int) (packets [][]byte) {
 	var p []byte
 	for _, l := range lines {
 		if len(p) > 0 && len(p)+len(l) > most {

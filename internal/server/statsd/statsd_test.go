@@ -1,4 +1,4 @@
-package server
+package statsd
 
 import (
 	"fmt"
@@ -27,7 +27,7 @@ func TestStatsdLines(t *testing.T) {
 		{Name: "e#ephemeral"},
 	}}
 	last := map[string]uint64{"topic.t.message_count": 10, "topic.t.channel.c.requeue_count": 99}
-	lines, counters := statsdLines("nsq.h_4151.", r, nil, last, true)
+	lines, counters := encode("nsq.h_4151.", r, nil, last, true)
 	want := `nsq.h_4151.topic.t.message_count:20|c
 nsq.h_4151.topic.t.message_bytes:400|c
 nsq.h_4151.topic.t.depth:1|g
@@ -48,7 +48,7 @@ nsq.h_4151.topic.t.channel.c.clients:12|g
 	if counters["topic.t.message_count"] != 30 || len(counters) != 5 {
 		t.Errorf("the next push counts from %v", counters)
 	}
-	if lines, _ := statsdLines("", r, nil, counters, false); lines[0] != "topic.t.message_count:0|c\n" ||
+	if lines, _ := encode("", r, nil, counters, false); lines[0] != "topic.t.message_count:0|c\n" ||
 		!slices.Contains(lines, "topic.e#ephemeral.depth:0|g\n") {
 		t.Errorf("a push without news: %q", lines)
 	}
@@ -58,18 +58,18 @@ func TestStatsdPrefix(t *testing.T) {
 	for _, x := range [][2]string{
 		{"nsq.%s", "nsq.a_example_4151."}, {"nsq.%s.", "nsq.a_example_4151."}, {"plain", "plain."}, {"", ""},
 	} {
-		if got := statsdPrefix(x[0], "a.example", 4151); got != x[1] {
+		if got := prefixOf(x[0], "a.example", 4151); got != x[1] {
 			t.Errorf("%q: %q, want %q", x[0], got, x[1])
 		}
 	}
 }
 
 func TestStatsdPackets(t *testing.T) {
-	got := statsdPackets([]string{"aaaa\n", "bbb\n", "cc\n", "a line that is too long\n", "d\n"}, 9)
+	got := pack([]string{"aaaa\n", "bbb\n", "cc\n", "a line that is too long\n", "d\n"}, 9)
 	if fmt.Sprintf("%q", got) != `["aaaa\nbbb\n" "cc\n" "a line that is too long\n" "d\n"]` {
 		t.Errorf("%q", got)
 	}
-	if statsdPackets(nil, 9) != nil {
+	if pack(nil, 9) != nil {
 		t.Error("a packet of no lines")
 	}
 }
@@ -77,7 +77,7 @@ func TestStatsdPackets(t *testing.T) {
 // A statsd whose name does not resolve costs one line of the log.
 func TestStatsdThatDoesNotResolve(t *testing.T) {
 	var log strings.Builder
-	d := newStatsd(StatsdOptions{Address: "statsd.invalid.:8125"}, nil, "", 0, slog.New(slog.NewTextHandler(&log, nil)))
+	d := New(Options{Address: "statsd.invalid.:8125"}, nil, "", 0, slog.New(slog.NewTextHandler(&log, nil)))
 	for range 5 {
 		d.note(d.push(nil))
 	}
