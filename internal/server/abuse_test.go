@@ -78,7 +78,7 @@ func TestGarbage(t *testing.T) {
 // as slowly as the client likes.
 func TestSlowDrip(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, node.Options{}, Options{MaxCommandTime: 500 * time.Millisecond})
+	n := startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{MaxCommandTime: 500 * time.Millisecond}})
 	drip, slow, late := n.dial(t), n.dial(t), n.dialRaw(t)
 	start := time.Now()
 	drip.send("PUB t\n" + u32(1000))
@@ -106,7 +106,7 @@ func TestSlowDrip(t *testing.T) {
 // B99
 func TestConsumerThatNeverReads(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, node.Options{}, Options{WriteTimeout: time.Second})
+	n := startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{WriteTimeout: time.Second}})
 	stuck := n.dial(t)
 	stuck.nc.SetReadBuffer(4096)
 	stuck.sub("t", "stuck")
@@ -130,7 +130,7 @@ func TestConsumerThatNeverReads(t *testing.T) {
 		}
 	}()
 	var server *conn
-	n.each(func(c *conn) {
+	n.nsq.each(func(c *conn) {
 		if c.remote == stuck.nc.LocalAddr().String() {
 			server = c
 		}
@@ -167,7 +167,7 @@ func TestConsumerThatNeverReads(t *testing.T) {
 
 // Deliveries to a slow client stop at the bound. It gets every message as it goes on reading.
 func TestSlowConsumerLosesNothing(t *testing.T) {
-	n := startNode(t, node.Options{}, Options{MaxConnOutputBytes: 20000})
+	n := startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{MaxConnOutputBytes: 20000}})
 	c := n.dial(t)
 	c.nc.SetReadBuffer(64 << 10)
 	c.sub("t", "c")
@@ -199,7 +199,7 @@ func TestSlowConsumerLosesNothing(t *testing.T) {
 // clients are not affected.
 func TestProducerThatNeverReads(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, node.Options{}, Options{WriteTimeout: 2 * time.Second, MaxConnOutputBytes: 4096})
+	n := startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{WriteTimeout: 2 * time.Second, MaxConnOutputBytes: 4096}})
 	c := n.dial(t)
 	c.nc.SetReadBuffer(4096)
 	c.nc.SetWriteDeadline(time.Now().Add(patience))
@@ -223,7 +223,7 @@ func TestProducerThatNeverReads(t *testing.T) {
 }
 
 func TestInFlightLimits(t *testing.T) {
-	n := startNode(t, node.Options{}, Options{MaxConnInFlightBytes: 5000, MaxConnInFlightCount: 10})
+	n := startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{MaxConnInFlightBytes: 5000, MaxConnInFlightCount: 10}})
 	c := n.dial(t)
 	const count = 3000
 	go c.nc.Write([]byte(strings.Repeat(pub("t", strings.Repeat("x", 300)), count)))
@@ -239,7 +239,7 @@ func TestInFlightLimits(t *testing.T) {
 }
 
 func TestMaxConnections(t *testing.T) {
-	n := startNode(t, node.Options{}, Options{MaxConnections: 3})
+	n := startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{MaxConnections: 3}})
 	var clients []*client
 	for range 3 {
 		c := n.dial(t)
@@ -250,9 +250,9 @@ func TestMaxConnections(t *testing.T) {
 	n.dialRaw(t).closed()
 	clients[0].nc.Close()
 	eventually(t, "a place to become free", func() bool {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		return len(n.conns) == 2
+		n.nsq.mu.Lock()
+		defer n.nsq.mu.Unlock()
+		return len(n.nsq.conns) == 2
 	})
 	c := n.dial(t)
 	c.send(pub("t", "x"))
@@ -268,7 +268,7 @@ func TestIdleConnectionsHoldNoBuffers(t *testing.T) {
 		c.sub("t", "c")
 		clients = append(clients, c)
 	}
-	n.each(func(c *conn) {
+	n.nsq.each(func(c *conn) {
 		eventually(t, "the output to be empty", func() bool {
 			c.out.mu.Lock()
 			defer c.out.mu.Unlock()
@@ -278,7 +278,7 @@ func TestIdleConnectionsHoldNoBuffers(t *testing.T) {
 	for _, c := range clients {
 		c.nc.Close()
 	}
-	eventually(t, "the connections to go", func() bool { n.mu.Lock(); defer n.mu.Unlock(); return len(n.conns) == 0 })
+	eventually(t, "the connections to go", func() bool { n.nsq.mu.Lock(); defer n.nsq.mu.Unlock(); return len(n.nsq.conns) == 0 })
 	if got := n.topicNow(t, "t").Channels[0].Consumers; len(got) != 0 {
 		t.Errorf("%d consumers left", len(got))
 	}

@@ -103,7 +103,7 @@ func (p *pending) completed() {
 	case now:
 		c.answerNow()
 	default:
-		c.srv.flusher.Add(&c.place)
+		c.srv.opts.Answers.Add(&c.place)
 	}
 }
 
@@ -204,7 +204,7 @@ func (c *conn) answer(p *pending) (fatal bool) {
 	case p.put.Err == nil:
 		p.to.published.Add(uint64(len(p.put.Messages)))
 		if p.arrived != 0 {
-			c.srv.publishes.NSQ.Observe(time.Duration(c.srv.now() - p.arrived))
+			c.srv.opts.Publishes.NSQ.Observe(time.Duration(c.srv.now() - p.arrived))
 		}
 		if p.traced {
 			c.out.append(p.tracedFrame())
@@ -212,7 +212,7 @@ func (c *conn) answer(p *pending) (fatal bool) {
 			c.out.appendOKs(p.count)
 		}
 	default:
-		c.srv.publishes.Refuse(p.put.Err)
+		c.srv.opts.Publishes.Refuse(p.put.Err)
 		for range p.count { // only one, unless the connection survives it
 			c.out.append(appendFrame(nil, frameError, publishRefused(p, p.put.Err)))
 			if fatal = !p.survives(p.put.Err); fatal {

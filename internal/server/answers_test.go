@@ -18,7 +18,7 @@ import (
 func (n *testNode) onlyConn(t *testing.T) *conn {
 	t.Helper()
 	var server *conn
-	eventually(t, "the connection", func() bool { n.each(func(c *conn) { server = c }); return server != nil })
+	eventually(t, "the connection", func() bool { n.nsq.each(func(c *conn) { server = c }); return server != nil })
 	return server
 }
 
@@ -190,7 +190,7 @@ func TestLoneAnswerNeedsNoFlusher(t *testing.T) {
 	c := n.dial(t)
 	c.send("NOP\n")
 	server := n.onlyConn(t)
-	f := server.srv.flusher
+	f := server.srv.opts.Answers
 	n.e.HoldAnswers(nil) // the test holds and releases
 	for _, o := range []struct {
 		alone, lone, atOnce bool

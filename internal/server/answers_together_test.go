@@ -32,7 +32,7 @@ func TestAnswersTogether(t *testing.T) {
 	}
 	wg.Wait()
 	published := 0
-	n.each(func(c *conn) {
+	n.nsq.each(func(c *conn) {
 		c.targetsMu.Lock()
 		published += int(c.targets["together"].published.Load())
 		c.targetsMu.Unlock()
@@ -79,7 +79,7 @@ func TestLentSocketStaysOpen(t *testing.T) {
 	c.closed()
 	eventually(t, "the connection's end", func() bool {
 		alive := false
-		n.each(func(*conn) { alive = true })
+		n.nsq.each(func(*conn) { alive = true })
 		return !alive
 	})
 }

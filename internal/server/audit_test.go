@@ -87,7 +87,7 @@ func TestAudit(t *testing.T) {
 // In a cluster a channel that a SUB creates is one entry, at the node of the client, also if that node leads nothing of
 // the topic. A SUB to a channel that exists is none, also if the node has not heard of the channel.
 func TestAuditOfChannelsInACluster(t *testing.T) {
-	nodes := startCluster(t, 3, Options{askForChannel: patience})
+	nodes := startCluster(t, 3, Options{nsqSettings: nsqSettings{AskForChannel: patience}})
 	leader, other := bystander(t, nodes, "t")
 	entries := func(n *testNode) (all []string) {
 		for _, e := range n.audit.List().Entries {

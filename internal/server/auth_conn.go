@@ -44,7 +44,7 @@ func (c *conn) authenticate(body []byte) *fault {
 	if l := c.login.Load(); l != nil {
 		return &fault{"E_INVALID AUTH already set"}
 	}
-	if c.srv.auth == nil {
+	if c.srv.opts.Auth == nil {
 		return &fault{"E_AUTH_DISABLED AUTH disabled"}
 	}
 	secret := string(body)
@@ -56,7 +56,7 @@ func (c *conn) authenticate(body []byte) *fault {
 	if who.GrantCount() == 0 {
 		return &fault{"E_UNAUTHORIZED AUTH no authorizations found"}
 	}
-	if err := c.known.Enter(c.srv.known, who); err != nil {
+	if err := c.known.Enter(c.srv.opts.Known, who); err != nil {
 		c.refusal("AUTH", who.Name(), "", err.Error())
 		return faultf("E_AUTH_FAILED AUTH failed: %v", err)
 	}
@@ -76,7 +76,7 @@ func (c *conn) authenticate(body []byte) *fault {
 
 // refusal tells the audit that the client was refused. who is the name that it has proved, if any.
 func (c *conn) refusal(what, who, names, why string) {
-	c.srv.audit.Refused(audit.Entry{Who: cmp.Or(who, c.certified()), From: c.remote, What: what, Names: names}, why)
+	c.srv.opts.Audit.Refused(audit.Entry{Who: cmp.Or(who, c.certified()), From: c.remote, What: what, Names: names}, why)
 }
 
 // changed tells the audit of a change that the client's command brought about.
@@ -88,7 +88,7 @@ func (c *conn) changed(what, names string, err error) {
 	if err != nil {
 		e.Result = err.Error()
 	}
-	c.srv.audit.Changed(e)
+	c.srv.opts.Audit.Changed(e)
 }
 
 // certified returns the name in the client's certificate if an authority has signed it, or "".
@@ -105,7 +105,7 @@ func (c *conn) prove(secret string) (*auth.Principal, *fault) {
 	c.submit()
 	c.waiting.Store(true)
 	c.stay(true)
-	who, err := c.srv.auth.Find(c.ctx, c.credential(secret))
+	who, err := c.srv.opts.Auth.Find(c.ctx, c.credential(secret))
 	c.stay(false)
 	c.lastByte.Store(c.srv.now())
 	c.waiting.Store(false)
@@ -131,7 +131,7 @@ func (c *conn) currentPrincipal(v string) (*auth.Principal, *fault) {
 		c.refusal(v, "", "", "AUTH_FIRST")
 		return nil, &fault{"E_AUTH_FIRST AUTH required before " + v}
 	}
-	if c.srv.auth.Current(l.who, time.Now()) {
+	if c.srv.opts.Auth.Current(l.who, time.Now()) {
 		return l.who, nil
 	}
 	who, f := c.prove(l.secret)
@@ -163,7 +163,7 @@ func (c *conn) maker() (string, error) {
 
 // mayPublish checks the permission for a PUB, MPUB or DPUB. For a run of them only the first is checked.
 func (c *conn) mayPublish(cmd *command) *fault {
-	if c.srv.auth == nil {
+	if c.srv.opts.Auth == nil {
 		return nil
 	}
 	who, f := c.currentPrincipal(cmd.verb.String())
@@ -183,16 +183,16 @@ func (c *conn) mayPublish(cmd *command) *fault {
 
 // stillGranted reports whether a PUB to the topic is known to be allowed, without asking anybody.
 func (c *conn) stillGranted(topic []byte) bool {
-	if c.srv.auth == nil {
+	if c.srv.opts.Auth == nil {
 		return true
 	}
 	l := c.login.Load()
-	return l != nil && c.granted.who == l.who && c.granted.topic == string(topic) && c.srv.auth.Current(l.who, time.Now())
+	return l != nil && c.granted.who == l.who && c.granted.topic == string(topic) && c.srv.opts.Auth.Current(l.who, time.Now())
 }
 
 // maySubscribe checks the permission for a SUB, and notes the subscription in login.
 func (c *conn) maySubscribe(topic, channel string) *fault {
-	if c.srv.auth == nil {
+	if c.srv.opts.Auth == nil {
 		return nil
 	}
 	who, f := c.currentPrincipal(verbSub.String())
@@ -207,7 +207,7 @@ func (c *conn) maySubscribe(topic, channel string) *fault {
 	next := *c.login.Load()
 	next.topic, next.channel = topic, channel
 	c.login.Store(&next)
-	if !c.srv.auth.Current(who, time.Now()) {
+	if !c.srv.opts.Auth.Current(who, time.Now()) {
 		c.reconsider() // the file was read again in the meantime, perhaps before Reload could see this subscription
 	}
 	return nil
@@ -217,7 +217,7 @@ func (c *conn) maySubscribe(topic, channel string) *fault {
 // call it.
 func (c *conn) lapsed(now time.Time) bool {
 	l := c.login.Load()
-	return l != nil && l.topic != "" && !l.who.FromFile() && !c.srv.auth.Current(l.who, now)
+	return l != nil && l.topic != "" && !l.who.FromFile() && !c.srv.opts.Auth.Current(l.who, now)
 }
 
 // renew asks the auth servers again about the client of a subscription, and ends the connection if it may not have it
@@ -225,7 +225,7 @@ func (c *conn) lapsed(now time.Time) bool {
 func (c *conn) renew() {
 	defer c.renewing.Store(false)
 	l := c.login.Load()
-	who, err := c.srv.auth.Find(c.ctx, c.credential(l.secret))
+	who, err := c.srv.opts.Auth.Find(c.ctx, c.credential(l.secret))
 	switch {
 	case c.ctx.Err() != nil:
 	case err != nil || !auth.May(who, auth.Subscribe, auth.Channel(l.topic, l.channel)):
@@ -246,7 +246,7 @@ func (c *conn) reconsider() {
 	if l == nil || !l.who.FromFile() || l.topic == "" {
 		return
 	}
-	who := c.srv.auth.FindToken(l.secret)
+	who := c.srv.opts.Auth.FindToken(l.secret)
 	if who == nil || !auth.May(who, auth.Subscribe, auth.Channel(l.topic, l.channel)) {
 		c.srv.opts.Logger.Info("closing an NSQ connection: its token does not allow its subscription any more",
 			"client", c.remote, "name", l.who.Name())

@@ -86,9 +86,7 @@ const someone = `{"identity":"someone","identity_url":"http://who","permission_c
 // B98. The error strings are nsqd's.
 func TestAuthFaults(t *testing.T) {
 	s := newAuthServer(t)
-	n := startNode(t, node.Options{}, Options{
-		MaxStrangerBytes: 16 << 10, Auth: auth.Options{HTTPAddresses: []string{s.address()}},
-	})
+	n := startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{MaxStrangerBytes: 16 << 10}, Auth: auth.Options{HTTPAddresses: []string{s.address()}}})
 	only := grantJSON(60, "^orders$", "^(billing)?$", "publish", "subscribe")
 	for _, x := range []struct {
 		status       int

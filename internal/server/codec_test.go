@@ -33,7 +33,7 @@ var compressions = map[string]compression{"deflate": compressDeflate, "snappy": 
 
 // B98. Input that inflates beyond measure ends its connection, not the server, and is never in memory as a whole.
 func TestInflationIsBounded(t *testing.T) {
-	n := startNode(t, node.Options{}, Options{MaxInflationRatio: 100})
+	n := startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{MaxInflationRatio: 100}})
 	good := n.dialWrapped(t, nil, "deflate", 6)
 	bomb := n.dialWrapped(t, nil, "deflate", 6)
 	nops := strings.Repeat("NOP\n", 1<<20) // 4 MiB that compress to 20 KiB
@@ -154,7 +154,7 @@ func TestWrappedClientThatReadsLate(t *testing.T) {
 		}
 		c.send("RDY 2500\n")
 		var server *conn
-		n.each(func(s *conn) {
+		n.nsq.each(func(s *conn) {
 			if s.remote == c.nc.LocalAddr().String() {
 				server = s
 			}

@@ -50,7 +50,7 @@ func (c *conn) publish(cmd *command, size int) *fault {
 		}
 		t, err := c.target(cmd.topic)
 		if err != nil {
-			c.srv.publishes.Refuse(err)
+			c.srv.opts.Publishes.Refuse(err)
 			refused := newPending(c, cmd.verb)
 			refused.addressed, refused.partition = cmd.addressed, cmd.partition
 			return &fault{publishRefused(refused, err)}
@@ -96,7 +96,7 @@ func (c *conn) publishBatch(cmd *command, size int) *fault {
 	p := newPending(c, cmd.verb)
 	p.addressed, p.partition = cmd.addressed, cmd.partition
 	if err != nil {
-		c.srv.publishes.Refuse(err)
+		c.srv.opts.Publishes.Refuse(err)
 		return &fault{publishRefused(p, err)}
 	}
 	p.to = t
@@ -251,7 +251,7 @@ func (c *conn) subscribe(cmd *command) *fault {
 func (c *conn) attach(cmd *command, topic, channel string) (consumer *node.Consumer, refused *fault, err error) {
 	set := c.set.Load()
 	err = publish.RetryDeleted(c.ctx, func() error {
-		t, created, err := c.srv.lookups.Topic(c.ctx, topic, c.maker)
+		t, created, err := c.srv.opts.Topic(c.ctx, topic, c.maker)
 		if err != nil {
 			return err
 		}
@@ -290,7 +290,7 @@ func (c *conn) attach(cmd *command, topic, channel string) (consumer *node.Consu
 // creates reports whether a SUB is about to create the channel, for the audit. If the leaders do not answer in time, it
 // returns false.
 func (c *conn) creates(t *node.Topic, channel string) bool {
-	ctx, cancel := context.WithTimeout(c.ctx, c.srv.opts.askForChannel)
+	ctx, cancel := context.WithTimeout(c.ctx, c.srv.opts.AskForChannel)
 	defer cancel()
 	return t.LacksChannel(ctx, channel)
 }

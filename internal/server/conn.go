@@ -39,7 +39,7 @@ type target struct {
 // sent. kill closes the socket at once. In both cases the consumer is closed, so that the messages in flight to it are
 // delivered again.
 type conn struct {
-	srv     *Server
+	srv     *nsqServer
 	remote  string
 	started time.Time
 
@@ -67,7 +67,7 @@ type conn struct {
 	login    atomic.Pointer[login] // nil: no successful AUTH yet
 	granted  granted
 	known    auth.Place          // among the clients that have sent AUTH; the reader uses it
-	stranger *strangers.Stranger // its place in Server.strangers; nil: it need not send AUTH, or has
+	stranger *strangers.Stranger // its place in Options.Strangers; nil: it need not send AUTH, or has
 
 	// While the connection is in Server.poll, the fields above and these belong to the poll's goroutine.
 	lonely   int      // reads in a row in which no other publisher had input
@@ -77,7 +77,7 @@ type conn struct {
 	returned chan struct{} // capacity 1: the poll has given the connection back
 	pollFD   int32         // its descriptor while it is in the poll, else 0; guarded by publisherPoll.mu
 
-	// Of Server.received, for the command that is being received, and who pays for it.
+	// Of Options.Received, for the command that is being received, and who pays for it.
 	reserved   int64
 	reservedBy string
 
@@ -110,7 +110,7 @@ type conn struct {
 	acked        uint64       // bytes that the client's side had acknowledged when it was found silent; of the sweep
 }
 
-func newConn(s *Server, nc *net.TCPConn) (*conn, error) {
+func newConn(s *nsqServer, nc *net.TCPConn) (*conn, error) {
 	raw, err := nc.SyscallConn()
 	if err != nil {
 		return nil, err
@@ -119,9 +119,9 @@ func newConn(s *Server, nc *net.TCPConn) (*conn, error) {
 		srv:      s,
 		remote:   nc.RemoteAddr().String(),
 		started:  time.Now(),
-		parser:   parser{limits: s.opts.limits(), heartbeats: true, tlsRequired: s.opts.TLS.Required != requiredNot},
+		parser:   parser{limits: s.opts.limits(), heartbeats: true, tlsRequired: s.opts.TLSRequired},
 		flight:   flight{most: s.opts.MaxInFlightBytes},
-		pace:     pace{within: int64(s.opts.moderationPace)},
+		pace:     pace{within: int64(s.opts.ModerationPace)},
 		stopped:  make(chan struct{}),
 		kick:     make(chan struct{}, 1),
 		returned: make(chan struct{}, 1),
@@ -141,7 +141,7 @@ func newConn(s *Server, nc *net.TCPConn) (*conn, error) {
 	c.attempt = c.readOnce
 	c.lastByte.Store(s.now())
 	c.commandSince.Store(s.now()) // the magic counts as a command that has begun
-	if s.auth != nil {
+	if s.opts.Auth != nil {
 		c.beStranger()
 	}
 	return c, nil
@@ -416,10 +416,10 @@ func (c *conn) signal() {
 func (c *conn) progress() {
 	if err := c.out.failure(); err != nil {
 		if stuck(err) {
-			c.srv.sparing.Info("closing an NSQ connection whose client does not read", "client", c.remote)
+			c.srv.opts.Log.Info("closing an NSQ connection whose client does not read", "client", c.remote)
 		}
 		if errors.Is(err, errLate) {
-			c.srv.sparing.Info("closing an NSQ connection: a message of an ordered channel is half written and may be "+
+			c.srv.opts.Log.Info("closing an NSQ connection: a message of an ordered channel is half written and may be "+
 				"another client's by now; it is delivered again, nothing is lost", "client", c.remote)
 		}
 		c.kill()
@@ -494,7 +494,7 @@ func (c *conn) target(name []byte) (*target, error) {
 func (c *conn) resolve(t *target) error {
 	c.submit()
 	c.waiting.Store(true)
-	topic, created, err := c.srv.lookups.Topic(c.ctx, t.name, c.maker)
+	topic, created, err := c.srv.opts.Topic(c.ctx, t.name, c.maker)
 	c.lastByte.Store(c.srv.now())
 	c.waiting.Store(false)
 	if err != nil {

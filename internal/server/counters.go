@@ -18,11 +18,6 @@ type counters struct {
 
 	staleCredentials atomic.Bool // see Server.CredentialsStale
 
-	// Refused strangers, see stranger.go: too many connections, too large bodies, no AUTH in time.
-	strangerConns, strangerBytes, strangerTime atomic.Uint64
-	moderated                                  atomic.Uint64 // reads of moderated consumers and polled publishers
-	inputWaits                                 atomic.Uint64 // commands that waited in conn.reserve
-
 	requests sync.Map // metrics.Request to *atomic.Uint64; one for each route and status that occurred
 }
 
@@ -71,17 +66,15 @@ func (a *answerWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // meter returns the counters for /metrics.
 func (s *Server) meter() metrics.ServerMeter {
+	nsq := s.nsq.Meter()
 	m := metrics.ServerMeter{
-		AuthFailures: s.counts.authFailures.Load(), HTTPPanics: s.gate.Panics(),
+		AuthFailures: s.counts.authFailures.Load() + nsq.AuthFailures, HTTPPanics: s.gate.Panics(),
 		AuditNotWritten: s.audit.NotWritten(), KnownConnections: s.known.Used(), LogLinesLeftOut: s.sparing.LeftOut(),
 		Refused: s.publishes.Refused(), Requests: map[metrics.Request]uint64{},
-		Connections: map[string]int{"http": listen.Open(s.httpLn), "https": listen.Open(s.httpsBound)},
-		StrangersRefused: map[string]uint64{
-			"connections": s.counts.strangerConns.Load(), "bytes": s.counts.strangerBytes.Load(),
-			"time": s.counts.strangerTime.Load(),
-		},
-		LargeInputBytes: s.received.Used(), LargeInputWaits: s.counts.inputWaits.Load(),
-		ModeratedReads: s.counts.moderated.Load(), PolledPublishers: s.poll.size.Load(),
+		Connections: map[string]int{"nsq": nsq.Connections, "http": listen.Open(s.httpLn), "https": listen.Open(s.httpsBound)},
+		Strangers:   nsq.Strangers, StrangersRefused: nsq.StrangersRefused,
+		LargeInputBytes: s.received.Used(), LargeInputWaits: nsq.LargeInputWaits,
+		ModeratedReads: nsq.ModeratedReads, PolledPublishers: nsq.PolledPublishers,
 	}
 	for _, t := range []*web.Turns{s.turns.strangers, s.turns.known, s.turns.traces} {
 		c := t.Counts()
@@ -104,9 +97,6 @@ func (s *Server) meter() metrics.ServerMeter {
 	}
 	m.Connections["native"] = m.Native.Connections
 	m.AuthFailures += m.Native.AuthFailures
-	s.mu.Lock()
-	m.Connections["nsq"], m.Strangers = len(s.conns), s.strangers.Size()
-	s.mu.Unlock()
 	s.counts.requests.Range(func(key, n any) bool {
 		m.Requests[key.(metrics.Request)] = n.(*atomic.Uint64).Load()
 		return true

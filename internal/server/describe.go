@@ -68,8 +68,8 @@ func (l *link) stats(cs *stats.Client) {
 	cs.NegotiatedIsMutual = true // always, since NPN is gone
 }
 
-// publishers describes the open connections that have published to topic; "": to any.
-func (s *Server) publishers(topic string) (out []stats.Client) {
+// Publishers describes the open connections that have published to topic; "": to any.
+func (s *nsqServer) Publishers(topic string) (out []stats.Client) {
 	s.each(func(c *conn) {
 		if cs := c.stats(topic); len(cs.PubCounts) > 0 {
 			if consumer := c.consumer.Load(); consumer != nil {
@@ -81,20 +81,15 @@ func (s *Server) publishers(topic string) (out []stats.Client) {
 	return out
 }
 
-// producers returns how many open connections of both protocols have published to each topic.
-func (s *Server) producers() map[string]int {
-	out := map[string]int{}
-	if s.native != nil {
-		out = s.native.Producers()
-	}
+// CountProducers adds to counts how many open connections have published to each topic.
+func (s *nsqServer) CountProducers(counts map[string]int) {
 	s.each(func(c *conn) {
 		c.targetsMu.Lock()
 		for name, t := range c.targets {
 			if t.published.Load() > 0 {
-				out[name]++
+				counts[name]++
 			}
 		}
 		c.targetsMu.Unlock()
 	})
-	return out
 }

@@ -14,7 +14,7 @@ import (
 //
 // Related to B63: RDY bounds the number of messages.
 func TestMaxInFlightBytes(t *testing.T) {
-	n := startNode(t, node.Options{}, Options{MaxInFlightBytes: 10_000})
+	n := startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{MaxInFlightBytes: 10_000}})
 	c := n.dial(t)
 	c.identify(`{"msg_timeout":3000}`)
 	c.sub("t", "c")
@@ -71,7 +71,7 @@ func TestMaxInFlightBytes(t *testing.T) {
 // on their way to the client count.
 func TestMaxInFlightBytesInACluster(t *testing.T) {
 	t.Parallel()
-	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1", MaxInFlightBytes: 10_000})
+	nodes := startCluster(t, 3, Options{nsqSettings: nsqSettings{MaxInFlightBytes: 10_000}, BroadcastAddress: "127.0.0.1"})
 	leader, other := bystander(t, nodes, "t")
 	body := strings.Repeat("x", 4000)
 	for _, x := range []struct {

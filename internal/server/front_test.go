@@ -22,10 +22,7 @@ func TestFrontAnswersBeforeTheServer(t *testing.T) {
 	startup := new(health.Startup)
 	startup.Enter("reads the commit log")
 	startup.Bytes(1 << 20)
-	o := Options{
-		TCPAddress: "127.0.0.1:0", HTTPAddress: "127.0.0.1:0", LookupAddress: "127.0.0.1:0", Hostname: "h",
-		MaxConnections: 8,
-	}
+	o := Options{nsqSettings: nsqSettings{MaxConnections: 8}, TCPAddress: "127.0.0.1:0", HTTPAddress: "127.0.0.1:0", LookupAddress: "127.0.0.1:0", Hostname: "h"}
 	front, err := OpenFront(o, "a", startup, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -265,9 +265,9 @@ func (s *Server) topicFor(r *http.Request, name string) (*node.Topic, error) {
 // put finds or creates the topic, and publishes to it.
 func (s *Server) put(r *http.Request, name string, do func(*node.Topic) error) (any, error) {
 	ctx := r.Context()
-	var began int64
+	var began time.Time
 	if publish.Sampled() {
-		began = s.now()
+		began = time.Now()
 	}
 	err := publish.RetryDeleted(ctx, func() error {
 		t, err := s.topicFor(r, name)
@@ -280,8 +280,8 @@ func (s *Server) put(r *http.Request, name string, do func(*node.Topic) error) (
 		s.publishes.Refuse(err)
 		return nil, err
 	}
-	if began != 0 {
-		s.publishes.HTTP.Observe(time.Duration(s.now() - began))
+	if !began.IsZero() {
+		s.publishes.HTTP.Observe(time.Since(began))
 	}
 	return "OK", nil
 }

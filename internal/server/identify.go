@@ -47,7 +47,7 @@ type settings struct {
 	deflateLevel int
 }
 
-func (o *Options) defaultSettings(remoteHost string) settings {
+func (o *nsqSettings) defaultSettings(remoteHost string) settings {
 	return settings{
 		clientID:      remoteHost,
 		hostname:      remoteHost,
@@ -79,7 +79,7 @@ type negotiation struct {
 }
 
 // identify evaluates an IDENTIFY body. It returns the new settings and the response, or the fault.
-func (o *Options) identify(body []byte, old settings) (settings, []byte, *fault) {
+func (o *nsqOptions) identify(body []byte, old settings) (settings, []byte, *fault) {
 	var id identity
 	if json.Unmarshal(body, &id) != nil {
 		return old, nil, &fault{"E_BAD_BODY IDENTIFY failed to decode JSON body"}
@@ -95,7 +95,7 @@ func (o *Options) identify(body []byte, old settings) (settings, []byte, *fault)
 	if !id.FeatureNegotiation {
 		return s, []byte("OK"), nil
 	}
-	s.tls = id.TLSv1 && o.TLS.offered()
+	s.tls = id.TLSv1 && o.TLS != nil
 	deflate, snappy := id.Deflate && !o.DisableDeflate, id.Snappy && !o.DisableSnappy
 	level := o.deflateLevel(&id)
 	switch {
@@ -117,7 +117,7 @@ func (o *Options) identify(body []byte, old settings) (settings, []byte, *fault)
 		MaxDeflateLevel:     o.MaxDeflateLevel,
 		Snappy:              snappy,
 		SampleRate:          s.sampleRate,
-		AuthRequired:        o.Auth.Enabled(),
+		AuthRequired:        o.Auth != nil,
 		OutputBufferSize:    s.outputBuffer,
 		OutputBufferTimeout: s.outputTimeout.Milliseconds(),
 		DesiredTag:          s.tag,
@@ -129,7 +129,7 @@ func (o *Options) identify(body []byte, old settings) (settings, []byte, *fault)
 }
 
 // deflateLevel returns the level of deflate for the client, if it uses deflate.
-func (o *Options) deflateLevel(id *identity) int {
+func (o *nsqSettings) deflateLevel(id *identity) int {
 	level := defaultDeflateLevel
 	if id.Deflate && id.DeflateLevel > 0 {
 		level = id.DeflateLevel
@@ -146,7 +146,7 @@ func clipText(s, otherwise string) string {
 
 // applyIdentity checks each value in nsqd's order and changes s. For intervals, sizes and timeouts 0 keeps the current
 // setting; for heartbeats and output buffering -1 switches them off.
-func (o *Options) applyIdentity(id *identity, s *settings) *fault {
+func (o *nsqSettings) applyIdentity(id *identity, s *settings) *fault {
 	ms := func(d time.Duration) int { return int(d / time.Millisecond) }
 	switch v := id.HeartbeatInterval; {
 	case v == -1:

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-func testOptions(t *testing.T) *Options {
+func testOptions(t *testing.T) *nsqOptions {
 	t.Helper()
-	o := &Options{Version: "1.3.0+engine.test"}
+	o := &nsqOptions{Version: "1.3.0+engine.test"}
 	if err := o.setDefaults(); err != nil {
 		t.Fatal(err)
 	}

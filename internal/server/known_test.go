@@ -11,9 +11,7 @@ import (
 // One token has its share of the connections, of NSQ's and native clients together: for another one there is room.
 func TestConnectionsOfAToken(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, node.Options{}, Options{
-		Auth: auth.Options{File: grantTokens(t)}, NativeAddress: "127.0.0.1:0", MaxConnections: 8,
-	})
+	n := startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{MaxConnections: 8}, Auth: auth.Options{File: grantTokens(t)}, NativeAddress: "127.0.0.1:0"})
 	login := func(token string) (*client, string) {
 		c := n.dial(t)
 		c.send(authCommand(token))

@@ -13,7 +13,7 @@ const (
 	// Options.MaxLargeInputBytes.
 	largeInputBytes = 64 << 10
 
-	// minLargeInputRate is how many bytes a second of such a command must arrive, after Options.largeInputGrace: who
+	// minLargeInputRate is how many bytes a second of such a command must arrive, after Options.LargeInputGrace: who
 	// holds room must use it.
 	minLargeInputRate = 16 << 10
 )
@@ -42,7 +42,7 @@ func (c *conn) reserve(need int) *fault {
 	}
 	c.unreserve()
 	who := c.payer()
-	if c.srv.received.TryTake(who, n) == nil {
+	if c.srv.opts.Received.TryTake(who, n) == nil {
 		c.reserved, c.reservedBy = n, who
 		return nil
 	}
@@ -58,7 +58,7 @@ func (c *conn) reserve(need int) *fault {
 	}()
 	c.srv.counts.inputWaits.Add(1)
 	c.waiting.Store(true)
-	err := c.srv.received.Take(ctx, who, n)
+	err := c.srv.opts.Received.Take(ctx, who, n)
 	c.commandSince.Store(c.srv.now())
 	c.lastByte.Store(c.srv.now())
 	c.waiting.Store(false)
@@ -69,7 +69,7 @@ func (c *conn) reserve(need int) *fault {
 	case errors.Is(err, shares.ErrShare):
 		return faultf("E_BAD_BODY body of %d bytes has found no room for %v, because other large commands of this client's "+
 			"token or address are being received, of %d bytes at most (a quarter of max-large-input-bytes); nothing of it was "+
-			"stored, try again later", need, patience, c.srv.received.Share())
+			"stored, try again later", need, patience, c.srv.opts.Received.Share())
 	default:
 		return faultf("E_BAD_BODY body of %d bytes has found no room for %v, because too many large ones are being "+
 			"received on this node, of %d bytes at most (max-large-input-bytes); nothing of it was stored, try again later",
@@ -92,6 +92,6 @@ func (c *conn) unreserve() {
 	if n := c.reserved; n > 0 {
 		c.arrived.Store(0)
 		c.reserved = 0
-		c.srv.received.Give(c.reservedBy, n)
+		c.srv.opts.Received.Give(c.reservedBy, n)
 	}
 }

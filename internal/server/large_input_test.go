@@ -17,7 +17,7 @@ func begunMpub(arrived int) string {
 // announces is only a word.
 func TestBegunCommandsTakeNoRoom(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, node.Options{}, Options{MaxLargeInputBytes: 8 << 20, MaxCommandTime: patience})
+	n := startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{MaxLargeInputBytes: 8 << 20, MaxCommandTime: patience}})
 	var begun []*client
 	for range 60 {
 		c := n.dial(t)
@@ -26,7 +26,7 @@ func TestBegunCommandsTakeNoRoom(t *testing.T) {
 	}
 	begunAll := func() bool {
 		incomplete := 0
-		n.each(func(c *conn) {
+		n.nsq.each(func(c *conn) {
 			if c.commandSince.Load() != 0 {
 				incomplete++
 			}
@@ -34,7 +34,7 @@ func TestBegunCommandsTakeNoRoom(t *testing.T) {
 		return incomplete == len(begun)
 	}
 	eventually(t, "all have begun", begunAll)
-	if used, waits := n.received.Used(), n.counts.inputWaits.Load(); used != 0 || waits != 0 {
+	if used, waits := n.received.Used(), n.nsq.counts.inputWaits.Load(); used != 0 || waits != 0 {
 		t.Errorf("they have taken %d bytes, and %d wait", used, waits)
 	}
 	another := n.dial(t) // of the same address
@@ -49,9 +49,7 @@ func TestBegunCommandsTakeNoRoom(t *testing.T) {
 // steadily has all of MaxCommandTime.
 func TestSlowLargeCommandsGiveRoomBack(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, node.Options{}, Options{
-		MaxLargeInputBytes: 8 << 20, MaxCommandTime: 4 * patience, largeInputGrace: time.Millisecond,
-	})
+	n := startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{MaxLargeInputBytes: 8 << 20, MaxCommandTime: 4 * patience, LargeInputGrace: time.Millisecond}})
 	began := time.Now()
 	stuck := n.dial(t)
 	stuck.send(begunMpub(largeInputBytes))

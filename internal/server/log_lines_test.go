@@ -128,9 +128,9 @@ func TestStrangersCauseFewLines(t *testing.T) {
 		n.dial(t).send("PUB")
 	}
 	eventually(t, "slow ones are closed", func() bool {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		return len(n.conns) == 0
+		n.nsq.mu.Lock()
+		defer n.nsq.mu.Unlock()
+		return len(n.nsq.conns) == 0
 	})
 	kinds := map[string]int{}
 	log.mu.Lock()
@@ -164,7 +164,7 @@ func kindOf(line string) string {
 func TestTooManyConnectionsAreFewLines(t *testing.T) {
 	t.Parallel()
 	log := &logged{}
-	n := startNode(t, node.Options{}, Options{Logger: slog.New(slog.NewTextHandler(log, nil)), MaxConnections: 1})
+	n := startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{MaxConnections: 1}, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	first := n.dial(t)
 	first.identify(`{}`)
 	for range attacks {

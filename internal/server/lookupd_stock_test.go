@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -160,7 +161,7 @@ func expectBody(t testing.TB, bodies <-chan string, want string) {
 // startLookupd starts a node that accepts registrations.
 func startLookupd(t testing.TB, o Options) *testNode {
 	o.LookupTCPAddress = "127.0.0.1:0"
-	orDefault(&o.Version, "1.3.0+engine.test")
+	o.Version = cmp.Or(o.Version, "1.3.0+engine.test")
 	return startNode(t, node.Options{}, o)
 }
 
@@ -386,7 +387,7 @@ func startClusterOf(t *testing.T, count int, eo node.Options, o Options) []*test
 func (n *testNode) leadsSome(topic string) bool {
 	t, ok := n.e.LookupTopic(topic)
 	for partition := 0; ok && partition < t.Partitions(); partition++ {
-		if n.leads(t, partition) {
+		if n.nsq.leads(t, partition) {
 			return true
 		}
 	}

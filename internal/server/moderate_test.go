@@ -54,7 +54,7 @@ func untilModerated(t *testing.T, n *testNode, c *client, topic string, hold int
 	eventually(t, "a moderated read", func() bool {
 		n.postNumbers(t, topic, 2000)
 		finishNext(c, hold, 2000)
-		return n.counts.moderated.Load() > 0
+		return n.nsq.counts.moderated.Load() > 0
 	})
 }
 
@@ -79,7 +79,7 @@ func openSockets(t *testing.T) (n int) {
 // Any pace is quick here, and TestPace holds the real one: on a loaded machine the server needs longer than that for
 // its own part, finds all FINs that the client can send in one read, and has nothing to gather.
 func TestModeratedConsumer(t *testing.T) {
-	n := startNode(t, node.Options{}, Options{moderationPace: time.Hour})
+	n := startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{ModerationPace: time.Hour}})
 	n.post(t, "/pub?topic=other", "x") // opens a connection that stays open
 	before := openSockets(t)
 	c := n.dial(t)
@@ -108,7 +108,7 @@ func TestModeratedConsumer(t *testing.T) {
 
 // In a cluster, the node of the consumer moderates, although another one leads and delivers. Each message comes once.
 func TestModeratedConsumerInACluster(t *testing.T) {
-	nodes := startCluster(t, 3, Options{moderationPace: time.Hour})
+	nodes := startCluster(t, 3, Options{nsqSettings: nsqSettings{ModerationPace: time.Hour}})
 	leader, other := bystander(t, nodes, "busy")
 	c := other.dial(t)
 	got := finishing(t, other, c, "busy", 200, 2000)
@@ -116,7 +116,7 @@ func TestModeratedConsumerInACluster(t *testing.T) {
 		t.Errorf("%d different messages came", len(got))
 	}
 	untilModerated(t, other, c, "busy", 100)
-	if k := leader.counts.moderated.Load(); k != 0 {
+	if k := leader.nsq.counts.moderated.Load(); k != 0 {
 		t.Errorf("%d reads of the leader were moderated", k)
 	}
 	eventually(t, "all messages are finished", func() bool {
@@ -129,7 +129,7 @@ func TestModeratedConsumerInACluster(t *testing.T) {
 func TestModeratedConsumerEnds(t *testing.T) {
 	for name, end := range map[string]func(*conn){"kill": (*conn).kill, "stop": (*conn).stop} {
 		t.Run(name, func(t *testing.T) {
-			n := startNode(t, node.Options{}, Options{moderationPace: time.Hour})
+			n := startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{ModerationPace: time.Hour}})
 			c := n.dial(t)
 			finishing(t, n, c, "busy", 40, 2000)
 			untilModerated(t, n, c, "busy", 20)
@@ -141,7 +141,7 @@ func TestModeratedConsumerEnds(t *testing.T) {
 			end(server)
 			eventually(t, "the connection's end", func() bool {
 				alive := false
-				n.each(func(*conn) { alive = true })
+				n.nsq.each(func(*conn) { alive = true })
 				if alive && name == "stop" {
 					_ = c.nc.SetReadDeadline(time.Now().Add(time.Millisecond))
 					_, _ = c.nc.Read(make([]byte, 64<<10)) // it lingers until the client has read
@@ -155,10 +155,10 @@ func TestModeratedConsumerEnds(t *testing.T) {
 
 // A consumer that has one message in flight waits for the next one, so nothing is gathered for it.
 func TestLoneMessageIsNotModerated(t *testing.T) {
-	n := startNode(t, node.Options{}, Options{moderationPace: time.Hour})
+	n := startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{ModerationPace: time.Hour}})
 	c := n.dial(t)
 	finishing(t, n, c, "lone", 1, 500)
-	if k := n.counts.moderated.Load(); k != 0 {
+	if k := n.nsq.counts.moderated.Load(); k != 0 {
 		t.Errorf("%d reads were moderated", k)
 	}
 }

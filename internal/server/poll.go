@@ -27,7 +27,7 @@ import (
 // goroutine. mu guards members and the registration of their descriptors; its holder takes no other lock. Any goroutine
 // may call recall. A crash leaves nothing of the poll: a PUB without an answer may be stored or not, as with a reader.
 type publisherPoll struct {
-	srv   *Server
+	srv   *nsqServer
 	epoll int // -1: the kernel gave none, and nobody joins
 	event int // an eventfd that ends run
 
@@ -86,7 +86,7 @@ func (p *naps) round(n int) bool {
 }
 
 // open makes the poll ready for run. Without an epoll instance, connections are read by their own goroutines for ever.
-func (p *publisherPoll) open(s *Server) {
+func (p *publisherPoll) open(s *nsqServer) {
 	p.srv, p.epoll, p.event = s, -1, -1
 	p.members = make(map[int32]*conn)
 	var err error

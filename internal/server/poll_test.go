@@ -26,7 +26,7 @@ func crowd(t *testing.T, n *testNode, count int) (clients []*client, each int) {
 			together(t, clients, pub("crowd", fmt.Sprint(each)))
 			each++
 		}
-		return int(n.poll.size.Load()) == count
+		return int(n.nsq.poll.size.Load()) == count
 	})
 	return clients, each
 }
@@ -53,13 +53,13 @@ func crowdOn(t *testing.T, n *testNode, disk *faultaio.Disk, count, enough int) 
 		for _, c := range clients {
 			c.ok()
 		}
-		return int(n.poll.size.Load()) >= enough
+		return int(n.nsq.poll.size.Load()) >= enough
 	})
 	disk.ClearRules()
 	disk.ReleaseHeld()
-	n.poll.mu.Lock()
-	defer n.poll.mu.Unlock()
-	for _, c := range n.poll.members {
+	n.nsq.poll.mu.Lock()
+	defer n.nsq.poll.mu.Unlock()
+	for _, c := range n.nsq.poll.members {
 		polled = append(polled, clients[slices.IndexFunc(clients, func(o *client) bool {
 			return o.nc.LocalAddr().String() == c.remote
 		})])
@@ -69,7 +69,7 @@ func crowdOn(t *testing.T, n *testNode, disk *faultaio.Disk, count, enough int) 
 
 // owed is how many answers the server owes.
 func owed(n *testNode) (count int) {
-	n.each(func(c *conn) {
+	n.nsq.each(func(c *conn) {
 		c.answers.mu.Lock()
 		defer c.answers.mu.Unlock()
 		count += c.answers.count
@@ -95,7 +95,7 @@ func TestPollOfPublishers(t *testing.T) {
 	n.post(t, "/channel/create?topic=crowd&channel=c", "")
 	const count = 40
 	_, each := crowd(t, n, count)
-	if n.counts.moderated.Load() == 0 {
+	if n.nsq.counts.moderated.Load() == 0 {
 		t.Error("no read is counted as moderated")
 	}
 	eventually(t, "every message is stored once", func() bool {
@@ -144,13 +144,13 @@ func TestPollLeavesLonePublisher(t *testing.T) {
 		clients[3].send(pub("crowd", "x"))
 		clients[3].ok()
 	}
-	eventually(t, "the connection has left", func() bool { return n.poll.size.Load() == 19 })
-	before := n.counts.moderated.Load()
+	eventually(t, "the connection has left", func() bool { return n.nsq.poll.size.Load() == 19 })
+	before := n.nsq.counts.moderated.Load()
 	for range 100 {
 		clients[3].send(pub("crowd", "x"))
 		clients[3].ok()
 	}
-	if k := n.counts.moderated.Load(); k != before {
+	if k := n.nsq.counts.moderated.Load(); k != before {
 		t.Errorf("%d reads of a lone publisher were moderated", k-before)
 	}
 }
@@ -162,7 +162,7 @@ func TestPollOfEndingConnections(t *testing.T) {
 	before := openSockets(t)
 	clients, _ := crowd(t, n, 20)
 	i, left := 0, int64(0)
-	n.each(func(c *conn) {
+	n.nsq.each(func(c *conn) {
 		switch i++; i % 3 {
 		case 0:
 			c.kill()
@@ -173,12 +173,12 @@ func TestPollOfEndingConnections(t *testing.T) {
 		}
 	})
 	eventually(t, "connections that were killed or stopped have left the poll", func() bool {
-		return n.poll.size.Load() == left
+		return n.nsq.poll.size.Load() == left
 	})
 	for _, c := range clients {
 		c.nc.Close()
 	}
-	eventually(t, "the poll is empty", func() bool { return n.poll.size.Load() == 0 })
+	eventually(t, "the poll is empty", func() bool { return n.nsq.poll.size.Load() == 0 })
 	eventually(t, "all sockets are closed", func() bool { return openSockets(t) <= before })
 }
 
@@ -198,10 +198,10 @@ func TestPollDoesNotWaitForRoom(t *testing.T) {
 	for _, c := range clients[:last] {
 		c.send(pub("crowd", large))
 	}
-	eventually(t, "readers wait for room", func() bool { return n.poll.size.Load() <= int64(last) })
-	left := n.poll.size.Load()
+	eventually(t, "readers wait for room", func() bool { return n.nsq.poll.size.Load() <= int64(last) })
+	left := n.nsq.poll.size.Load()
 	clients[last].send("NOP\n")
-	eventually(t, "the poll goes on", func() bool { return n.poll.size.Load() < left })
+	eventually(t, "the poll goes on", func() bool { return n.nsq.poll.size.Load() < left })
 	disk.ClearRules()
 	stop := make(chan struct{})
 	var wg sync.WaitGroup

@@ -142,7 +142,7 @@ func TestLargeMessages(t *testing.T) {
 }
 
 func TestSubscriberCommands(t *testing.T) {
-	n := startNode(t, node.Options{MaxConsumers: 2}, Options{MaxChannelConsumers: 2})
+	n := startNode(t, node.Options{MaxConsumers: 2}, Options{nsqSettings: nsqSettings{MaxChannelConsumers: 2}})
 	c := n.dial(t)
 	c.sub("t", "c")
 	c.send("RDY 1\n")
@@ -316,7 +316,7 @@ func TestDiskFailure(t *testing.T) {
 
 func TestHeartbeatsOff(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, node.Options{}, Options{HeartbeatInterval: time.Second})
+	n := startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{HeartbeatInterval: time.Second}})
 	c := n.dial(t)
 	c.identify(`{"heartbeat_interval":-1}`)
 	c.silent(2500 * time.Millisecond)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"penstock/internal/descriptors"
-	"penstock/internal/lock"
 	"penstock/internal/netio"
 	"penstock/internal/node"
 	"penstock/internal/server/audit"
@@ -63,7 +61,6 @@ type Server struct {
 	// httpsBound is the listener below httpsLn, which counts the connections.
 	httpsBound net.Listener
 	flusher    *netio.Flusher
-	poll       publisherPoll
 
 	certs *certificates   // nil: TLS is not offered
 	auth  *auth.Authority // nil: every client may do everything
@@ -73,6 +70,7 @@ type Server struct {
 	audit     *audit.Log
 	sessions  sessions // of browsers
 	lookups   *lookup.Service
+	nsq       *nsqServer
 	native    *native.Server // nil: off
 	metrics   *metrics.Collector
 	counts    counters
@@ -86,15 +84,9 @@ type Server struct {
 	received *shares.Budget // Options.MaxLargeInputBytes: large commands and bodies that have not wholly arrived
 	turns    turns
 
-	strangers *strangers.Room // connections whose client has to send AUTH and has not: at most Options.MaxStrangers
-
-	mu        lock.Mutex[lock.NSQServer]
-	conns     map[*conn]struct{}
-	stopping  bool
 	stopOnce  sync.Once
 	auditOnce sync.Once
 
-	wg      sync.WaitGroup // connections
 	helpers sync.WaitGroup // the sweep, the poll, statistics and the history
 }
 
@@ -108,10 +100,9 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 	s := &Server{
 		engine: e, opts: o, started: time.Now(),
 		quit:     make(chan struct{}),
-		conns:    make(map[*conn]struct{}),
-		received: shares.New(&shares.LargeInput, o.MaxLargeInputBytes, o.largestCommand()),
-		history:  history.New(), strangers: strangers.New(unproven(o.MaxStrangers, descriptors.Limit())),
-		turns: newTurns(),
+		received: shares.New(&shares.LargeInput, o.MaxLargeInputBytes, o.LargestCommand()),
+		history:  history.New(),
+		turns:    newTurns(),
 	}
 	s.metrics = metrics.New(metrics.Options{
 		Engine: e, Version: s.opts.Version, Started: s.started, MaxSeries: s.opts.MaxMetricSeries,
@@ -158,9 +149,7 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 		s.audit.Keep(filepath.Join(s.opts.DataPath, "audit"), s.opts.MaxAuditBytes)
 	}
 	e.HoldAnswers(s.flusher)
-	s.poll.open(s)
-	s.helpers.Go(s.poll.run)
-	s.helpers.Go(s.sweep)
+	s.nsq = listenNSQ(e, s.nsqOptions())
 	if o := s.opts.Statsd; o.Address != "" {
 		pushes := statsd.New(o, s.stats, s.opts.BroadcastAddress, s.toldHTTP(), s.opts.Logger)
 		s.helpers.Go(func() { pushes.Run(s.quit) })
@@ -247,14 +236,37 @@ func (s *Server) HTTPAddr() net.Addr {
 	return s.httpLn.Addr()
 }
 
+// nsqOptions returns what the server of NSQ's clients needs.
+func (s *Server) nsqOptions() nsqOptions {
+	o := nsqOptions{
+		nsqSettings: s.opts.nsqSettings, Listener: s.tcp, TLSRequired: s.opts.TLS.Required != requiredNot,
+		Auth: s.auth, Version: s.opts.Version, Topic: s.lookups.Topic, Answers: s.flusher, Known: s.known,
+		Received: s.received, Strangers: strangers.New(unproven(s.opts.MaxStrangers, descriptors.Limit())),
+		Publishes: &s.publishes, Audit: s.audit, Log: s.sparing, Logger: s.opts.Logger,
+	}
+	if s.certs != nil {
+		o.TLS = s.certs.outer
+	}
+	return o
+}
+
+// publishers and producers tell the statistics of connections.
+func (s *Server) publishers(topic string) []stats.Client { return s.nsq.Publishers(topic) }
+
+func (s *Server) producers() map[string]int {
+	counts := map[string]int{}
+	if s.native != nil {
+		counts = s.native.Producers()
+	}
+	s.nsq.CountProducers(counts)
+	return counts
+}
+
 // LookupAddr returns the address at which lookups are answered, or nil if they are off.
 func (s *Server) LookupAddr() net.Addr { return s.lookups.HTTPAddr() }
 
 // LookupTCPAddr returns the address at which stock nsqds register, or nil if that is off.
 func (s *Server) LookupTCPAddr() net.Addr { return s.lookups.TCPAddr() }
-
-// now returns the time since the server's start in ns, the time base of all fields that are an int64.
-func (s *Server) now() int64 { return int64(time.Since(s.started)) }
 
 // Serve serves clients until Shutdown, and then returns nil. An error means that a listener failed.
 func (s *Server) Serve() error {
@@ -266,7 +278,7 @@ func (s *Server) Serve() error {
 	}
 	webs, front := s.webs(), s.opts.Front
 	failed := make(chan error, 3+len(webs))
-	go func() { failed <- s.accept() }()
+	go func() { failed <- s.nsq.Serve() }()
 	go func() { failed <- s.serveNative() }()
 	for _, w := range webs {
 		go func() {
@@ -308,80 +320,12 @@ func (s *Server) webs() []webService {
 	return out
 }
 
-// accept accepts connections until the listener is closed.
-func (s *Server) accept() error {
-	err := listen.Accept(s.tcp, s.ctx.Done(), s.welcome, func(err error, retryAfter time.Duration) {
-		s.sparing.Warn("cannot accept a connection; clients wait", "error", err, "retry_after", retryAfter)
-	})
-	if err != nil {
-		return fmt.Errorf("nsq: accepting connections failed: %w", err)
-	}
-	return nil
-}
-
-// welcome starts serving a connection, or closes it if there are too many.
-func (s *Server) welcome(nc *net.TCPConn) {
-	c, err := newConn(s, nc)
-	if err != nil {
-		_ = nc.Close()
-		return
-	}
-	s.mu.Lock()
-	full := len(s.conns) >= s.opts.MaxConnections
-	s.mu.Unlock()
-	if full {
-		c.kill()
-		s.sparing.Warn("refusing an NSQ connection: MaxConnections reached",
-			"client", c.remote, "limit", s.opts.MaxConnections)
-		return
-	}
-	if c.stranger != nil && !c.stranger.Enter() {
-		c.turnAway()
-		return
-	}
-	s.mu.Lock()
-	if s.stopping {
-		s.mu.Unlock()
-		c.leaveStrangers()
-		c.kill()
-		return
-	}
-	s.conns[c] = struct{}{}
-	s.wg.Add(1)
-	s.mu.Unlock()
-	go c.serve()
-}
-
-func (s *Server) remove(c *conn) {
-	s.mu.Lock()
-	delete(s.conns, c)
-	s.mu.Unlock()
-	c.leaveStrangers()
-	s.wg.Done()
-}
-
-// each calls f for every connection. It iterates over a copy of the list, so that f runs without s.mu.
-func (s *Server) each(f func(*conn)) {
-	s.mu.Lock()
-	all := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		all = append(all, c)
-	}
-	s.mu.Unlock()
-	for _, c := range all {
-		f(c)
-	}
-}
-
 // Shutdown stops accepting connections, answers the commands that were read, closes the connections, and waits until
 // all of that is done. If ctx ends first, it cuts the remaining connections off and returns ctx's error. The engine
 // must stay open until Shutdown has returned.
 func (s *Server) Shutdown(ctx context.Context) error {
-	s.mu.Lock()
-	s.stopping = true
-	s.mu.Unlock()
 	s.lookups.Unregister() // first, so that consumers are not sent to a node that is stopping
-	_ = s.tcp.Close()      // an error only means that it was closed before
+	s.nsq.Refuse()
 	s.lookups.Shutdown(ctx)
 	s.shutDownNative(ctx)
 	webs := s.webs()
@@ -389,27 +333,14 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		_ = w.server.Shutdown(ctx)
 		_ = w.ln.Close() // if Serve never ran; after Shutdown, or a running Serve would report a failure
 	}
-	s.each((*conn).stop)
-	gone := make(chan struct{})
-	go func() {
-		s.wg.Wait()
-		close(gone)
-	}()
-	select {
-	case <-gone:
-	case <-ctx.Done():
-		s.each((*conn).kill)
-		<-gone
-	}
+	s.nsq.Shutdown(ctx)
 	s.cancel()
 	s.stopOnce.Do(func() {
 		close(s.quit)
-		s.poll.stop()
 		s.engine.OnQuestion(nil)
 		s.engine.HoldAnswers(nil)
 		s.helpers.Wait()
 		s.flusher.Close()
-		s.poll.free()
 	})
 	s.lookups.Close()
 	for _, w := range webs {

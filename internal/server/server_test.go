@@ -2,6 +2,7 @@ package server
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -37,14 +38,14 @@ func startNode(t testing.TB, eo node.Options, o Options) *testNode {
 	if eo.Disk == nil {
 		eo.DataPath = t.TempDir()
 	}
-	orDefault(&eo.BufferBytes, 16<<20) // the ring touches all of it
+	eo.BufferBytes = cmp.Or(eo.BufferBytes, 16<<20) // the ring touches all of it
 	e, err := node.Open(context.Background(), eo)
 	if err != nil {
 		t.Fatal(err)
 	}
 	o.Hostname = "testhost"
 	for _, address := range []*string{&o.TCPAddress, &o.HTTPAddress, &o.LookupAddress} {
-		orDefault(address, "127.0.0.1:0")
+		*address = cmp.Or(*address, "127.0.0.1:0")
 	}
 	if o.Logger == nil {
 		o.Logger = quiet

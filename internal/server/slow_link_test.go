@@ -20,7 +20,7 @@ func TestSlowLink(t *testing.T) {
 	link := linktest.New(t, rate)
 	var n *testNode
 	link.OnServer(func() {
-		n = startNode(t, node.Options{}, Options{TCPAddress: linktest.ServerIP + ":0", WriteTimeout: 2 * time.Second})
+		n = startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{WriteTimeout: 2 * time.Second}, TCPAddress: linktest.ServerIP + ":0"})
 	})
 	topic, err := n.e.Topic(context.Background(), "t")
 	if err != nil {

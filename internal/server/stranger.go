@@ -23,7 +23,7 @@ import (
 // beStranger makes a new connection that of a stranger.
 func (c *conn) beStranger() {
 	o := &c.srv.opts
-	c.stranger = c.srv.strangers.Stranger(c.out.nc.RemoteAddr(), c.makeRoom)
+	c.stranger = c.srv.opts.Strangers.Stranger(c.out.nc.RemoteAddr(), c.makeRoom)
 	c.parser.stranger, c.parser.allowance = true, o.MaxStrangerBytes
 	c.in.small = true
 	c.authBy.Store(c.srv.now() + int64(o.StrangerTime))
@@ -40,7 +40,7 @@ func (c *conn) beKnown() {
 	c.leaveStrangers()
 }
 
-// leaveStrangers ends the connection's part in Server.strangers. The reader calls it.
+// leaveStrangers ends the connection's part in Options.Strangers. The reader calls it.
 func (c *conn) leaveStrangers() {
 	if c.stranger != nil {
 		c.stranger.Leave()
@@ -56,7 +56,7 @@ func (c *conn) stay(stays bool) {
 }
 
 // makeRoom ends the connection of a stranger, because others have come since and there are too many. It is the end of
-// the connection in Server.strangers.
+// the connection in Options.Strangers.
 func (c *conn) makeRoom() {
 	c.countStranger(&c.srv.counts.strangerConns, fmt.Sprintf("no AUTH, and %d further clients that have sent none are "+
 		"connected, which is the most that there may be", c.srv.opts.MaxStrangers))
@@ -66,7 +66,7 @@ func (c *conn) makeRoom() {
 // countStranger records that a stranger was refused.
 func (c *conn) countStranger(n *atomic.Uint64, why string) {
 	n.Add(1)
-	c.srv.audit.Refused(audit.Entry{Who: c.certified(), From: c.remote, What: "connection"}, why)
+	c.srv.opts.Audit.Refused(audit.Entry{Who: c.certified(), From: c.remote, What: "connection"}, why)
 }
 
 // turnAway closes a new connection with a sentence, because there are too many strangers and all of them wait for an

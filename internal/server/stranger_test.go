@@ -79,7 +79,7 @@ func TestStrangersSendLittle(t *testing.T) {
 			want += ", the bytes that this client may still send before AUTH"
 		}
 		c.fatal(want)
-		if got := n.counts.strangerBytes.Load(); got != uint64(i+1) {
+		if got := n.nsq.counts.strangerBytes.Load(); got != uint64(i+1) {
 			t.Errorf("%q: %d refusals are counted, want %d", x.send, got, i+1)
 		}
 	}
@@ -97,7 +97,7 @@ func TestStrangersSendLittle(t *testing.T) {
 // place free.
 func TestStrangersAreFew(t *testing.T) {
 	t.Parallel()
-	n := startClosed(t, Options{MaxStrangers: 3})
+	n := startClosed(t, Options{nsqSettings: nsqSettings{MaxStrangers: 3}})
 	known := n.dial(t)
 	known.login()
 	var silent []*client
@@ -106,7 +106,7 @@ func TestStrangersAreFew(t *testing.T) {
 	}
 	strangers := func(want int) {
 		t.Helper()
-		eventually(t, "the count of strangers", func() bool { return n.strangers.Size() == want })
+		eventually(t, "the count of strangers", func() bool { return n.nsq.opts.Strangers.Size() == want })
 	}
 	strangers(3)
 	const why = "no AUTH, and 3 further clients that have sent none are connected, which is the most that there may be"
@@ -144,19 +144,19 @@ func TestStrangersAreFew(t *testing.T) {
 // Whoever opens connections all the time pays for it: a client of another address has all the time that it needs.
 func TestStrangersOfAnotherAddressStay(t *testing.T) {
 	t.Parallel()
-	n := startClosed(t, Options{MaxStrangers: 8})
+	n := startClosed(t, Options{nsqSettings: nsqSettings{MaxStrangers: 8}})
 	for range 8 {
 		n.dialRaw(t)
 	}
-	eventually(t, "the places are taken", func() bool { return n.strangers.Size() == 8 })
+	eventually(t, "the places are taken", func() bool { return n.nsq.opts.Strangers.Size() == 8 })
 	honest := n.dialFrom(t, "127.0.0.2")
 	honest.send(magic + "IDENTIFY\n\x00\x00\x00\x02{}")
 	honest.ok() // it is among the strangers now
-	refused := n.counts.strangerConns.Load()
+	refused := n.nsq.counts.strangerConns.Load()
 	for range 100 {
 		n.dialRaw(t)
 	}
-	eventually(t, "the others had to go", func() bool { return n.counts.strangerConns.Load() == refused+100 })
+	eventually(t, "the others had to go", func() bool { return n.nsq.counts.strangerConns.Load() == refused+100 })
 	honest.login()
 	honest.send(pub("t", "x"))
 	honest.ok()
@@ -171,9 +171,7 @@ func TestStrangersThatWaitStay(t *testing.T) {
 		<-answer
 		_, _ = io.WriteString(w, grantJSON(60, "", "", "publish"))
 	})
-	n := startNode(t, node.Options{}, Options{
-		MaxStrangers: 1, Auth: auth.Options{HTTPAddresses: []string{slow.address()}},
-	})
+	n := startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{MaxStrangers: 1}, Auth: auth.Options{HTTPAddresses: []string{slow.address()}}})
 	c := n.dial(t)
 	c.send(authCommand("s"))
 	<-asked
@@ -188,7 +186,7 @@ func TestStrangersThatWaitStay(t *testing.T) {
 func TestStrangersHaveLittleTime(t *testing.T) {
 	t.Parallel()
 	const limit = time.Second // a busy client needs some of it
-	n := startClosed(t, Options{StrangerTime: limit})
+	n := startClosed(t, Options{nsqSettings: nsqSettings{StrangerTime: limit}})
 	known := n.dial(t)
 	known.login()
 	start := time.Now()
@@ -220,9 +218,7 @@ func TestStrangersHaveLittleTime(t *testing.T) {
 		time.Sleep(2 * limit)
 		_, _ = io.WriteString(w, grantJSON(60, "", "", "publish"))
 	})
-	n = startNode(t, node.Options{}, Options{
-		StrangerTime: limit, Auth: auth.Options{HTTPAddresses: []string{slow.address()}},
-	})
+	n = startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{StrangerTime: limit}, Auth: auth.Options{HTTPAddresses: []string{slow.address()}}})
 	c := n.dial(t)
 	c.send(authCommand("s") + pub("t", "x"))
 	c.expect(frameResponse, someone)
@@ -233,7 +229,7 @@ func TestStrangersHaveLittleTime(t *testing.T) {
 // reads both parts.
 func TestStrangersGetNoCompressor(t *testing.T) {
 	// At levels below 7 the compressor does not look for repetitions between short frames.
-	n := startClosed(t, Options{MaxDeflateLevel: 9})
+	n := startClosed(t, Options{nsqSettings: nsqSettings{MaxDeflateLevel: 9}})
 	heap := func() int64 {
 		runtime.GC()
 		var m runtime.MemStats
@@ -297,7 +293,7 @@ func (r *countingReader) Read(p []byte) (int, error) {
 // never comes to an end gives its room back after MaxCommandTime.
 func TestLargeCommandsWaitForRoom(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, node.Options{}, Options{MaxLargeInputBytes: 8 << 20, MaxCommandTime: time.Second})
+	n := startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{MaxLargeInputBytes: 8 << 20, MaxCommandTime: time.Second}})
 	body := strings.Repeat("x", 1<<20-1000)
 	large := "MPUB t\n" + sized(batchBody(body, body, body, body, body))
 	first := n.dial(t)
@@ -310,7 +306,7 @@ func TestLargeCommandsWaitForRoom(t *testing.T) {
 	second, small := n.dial(t), n.dial(t)
 	sent := make(chan error, 1)
 	go func() { _, err := io.WriteString(second.nc, pub("t", body)); sent <- err }()
-	eventually(t, "the second one to wait", func() bool { return n.counts.inputWaits.Load() == 1 })
+	eventually(t, "the second one to wait", func() bool { return n.nsq.counts.inputWaits.Load() == 1 })
 	small.send(pub("t", strings.Repeat("x", 60<<10)))
 	small.ok()
 	first.send(large[1<<20:])
@@ -336,7 +332,7 @@ func TestLargeCommandsWaitForRoom(t *testing.T) {
 	second.fatal("E_BAD_BODY body of 1047586 bytes has found no room for 2s, because too many large ones are being " +
 		"received on this node, of 8388608 bytes at most (max-large-input-bytes); nothing of it was stored, try again later")
 	n.dial(t).send("PUB t\n" + u32(len(body)) + body[:largeInputBytes])
-	eventually(t, "another one to wait", func() bool { return n.counts.inputWaits.Load() == 4 })
+	eventually(t, "another one to wait", func() bool { return n.nsq.counts.inputWaits.Load() == 4 })
 	n.received.Give("another", 8<<20)
 	// The node of this test is shut down while it waits, or has begun to read.
 }
@@ -349,7 +345,7 @@ func TestLargeCommandsOfATenant(t *testing.T) {
 		n.dial(t).send(begunMpub(largeInputBytes))
 	}
 	eventually(t, "its share is taken", func() bool {
-		return n.received.Used() > 60<<20 && n.counts.inputWaits.Load() > 40
+		return n.received.Used() > 60<<20 && n.nsq.counts.inputWaits.Load() > 40
 	})
 	other := n.dialFrom(t, "127.0.0.2")
 	other.send(magic + pub("t", strings.Repeat("x", 1<<20-1000)))
@@ -418,14 +414,14 @@ func TestStatsInTurn(t *testing.T) {
 // A connection that waits for room ends with the server.
 func TestShutdownEndsWaitForRoom(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, node.Options{}, Options{MaxLargeInputBytes: 8 << 20})
+	n := startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{MaxLargeInputBytes: 8 << 20}})
 	if err := n.received.TryTake("another", 8<<20); err != nil {
 		t.Fatal(err)
 	}
 	c := n.dial(t)
 	c.send(pub("t", "stored") + "PUB t\n" + u32(1<<20) + strings.Repeat("x", largeInputBytes))
 	c.ok()
-	eventually(t, "the connection to wait", func() bool { return n.counts.inputWaits.Load() == 1 })
+	eventually(t, "the connection to wait", func() bool { return n.nsq.counts.inputWaits.Load() == 1 })
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := n.Shutdown(ctx); err != nil {

@@ -28,7 +28,7 @@ const (
 type pulse struct {
 	now, lastByte, commandSince, nextBeat int64
 	beatEvery, maxCommand, authBy         int64
-	arrived, grace                        int64 // see conn.arrived and Options.largeInputGrace
+	arrived, grace                        int64 // see conn.arrived and Options.LargeInputGrace
 	waiting                               bool  // the reader waits for the server, not for the client
 }
 
@@ -63,14 +63,14 @@ func (c *conn) pulse(now int64) pulse {
 		authBy:       c.authBy.Load(),
 		maxCommand:   int64(c.srv.opts.MaxCommandTime),
 		arrived:      c.arrived.Load(),
-		grace:        int64(c.srv.opts.largeInputGrace),
+		grace:        int64(c.srv.opts.LargeInputGrace),
 	}
 }
 
 // sweep is the server's one goroutine for everything that time brings about rather than input: heartbeats, clients that
 // are silent or slow, and messages in flight that time out. It ends when quit is closed. It holds Server.mu only while
 // it collects the connections that are due.
-func (s *Server) sweep() {
+func (s *nsqServer) sweep() {
 	ticker := time.NewTicker(sweepInterval)
 	defer ticker.Stop()
 	var due []*conn
@@ -87,7 +87,7 @@ func (s *Server) sweep() {
 			if c.pulse(now).judge() != verdictNone || c.flight.blocks() {
 				due = append(due, c)
 			}
-			if s.auth != nil && c.lapsed(clock) && !c.renewing.Swap(true) {
+			if s.opts.Auth != nil && c.lapsed(clock) && !c.renewing.Swap(true) {
 				go c.renew()
 			}
 		}
@@ -107,7 +107,7 @@ func (c *conn) attend(now int64) {
 	}
 	switch c.pulse(now).judge() {
 	case verdictSlow:
-		c.srv.sparing.Info(
+		c.srv.opts.Log.Info(
 			"closing an NSQ connection: a command was begun and not completed in time", "client", c.remote)
 		c.kill()
 	case verdictStranger:
@@ -121,7 +121,7 @@ func (c *conn) attend(now int64) {
 			c.lastByte.Store(now)
 			return
 		}
-		c.srv.sparing.Info("closing an NSQ connection: its client answers no heartbeats", "client", c.remote)
+		c.srv.opts.Log.Info("closing an NSQ connection: its client answers no heartbeats", "client", c.remote)
 		c.kill()
 	case verdictBeat:
 		c.nextBeat.Store(max(c.nextBeat.Load(), now-c.beatEvery.Load()) + c.beatEvery.Load())

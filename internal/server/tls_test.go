@@ -186,7 +186,7 @@ func TestWrappedConnections(t *testing.T) {
 				t.Errorf("TLS does not say goodbye: %x", c.under.last)
 			}
 			c.nc.Close()
-			eventually(t, "the end of the connection", func() bool { k := 0; n.each(func(*conn) { k++ }); return k == 0 })
+			eventually(t, "the end of the connection", func() bool { k := 0; n.nsq.each(func(*conn) { k++ }); return k == 0 })
 		})
 	}
 }

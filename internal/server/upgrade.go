@@ -61,7 +61,7 @@ func (c *conn) upgrade(set *settings, size int) *fault {
 		tc, err := c.handshake(w)
 		if err != nil {
 			if !errors.Is(err, handshakes.ErrBusy) { // of which the gate tells
-				c.srv.sparing.Info("closing an NSQ connection: its TLS handshake failed", "client", c.remote, "error", err)
+				c.srv.opts.Log.Info("closing an NSQ connection: its TLS handshake failed", "client", c.remote, "error", err)
 			}
 			c.out.close()
 			c.out.release(nil)
@@ -123,7 +123,7 @@ func (c *conn) handshake(w *wire) (*tls.Conn, error) {
 	if err := c.setDeadline(time.Now().Add(c.srv.opts.HandshakeTimeout)); err != nil {
 		return nil, err
 	}
-	tc := handshakes.Server(w, c.srv.certs.outer)
+	tc := handshakes.Server(w, c.srv.opts.TLS)
 	w.setDirect(true)
 	err := tc.HandshakeContext(c.ctx)
 	w.setDirect(false)

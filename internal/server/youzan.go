@@ -119,7 +119,7 @@ func (c *conn) messageID(id []byte) (machine.ID, error) {
 }
 
 // leads reports whether this node leads a partition according to the newest snapshot.
-func (s *Server) leads(t *node.Topic, partition int) bool {
+func (s *nsqServer) leads(t *node.Topic, partition int) bool {
 	snap := s.engine.Snapshot()
 	if snap == nil {
 		return true

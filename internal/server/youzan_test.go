@@ -90,7 +90,7 @@ func leaderOfPartition(t *testing.T, nodes []*testNode, topic string, partition 
 	eventually(t, "a leader", func() bool {
 		at = slices.IndexFunc(nodes, func(n *testNode) bool {
 			top, ok := n.e.LookupTopic(topic)
-			return ok && n.leads(top, partition)
+			return ok && n.nsq.leads(top, partition)
 		})
 		return at >= 0
 	})
