@@ -36,7 +36,7 @@ func (c *conn) credential(secret string) *auth.Credential {
 		host = c.remote
 	}
 	state := c.link.Load().tls
-	return &auth.Credential{Secret: secret, RemoteIP: host, TLS: state != nil, CommonName: commonName(state)}
+	return &auth.Credential{Secret: secret, RemoteIP: host, TLS: state != nil, CommonName: auth.CommonName(state)}
 }
 
 // authenticate executes AUTH.
@@ -97,7 +97,7 @@ func (c *conn) certified() string {
 	if state == nil || len(state.VerifiedChains) == 0 {
 		return ""
 	}
-	return "certificate " + commonName(state)
+	return "certificate " + auth.CommonName(state)
 }
 
 // prove finds the principal for the secret, and may wait for a server. The client is not told why that failed.

@@ -141,15 +141,15 @@ func TestAuthFaults(t *testing.T) {
 		c := n.dial(t)
 		c.send(x.send)
 		for i, want := range x.want {
-			kind := uint32(frameResponse)
+			kind := uint32(FrameResponse)
 			if strings.HasPrefix(want, "E_") {
-				kind = frameError
+				kind = FrameError
 			}
 			k, d, err := c.frame(patience)
 			if err != nil || k != kind || string(d) != want {
 				t.Fatalf("%.60q with %.80s: frame %d is %d %q %v, want %q", x.send, x.answer, i, k, d, err, want)
 			}
-			if kind == frameError {
+			if kind == FrameError {
 				c.closed()
 			}
 		}
@@ -167,14 +167,14 @@ func TestAuthQuestions(t *testing.T) {
 		s, broken := newAuthServer(t), newAuthServer(t)
 		s.set(200, grantJSON(60, ".*", ".*", "publish"))
 		broken.set(500, "")
-		o := ca.options(t)
+		o := tlsOptions(t, ca)
 		o.TLS.ClientAuth, o.TLS.Required, o.TLS.RootCAFile = clientAuthVerify, requiredTCP, ca.file("ca.pem")
 		o.Auth = auth.Options{HTTPAddresses: []string{broken.address(), s.URL + "/auth", "127.0.0.1:1"}, HTTPMethod: method}
 		n := startNode(t, node.Options{}, o)
 		for range 5 { // whichever server is asked first
-			c := n.dialWrapped(t, ca.client(t, "a client"), "", 0)
+			c := n.dial(t).wrap(ca.client(t, "a client"), "", 0)
 			c.send(authCommand("a secret & more"))
-			c.expect(frameResponse, someone)
+			c.expect(FrameResponse, someone)
 		}
 		q, used := s.question()
 		want := url.Values{
@@ -195,12 +195,12 @@ func TestAuthQuestions(t *testing.T) {
 		t.Error("auth_required is false")
 	}
 	c.send(authCommand("s") + pub("t", "x"))
-	c.expect(frameResponse, someone)
+	c.expect(FrameResponse, someone)
 	c.ok()
 	if q, _ := s.question(); q.Get("tls") != "false" || q.Get("common_name") != "" {
 		t.Errorf("without TLS: %v", q)
 	}
-	if st := n.onlyConn(t).stats(""); !st.Authed || st.AuthIdentity != "someone" || st.AuthIdentityURL != "http://who" {
+	if st := n.stats.Collect("", "", true).Producers[0]; !st.Authed || st.AuthIdentity != "someone" || st.AuthIdentityURL != "http://who" {
 		t.Errorf("in the statistics: %+v", st)
 	}
 }
@@ -215,7 +215,7 @@ func TestAuthExpires(t *testing.T) {
 	c := n.dial(t)
 	start, published := time.Now(), 0
 	c.send(authCommand("s"))
-	c.expect(frameResponse, someone)
+	c.expect(FrameResponse, someone)
 	for s.asked.Load() == 1 {
 		c.send(pub("t", "x"))
 		c.ok()
@@ -233,7 +233,7 @@ func TestAuthExpires(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return k == frameError && string(d) == `E_UNAUTHORIZED AUTH failed for PUB on "t" ""`
+		return k == FrameError && string(d) == `E_UNAUTHORIZED AUTH failed for PUB on "t" ""`
 	})
 	s.set(500, "")
 	d := n.dial(t)
@@ -254,7 +254,7 @@ func TestTokenFile(t *testing.T) {
 	login := func(secret, identity string, grants int) *client {
 		c := n.dial(t)
 		c.send(authCommand(secret))
-		c.expect(frameResponse, fmt.Sprintf(`{"identity":%q,"identity_url":"","permission_count":%d}`, identity, grants))
+		c.expect(FrameResponse, fmt.Sprintf(`{"identity":%q,"identity_url":"","permission_count":%d}`, identity, grants))
 		return c
 	}
 	shop := login("shop-token", "shop", 1)
@@ -342,13 +342,13 @@ func TestAuthServerIsAway(t *testing.T) {
 	})
 	consumer := n.dial(t)
 	consumer.send(authCommand("s"))
-	consumer.expect(frameResponse, someone)
+	consumer.expect(FrameResponse, someone)
 	consumer.sub("quiet", "c")
 	var all []*client
 	for range 20 {
 		c := n.dial(t)
 		c.send(authCommand("s"))
-		c.expect(frameResponse, someone)
+		c.expect(FrameResponse, someone)
 		all = append(all, c)
 	}
 	s.set(500, "")
@@ -364,7 +364,7 @@ func TestAuthServerIsAway(t *testing.T) {
 	}
 	late := n.dial(t) // the same credential
 	late.send(authCommand("s"))
-	late.expect(frameResponse, someone)
+	late.expect(FrameResponse, someone)
 	stranger := n.dial(t)
 	stranger.send(authCommand("other"))
 	stranger.fatal("E_AUTH_FAILED AUTH failed")
@@ -404,7 +404,7 @@ func TestAuthHoldEnds(t *testing.T) {
 	c := n.dial(t)
 	began := time.Now()
 	c.send(authCommand("s"))
-	c.expect(frameResponse, someone)
+	c.expect(FrameResponse, someone)
 	c.sub("quiet", "c")
 	s.Close() // nobody listens any more
 	c.closed()

@@ -19,7 +19,7 @@ import (
 // handshake that never ends; others are served meanwhile.
 func TestHeadersThatNeverEnd(t *testing.T) {
 	t.Parallel()
-	o := newCertificateAuthority(t).options(t)
+	o := tlsOptions(t, newCertificateAuthority(t))
 	o.HTTPSAddress = "127.0.0.1:0"
 	n := startNode(t, node.Options{}, o)
 	var all sync.WaitGroup

@@ -23,7 +23,7 @@ func BenchmarkPublishPipelined(b *testing.B) {
 	done := make(chan error, 1)
 	rounds := (b.N + count - 1) / count
 	go func() {
-		_, err := io.CopyN(io.Discard, c.nc, int64(rounds*count*okFrameBytes))
+		_, err := io.CopyN(io.Discard, c.nc, int64(rounds*count*OKFrameBytes))
 		done <- err
 	}()
 	for range rounds {
@@ -41,7 +41,7 @@ func BenchmarkPublishOne(b *testing.B) {
 	n := startNode(b, node.Options{}, Options{})
 	c := n.dial(b)
 	in := []byte(pub("t", strings.Repeat("x", 100)))
-	var answer [okFrameBytes]byte
+	var answer [OKFrameBytes]byte
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := c.nc.Write(in); err != nil {
@@ -74,9 +74,9 @@ func BenchmarkConsume(b *testing.B) {
 	b.SetBytes(100)
 	b.ResetTimer()
 	c.send("RDY 2500\n")
-	const frameBytes = frameHeaderBytes + messageHeaderBytes + 100
-	buf := make([]byte, 0, 2*maxReadBytes)
-	fins := make([]byte, 0, maxReadBytes)
+	const frameBytes = FrameHeaderBytes + MessageHeaderBytes + 100
+	buf := make([]byte, 0, 512<<10)
+	fins := make([]byte, 0, 256<<10)
 	for got := 0; got < rounds*batch; {
 		k, err := c.nc.Read(buf[len(buf):cap(buf)])
 		if err != nil {
@@ -87,7 +87,7 @@ func BenchmarkConsume(b *testing.B) {
 		fins = fins[:0]
 		for ; len(buf)-at >= frameBytes; at += frameBytes {
 			fins = append(fins, "FIN "...)
-			fins = append(fins, buf[at+frameHeaderBytes+10:at+frameHeaderBytes+26]...)
+			fins = append(fins, buf[at+FrameHeaderBytes+10:at+FrameHeaderBytes+26]...)
 			fins = append(fins, '\n')
 			got++
 		}
@@ -115,12 +115,12 @@ func BenchmarkMPUB(b *testing.B) {
 		{"tls+snappy", true, "snappy"},
 	} {
 		b.Run(x.name, func(b *testing.B) {
-			n := startNode(b, node.Options{}, ca.options(b))
+			n := startNode(b, node.Options{}, tlsOptions(b, ca))
 			var cfg *tls.Config
 			if x.tls {
 				cfg = ca.client(b, "")
 			}
-			publishBatches(b, n.dialWrapped(b, cfg, x.compression, 6))
+			publishBatches(b, n.dial(b).wrap(cfg, x.compression, 6))
 		})
 	}
 }
@@ -137,7 +137,7 @@ func publishBatches(b *testing.B, c *client) {
 	credit := make(chan struct{}, ahead)
 	done := make(chan error, 1)
 	go func() {
-		answer := make([]byte, okFrameBytes)
+		answer := make([]byte, OKFrameBytes)
 		for range rounds {
 			if _, err := io.ReadFull(c.br, answer); err != nil {
 				done <- err

@@ -64,7 +64,7 @@ func publishFitfully(n *testNode, t *testing.T, number int, mu *sync.Mutex, answ
 			if err != nil {
 				break
 			}
-			if k != frameResponse || string(d) != "OK" {
+			if k != FrameResponse || string(d) != "OK" {
 				t.Errorf("frame %d %q", k, d)
 				return
 			}
@@ -95,7 +95,7 @@ func consumeFitfully(
 		c.send("RDY 50\n")
 		for range rnd.IntN(500) {
 			k, d, err := c.frame(50 * time.Millisecond)
-			if err != nil || k != frameMessage {
+			if err != nil || k != FrameMessage {
 				break
 			}
 			m := message{id: string(d[10:26]), body: string(d[26:])}

@@ -14,7 +14,7 @@ import (
 // node and consumed through the next.
 func TestWrappedConnectionsInACluster(t *testing.T) {
 	ca := newCertificateAuthority(t)
-	o := ca.options(t)
+	o := tlsOptions(t, ca)
 	o.BroadcastAddress = "127.0.0.1"
 	nodes := startCluster(t, 3, o)
 	for i, x := range []struct {
@@ -28,8 +28,8 @@ func TestWrappedConnectionsInACluster(t *testing.T) {
 			}
 			topic := fmt.Sprintf("t%d", i)
 			makeChannel(t, nodes, topic, "c", 1)
-			p := nodes[i%3].dialWrapped(t, cfg, x.compression, 6)
-			c := nodes[(i+1)%3].dialWrapped(t, cfg, x.compression, 6)
+			p := nodes[i%3].dial(t).wrap(cfg, x.compression, 6)
+			c := nodes[(i+1)%3].dial(t).wrap(cfg, x.compression, 6)
 			c.sub(topic, "c")
 			c.send("RDY 10\n")
 			for n := range 100 {
@@ -62,7 +62,7 @@ func TestAuthInACluster(t *testing.T) {
 	login := func(n *testNode, secret, identity string) *client {
 		c := n.dial(t)
 		c.send(authCommand(secret))
-		c.expect(frameResponse, fmt.Sprintf(`{"identity":%q,"identity_url":"","permission_count":1}`, identity))
+		c.expect(FrameResponse, fmt.Sprintf(`{"identity":%q,"identity_url":"","permission_count":1}`, identity))
 		return c
 	}
 	for i, n := range nodes {

@@ -34,8 +34,8 @@ var compressions = map[string]compression{"deflate": compressDeflate, "snappy": 
 // B98. Input that inflates beyond measure ends its connection, not the server, and is never in memory as a whole.
 func TestInflationIsBounded(t *testing.T) {
 	n := startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{MaxInflationRatio: 100}})
-	good := n.dialWrapped(t, nil, "deflate", 6)
-	bomb := n.dialWrapped(t, nil, "deflate", 6)
+	good := n.dial(t).wrap(nil, "deflate", 6)
+	bomb := n.dial(t).wrap(nil, "deflate", 6)
 	nops := strings.Repeat("NOP\n", 1<<20) // 4 MiB that compress to 20 KiB
 	for range 10 {
 		if _, err := io.WriteString(bomb.w, nops); err != nil {
@@ -94,19 +94,19 @@ func TestInflaterIsBounded(t *testing.T) {
 // B98
 func TestBrokenStreamsEndTheirConnection(t *testing.T) {
 	n := startNode(t, node.Options{}, Options{})
-	good := n.dialWrapped(t, nil, "snappy", 0)
+	good := n.dial(t).wrap(nil, "snappy", 0)
 	for name, junk := range map[string]string{
 		"deflate": "\xff\xff\xff\xff\xff\xff",
 		"snappy":  "\x00\x10\x00\x00this is no snappy",
 	} {
-		c := n.dialWrapped(t, nil, name, 6)
+		c := n.dial(t).wrap(nil, name, 6)
 		c.send(pub("t", "x"))
 		c.ok()
 		if _, err := io.WriteString(c.nc, junk); err != nil {
 			t.Fatal(err)
 		}
 		c.closed()
-		c = n.dialWrapped(t, nil, name, 6)
+		c = n.dial(t).wrap(nil, name, 6)
 		c.send("SUB t c\n")
 		c.ok()
 		c.nc.CloseWrite() // without ending the compressed stream
@@ -120,7 +120,7 @@ func TestBrokenStreamsEndTheirConnection(t *testing.T) {
 // whichever goroutine encodes them.
 func TestWrappedClientThatReadsLate(t *testing.T) {
 	ca := newCertificateAuthority(t)
-	n := startNode(t, node.Options{}, ca.options(t))
+	n := startNode(t, node.Options{}, tlsOptions(t, ca))
 	const count, size = 400, 40_000 // 16 MB that do not compress
 	src := rand.NewChaCha8([32]byte{1})
 	bodies := map[string]bool{}
@@ -143,7 +143,7 @@ func TestWrappedClientThatReadsLate(t *testing.T) {
 		if x.tls {
 			cfg = ca.client(t, "")
 		}
-		c := n.dialWrapped(t, cfg, x.how, 1)
+		c := n.dial(t).wrap(cfg, x.how, 1)
 		n.post(t, "/channel/create?topic=t&channel="+channel, "")
 		c.sub("t", channel)
 		if i > 0 { // only the first channel begins at the start of the topic

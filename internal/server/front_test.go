@@ -133,7 +133,7 @@ func TestFrontIsAudited(t *testing.T) {
 // With HTTP off, HTTPS answers the probes while the node starts, and everything afterwards.
 func TestFrontOverHTTPS(t *testing.T) {
 	ca := newCertificateAuthority(t)
-	o := ca.options(t)
+	o := tlsOptions(t, ca)
 	o.TCPAddress, o.HTTPAddress, o.HTTPSAddress, o.LookupAddress = "127.0.0.1:0", Off, "127.0.0.1:0", Off
 	o.Hostname = "h"
 	front, err := OpenFront(o, "a", new(health.Startup), 0)
@@ -224,7 +224,7 @@ func TestFrontTriesAllAddresses(t *testing.T) {
 func TestFrontKeepsChosenPorts(t *testing.T) {
 	ca := newCertificateAuthority(t)
 	for _, http := range []string{"127.0.0.1:0", Off} {
-		o := ca.options(t)
+		o := tlsOptions(t, ca)
 		o.TCPAddress, o.HTTPAddress, o.HTTPSAddress, o.LookupAddress = "127.0.0.1:0", http, "localhost:0", "127.0.0.1:0"
 		o.LookupTCPAddress = "127.0.0.1:0"
 		front, err := OpenFront(o, "", new(health.Startup), 0)

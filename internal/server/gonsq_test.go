@@ -32,7 +32,7 @@ func TestGoNSQWrapped(t *testing.T) {
 		snappy, deflate bool
 	}{{true, false, false}, {true, true, false}, {true, false, true}, {false, true, false}, {false, false, true}} {
 		t.Run(fmt.Sprintf("%+v", x), func(t *testing.T) {
-			o := ca.options(t)
+			o := tlsOptions(t, ca)
 			o.Auth.File = name
 			if x.tls {
 				o.TLS.ClientAuth, o.TLS.RootCAFile = clientAuthVerify, ca.file("ca.pem")

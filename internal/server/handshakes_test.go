@@ -56,7 +56,7 @@ func (n *testNode) hold(t *testing.T) *heldKey {
 // /metrics would not say otherwise that native clients are refused.
 func TestRefusedAtTheNativePortCounts(t *testing.T) {
 	t.Parallel()
-	o := newCertificateAuthority(t).options(t)
+	o := tlsOptions(t, newCertificateAuthority(t))
 	o.NativeAddress, o.HandshakeTimeout, o.MaxHandshakes = "127.0.0.1:0", patience, 1
 	n := startNode(t, node.Options{}, o)
 	var before net.Conn
@@ -83,7 +83,7 @@ func TestRefusedAtTheNativePortCounts(t *testing.T) {
 func TestBusyWithHandshakes(t *testing.T) {
 	t.Parallel()
 	ca := newCertificateAuthority(t)
-	o := ca.options(t)
+	o := tlsOptions(t, ca)
 	o.HTTPSAddress, o.NativeAddress, o.HandshakeTimeout = "127.0.0.1:0", "127.0.0.1:0", patience
 	n := startNode(t, node.Options{}, o)
 	key := n.hold(t)
@@ -147,7 +147,7 @@ func TestBusyWithHandshakes(t *testing.T) {
 func TestSessionTickets(t *testing.T) {
 	t.Parallel()
 	ca := newCertificateAuthority(t)
-	o := ca.options(t)
+	o := tlsOptions(t, ca)
 	o.TLS.NSQMinVersion = "1.2"
 	strict := o
 	strict.TLS.ClientAuth, strict.TLS.RootCAFile = clientAuthVerify, ca.file("ca.pem")
@@ -167,7 +167,7 @@ func TestSessionTickets(t *testing.T) {
 			cfg.MaxVersion, cfg.ClientSessionCache = x.most, tls.NewLRUClientSessionCache(0)
 			for i := range 3 {
 				n := startNode(t, node.Options{}, x.o)
-				c := n.dialWrapped(t, cfg, "", 0)
+				c := n.dial(t).wrap(cfg, "", 0)
 				c.send(pub("t", "x")) // its answer comes after the ticket
 				c.ok()
 				tc, ok := c.w.(*tls.Conn)

@@ -59,7 +59,7 @@ func (s *Server) principal(r *http.Request, secret string) (*auth.Principal, err
 		host = r.RemoteAddr
 	}
 	who, err := s.auth.FindCached(r.Context(), &auth.Credential{
-		Secret: secret, RemoteIP: host, TLS: r.TLS != nil, CommonName: commonName(r.TLS),
+		Secret: secret, RemoteIP: host, TLS: r.TLS != nil, CommonName: auth.CommonName(r.TLS),
 	})
 	switch {
 	case errors.Is(err, auth.ErrUnknownSecret):

@@ -329,7 +329,7 @@ func readBy(t *testing.T, nodes []*testNode, channel, answer string) chan string
 				if err != nil {
 					return
 				}
-				if k == frameMessage {
+				if k == FrameMessage {
 					bodies <- string(d[26:])
 					_, _ = fmt.Fprintf(c.w, answer, d[10:26]) // fails when the end of the test closes the connection
 				}

@@ -173,7 +173,7 @@ func TestHTTPTopicsAndChannels(t *testing.T) {
 		t.Errorf("after empty: %+v", ch)
 	}
 	c.send("FIN " + m.id + "\n")
-	c.expect(frameError, "E_FIN_FAILED FIN "+m.id+" failed ID not in flight")
+	c.expect(FrameError, "E_FIN_FAILED FIN "+m.id+" failed ID not in flight")
 	n.post(t, "/topic/pause?topic=t", "")
 	n.post(t, "/pub?topic=t", "d")
 	c.silent(50 * time.Millisecond)

@@ -8,11 +8,6 @@ import (
 	"penstock/internal/node"
 )
 
-// begunMpub is the beginning of an MPUB of 5 MiB: its head and so many bytes of its first message.
-func begunMpub(arrived int) string {
-	return "MPUB t\n" + u32(5<<20) + u32(1) + u32(1<<20) + strings.Repeat("x", arrived)
-}
-
 // A large command costs nothing of the budget before as much of it has arrived as a small one may have: what its head
 // announces is only a word.
 func TestBegunCommandsTakeNoRoom(t *testing.T) {

@@ -52,7 +52,7 @@ func TestStrangersCauseFewLines(t *testing.T) {
 	t.Parallel()
 	log := &logged{}
 	began, ca := time.Now(), newCertificateAuthority(t)
-	o := ca.options(t)
+	o := tlsOptions(t, ca)
 	o.Logger = slog.New(slog.NewTextHandler(log, nil))
 	o.NativeAddress, o.LookupTCPAddress = "127.0.0.1:0", "127.0.0.1:0"
 	o.MaxStrangers, o.MaxCommandTime = 4*attacks, 3*time.Second
@@ -127,11 +127,7 @@ func TestStrangersCauseFewLines(t *testing.T) {
 	for range attacks {
 		n.dial(t).send("PUB")
 	}
-	eventually(t, "slow ones are closed", func() bool {
-		n.nsq.mu.Lock()
-		defer n.nsq.mu.Unlock()
-		return len(n.nsq.conns) == 0
-	})
+	eventually(t, "slow ones are closed", func() bool { return n.nsq.Meter().Connections == 0 })
 	kinds := map[string]int{}
 	log.mu.Lock()
 	defer log.mu.Unlock()

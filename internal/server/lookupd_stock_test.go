@@ -387,7 +387,7 @@ func startClusterOf(t *testing.T, count int, eo node.Options, o Options) []*test
 func (n *testNode) leadsSome(topic string) bool {
 	t, ok := n.e.LookupTopic(topic)
 	for partition := 0; ok && partition < t.Partitions(); partition++ {
-		if n.nsq.leads(t, partition) {
+		if n.leads(topic, partition) {
 			return true
 		}
 	}

@@ -27,24 +27,7 @@ func finishing(t *testing.T, n *testNode, c *client, topic string, rdy, count in
 	n.postNumbers(t, topic, count)
 	c.sub(topic, "c")
 	c.send(fmt.Sprintf("RDY %d\n", rdy))
-	return finishNext(c, rdy/2, count)
-}
-
-// finishNext receives the next count messages and finishes them one by one, each with a write of its own. Until all
-// have come it holds the last hold messages, so that the consumer has work all the time. It returns how often each
-// body came.
-func finishNext(c *client, hold, count int) map[string]int {
-	got, held := map[string]int{}, []string(nil)
-	for i := range count {
-		m := c.message()
-		got[m.body]++
-		held = append(held, m.id)
-		for len(held) > hold || i == count-1 && len(held) > 0 {
-			c.send("FIN " + held[0] + "\n")
-			held = held[1:]
-		}
-	}
-	return got
+	return c.finishNext(rdy/2, count)
 }
 
 // untilModerated finishes more and more messages until a read of the node is moderated. How many FINs come with one
@@ -53,7 +36,7 @@ func untilModerated(t *testing.T, n *testNode, c *client, topic string, hold int
 	t.Helper()
 	eventually(t, "a moderated read", func() bool {
 		n.postNumbers(t, topic, 2000)
-		finishNext(c, hold, 2000)
+		c.finishNext(hold, 2000)
 		return n.nsq.counts.moderated.Load() > 0
 	})
 }
@@ -102,25 +85,6 @@ func TestModeratedConsumer(t *testing.T) {
 	eventually(t, "all sockets are closed", func() bool { return openSockets(t) <= before })
 	eventually(t, "all messages are finished", func() bool {
 		s := n.topicNow(t, "busy").Channels[0]
-		return s.InFlightCount == 0 && s.Depth == 0
-	})
-}
-
-// In a cluster, the node of the consumer moderates, although another one leads and delivers. Each message comes once.
-func TestModeratedConsumerInACluster(t *testing.T) {
-	nodes := startCluster(t, 3, Options{nsqSettings: nsqSettings{ModerationPace: time.Hour}})
-	leader, other := bystander(t, nodes, "busy")
-	c := other.dial(t)
-	got := finishing(t, other, c, "busy", 200, 2000)
-	if len(got) != 2000 {
-		t.Errorf("%d different messages came", len(got))
-	}
-	untilModerated(t, other, c, "busy", 100)
-	if k := leader.nsq.counts.moderated.Load(); k != 0 {
-		t.Errorf("%d reads of the leader were moderated", k)
-	}
-	eventually(t, "all messages are finished", func() bool {
-		s := leader.topicNow(t, "busy").Channels[0]
 		return s.InFlightCount == 0 && s.Depth == 0
 	})
 }

@@ -64,7 +64,7 @@ func (n *testNode) dialNative(t *testing.T, cfg *tls.Config) (*netproto.Conn, na
 // Native clients use the certificates, the tokens, the audit and the metrics of the node.
 func TestNativeClientsOfANode(t *testing.T) {
 	ca := newCertificateAuthority(t)
-	o := ca.options(t)
+	o := tlsOptions(t, ca)
 	name := filepath.Join(t.TempDir(), "tokens.toml")
 	authtest.Write(t, name, authtest.Token("shop", "shop-token", `permissions = ["publish"]`+"\n"+`topics = ["orders"]`))
 	o.Auth, o.NativeAddress = auth.Options{File: name}, "127.0.0.1:0"

@@ -354,7 +354,7 @@ func TestNumberedThroughAFailover(t *testing.T) {
 		}
 		for i := answered; i < upTo; i++ {
 			kind, data, err := c.frame(patience)
-			if err != nil || kind != frameResponse || string(data) != "OK" {
+			if err != nil || kind != FrameResponse || string(data) != "OK" {
 				t.Logf("put %d: %d %s %v", i, kind, data, err)
 				c.nc.Close()
 				c = n.dial(t)
@@ -506,7 +506,7 @@ func TestNumberedOwner(t *testing.T) {
 				c := n.dial(t)
 				defer c.nc.Close()
 				c.send(authCommand("mallory"))
-				if kind, text, err := c.frame(patience); err != nil || kind != frameResponse {
+				if kind, text, err := c.frame(patience); err != nil || kind != FrameResponse {
 					t.Fatalf("AUTH: %s %v", text, err)
 				}
 				c.send("PUB_EXT t\n" + sized(withExt(ext, "evil")) + "MPUB_EXT t\n" + sized(batchBody(withExt(ext, "evil"))))

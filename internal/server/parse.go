@@ -50,6 +50,14 @@ func (v verb) String() string {
 	}[v]
 }
 
+// Verbs returns the names of all commands.
+func Verbs() (all []string) {
+	for v := verbNone + 1; v <= verbSubOrdered; v++ {
+		all = append(all, v.String())
+	}
+	return all
+}
+
 // phase is the protocol state of a connection. It only increases.
 type phase uint8
 

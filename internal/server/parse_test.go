@@ -2,7 +2,6 @@ package server
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"math"
 	"strings"
@@ -14,18 +13,6 @@ import (
 var testLimits = limits{maxMessageBytes: 1 << 20, maxBodyBytes: 5 << 20, maxRdyCount: 2500, maxDeferMillis: 3600000}
 
 func newParser(ph phase) *parser { return &parser{limits: testLimits, phase: ph, heartbeats: true} }
-
-func u32(n int) string { return string(binary.BigEndian.AppendUint32(nil, uint32(n))) }
-
-func sized(body string) string { return u32(len(body)) + body }
-
-func batchBody(messages ...string) string {
-	s := u32(len(messages))
-	for _, m := range messages {
-		s += sized(m)
-	}
-	return s
-}
 
 const someID = "0123456789abcdef"
 

@@ -2,7 +2,6 @@ package server
 
 import (
 	"bufio"
-	"bytes"
 	stdflate "compress/flate"
 	"context"
 	"io"
@@ -22,6 +21,9 @@ import (
 	"penstock/internal/server/web"
 )
 
+// largeBytes is how much of a command may arrive before it needs room: see nsq.Settings.MaxLargeInputBytes.
+const largeBytes = 64 << 10
+
 // startClosed starts a node that requires AUTH and knows the secret "s3cret" for everything.
 func startClosed(t *testing.T, o Options) *testNode {
 	t.Helper()
@@ -35,7 +37,7 @@ func startClosed(t *testing.T, o Options) *testNode {
 func (c *client) login() {
 	c.t.Helper()
 	c.send(authCommand("s3cret"))
-	if k, d, err := c.frame(patience); err != nil || k != frameResponse || !strings.Contains(string(d), `"ann"`) {
+	if k, d, err := c.frame(patience); err != nil || k != FrameResponse || !strings.Contains(string(d), `"ann"`) {
 		c.t.Fatalf("AUTH: %d %q %v", k, d, err)
 	}
 }
@@ -79,7 +81,7 @@ func TestStrangersSendLittle(t *testing.T) {
 			want += ", the bytes that this client may still send before AUTH"
 		}
 		c.fatal(want)
-		if got := n.nsq.counts.strangerBytes.Load(); got != uint64(i+1) {
+		if got := n.nsq.Meter().StrangersRefused["bytes"]; got != uint64(i+1) {
 			t.Errorf("%q: %d refusals are counted, want %d", x.send, got, i+1)
 		}
 	}
@@ -106,7 +108,7 @@ func TestStrangersAreFew(t *testing.T) {
 	}
 	strangers := func(want int) {
 		t.Helper()
-		eventually(t, "the count of strangers", func() bool { return n.nsq.opts.Strangers.Size() == want })
+		eventually(t, "the count of strangers", func() bool { return n.nsq.Meter().Strangers == want })
 	}
 	strangers(3)
 	const why = "no AUTH, and 3 further clients that have sent none are connected, which is the most that there may be"
@@ -125,7 +127,7 @@ func TestStrangersAreFew(t *testing.T) {
 	known.send(pub("t", "x"))
 	known.ok()
 
-	silent[0].send(magic)
+	silent[0].send(Magic)
 	silent[0].login()
 	strangers(2)
 	silent[1].nc.Close()
@@ -148,15 +150,15 @@ func TestStrangersOfAnotherAddressStay(t *testing.T) {
 	for range 8 {
 		n.dialRaw(t)
 	}
-	eventually(t, "the places are taken", func() bool { return n.nsq.opts.Strangers.Size() == 8 })
+	eventually(t, "the places are taken", func() bool { return n.nsq.Meter().Strangers == 8 })
 	honest := n.dialFrom(t, "127.0.0.2")
-	honest.send(magic + "IDENTIFY\n\x00\x00\x00\x02{}")
+	honest.send(Magic + "IDENTIFY\n\x00\x00\x00\x02{}")
 	honest.ok() // it is among the strangers now
-	refused := n.nsq.counts.strangerConns.Load()
+	refused := n.nsq.Meter().StrangersRefused["connections"]
 	for range 100 {
 		n.dialRaw(t)
 	}
-	eventually(t, "the others had to go", func() bool { return n.nsq.counts.strangerConns.Load() == refused+100 })
+	eventually(t, "the others had to go", func() bool { return n.nsq.Meter().StrangersRefused["connections"] == refused+100 })
 	honest.login()
 	honest.send(pub("t", "x"))
 	honest.ok()
@@ -178,7 +180,7 @@ func TestStrangersThatWaitStay(t *testing.T) {
 	n.dialRaw(t).fatal("E_AUTH_FAILED AUTH failed: 1 other clients wait for the answer of an auth server, which is the " +
 		"most that may; try again later")
 	close(answer)
-	c.expect(frameResponse, someone)
+	c.expect(FrameResponse, someone)
 }
 
 // O8. Who does not send AUTH in time is disconnected, also if it says other things, or wants no heartbeats. The time in
@@ -221,7 +223,7 @@ func TestStrangersHaveLittleTime(t *testing.T) {
 	n = startNode(t, node.Options{}, Options{nsqSettings: nsqSettings{StrangerTime: limit}, Auth: auth.Options{HTTPAddresses: []string{slow.address()}}})
 	c := n.dial(t)
 	c.send(authCommand("s") + pub("t", "x"))
-	c.expect(frameResponse, someone)
+	c.expect(FrameResponse, someone)
 	c.ok()
 }
 
@@ -306,7 +308,7 @@ func TestLargeCommandsWaitForRoom(t *testing.T) {
 	second, small := n.dial(t), n.dial(t)
 	sent := make(chan error, 1)
 	go func() { _, err := io.WriteString(second.nc, pub("t", body)); sent <- err }()
-	eventually(t, "the second one to wait", func() bool { return n.nsq.counts.inputWaits.Load() == 1 })
+	eventually(t, "the second one to wait", func() bool { return n.nsq.Meter().LargeInputWaits == 1 })
 	small.send(pub("t", strings.Repeat("x", 60<<10)))
 	small.ok()
 	first.send(large[1<<20:])
@@ -328,11 +330,11 @@ func TestLargeCommandsWaitForRoom(t *testing.T) {
 	if err := n.received.TryTake("another", 8<<20); err != nil {
 		t.Fatal(err)
 	}
-	second.send("PUB t\n" + u32(len(body)) + body[:largeInputBytes])
+	second.send("PUB t\n" + u32(len(body)) + body[:largeBytes])
 	second.fatal("E_BAD_BODY body of 1047586 bytes has found no room for 2s, because too many large ones are being " +
 		"received on this node, of 8388608 bytes at most (max-large-input-bytes); nothing of it was stored, try again later")
-	n.dial(t).send("PUB t\n" + u32(len(body)) + body[:largeInputBytes])
-	eventually(t, "another one to wait", func() bool { return n.nsq.counts.inputWaits.Load() == 4 })
+	n.dial(t).send("PUB t\n" + u32(len(body)) + body[:largeBytes])
+	eventually(t, "another one to wait", func() bool { return n.nsq.Meter().LargeInputWaits == 4 })
 	n.received.Give("another", 8<<20)
 	// The node of this test is shut down while it waits, or has begun to read.
 }
@@ -342,13 +344,13 @@ func TestLargeCommandsOfATenant(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, node.Options{}, Options{})
 	for range 60 {
-		n.dial(t).send(begunMpub(largeInputBytes))
+		n.dial(t).send(begunMpub(largeBytes))
 	}
 	eventually(t, "its share is taken", func() bool {
-		return n.received.Used() > 60<<20 && n.nsq.counts.inputWaits.Load() > 40
+		return n.received.Used() > 60<<20 && n.nsq.Meter().LargeInputWaits > 40
 	})
 	other := n.dialFrom(t, "127.0.0.2")
-	other.send(magic + pub("t", strings.Repeat("x", 1<<20-1000)))
+	other.send(Magic + pub("t", strings.Repeat("x", 1<<20-1000)))
 	other.ok()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 	web := http.Client{Transport: &http.Transport{DialContext: d.DialContext}}
@@ -419,60 +421,15 @@ func TestShutdownEndsWaitForRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := n.dial(t)
-	c.send(pub("t", "stored") + "PUB t\n" + u32(1<<20) + strings.Repeat("x", largeInputBytes))
+	c.send(pub("t", "stored") + "PUB t\n" + u32(1<<20) + strings.Repeat("x", largeBytes))
 	c.ok()
-	eventually(t, "the connection to wait", func() bool { return n.nsq.counts.inputWaits.Load() == 1 })
+	eventually(t, "the connection to wait", func() bool { return n.nsq.Meter().LargeInputWaits == 1 })
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := n.Shutdown(ctx); err != nil {
 		t.Error(err)
 	}
 	c.closed()
-}
-
-// The buffer of a large command goes with it, also if the next command has begun in it.
-func TestLargeBufferDoesNotStay(t *testing.T) {
-	var in input
-	fill := func(p []byte, need int) {
-		for len(p) > 0 {
-			room := in.room(need)
-			n := copy(room, p)
-			in.filled(n, len(room))
-			p = p[n:]
-		}
-	}
-	const need = 3 << 20
-	fill(bytes.Repeat([]byte("x"), need), need)
-	fill([]byte("PUB"), need+3)
-	in.r += need
-	in.size = 0
-	in.room(4)
-	if got := len(in.buf.b); got > minReadBytes || string(in.unread()) != "PUB" {
-		t.Errorf("%q is in a buffer of %d bytes", in.unread(), got)
-	}
-	// The next command is large, too, but less so.
-	fill(bytes.Repeat([]byte("x"), need-3), need)
-	in.r += need - 3
-	fill([]byte("MPUB"), need)
-	in.r = in.w - 4
-	in.room(1 << 20)
-	if got := len(in.buf.b); got > 1<<20 || string(in.unread()) != "MPUB" {
-		t.Errorf("%q is in a buffer of %d bytes", in.unread(), got)
-	}
-}
-
-// The read buffer of a stranger stays small, however much it sends at a time.
-func TestStrangersHaveSmallBuffers(t *testing.T) {
-	in := input{small: true}
-	for range 10 {
-		room := in.room(1)
-		in.filled(len(room), len(room))
-		in.r = in.w
-		in.park()
-	}
-	if got := len(in.room(1)); got != minReadBytes {
-		t.Errorf("the buffer has %d bytes", got)
-	}
 }
 
 func TestAuthFirstIsCounted(t *testing.T) {

@@ -41,7 +41,7 @@ func (n *testNode) tenant(t testing.TB, token string) *client {
 	t.Helper()
 	c := n.dial(t)
 	c.send(authCommand(token))
-	if kind, data, err := c.next(); err != nil || kind != frameResponse {
+	if kind, data, err := c.next(); err != nil || kind != FrameResponse {
 		t.Fatalf("AUTH: %d %q %v", kind, data, err)
 	}
 	return c

@@ -1,15 +1,12 @@
 package server
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/rand"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"runtime"
@@ -17,118 +14,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/s2"
 
 	"penstock/internal/node"
 	"penstock/internal/server/listen"
 )
 
-// flushing flushes a compressor after each write.
-type flushing struct {
-	io.Writer
-	flush func() error
-}
-
-func (f flushing) Write(p []byte) (int, error) {
-	n, err := f.Writer.Write(p)
-	if err == nil {
-		err = f.flush()
-	}
-	return n, err
-}
-
-func (c *client) negotiate(ask map[string]any) negotiation {
-	c.t.Helper()
-	ask["feature_negotiation"] = true
-	body, err := json.Marshal(ask)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.send("IDENTIFY\n" + sized(string(body)))
-	k, d, err := c.frame(patience)
-	var got negotiation
-	if err == nil && k == frameResponse {
-		err = json.Unmarshal(d, &got)
-	}
-	if err != nil || k != frameResponse {
-		c.t.Fatalf("IDENTIFY: %d %q %v", k, d, err)
-	}
-	return got
-}
-
-// bufferedConn is a connection that reads through a buffer, which may have bytes already.
-type bufferedConn struct {
-	net.Conn
-	br   *bufio.Reader
-	last []byte // the last bytes that were read
-}
-
-func (c *bufferedConn) Read(p []byte) (int, error) {
-	n, err := c.br.Read(p)
-	c.last = append(c.last, p[:n]...)
-	c.last = c.last[max(0, len(c.last)-goodbyeBytes):]
-	return n, err
-}
-
-// goodbyeBytes is the size of a record of TLS 1.3 that contains an alert. No other record in these tests is as short.
-const goodbyeBytes = 5 + 2 + 1 + 16
-
-// startTLS performs the handshake. It reads through the reader's buffer, which may have the first bytes of TLS.
-func (c *client) startTLS(cfg *tls.Config) (*tls.Conn, error) {
-	c.under = &bufferedConn{Conn: c.nc, br: c.br}
-	tc := tls.Client(c.under, cfg)
-	_ = c.nc.SetReadDeadline(time.Now().Add(patience))
-	err := tc.Handshake()
-	c.w, c.br = tc, bufio.NewReader(tc)
-	return tc, err
-}
-
-func (c *client) startCompression(how string, level int) {
-	if how == "snappy" {
-		w := s2.NewWriter(c.w, s2.WriterSnappyCompat(), s2.WriterConcurrency(1))
-		c.w, c.br = flushing{w, w.Flush}, bufio.NewReader(s2.NewReader(c.br))
-		return
-	}
-	w, err := flate.NewWriter(c.w, level)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.w, c.br = flushing{w, w.Flush}, bufio.NewReader(flate.NewReader(c.br))
-}
-
-// dialWrapped connects and negotiates TLS if cfg is given, and compression if it is named.
-func (n *testNode) dialWrapped(t testing.TB, cfg *tls.Config, compression string, level int) *client {
-	t.Helper()
-	c := n.dial(t)
-	ask := map[string]any{"deflate_level": level}
-	if cfg != nil {
-		ask["tls_v1"] = true
-	}
-	if compression != "" {
-		ask[compression] = true
-	}
-	got := c.negotiate(ask)
-	if got.TLSv1 != (cfg != nil) || got.Snappy != (compression == "snappy") || got.Deflate != (compression == "deflate") {
-		t.Fatalf("asked for %v, got %+v", ask, got)
-	}
-	if cfg != nil {
-		if _, err := c.startTLS(cfg); err != nil {
-			t.Fatalf("TLS: %v", err)
-		}
-		c.ok()
-	}
-	if compression != "" {
-		c.startCompression(compression, got.DeflateLevel)
-		c.ok()
-	}
-	return c
-}
-
 // B98. Every combination carries small and large commands in both directions, pipelined, and is shown in /stats.
 func TestWrappedConnections(t *testing.T) {
 	ca := newCertificateAuthority(t)
-	n := startNode(t, node.Options{}, ca.options(t))
+	n := startNode(t, node.Options{}, tlsOptions(t, ca))
 	for i, x := range []struct {
 		tls         bool
 		compression string
@@ -147,7 +42,7 @@ func TestWrappedConnections(t *testing.T) {
 			if x.tls {
 				cfg = ca.client(t, "")
 			}
-			c := n.dialWrapped(t, cfg, x.compression, x.level)
+			c := n.dial(t).wrap(cfg, x.compression, x.level)
 			topic := fmt.Sprintf("t%d", i)
 			bodies := make([]byte, 900_000) // does not compress
 			if _, err := rand.Read(bodies); err != nil {
@@ -171,13 +66,13 @@ func TestWrappedConnections(t *testing.T) {
 				t.Errorf("%d different messages, %d large ones", len(got), got[large])
 			}
 			eventually(t, "all to be confirmed", func() bool { return n.topicNow(t, topic).Channels[0].Depth == 0 })
-			st := n.onlyConn(t).stats("")
+			st := n.stats.Collect("", "", true).Producers[0]
 			if st.TLS != x.tls || st.Snappy != (x.compression == "snappy") || st.Deflate != (x.compression == "deflate") ||
 				x.tls && (st.TLSVersion != "TLS1.3" || st.CipherSuite == "") {
 				t.Errorf("in the statistics: %+v", st)
 			}
 			c.send("BLAH\n")
-			c.expect(frameError, "E_INVALID invalid command BLAH")
+			c.expect(FrameError, "E_INVALID invalid command BLAH")
 			if _, _, err := c.frame(patience); !errors.Is(err, io.EOF) &&
 				!(x.compression == "deflate" && errors.Is(err, io.ErrUnexpectedEOF)) {
 				t.Errorf("the end is not a clean one: %v", err) // deflate has no end of its own, as at nsqd
@@ -186,7 +81,7 @@ func TestWrappedConnections(t *testing.T) {
 				t.Errorf("TLS does not say goodbye: %x", c.under.last)
 			}
 			c.nc.Close()
-			eventually(t, "the end of the connection", func() bool { k := 0; n.nsq.each(func(*conn) { k++ }); return k == 0 })
+			eventually(t, "the end of the connection", func() bool { return n.nsq.Meter().Connections == 0 })
 		})
 	}
 }
@@ -194,7 +89,7 @@ func TestWrappedConnections(t *testing.T) {
 // Commands that came before the upgrade are answered before it, unencrypted.
 func TestUpgradeBehindPublishes(t *testing.T) {
 	ca := newCertificateAuthority(t)
-	n := startNode(t, node.Options{}, ca.options(t))
+	n := startNode(t, node.Options{}, tlsOptions(t, ca))
 	c := n.dial(t)
 	c.send(
 		strings.Repeat(pub("t", "x"), 100) + "IDENTIFY\n" + sized(`{"feature_negotiation":true,"tls_v1":true,"snappy":true}`),
@@ -202,7 +97,7 @@ func TestUpgradeBehindPublishes(t *testing.T) {
 	for range 100 {
 		c.ok()
 	}
-	if k, d, err := c.frame(patience); k != frameResponse || err != nil || !bytes.Contains(d, []byte(`"tls_v1":true`)) {
+	if k, d, err := c.frame(patience); k != FrameResponse || err != nil || !bytes.Contains(d, []byte(`"tls_v1":true`)) {
 		t.Fatalf("%d %s %v", k, d, err)
 	}
 	if _, err := c.startTLS(ca.client(t, "")); err != nil {
@@ -220,10 +115,10 @@ func TestUpgradeBehindPublishes(t *testing.T) {
 // Bytes that somebody injects behind an IDENTIFY, unencrypted, are never taken for commands of the TLS connection.
 func TestNothingIsSlippedIntoTLS(t *testing.T) {
 	ca := newCertificateAuthority(t)
-	n := startNode(t, node.Options{}, ca.options(t))
+	n := startNode(t, node.Options{}, tlsOptions(t, ca))
 	c := n.dial(t)
 	c.send("IDENTIFY\n" + sized(`{"feature_negotiation":true,"tls_v1":true}`) + pub("slipped", "x"))
-	if k, _, err := c.frame(patience); k != frameResponse || err != nil {
+	if k, _, err := c.frame(patience); k != FrameResponse || err != nil {
 		t.Fatal(k, err)
 	}
 	c.closed()
@@ -242,7 +137,7 @@ func TestCompressedBehindIdentify(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.send("IDENTIFY\n" + sized(`{"feature_negotiation":true,"snappy":true}`) + behind.String())
-	if k, _, err := c.frame(patience); k != frameResponse || err != nil {
+	if k, _, err := c.frame(patience); k != FrameResponse || err != nil {
 		t.Fatal(k, err)
 	}
 	c.startCompression("snappy", 0)
@@ -254,7 +149,7 @@ func TestCompressedBehindIdentify(t *testing.T) {
 func TestTLSRequired(t *testing.T) {
 	ca := newCertificateAuthority(t)
 	for _, required := range []string{requiredTCP, requiredAlways} {
-		o := ca.options(t)
+		o := tlsOptions(t, ca)
 		o.TLS.Required, o.HTTPSAddress = required, "127.0.0.1:0"
 		n := startNode(t, node.Options{}, o)
 		for _, cmd := range []string{
@@ -267,7 +162,7 @@ func TestTLSRequired(t *testing.T) {
 			name, _, _ := strings.Cut(strings.TrimSpace(strings.SplitN(cmd, "\n", 2)[0]), " ")
 			c.fatal("E_INVALID cannot " + name + " in current state (TLS required)")
 		}
-		c := n.dialWrapped(t, ca.client(t, ""), "", 0)
+		c := n.dial(t).wrap(ca.client(t, ""), "", 0)
 		c.send(pub("t", "x"))
 		c.ok()
 
@@ -307,7 +202,7 @@ func TestTLSVersions(t *testing.T) {
 		{"1.3", tls.VersionTLS12, false},
 		{"1.3", tls.VersionTLS13, true},
 	} {
-		o := ca.options(t)
+		o := tlsOptions(t, ca)
 		o.TLS.MinVersion = x.least
 		n := startNode(t, node.Options{}, o)
 		c := n.dial(t)
@@ -326,7 +221,7 @@ func TestTLSVersions(t *testing.T) {
 
 func TestTLSOptionErrors(t *testing.T) {
 	ca := newCertificateAuthority(t)
-	good := ca.options(t).TLS
+	good := tlsOptions(t, ca).TLS
 	_, otherKey := ca.issue(t, "other")
 	for _, x := range []struct {
 		change func(o *Options)
@@ -361,7 +256,7 @@ func TestTLSOptionErrors(t *testing.T) {
 func TestSlowHandshakes(t *testing.T) {
 	t.Parallel()
 	ca := newCertificateAuthority(t)
-	o := ca.options(t)
+	o := tlsOptions(t, ca)
 	o.HandshakeTimeout, o.MaxHandshakes = time.Second, 1
 	n := startNode(t, node.Options{}, o)
 	start := time.Now()
@@ -374,7 +269,7 @@ func TestSlowHandshakes(t *testing.T) {
 	other := n.dial(t)
 	other.send(pub("t", "x")) // a client without TLS does not wait
 	other.ok()
-	n.dialWrapped(t, ca.client(t, ""), "", 0)
+	n.dial(t).wrap(ca.client(t, ""), "", 0)
 	hello := "\x16\x03\x01\x02\x00" + strings.Repeat("\x01", 512)
 	for i := range hello {
 		if _, err := io.WriteString(slow[0].nc, hello[i:i+1]); err != nil {
@@ -398,7 +293,7 @@ func TestSlowHandshakes(t *testing.T) {
 // The view of curl: the whole API works over TLS, and nothing works in the clear on that port.
 func TestHTTPS(t *testing.T) {
 	ca := newCertificateAuthority(t)
-	o := ca.options(t)
+	o := tlsOptions(t, ca)
 	o.HTTPSAddress = "127.0.0.1:0"
 	n := startNode(t, node.Options{}, o)
 	secure := &http.Client{Transport: &http.Transport{TLSClientConfig: ca.client(t, "")}}

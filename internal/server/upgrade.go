@@ -21,14 +21,6 @@ type link struct {
 // plain is the link of a connection before IDENTIFY, or if IDENTIFY negotiated nothing.
 var plain = &link{}
 
-// commonName returns the common name of the client's certificate, or "" if there is none.
-func commonName(state *tls.ConnectionState) string {
-	if state == nil || len(state.PeerCertificates) == 0 {
-		return ""
-	}
-	return state.PeerCertificates[0].Subject.CommonName
-}
-
 // upgrade wraps the connection as IDENTIFY negotiated: TLS first, compression within it, and sends an OK through each.
 // The reader calls it.
 //

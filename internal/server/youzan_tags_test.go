@@ -25,7 +25,7 @@ func TestYouzanTags(t *testing.T) {
 		red, none := lead.dial(t), lead.dial(t)
 		red.send("IDENTIFY\n" + sized(`{"feature_negotiation":true,"extend_support":true,"desired_tag":"red"}`))
 		_, d, err := red.frame(patience)
-		var reply negotiation
+		var reply Negotiated
 		if err != nil || json.Unmarshal(d, &reply) != nil || reply.DesiredTag != "red" {
 			t.Fatalf("IDENTIFY says %s, %v", d, err)
 		}

@@ -21,11 +21,6 @@ import (
 
 // The commands and answers in these tests are, byte for byte, those that youzan's Go client writes and reads.
 
-func u16(n int) string    { return string(binary.BigEndian.AppendUint16(nil, uint16(n))) }
-func u64(n uint64) string { return string(binary.BigEndian.AppendUint64(nil, n)) }
-
-func withExt(ext, body string) string { return u16(len(ext)) + ext + body }
-
 // formed is a message as decoded by a client of youzan's.
 type formed struct {
 	full     string // the id as the client returns it in a FIN
@@ -42,14 +37,14 @@ type formed struct {
 func (c *client) formed(ext, detail bool) formed {
 	c.t.Helper()
 	k, d, err := c.frame(patience)
-	if err != nil || k != frameMessage || len(d) < messageHeaderBytes {
+	if err != nil || k != FrameMessage || len(d) < MessageHeaderBytes {
 		c.t.Fatalf("want a message, got %d %.200q, %v", k, d, err)
 	}
 	m := formed{
 		attempts: int(binary.BigEndian.Uint16(d[8:])), full: string(d[10:26]),
 		id: machine.ID(binary.BigEndian.Uint64(d[10:])), trace: binary.BigEndian.Uint64(d[18:]),
 	}
-	d = d[messageHeaderBytes:]
+	d = d[MessageHeaderBytes:]
 	if ext {
 		m.version, d = d[0], d[1:]
 		if m.version != 0 {
@@ -68,7 +63,7 @@ func (c *client) formed(ext, detail bool) formed {
 func (c *client) traced() (id machine.ID, trace, place uint64, size uint32) {
 	c.t.Helper()
 	k, d, err := c.frame(patience)
-	if err != nil || k != frameResponse || len(d) != 2+16+8+4 || string(d[:2]) != "OK" {
+	if err != nil || k != FrameResponse || len(d) != 2+16+8+4 || string(d[:2]) != "OK" {
 		c.t.Fatalf("want a traced OK, got %d %q, %v", k, d, err)
 	}
 	number := binary.BigEndian
@@ -78,7 +73,7 @@ func (c *client) traced() (id machine.ID, trace, place uint64, size uint32) {
 // refusedAs expects an error frame with this code.
 func (c *client) refusedAs(code string) {
 	c.t.Helper()
-	if k, d, err := c.frame(patience); err != nil || k != frameError || !strings.HasPrefix(string(d), code+" ") {
+	if k, d, err := c.frame(patience); err != nil || k != FrameError || !strings.HasPrefix(string(d), code+" ") {
 		c.t.Fatalf("want %s, got %d %q, %v", code, k, d, err)
 	}
 }
@@ -89,8 +84,8 @@ func leaderOfPartition(t *testing.T, nodes []*testNode, topic string, partition 
 	at := -1
 	eventually(t, "a leader", func() bool {
 		at = slices.IndexFunc(nodes, func(n *testNode) bool {
-			top, ok := n.e.LookupTopic(topic)
-			return ok && n.nsq.leads(top, partition)
+			_, ok := n.e.LookupTopic(topic)
+			return ok && n.leads(topic, partition)
 		})
 		return at >= 0
 	})
@@ -438,33 +433,5 @@ func TestYouzanCluster(t *testing.T) {
 	}
 	if reply, body := nodes[0].lookupDo(t, "GET", "/lookup?topic=t&partition=x"); reply.StatusCode != 400 {
 		t.Errorf("%d %s", reply.StatusCode, body)
-	}
-}
-
-// youzan's error codes are for its own clients. Without a named partition or one of their verbs, errors are nsqd's.
-func TestYouzanCodes(t *testing.T) {
-	named, stock := &pending{verb: verbPub, partitionArgs: partitionArgs{addressed: true}}, &pending{verb: verbPub}
-	ext := &pending{verb: verbMpubExt}
-	for _, x := range []struct {
-		p        *pending
-		err      error
-		want     string
-		survives bool
-	}{
-		{named, node.ErrNoLeader, "E_FAILED_ON_NOT_LEADER PUB failed ", true},
-		{named, fmt.Errorf("here: %w", node.ErrMoved), "E_FAILED_ON_NOT_LEADER PUB failed ", true},
-		{named, node.ErrNoQuorum, "E_FAILED_ON_NOT_WRITABLE PUB failed ", true},
-		{ext, node.ErrNoSpace, "E_FAILED_ON_NOT_WRITABLE MPUB_EXT failed ", true},
-		{named, node.ErrNoPartition, "E_TOPIC_NOT_EXIST PUB failed ", false},
-		{ext, node.ErrHeaders, "E_INVALID_JSON_HEADER MPUB_EXT failed ", false},
-		{ext, node.ErrUnknown, "E_MPUB_FAILED MPUB failed ", false},
-		{named, node.ErrClosed, "E_PUB_FAILED PUB failed exiting", false},
-		{stock, node.ErrNoLeader, "E_PUB_FAILED PUB failed ", false},
-		{stock, node.ErrNoQuorum, "E_PUB_FAILED PUB failed ", false},
-		{stock, node.ErrNoTopic, "E_PUB_FAILED PUB failed ", false},
-	} {
-		if got := publishRefused(x.p, x.err); !strings.HasPrefix(got, x.want) || x.p.survives(x.err) != x.survives {
-			t.Errorf("%v becomes %q, and the connection survives: %v", x.err, got, x.p.survives(x.err))
-		}
 	}
 }
