@@ -13,6 +13,8 @@ import (
 	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
+	"penstock/internal/server/nsq"
+	"penstock/internal/server/nsqtest"
 )
 
 // O5. Every change and every refusal, through HTTP and the NSQ protocol, is an entry that says who asked for what, and
@@ -43,12 +45,12 @@ func TestAudit(t *testing.T) {
 		ask(t, x.method, n.base+x.path, x.token)
 	}
 	c := n.dial(t)
-	c.send(authCommand("s3cret-bob") + "SUB t new\n")
-	c.frame(patience)
-	c.ok()
+	c.Send(authCommand("s3cret-bob") + "SUB t new\n")
+	c.Frame(nsqtest.Patience)
+	c.OK()
 	c = n.dial(t)
-	c.send(authCommand("s3cret-eve"))
-	c.fatal("E_AUTH_FAILED AUTH failed")
+	c.Send(authCommand("s3cret-eve"))
+	c.Fatal("E_AUTH_FAILED AUTH failed")
 	_, body := ask(t, "GET", n.base+"/audit", "s3cret-ann")
 	var list audit.List
 	if err := json.Unmarshal([]byte(body), &list); err != nil {
@@ -87,7 +89,7 @@ func TestAudit(t *testing.T) {
 // In a cluster a channel that a SUB creates is one entry, at the node of the client, also if that node leads nothing of
 // the topic. A SUB to a channel that exists is none, also if the node has not heard of the channel.
 func TestAuditOfChannelsInACluster(t *testing.T) {
-	nodes := startCluster(t, 3, Options{nsqSettings: nsqSettings{AskForChannel: patience}})
+	nodes := startCluster(t, 3, Options{Settings: nsq.Settings{AskForChannel: nsqtest.Patience}})
 	leader, other := bystander(t, nodes, "t")
 	entries := func(n *testNode) (all []string) {
 		for _, e := range n.audit.List().Entries {
@@ -98,11 +100,11 @@ func TestAuditOfChannelsInACluster(t *testing.T) {
 		return all
 	}
 	for _, n := range append([]*testNode{other}, nodes...) {
-		n.dial(t).sub("t", "first")
+		n.dial(t).Sub("t", "first")
 	}
-	leader.dial(t).sub("t", "second")
+	leader.dial(t).Sub("t", "second")
 	for _, n := range nodes {
-		n.dial(t).sub("t", "second")
+		n.dial(t).Sub("t", "second")
 	}
 	for _, n := range nodes {
 		var want []string
@@ -132,7 +134,8 @@ func TestAuditOfAllNodes(t *testing.T) {
 	}
 	var all ClusterAudit
 	var body string
-	for end := time.Now().Add(patience); len(all.Known) < 3 && time.Now().Before(end); { // until they are connected
+	for end := time.Now().Add(nsqtest.Patience); len(all.Known) < 3 &&
+		time.Now().Before(end); { // until they are connected
 		_, body = ask(t, "GET", nodes[1].base+"/audit?all&count=200", "")
 		all = ClusterAudit{}
 		if err := json.Unmarshal([]byte(body), &all); err != nil {

@@ -71,8 +71,11 @@ func (s *Server) meter() metrics.ServerMeter {
 		AuthFailures: s.counts.authFailures.Load() + nsq.AuthFailures, HTTPPanics: s.gate.Panics(),
 		AuditNotWritten: s.audit.NotWritten(), KnownConnections: s.known.Used(), LogLinesLeftOut: s.sparing.LeftOut(),
 		Refused: s.publishes.Refused(), Requests: map[metrics.Request]uint64{},
-		Connections: map[string]int{"nsq": nsq.Connections, "http": listen.Open(s.httpLn), "https": listen.Open(s.httpsBound)},
-		Strangers:   nsq.Strangers, StrangersRefused: nsq.StrangersRefused,
+		Connections: map[string]int{
+			"nsq": nsq.Connections, "http": listen.Open(s.httpLn),
+			"https": listen.Open(s.httpsBound),
+		},
+		Strangers: nsq.Strangers, StrangersRefused: nsq.StrangersRefused,
 		LargeInputBytes: s.received.Used(), LargeInputWaits: nsq.LargeInputWaits,
 		ModeratedReads: nsq.ModeratedReads, PolledPublishers: nsq.PolledPublishers,
 	}

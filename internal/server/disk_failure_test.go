@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/server/nsqtest"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -15,13 +16,13 @@ func TestDiskFailure(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{Seed: 1})
 	n := startNode(t, node.Options{Disk: disk}, Options{})
 	c, d := n.dial(t), n.dial(t)
-	c.send(pub("t", "x"))
-	c.ok()
+	c.Send(nsqtest.Pub("t", "x"))
+	c.OK()
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Count: -1, Err: syscall.EIO})
-	c.send(pub("t", "y"))
-	c.fatal("E_PUB_FAILED PUB failed " + node.ErrDisk.Error())
-	d.send("MPUB t\n" + sized(batchBody("a", "b")))
-	d.fatal("E_MPUB_FAILED MPUB failed " + node.ErrDisk.Error())
+	c.Send(nsqtest.Pub("t", "y"))
+	c.Fatal("E_PUB_FAILED PUB failed " + node.ErrDisk.Error())
+	d.Send("MPUB t\n" + nsqtest.Sized(nsqtest.BatchBody("a", "b")))
+	d.Fatal("E_MPUB_FAILED MPUB failed " + node.ErrDisk.Error())
 	if code, body := n.do(t, "GET", "/ping", ""); code != 500 || !strings.HasPrefix(body, "NOK - ") {
 		t.Errorf("/ping: %d %s", code, body)
 	}

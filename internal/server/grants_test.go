@@ -20,6 +20,8 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
+	"penstock/internal/server/nsq"
+	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/web"
 )
 
@@ -240,12 +242,14 @@ var namelessVerbs = []string{"IDENTIFY", "AUTH", "RDY", "FIN", "REQ", "TOUCH", "
 func (m *matrix) commands(t *testing.T, n *testNode) {
 	m.head("NSQ protocol")
 	bodies := map[string]string{
-		"PUB": sized("x"), "MPUB": sized(batchBody("x")), "DPUB": sized("x"), "PUB_EXT": sized(withExt("{}", "x")),
-		"PUB_TRACE": sized(u64(1) + "x"), "MPUB_EXT": sized(batchBody(withExt("{}", "x"))),
-		"MPUB_TRACE": sized(batchBody(u64(1) + "x")),
+		"PUB": nsqtest.Sized("x"), "MPUB": nsqtest.Sized(nsqtest.BatchBody("x")), "DPUB": nsqtest.Sized("x"),
+		"PUB_EXT":   nsqtest.Sized(nsqtest.WithExt("{}", "x")),
+		"PUB_TRACE": nsqtest.Sized(nsqtest.U64(1) + "x"), "MPUB_EXT": nsqtest.Sized(nsqtest.BatchBody(nsqtest.WithExt("{}",
+			"x"))),
+		"MPUB_TRACE": nsqtest.Sized(nsqtest.BatchBody(nsqtest.U64(1) + "x")),
 		"SUB":        "", "SUB_ADVANCED": "", "SUB_ORDERED": "",
 	}
-	for _, v := range Verbs() {
+	for _, v := range nsq.Verbs() {
 		body, named := bodies[v]
 		if named == slices.Contains(namelessVerbs, v) {
 			t.Errorf("say whether %s names a topic", v)
@@ -276,15 +280,15 @@ func (m *matrix) commands(t *testing.T, n *testNode) {
 func (n *testNode) commandVerdict(t *testing.T, command, role string) string {
 	t.Helper()
 	c := n.dial(t)
-	defer c.nc.Close()
+	defer c.Conn.Close()
 	if role != "nobody" {
-		c.send(authCommand(role))
-		if kind, text, err := c.frame(patience); err != nil || kind == FrameError {
+		c.Send(authCommand(role))
+		if kind, text, err := c.Frame(nsqtest.Patience); err != nil || kind == nsqtest.FrameError {
 			return strings.TrimPrefix(strings.Fields(string(text))[0], "E_")[:4]
 		}
 	}
-	c.send(command)
-	_, text, err := c.frame(patience)
+	c.Send(command)
+	_, text, err := c.Frame(nsqtest.Patience)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
+	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/web"
 )
 
@@ -183,11 +184,11 @@ func TestSecretsAreNotLogged(t *testing.T) {
 		}})
 		try := func(secret string) {
 			c := n.dial(t)
-			c.send(authCommand(secret))
-			if _, _, err := c.frame(patience); err != nil {
+			c.Send(authCommand(secret))
+			if _, _, err := c.Frame(nsqtest.Patience); err != nil {
 				t.Error(err)
 			}
-			c.send(pub("t", "x") + pub("u", "x") + "BLAH\n")
+			c.Send(nsqtest.Pub("t", "x") + nsqtest.Pub("u", "x") + "BLAH\n")
 			_, body := ask(t, "POST", n.base+"/pub?topic=t", secret)
 			_, stats := ask(t, "GET", n.base+"/stats?format=json", "")
 			if strings.Contains(body+stats, "tops3cret") {

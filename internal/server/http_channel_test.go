@@ -12,6 +12,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
+	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/web"
 )
 
@@ -30,7 +31,7 @@ func makeChannel(t *testing.T, nodes []*testNode, topic, channel string, partiti
 	nodes[0].post(t, fmt.Sprintf("/topic/create?topic=%s&partitions=%d", topic, partitions), "")
 	q := "?topic=" + topic + "&channel=" + channel
 	for _, n := range nodes {
-		eventually(t, "the topic to be known", func() bool { _, ok := n.e.LookupTopic(topic); return ok })
+		nsqtest.Eventually(t, "the topic to be known", func() bool { _, ok := n.e.LookupTopic(topic); return ok })
 		n.post(t, "/channel/create"+q, "")
 	}
 	return q
@@ -176,9 +177,9 @@ func TestWaitingHTTP(t *testing.T) {
 		q := makeChannel(t, nodes, "t", "c", 3)
 		for i, n := range nodes {
 			c := n.dial(t)
-			c.identify(fmt.Sprintf(`{"client_id":"reader %d"}`, i))
-			c.sub("t", "c")
-			c.send("RDY 100\n")
+			c.Identify(fmt.Sprintf(`{"client_id":"reader %d"}`, i))
+			c.Sub("t", "c")
+			c.Send("RDY 100\n")
 		}
 		for i := range 6 {
 			nodes[i%len(nodes)].post(t, "/pub?topic=t", "now")
@@ -186,7 +187,7 @@ func TestWaitingHTTP(t *testing.T) {
 		nodes[0].post(t, "/pub?topic=t&defer=60000", "later")
 		for _, n := range nodes {
 			var list WaitingList
-			eventually(t, "all messages to be in flight", func() bool {
+			nsqtest.Eventually(t, "all messages to be in flight", func() bool {
 				n.ask(t, "GET", "/channel/pending"+q+"&count=100", "", &list)
 				return len(list.Messages) == 6
 			})
@@ -321,17 +322,17 @@ func readBy(t *testing.T, nodes []*testNode, channel, answer string) chan string
 	bodies := make(chan string, 100)
 	for _, n := range nodes {
 		c := n.dial(t)
-		c.sub("t", channel)
-		c.send("RDY 5\n")
+		c.Sub("t", channel)
+		c.Send("RDY 5\n")
 		go func() {
 			for {
-				k, d, err := c.frame(patience)
+				k, d, err := c.Frame(nsqtest.Patience)
 				if err != nil {
 					return
 				}
-				if k == FrameMessage {
+				if k == nsqtest.FrameMessage {
 					bodies <- string(d[26:])
-					_, _ = fmt.Fprintf(c.w, answer, d[10:26]) // fails when the end of the test closes the connection
+					_, _ = fmt.Fprintf(c.W, answer, d[10:26]) // fails when the end of the test closes the connection
 				}
 			}
 		}()
@@ -356,7 +357,7 @@ func TestRedriveHTTP(t *testing.T) {
 				if b != "poison" {
 					t.Fatalf("got %q", b)
 				}
-			case <-time.After(patience):
+			case <-time.After(nsqtest.Patience):
 				t.Fatal("no message")
 			}
 		}
@@ -365,14 +366,14 @@ func TestRedriveHTTP(t *testing.T) {
 		expect()
 		var dead PeekList
 		for round := range 2 {
-			eventually(t, "the dead letter", func() bool {
+			nsqtest.Eventually(t, "the dead letter", func() bool {
 				code, got := last.do(t, "GET", "/topic/peek?topic=t.DLQ", "")
 				dead = PeekList{}
 				return code == 200 && json.Unmarshal([]byte(got), &dead) == nil && len(dead.Messages) == round+1
 			})
 			if round == 0 {
 				var moved Redriven
-				eventually(t, "the redrive", func() bool {
+				nsqtest.Eventually(t, "the redrive", func() bool {
 					last.ask(t, "POST", "/channel/redrive"+q+"&count=10", "", &moved)
 					return moved.Moved == 1
 				})
@@ -387,7 +388,7 @@ func TestRedriveHTTP(t *testing.T) {
 			t.Errorf("headers of a dead letter: %v", headers)
 		}
 		got := readBy(t, nodes, "other", "FIN %s\n")
-		eventually(t, "the other channel to have read all", func() bool {
+		nsqtest.Eventually(t, "the other channel to have read all", func() bool {
 			var waits PeekList
 			last.ask(t, "GET", "/channel/peek"+other, "", &waits)
 			return len(waits.Messages) == 0
@@ -443,8 +444,8 @@ func TestChannelVerbsAtANodeThatLeadsNothing(t *testing.T) {
 	nodes[0].post(t, "/topic/create?topic=t&partitions=1", "")
 	nodes[0].post(t, "/channel/create?topic=t&channel=c", "")
 	for _, n := range nodes {
-		eventually(t, "the topic to be known", func() bool { _, ok := n.e.LookupTopic("t"); return ok })
-		eventually(t, "the channel to be known", func() bool {
+		nsqtest.Eventually(t, "the topic to be known", func() bool { _, ok := n.e.LookupTopic("t"); return ok })
+		nsqtest.Eventually(t, "the channel to be known", func() bool {
 			code, _ := n.do(t, "POST", "/channel/pause?topic=t&channel=c", "")
 			return code == 200
 		})
@@ -453,7 +454,7 @@ func TestChannelVerbsAtANodeThatLeadsNothing(t *testing.T) {
 	}
 	nodes[1].post(t, "/channel/delete?topic=t&channel=c", "")
 	for _, n := range nodes[1:] {
-		eventually(t, "the channel to be gone", func() bool {
+		nsqtest.Eventually(t, "the channel to be gone", func() bool {
 			code, _ := n.do(t, "POST", "/channel/pause?topic=t&channel=c", "")
 			return code == 404
 		})
@@ -474,11 +475,11 @@ func TestChannelVerbsAfterADeletionElsewhere(t *testing.T) {
 		for round := range 2 {
 			for _, n := range nodes {
 				c := n.dial(t)
-				c.sub("t", "c")
-				c.nc.Close()
+				c.Sub("t", "c")
+				c.Conn.Close()
 			}
 			for _, n := range nodes {
-				eventually(t, "the clients to be gone", func() bool {
+				nsqtest.Eventually(t, "the clients to be gone", func() bool {
 					s := n.topicNow(t, "t")
 					return len(s.Channels) == 0 || len(s.Channels[0].Consumers) == 0
 				})

@@ -15,6 +15,7 @@ import (
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/history"
+	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/stats"
 )
 
@@ -49,7 +50,7 @@ func TestListsOfTheWholeCluster(t *testing.T) {
 			return out
 		}
 		for _, n := range nodes {
-			eventually(t, "all messages are in the sums", func() bool {
+			nsqtest.Eventually(t, "all messages are in the sums", func() bool {
 				p := answer[TopicPage](t, n, "/topics")
 				return slices.Equal(names(p), []string{"apples6 6 6 1ok", "pears12 12 6 1ok", "quinces18 18 6 1ok"}) &&
 					p.Count == 3 && len(p.Missing) == 0
@@ -108,7 +109,9 @@ func TestListsNameTheMissing(t *testing.T) {
 	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1"})
 	nodes[0].post(t, "/topic/create?topic=a&partitions=6", "")
 	for _, n := range nodes {
-		eventually(t, "all nodes are connected", func() bool { return len(answer[TopicPage](t, n, "/topics").Missing) == 0 })
+		nsqtest.Eventually(t, "all nodes are connected", func() bool {
+			return len(answer[TopicPage](t, n, "/topics").Missing) == 0
+		})
 	}
 	nodes[2].e.OnQuestion(nil) // it is alive, and answers nothing
 	p := answer[TopicPage](t, nodes[0], "/topics")
@@ -281,19 +284,19 @@ func TestStatesOfChannels(t *testing.T) {
 	n.post(t, "/topic/create?topic=t", "")
 	n.post(t, "/channel/create?topic=t&channel=c", "")
 	c := n.dial(t)
-	c.sub("t", "c")
-	c.send("RDY 40\n")
+	c.Sub("t", "c")
+	c.Send("RDY 40\n")
 	for i := range 8 {
 		n.post(t, "/pub?topic=t", "x")
-		if m := c.message(); i%2 == 1 {
-			c.send("FIN " + m.id + "\n")
+		if m := c.Message(); i%2 == 1 {
+			c.Send("FIN " + m.Id + "\n")
 		}
 	}
-	eventually(t, "the finished ones to be confirmed: the next message would be delivered before", func() bool {
+	nsqtest.Eventually(t, "the finished ones to be confirmed: the next message would be delivered before", func() bool {
 		return answer[ChannelPage](t, n, "/channels?topic=t").Channels[0].InFlightCount == 4
 	})
 	n.post(t, "/pub?topic=t", "more")
-	eventually(t, "it is full", func() bool {
+	nsqtest.Eventually(t, "it is full", func() bool {
 		return answer[ChannelPage](t, n, "/channels?topic=t").Channels[0].FullPartitions == 1
 	})
 	st := answer[stats.Reply](t, n, "/stats?format=json")

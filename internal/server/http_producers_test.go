@@ -11,6 +11,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
+	"penstock/internal/server/nsqtest"
 )
 
 // tenants returns options with the tokens mallory and billing, which may publish to t, and admin.
@@ -27,7 +28,7 @@ func tenants(t *testing.T) Options {
 // asToken is a request with a token. It is repeated while a cluster is about to answer.
 func (n *testNode) asToken(t *testing.T, method, path, token string, answer any) (status int, text string) {
 	t.Helper()
-	eventually(t, "an answer to "+path, func() bool {
+	nsqtest.Eventually(t, "an answer to "+path, func() bool {
 		reply, got := request(t, method, n.base+path, "", "Authorization", "Bearer "+token)
 		status, text = reply.StatusCode, got
 		return status != 503 && !strings.Contains(text, "feature level")

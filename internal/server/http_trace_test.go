@@ -6,6 +6,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/node/machine"
+	"penstock/internal/server/nsqtest"
 )
 
 // The life of a message, over HTTP, from every node.
@@ -14,7 +15,7 @@ func TestTopicTraceHTTP(t *testing.T) {
 		makeChannel(t, nodes, "t", "c", 2)
 		nodes[0].post(t, "/pub?topic=t", "hello")
 		var list PeekList
-		eventually(t, "the message", func() bool {
+		nsqtest.Eventually(t, "the message", func() bool {
 			nodes[0].ask(t, "GET", "/topic/peek?topic=t", "", &list)
 			return len(list.Messages) == 1
 		})

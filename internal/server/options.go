@@ -14,6 +14,7 @@ import (
 	"penstock/internal/server/listen"
 	"penstock/internal/server/lookup"
 	"penstock/internal/server/metrics"
+	"penstock/internal/server/nsq"
 	"penstock/internal/server/statsd"
 	"penstock/internal/server/web"
 	"penstock/internal/sparing"
@@ -89,7 +90,7 @@ type Options struct {
 	Logger   *slog.Logger
 	LogLevel *slog.LevelVar // set by PUT /config/log_level; nil: setting the level has no effect
 
-	nsqSettings // those of the NSQ protocol, some of which the other ports obey, too
+	nsq.Settings // those of the NSQ protocol, some of which the other ports obey, too
 
 	lookupdPing time.Duration // tests only: lookup.Options.PingInterval
 
@@ -138,7 +139,7 @@ func (o *Options) setDefaults() error {
 	if err := o.Auth.SetDefaults(); err != nil {
 		return err
 	}
-	if err := o.nsqSettings.setDefaults(); err != nil {
+	if err := o.Settings.SetDefaults(); err != nil {
 		return err
 	}
 	if err := o.check(); err != nil {

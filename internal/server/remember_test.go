@@ -10,6 +10,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/server/history"
+	"penstock/internal/server/nsqtest"
 )
 
 // depths returns the points of a field of which something is known.
@@ -26,14 +27,16 @@ func depths(p history.Points) (known []float32) {
 func TestHistoryOfANodeThatIsGone(t *testing.T) {
 	nodes := startCluster(t, 3, Options{})
 	for _, n := range nodes {
-		eventually(t, "all nodes are connected", func() bool { return len(answer[TopicPage](t, n, "/topics").Missing) == 0 })
+		nsqtest.Eventually(t, "all nodes are connected", func() bool {
+			return len(answer[TopicPage](t, n, "/topics").Missing) == 0
+		})
 	}
 	nodes[0].post(t, "/topic/create?topic=t&partitions=6", "")
 	nodes[0].post(t, "/channel/create?topic=t&channel=c", "")
 	for range 18 {
 		nodes[0].post(t, "/pub?topic=t", "x")
 	}
-	eventually(t, "all messages wait", func() bool {
+	nsqtest.Eventually(t, "all messages wait", func() bool {
 		c := answer[ChannelPage](t, nodes[0], "/channels?topic=t")
 		return len(c.Channels) == 1 && c.Channels[0].Depth == 18 && len(c.Missing) == 0
 	})
@@ -76,7 +79,7 @@ func TestHistoryAfterARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := startNode(t, node.Options{}, Options{DataPath: dir})
-	eventually(t, "the history of before", func() bool {
+	nsqtest.Eventually(t, "the history of before", func() bool {
 		known := answer[Histories](t, n, "/history").Nodes[0].Known
 		return len(known) > 0 && known[0][0] == at.Unix()
 	})

@@ -21,6 +21,7 @@ import (
 	"penstock/internal/server/lookup"
 	"penstock/internal/server/metrics"
 	"penstock/internal/server/native"
+	"penstock/internal/server/nsq"
 	"penstock/internal/server/publish"
 	"penstock/internal/server/stats"
 	"penstock/internal/server/statsd"
@@ -70,7 +71,7 @@ type Server struct {
 	audit     *audit.Log
 	sessions  sessions // of browsers
 	lookups   *lookup.Service
-	nsq       *nsqServer
+	nsq       *nsq.Server
 	native    *native.Server // nil: off
 	metrics   *metrics.Collector
 	counts    counters
@@ -149,7 +150,7 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 		s.audit.Keep(filepath.Join(s.opts.DataPath, "audit"), s.opts.MaxAuditBytes)
 	}
 	e.HoldAnswers(s.flusher)
-	s.nsq = listenNSQ(e, s.nsqOptions())
+	s.nsq = nsq.Listen(e, s.nsqOptions())
 	if o := s.opts.Statsd; o.Address != "" {
 		pushes := statsd.New(o, s.stats, s.opts.BroadcastAddress, s.toldHTTP(), s.opts.Logger)
 		s.helpers.Go(func() { pushes.Run(s.quit) })
@@ -236,10 +237,10 @@ func (s *Server) HTTPAddr() net.Addr {
 	return s.httpLn.Addr()
 }
 
-// nsqOptions returns what the server of NSQ's clients needs.
-func (s *Server) nsqOptions() nsqOptions {
-	o := nsqOptions{
-		nsqSettings: s.opts.nsqSettings, Listener: s.tcp, TLSRequired: s.opts.TLS.Required != requiredNot,
+// Options returns what the server of NSQ's clients needs.
+func (s *Server) nsqOptions() nsq.Options {
+	o := nsq.Options{
+		Settings: s.opts.Settings, Listener: s.tcp, TLSRequired: s.opts.TLS.Required != requiredNot,
 		Auth: s.auth, Version: s.opts.Version, Topic: s.lookups.Topic, Answers: s.flusher, Known: s.known,
 		Received: s.received, Strangers: strangers.New(unproven(s.opts.MaxStrangers, descriptors.Limit())),
 		Publishes: &s.publishes, Audit: s.audit, Log: s.sparing, Logger: s.opts.Logger,

@@ -12,6 +12,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/server/nsqtest"
 )
 
 // testNode is a server over a real engine in a directory of its own.
@@ -47,7 +48,7 @@ func startNode(t testing.TB, eo node.Options, o Options) *testNode {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve() }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), nsqtest.Patience)
 		defer cancel()
 		if err := s.Shutdown(ctx); err != nil {
 			t.Errorf("Shutdown: %v", err)
@@ -108,24 +109,24 @@ func (n *testNode) topicNow(t testing.TB, name string) node.TopicStats {
 }
 
 // dialRaw connects, and sends nothing.
-func (n *testNode) dialRaw(t testing.TB) *client { return n.dialFrom(t, "") }
+func (n *testNode) dialRaw(t testing.TB) *nsqtest.Client { return n.dialFrom(t, "") }
 
 // dialFrom is dialRaw from an address of this machine; "": the usual one.
-func (n *testNode) dialFrom(t testing.TB, ip string) *client {
+func (n *testNode) dialFrom(t testing.TB, ip string) *nsqtest.Client {
 	t.Helper()
-	return dialClient(t, n.TCPAddr(), ip)
+	return nsqtest.Dial(t, n.TCPAddr(), ip)
 }
 
 // dial connects, and says that the protocol is V2.
-func (n *testNode) dial(t testing.TB) *client {
+func (n *testNode) dial(t testing.TB) *nsqtest.Client {
 	c := n.dialRaw(t)
-	c.send(Magic)
+	c.Send(nsqtest.Magic)
 	return c
 }
 
 // tlsOptions returns the TLS options that a server needs.
-func tlsOptions(t testing.TB, ca *certificateAuthority) Options {
-	cert, key := ca.issue(t, "server")
+func tlsOptions(t testing.TB, ca *nsqtest.Authority) Options {
+	cert, key := ca.Issue(t, "server")
 	return Options{TLS: TLSOptions{CertFile: cert, KeyFile: key}}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/stats"
 )
 
@@ -22,25 +23,25 @@ func TestStatsLatency(t *testing.T) {
 		const delay = 1500 * time.Millisecond // the fast channel is faster, on a busy machine, too
 		for _, channel := range []string{"slow", "fast"} {
 			c := at.dial(t)
-			c.sub("t", channel)
-			c.send("RDY 10\n")
+			c.Sub("t", channel)
+			c.Send("RDY 10\n")
 			at.post(t, "/mpub?topic=t", "a\nb\nc\n")
 			var ids []string
 			for range 3 {
-				ids = append(ids, c.message().id)
+				ids = append(ids, c.Message().Id)
 			}
 			if channel == "slow" {
-				c.send("REQ " + ids[0] + " 1500\n")
-				if m := c.message(); m.id != ids[0] {
+				c.Send("REQ " + ids[0] + " 1500\n")
+				if m := c.Message(); m.Id != ids[0] {
 					t.Fatalf("got %+v", m)
 				}
 			}
-			c.send("FIN " + ids[0] + "\nFIN " + ids[1] + "\n")
-			eventually(t, "two to be finished", func() bool {
+			c.Send("FIN " + ids[0] + "\nFIN " + ids[1] + "\n")
+			nsqtest.Eventually(t, "two to be finished", func() bool {
 				return len(leader.stats.Collect("t", channel, true).Topics) == 1 &&
 					leader.stats.Collect("t", channel, true).Topics[0].Channels[0].Latency.Count == 2
 			})
-			c.nc.Close()
+			c.Conn.Close()
 		}
 		topic := leader.stats.Collect("t", "", false).Topics[0]
 		if topic.Latency.Count != 4 || topic.Latency.Percentiles[0].Value < float64(delay) {

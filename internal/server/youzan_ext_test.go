@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/publish"
 )
 
@@ -16,33 +17,33 @@ func TestExtRuns(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 1)
 		c := nodes[len(nodes)-1].dial(t)
-		pubExt := func(ext, body string) string { return "PUB_EXT t 0\n" + sized(withExt(ext, body)) }
-		c.send(pubExt(`{"a":"1"}`, "m0") + pubExt(``, "m1") +
+		pubExt := func(ext, body string) string { return "PUB_EXT t 0\n" + nsqtest.Sized(nsqtest.WithExt(ext, body)) }
+		c.Send(pubExt(`{"a":"1"}`, "m0") + pubExt(``, "m1") +
 			pubExt(`{"##trace_id":"9"}`, "m2") + pubExt(`{"a":"\n"}`, "m3") +
 			pubExt(`{}`, "m4") + pubExt(`{"a":"5","b":"6"}`, "m5") +
-			"PUB t 0\n" + sized("m6") + pubExt(`{"penstock-x":"1"}`, "m7"))
-		c.ok()
-		c.ok()
-		if id, trace, place, _ := c.traced(); trace != 9 || place != 2 {
+			"PUB t 0\n" + nsqtest.Sized("m6") + pubExt(`{"penstock-x":"1"}`, "m7"))
+		c.OK()
+		c.OK()
+		if id, trace, place, _ := readTraced(c); trace != 9 || place != 2 {
 			t.Errorf("the traced one: %v, trace id %d, place %d", id, trace, place)
 		}
 		for range 4 {
-			c.ok()
+			c.OK()
 		}
-		c.refusedAs(publish.CodeBadExt) // the name is reserved by the engine; the messages before it are stored
+		refusedAs(c, publish.CodeBadExt) // the name is reserved by the engine; the messages before it are stored
 
 		lead := nodes[leaderOfPartition(t, nodes, "t", 0)]
 		r := lead.dial(t)
-		r.identify(`{"extend_support":true}`)
-		r.send("SUB t c\n")
-		r.ok()
-		r.send("RDY 100\n")
+		r.Identify(`{"extend_support":true}`)
+		r.Send("SUB t c\n")
+		r.OK()
+		r.Send("RDY 100\n")
 		for i, want := range []string{`{"a":"1"}`, ``, `{"##trace_id":"9"}`, `{"a":"\n"}`, `{}`, `{"a":"5","b":"6"}`, ``} {
-			m := r.formed(true, false)
+			m := readFormed(r, true, false)
 			if m.ext != want || m.body != fmt.Sprint("m", i) {
 				t.Errorf("message %d is %q with %q, want %q", i, m.body, m.ext, want)
 			}
-			r.send("FIN " + m.full + "\n")
+			r.Send("FIN " + m.full + "\n")
 		}
 	})
 }
@@ -62,23 +63,27 @@ func TestExtKeyChoosesThePartition(t *testing.T) {
 		ext, another := `{"key":"customer-7"}`, `{"key":"`+other+`"}`
 		c := n.dial(t)
 		for range 4 {
-			c.send("PUB_EXT t\n" + sized(withExt(ext, "together")) + "PUB_EXT t\n" + sized(withExt(another, "other")) +
-				"PUB_EXT t\n" + sized(withExt(`{"a":"1"}`, "none")) + "PUB_EXT t\n" + sized(withExt(ext, "together")))
+			c.Send("PUB_EXT t\n" + nsqtest.Sized(nsqtest.WithExt(ext, "together")) + "PUB_EXT t\n" +
+				nsqtest.Sized(nsqtest.WithExt(another, "other")) +
+				"PUB_EXT t\n" + nsqtest.Sized(nsqtest.WithExt(`{"a":"1"}`, "none")) + "PUB_EXT t\n" +
+				nsqtest.Sized(nsqtest.WithExt(ext, "together")))
 			for range 4 {
-				c.ok()
+				c.OK()
 			}
-			c.send("PUB_EXT t\n" + sized(withExt(`{"key":"customer\u002d7"}`, "alone")))
-			c.ok()
-			c.send("MPUB_EXT t\n" + sized(batchBody(withExt(ext, "batch"), withExt(`{}`, "batch"))))
-			c.ok()
-			c.send("MPUB_EXT t\n" + sized(batchBody(withExt(ext, "mixed"), withExt(another, "mixed"))))
-			c.ok()
+			c.Send("PUB_EXT t\n" + nsqtest.Sized(nsqtest.WithExt(`{"key":"customer\u002d7"}`, "alone")))
+			c.OK()
+			c.Send("MPUB_EXT t\n" + nsqtest.Sized(nsqtest.BatchBody(nsqtest.WithExt(ext, "batch"),
+				nsqtest.WithExt(`{}`, "batch"))))
+			c.OK()
+			c.Send("MPUB_EXT t\n" + nsqtest.Sized(nsqtest.BatchBody(nsqtest.WithExt(ext, "mixed"),
+				nsqtest.WithExt(another, "mixed"))))
+			c.OK()
 			if status, text := n.do(t, "POST", "/pub_ext?topic=t&ext="+url.QueryEscape(ext), "http"); status != 200 {
 				t.Fatal(status, text)
 			}
 		}
-		c.send(fmt.Sprintf("PUB_EXT t %d\n%s", (at+1)%8, sized(withExt(ext, "named"))))
-		c.ok()
+		c.Send(fmt.Sprintf("PUB_EXT t %d\n%s", (at+1)%8, nsqtest.Sized(nsqtest.WithExt(ext, "named"))))
+		c.OK()
 		count := map[string]int{}
 		for p := range 8 {
 			for _, text := range storedIn(t, n, p) {

@@ -29,16 +29,16 @@ func TestYouzanHTTPPublish(t *testing.T) {
 		makeChannel(t, nodes, "t", "c", 2)
 		at := nodes[leaderOfPartition(t, nodes, "t", 1)]
 		c := at.dial(t)
-		c.identify(`{"extend_support":true}`)
-		c.send("SUB_ADVANCED t c 1\nRDY 1\n")
-		c.ok()
+		c.Identify(`{"extend_support":true}`)
+		c.Send("SUB_ADVANCED t c 1\nRDY 1\n")
+		c.OK()
 		next := func(body, ext string, trace uint64) formed {
 			t.Helper()
-			m := c.formed(true, true)
+			m := readFormed(c, true, true)
 			if m.body != body || m.ext != ext || m.trace != trace {
 				t.Errorf("got %+v, want %s %s %d", m, body, ext, trace)
 			}
-			c.send("FIN " + m.full + "\n")
+			c.Send("FIN " + m.full + "\n")
 			return m
 		}
 		for i, x := range []struct {
