@@ -48,8 +48,8 @@ const (
 	askAudit    questionKind = "audit"    // Answer: audit.List
 )
 
-// answerQuestion implements node.Answerer.
-func (s *Server) answerQuestion(_ context.Context, text []byte) ([]byte, error) {
+// AnswerQuestion implements node.Answerer.
+func (s *apiService) AnswerQuestion(_ context.Context, text []byte) ([]byte, error) {
 	var q question
 	if err := json.Unmarshal(text, &q); err != nil {
 		return nil, fmt.Errorf("nsq: the question cannot be read: %w", err)
@@ -87,13 +87,13 @@ type Missing struct {
 }
 
 // name returns the name of this node, as it is in the answers about a cluster.
-func (s *Server) name() string {
+func (s *apiService) name() string {
 	return cmp.Or(s.engine.Info().NodeID, s.opts.Hostname)
 }
 
 // askAll asks this node and all others, and passes the answers to take, one after the other, in the order of the nodes'
 // names. Missing are the nodes that gave none: those that are known to be dead are not asked.
-func (s *Server) askAll(ctx context.Context, q question, take func(node string, answer []byte) error) []Missing {
+func (s *apiService) askAll(ctx context.Context, q question, take func(node string, answer []byte) error) []Missing {
 	text, err := json.Marshal(q)
 	if err != nil {
 		panic("BUG: " + err.Error()) // it has only names and numbers
@@ -159,7 +159,7 @@ func absence(v *health.View, n *meta.Node, self bool) string {
 }
 
 // members returns the nodes of the cluster by name; on a single node, this node.
-func (s *Server) members() []*meta.Node {
+func (s *apiService) members() []*meta.Node {
 	snap := s.engine.Snapshot()
 	if snap == nil {
 		return []*meta.Node{{ID: s.engine.Node().ID, Name: s.name(), Live: true}}
@@ -172,9 +172,9 @@ func (s *Server) members() []*meta.Node {
 	return all
 }
 
-func (s *Server) look(now time.Time) *history.Look {
-	publishes := s.publishes.NSQ.Counts()
-	for _, d := range []*metrics.Durations{&s.publishes.HTTP, &s.publishes.Native} {
+func (s *apiService) look(now time.Time) *history.Look {
+	publishes := s.opts.Publishes.NSQ.Counts()
+	for _, d := range []*metrics.Durations{&s.opts.Publishes.HTTP, &s.opts.Publishes.Native} {
 		for i, n := range d.Counts() {
 			publishes[i] += n
 		}

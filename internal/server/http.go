@@ -17,15 +17,15 @@ import (
 )
 
 // table returns all routes of nsqd, and our own.
-func (s *Server) table() web.Table {
+func (s *apiService) table() web.Table {
 	all := web.Table{}
 	for _, routes := range []map[string]web.Route{
 		s.routes(), s.channelRoutes(), s.topicRoutes(), s.clusterRoutes(), s.consoleRoutes(), profileRoutes(),
 	} {
 		maps.Copy(all, routes)
 	}
-	all["/metrics"] = web.Raw("GET,HEAD", s.metrics.Handler().ServeHTTP, web.Known)
-	all["/metrics/per-object"] = web.Raw("GET,HEAD", s.metrics.PerObject().ServeHTTP, web.Known)
+	all["/metrics"] = web.Raw("GET,HEAD", s.opts.Metrics.Handler().ServeHTTP, web.Known)
+	all["/metrics/per-object"] = web.Raw("GET,HEAD", s.opts.Metrics.PerObject().ServeHTTP, web.Known)
 	if h := s.opts.ClusterHandler; h != nil {
 		all["/cluster/"] = web.Raw(web.AnyMethod, h.ServeHTTP, web.Node).ToLook(web.ViewNode)
 		all["/cluster/topics"] = web.Raw(web.AnyMethod, h.ServeHTTP, web.Node).ToLook(web.ViewAny)
@@ -45,7 +45,7 @@ type turns struct{ strangers, known, traces *web.Turns }
 func newTurns() turns { return turns{web.NewTurns(1), web.NewTurns(2), web.NewTurns(1)} }
 
 // turnsOf returns those in which a request for statistics or metrics is served.
-func (s *Server) turnsOf(r *http.Request) *web.Turns {
+func (s *apiService) turnsOf(r *http.Request) *web.Turns {
 	if s.auth != nil {
 		if _, err := s.principal(r, s.tokenOf(r)); err == nil {
 			return s.turns.known
@@ -69,12 +69,12 @@ func profileRoutes() map[string]web.Route {
 	return all
 }
 
-func (s *Server) routes() map[string]web.Route {
+func (s *apiService) routes() map[string]web.Route {
 	return map[string]web.Route{
 		"/ping":            web.Raw("GET,HEAD", s.servePing, web.Open),
-		livePath:           web.Raw("GET,HEAD", s.probe, web.Open),
-		readyPath:          web.Raw("GET,HEAD", s.probe, web.Open),
-		startupPath:        web.Raw("GET,HEAD", s.probe, web.Open),
+		livePath:           web.Raw("GET,HEAD", s.Probe, web.Open),
+		readyPath:          web.Raw("GET,HEAD", s.Probe, web.Open),
+		startupPath:        web.Raw("GET,HEAD", s.Probe, web.Open),
 		healthPath:         web.Raw("GET,HEAD", s.serveHealth, web.Admin), // it names nodes
 		"/info":            web.On("GET", s.serveInfo, web.Known),
 		"/pub":             web.On("POST", s.servePub, web.Publish),
@@ -113,7 +113,7 @@ func (s *Server) routes() map[string]web.Route {
 	}
 }
 
-func (s *Server) servePing(w http.ResponseWriter, _ *http.Request) {
+func (s *apiService) servePing(w http.ResponseWriter, _ *http.Request) {
 	state, ok := stats.Health(s.engine)
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if warnings := s.warnings(); warnings != "" {
@@ -127,7 +127,7 @@ func (s *Server) servePing(w http.ResponseWriter, _ *http.Request) {
 
 // warnings lists the problems of a node that still works. They go into a header, because NSQ's clients expect exactly
 // two letters as the body of /ping.
-func (s *Server) warnings() string {
+func (s *apiService) warnings() string {
 	var all []string
 	for _, f := range s.engine.Warnings() {
 		all = append(all, fmt.Sprintf("%s=%d", f.Name, f.Count))
@@ -156,7 +156,7 @@ type storage struct {
 }
 
 // serveInfo answers anybody, as nsqd does. But the identity of the data directory is not for strangers.
-func (s *Server) serveInfo(r *http.Request, _ url.Values) (any, error) {
+func (s *apiService) serveInfo(r *http.Request, _ url.Values) (any, error) {
 	in := s.engine.Info()
 	if _, err := s.permit(web.Publish, r, nil); s.auth != nil && (s.tokenOf(r) == "" || err != nil) {
 		in.StoreID = ""
@@ -175,7 +175,7 @@ func (s *Server) serveInfo(r *http.Request, _ url.Values) (any, error) {
 		Storage                storage `json:"storage"`
 	}{
 		s.opts.Version, s.opts.BroadcastAddress, s.opts.Hostname,
-		s.toldHTTP(), s.toldTCP(), s.started.Unix(),
+		s.opts.HTTPPort, s.opts.TCPPort, s.opts.Started.Unix(),
 		int64(s.opts.MaxHeartbeatInterval),
 		s.opts.MaxOutputBufferBytes, int64(s.opts.MaxOutputBufferTimeout), s.opts.MaxDeflateLevel,
 		storage{
@@ -187,7 +187,7 @@ func (s *Server) serveInfo(r *http.Request, _ url.Values) (any, error) {
 	}, nil
 }
 
-func (s *Server) serveStats(_ *http.Request, q url.Values) (any, error) {
+func (s *apiService) serveStats(_ *http.Request, q url.Values) (any, error) {
 	flag := func(name string) (bool, error) {
 		if q.Get(name) == "" {
 			return true, nil
@@ -206,7 +206,7 @@ func (s *Server) serveStats(_ *http.Request, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	reply := s.stats.Collect(q.Get("topic"), q.Get("channel"), clients)
+	reply := s.opts.Stats.Collect(q.Get("topic"), q.Get("channel"), clients)
 	if mem {
 		reply.Memory = stats.ReadMemory()
 	}

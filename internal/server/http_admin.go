@@ -16,7 +16,7 @@ import (
 	"penstock/internal/server/web"
 )
 
-func (s *Server) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
+func (s *apiService) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 	name, err := web.TopicName(q, "INVALID_TOPIC")
 	if err != nil {
 		return nil, err
@@ -42,17 +42,11 @@ func (s *Server) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 		}
 		o.MadeBy = q.Get("made_by")
 	}
-	_, err = s.CreateTopic(r.Context(), name, o)
+	_, err = s.opts.Lookups.CreateTopic(r.Context(), name, o)
 	return nil, err
 }
 
-// CreateTopic returns the topic of that name. If there is none, it creates one and, as nsqd does, gives it the channels
-// that the lookup services know.
-func (s *Server) CreateTopic(ctx context.Context, name string, o node.TopicOptions) (*node.Topic, error) {
-	return s.lookups.CreateTopic(ctx, name, o)
-}
-
-func (s *Server) serveTopicDelete(r *http.Request, q url.Values) (any, error) {
+func (s *apiService) serveTopicDelete(r *http.Request, q url.Values) (any, error) {
 	began := time.Now()
 	name, err := web.TopicName(q, "INVALID_TOPIC")
 	if err != nil {
@@ -67,7 +61,7 @@ func (s *Server) serveTopicDelete(r *http.Request, q url.Values) (any, error) {
 // hiddenHere reports whether a tombstone currently hides this node from lookups of the topic. nsqadmin removes a topic
 // from one node by setting a tombstone at the lookup service and then deleting the topic at the node. Here that delete
 // would remove the topic from every node.
-func (s *Server) hiddenHere(topic string, now time.Time) bool {
+func (s *apiService) hiddenHere(topic string, now time.Time) bool {
 	snap := s.engine.Snapshot()
 	if snap == nil {
 		return false
@@ -77,7 +71,7 @@ func (s *Server) hiddenHere(topic string, now time.Time) bool {
 }
 
 // findTopic returns the topic that the query names, which must exist.
-func (s *Server) findTopic(q url.Values, invalid string) (*node.Topic, error) {
+func (s *apiService) findTopic(q url.Values, invalid string) (*node.Topic, error) {
 	name, err := web.TopicName(q, invalid)
 	if err != nil {
 		return nil, err
@@ -89,7 +83,7 @@ func (s *Server) findTopic(q url.Values, invalid string) (*node.Topic, error) {
 	return t, nil
 }
 
-func (s *Server) topicVerb(do func(*node.Topic, context.Context) error) web.Endpoint {
+func (s *apiService) topicVerb(do func(*node.Topic, context.Context) error) web.Endpoint {
 	return func(r *http.Request, q url.Values) (any, error) {
 		t, err := s.findTopic(q, "INVALID_TOPIC")
 		if err != nil {
@@ -101,7 +95,7 @@ func (s *Server) topicVerb(do func(*node.Topic, context.Context) error) web.Endp
 
 // channelArgs returns the topic and the channel name of the query. As in nsqd, it checks both names before it looks for
 // the topic.
-func (s *Server) channelArgs(q url.Values) (*node.Topic, string, error) {
+func (s *apiService) channelArgs(q url.Values) (*node.Topic, string, error) {
 	if _, err := web.TopicName(q, "INVALID_ARG_TOPIC"); err != nil {
 		return nil, "", err
 	}
@@ -116,7 +110,7 @@ func (s *Server) channelArgs(q url.Values) (*node.Topic, string, error) {
 	return t, name, err
 }
 
-func (s *Server) serveChannelCreate(r *http.Request, q url.Values) (any, error) {
+func (s *apiService) serveChannelCreate(r *http.Request, q url.Values) (any, error) {
 	t, name, err := s.channelArgs(q)
 	if err != nil {
 		return nil, err
@@ -133,7 +127,7 @@ func (s *Server) serveChannelCreate(r *http.Request, q url.Values) (any, error) 
 	return nil, channelFailure(err)
 }
 
-func (s *Server) serveChannelDelete(r *http.Request, q url.Values) (any, error) {
+func (s *apiService) serveChannelDelete(r *http.Request, q url.Values) (any, error) {
 	t, name, err := s.channelArgs(q)
 	if err != nil {
 		return nil, err
@@ -142,7 +136,7 @@ func (s *Server) serveChannelDelete(r *http.Request, q url.Values) (any, error) 
 	return nil, s.deleted.Answer(t.Name()+"/"+name, began, t.DeleteChannel(r.Context(), name))
 }
 
-func (s *Server) channelVerb(do func(*node.Channel, context.Context) error) web.Endpoint {
+func (s *apiService) channelVerb(do func(*node.Channel, context.Context) error) web.Endpoint {
 	return s.onChannel(func(c *node.Channel, r *http.Request, _ url.Values) (any, error) {
 		return nil, do(c, r.Context())
 	})
@@ -170,7 +164,7 @@ func levelName(l slog.Level) string {
 	return "fatal"
 }
 
-func (s *Server) serveConfig(r *http.Request, _ url.Values) (any, error) {
+func (s *apiService) serveConfig(r *http.Request, _ url.Values) (any, error) {
 	option := r.PathValue("option")
 	if r.Method == http.MethodPut {
 		if err := s.setConfig(option, r); err != nil {
@@ -181,7 +175,7 @@ func (s *Server) serveConfig(r *http.Request, _ url.Values) (any, error) {
 	case "log_level":
 		return levelName(s.opts.LogLevel.Level()), nil
 	case "nsqlookupd_tcp_addresses":
-		return s.lookups.Nsqlookupds(), nil
+		return s.opts.Lookups.Nsqlookupds(), nil
 	}
 	if s.opts.ConfigValues != nil && r.Method == http.MethodGet {
 		if v, ok := s.opts.ConfigValues(option); ok {
@@ -191,7 +185,7 @@ func (s *Server) serveConfig(r *http.Request, _ url.Values) (any, error) {
 	return nil, web.Fail(400, "INVALID_OPTION")
 }
 
-func (s *Server) setConfig(option string, r *http.Request) error {
+func (s *apiService) setConfig(option string, r *http.Request) error {
 	most := s.opts.MaxMessageBytes
 	body, err := io.ReadAll(io.LimitReader(r.Body, int64(most)+1))
 	if err != nil {
@@ -212,7 +206,7 @@ func (s *Server) setConfig(option string, r *http.Request) error {
 		if json.Unmarshal(body, &list) != nil {
 			return web.Fail(400, "INVALID_VALUE")
 		}
-		if s.lookups.SetNsqlookupds(list) != nil {
+		if s.opts.Lookups.SetNsqlookupds(list) != nil {
 			return web.Fail(400, "INVALID_VALUE")
 		}
 	default:

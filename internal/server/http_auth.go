@@ -2,22 +2,37 @@ package server
 
 import (
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
-	"penstock/internal/server/handshakes"
-	"penstock/internal/server/listen"
 	"penstock/internal/server/web"
 )
 
+// apiGuard decides who sends a request over HTTP, to the API and to the lookup service, and what it may do: it knows
+// tokens and the sessions of browsers. Any goroutine may use it. A restart ends all sessions.
+type apiGuard struct {
+	engine    *node.Engine
+	auth      *auth.Authority // nil: every client may do everything
+	audit     *audit.Log
+	openPages bool // see Options.OpenPages of package server
+	logger    *slog.Logger
+	sessions  sessions // of browsers
+}
+
+// newGuard returns the guard of a node.
+func newGuard(e *node.Engine, a *auth.Authority, log *audit.Log, openPages bool, logger *slog.Logger) *apiGuard {
+	return &apiGuard{engine: e, auth: a, audit: log, openPages: openPages, logger: logger}
+}
+
 // tokenOf returns the secret in a request, or that of its session, or "" if there is none.
-func (s *Server) tokenOf(r *http.Request) string {
+func (s *apiGuard) tokenOf(r *http.Request) string {
 	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		return s.sessions.secret(s.cookieOf(r), time.Now())
@@ -26,12 +41,12 @@ func (s *Server) tokenOf(r *http.Request) string {
 }
 
 // policy returns what decides about requests on all HTTP listeners, including nsqlookupd's.
-func (s *Server) policy() web.Policy { return web.Policy{Permit: s.permit, Audit: s.audit} }
+func (s *apiGuard) policy() web.Policy { return web.Policy{Permit: s.permit, Audit: s.audit} }
 
 // permit decides whether a request may be served; see web.Permit. If the query lacks a topic that the route needs, any
 // client with at least one grant passes; the endpoint then reports the missing argument.
-func (s *Server) permit(need web.Access, r *http.Request, q url.Values) (string, error) {
-	if s.auth == nil || need == web.Open || need == web.Known && s.opts.OpenPages {
+func (s *apiGuard) permit(need web.Access, r *http.Request, q url.Values) (string, error) {
+	if s.auth == nil || need == web.Open || need == web.Known && s.openPages {
 		return "", nil
 	}
 	token := s.tokenOf(r)
@@ -50,7 +65,7 @@ func (s *Server) permit(need web.Access, r *http.Request, q url.Values) (string,
 }
 
 // principal returns who has the secret; "" is nobody's.
-func (s *Server) principal(r *http.Request, secret string) (*auth.Principal, error) {
+func (s *apiGuard) principal(r *http.Request, secret string) (*auth.Principal, error) {
 	if secret == "" {
 		return nil, web.Fail(401, "AUTH_FIRST")
 	}
@@ -65,7 +80,7 @@ func (s *Server) principal(r *http.Request, secret string) (*auth.Principal, err
 	case errors.Is(err, auth.ErrUnknownSecret):
 		return nil, web.Fail(401, "AUTH_FAILED")
 	case err != nil:
-		s.opts.Logger.Debug("refusing a request: nobody could say what its client may do",
+		s.logger.Debug("refusing a request: nobody could say what its client may do",
 			"client", r.RemoteAddr, "path", r.URL.Path, "error", err)
 		return nil, web.Fail(503, "AUTH_FAILED")
 	}
@@ -73,7 +88,7 @@ func (s *Server) principal(r *http.Request, secret string) (*auth.Principal, err
 }
 
 // caller returns who sends a request; nil: clients have to prove nothing.
-func (s *Server) caller(r *http.Request) (*auth.Principal, error) {
+func (s *apiGuard) caller(r *http.Request) (*auth.Principal, error) {
 	if s.auth == nil {
 		return nil, nil
 	}
@@ -81,7 +96,7 @@ func (s *Server) caller(r *http.Request) (*auth.Principal, error) {
 }
 
 // ownerOf returns the owner of the producers of a request's client; "": clients have to prove nothing.
-func (s *Server) ownerOf(r *http.Request) (string, error) {
+func (s *apiGuard) ownerOf(r *http.Request) (string, error) {
 	who, err := s.caller(r)
 	if who == nil {
 		return "", err
@@ -90,7 +105,7 @@ func (s *Server) ownerOf(r *http.Request) (string, error) {
 }
 
 // makerOf returns the token for which a topic counts that the request makes: see auth.Principal.Maker.
-func (s *Server) makerOf(r *http.Request) (string, error) {
+func (s *apiGuard) makerOf(r *http.Request) (string, error) {
 	who, err := s.caller(r)
 	return who.Maker(), err
 }
@@ -129,39 +144,4 @@ func allows(who *auth.Principal, need web.Access, q url.Values) bool {
 		return auth.May(who, auth.Admin, auth.WholeTopic(topic))
 	}
 	return false // a level that nobody has thought of here allows nothing
-}
-
-// refusePlain refuses a request without TLS if TLS is required. NSQ's clients retry on the port that the answer names.
-func (s *Server) refusePlain(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set(web.ContentTypeHeader, web.ContentTypeV1)
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	w.WriteHeader(403)
-	_, _ = w.Write([]byte(`{"message": "TLS_REQUIRED", "https_port": ` + strconv.Itoa(listen.Port(s.HTTPSAddr())) + `}`))
-}
-
-// listenHTTPS opens the HTTPS listener, unless it is off. net/http limits TLS handshakes on it to web.HeaderTimeout.
-func (s *Server) listenHTTPS(h http.Handler) error {
-	if s.opts.HTTPSAddress == Off {
-		return nil
-	}
-	if f := s.opts.Front; f != nil && f.secure {
-		s.front, s.httpsBound, s.httpsLn, s.https = h, f.bound, f.ln, f.server
-		return nil
-	}
-	ln, err := s.opts.Front.open("HTTPS", s.opts.HTTPSAddress)
-	if err != nil {
-		return err
-	}
-	s.httpsBound = listen.Bound(ln, s.opts.MaxConnections)
-	s.httpsLn = handshakes.Listener(s.httpsBound, s.certs.outer)
-	s.https = web.NewServer(h, s.gate, s.sparing)
-	return nil
-}
-
-// HTTPSAddr returns the address at which HTTPS is served, or nil if it is off.
-func (s *Server) HTTPSAddr() net.Addr {
-	if s.httpsLn == nil {
-		return nil
-	}
-	return s.httpsLn.Addr()
 }

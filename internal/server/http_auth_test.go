@@ -109,7 +109,7 @@ func TestHTTPAuth(t *testing.T) {
 // A new route whose author did not think about permissions must not be open.
 func TestOpenRoutesOnlyTell(t *testing.T) {
 	n := startNode(t, node.Options{}, Options{})
-	for path, rt := range n.routes() {
+	for path, rt := range n.api.routes() {
 		if rt.Need == web.Open && rt.Methods != "GET" && rt.Methods != "GET,HEAD" {
 			t.Errorf("%s of nsqd's API is open and takes %s", path, rt.Methods)
 		}

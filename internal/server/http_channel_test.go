@@ -534,7 +534,7 @@ func TestChannelRoutesNeedAdmin(t *testing.T) {
 	if _, err := topic.CreateChannel(t.Context(), "billing"); err != nil {
 		t.Fatal(err)
 	}
-	for _, routes := range []map[string]web.Route{n.channelRoutes(), n.topicRoutes()} {
+	for _, routes := range []map[string]web.Route{n.api.channelRoutes(), n.api.topicRoutes()} {
 		for path, rt := range routes {
 			for method := range strings.SplitSeq(rt.Methods, ",") {
 				url := n.base + path + "?topic=orders&channel=billing"

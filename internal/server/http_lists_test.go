@@ -65,7 +65,7 @@ func TestListsOfTheWholeCluster(t *testing.T) {
 			}
 		}
 		for _, n := range nodes { // as the clock would do
-			n.history.Add(n.look(time.Now().Add(history.Interval)))
+			n.api.history.Add(n.api.look(time.Now().Add(history.Interval)))
 		}
 		p := answer[TopicPage](t, nodes[len(nodes)-1], "/topics?sort=depth&count=2")
 		if p.Count != 3 || len(p.Topics) != 2 || p.Topics[0].Name != "quinces" || p.Topics[1].Name != "pears" {
@@ -115,17 +115,17 @@ func TestListsNameTheMissing(t *testing.T) {
 	}
 	nodes[2].e.OnQuestion(nil) // it is alive, and answers nothing
 	p := answer[TopicPage](t, nodes[0], "/topics")
-	if len(p.Missing) != 1 || p.Missing[0].Node != nodes[2].name() || !strings.Contains(p.Missing[0].Why, "answers no") ||
+	if len(p.Missing) != 1 || p.Missing[0].Node != nodes[2].api.name() || !strings.Contains(p.Missing[0].Why, "answers no") ||
 		len(p.Topics) != 1 {
 		t.Errorf("%+v", p)
 	}
 	if a := answer[ClusterAudit](t, nodes[1], "/audit?all"); len(a.Missing) != 1 || len(a.Entries) != 1 ||
-		a.Entries[0].Node != nodes[0].name() || a.Entries[0].What != "POST /topic/create" {
+		a.Entries[0].Node != nodes[0].api.name() || a.Entries[0].What != "POST /topic/create" {
 		t.Errorf("%+v", a)
 	}
 	nodes[1].post(t, "/topic/create?topic=b", "")
 	if a := answer[ClusterAudit](t, nodes[0], "/audit?all&count=1"); len(a.Entries) != 1 ||
-		a.Entries[0].Node != nodes[1].name() {
+		a.Entries[0].Node != nodes[1].api.name() {
 		t.Errorf("the newest entry is %+v", a)
 	}
 }
@@ -271,9 +271,9 @@ func TestSession(t *testing.T) {
 func TestSessionCookieOverTLS(t *testing.T) {
 	n := startNode(t, node.Options{}, Options{})
 	r := &http.Request{Header: http.Header{}}
-	plain := n.cookieName(r)
+	plain := n.api.cookieName(r)
 	r.TLS = new(tls.ConnectionState)
-	if got := n.cookieName(r); got != "__Host-"+plain {
+	if got := n.api.cookieName(r); got != "__Host-"+plain {
 		t.Errorf("%s over TLS, %s without", got, plain)
 	}
 }

@@ -37,7 +37,7 @@ const unknownOwner = "unknown token"
 
 // serveProducers lists the producers of a topic, or one of them. It needs the right to administer the whole topic: it
 // says which tokens publish.
-func (s *Server) serveProducers(r *http.Request, q url.Values) (any, error) {
+func (s *apiService) serveProducers(r *http.Request, q url.Values) (any, error) {
 	t, err := s.findTopic(q, "INVALID_TOPIC")
 	if err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ type producerRemoved struct {
 	Removed int `json:"removed"` // in so many partitions
 }
 
-func (s *Server) serveProducerRemove(r *http.Request, q url.Values) (any, error) {
+func (s *apiService) serveProducerRemove(r *http.Request, q url.Values) (any, error) {
 	t, err := s.findTopic(q, "INVALID_TOPIC")
 	if err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func submitAndWait(p *node.Put, submit func() error) (node.ID, error) {
 
 // putNumbered stores the messages of an HTTP request of a producer, which all have these headers, in this partition;
 // -1: see NumberedPartition.
-func (s *Server) putNumbered(
+func (s *apiService) putNumbered(
 	r *http.Request, t *node.Topic, at int, p *node.Put, headers []node.Header, n *publish.Numbers,
 ) (node.ID, error) {
 	owner, err := s.ownerOf(r)
@@ -168,7 +168,7 @@ type producerOpened struct {
 // serveProducerOpen opens a producer in one partition of a topic: the one that the query names, or that of the key that
 // it names, or that of the producer's name. The producer's earlier epoch ends. If the query names an epoch, that one
 // goes on: it is refused if a later one has come to the partition.
-func (s *Server) serveProducerOpen(r *http.Request, q url.Values) (any, error) {
+func (s *apiService) serveProducerOpen(r *http.Request, q url.Values) (any, error) {
 	name, err := web.TopicName(q, "INVALID_TOPIC")
 	if err != nil {
 		return nil, err

@@ -48,7 +48,7 @@ func (r *Reload) Refusals() string {
 }
 
 // serveReload makes the node look at its files of credentials now.
-func (s *Server) serveReload(*http.Request, url.Values) (any, error) {
+func (s *apiService) serveReload(*http.Request, url.Values) (any, error) {
 	if s.opts.Reload == nil {
 		return &Reload{Files: []CredentialFile{}}, nil
 	}

@@ -64,24 +64,13 @@ func serveVerdict(w http.ResponseWriter, v *health.Verdict) {
 }
 
 // serveHealth answers /health.
-func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
+func (s *apiService) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	v := s.engine.Verdict()
 	serveVerdict(w, &v)
 }
 
-// probe answers a probe from the engine's verdict.
-func (s *Server) probe(w http.ResponseWriter, r *http.Request) {
+// Probe answers a probe from the engine's verdict.
+func (s *apiService) Probe(w http.ResponseWriter, r *http.Request) {
 	v := s.engine.Verdict()
 	serveProbe(w, r, &v)
-}
-
-// allowProbes serves the probes, and everything else with next.
-func (s *Server) allowProbes(next http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if isProbe(r.URL.Path) {
-			s.probe(w, r)
-			return
-		}
-		next(w, r)
-	}
 }

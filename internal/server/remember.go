@@ -17,6 +17,9 @@ import (
 	"penstock/internal/server/web"
 )
 
+// closePatience is how long Remember waits for a disk that does not take the end of the history.
+const closePatience = time.Second
+
 // keepers is how many nodes keep what a node remembers, besides itself.
 const keepers = 2
 
@@ -26,9 +29,9 @@ type records struct {
 	More    bool              `json:"more"`
 }
 
-// remember adds a look to the history at each multiple of history.Interval, writes it to the disk, where the next
-// process finds it, and fetches what the nodes whose keeper this node is remember. It ends with Server.quit.
-func (s *Server) remember() {
+// Remember adds a look to the history at each multiple of history.Interval, writes it to the disk, where the next
+// process finds it, and fetches what the nodes whose keeper this node is remember. It ends with ctx.
+func (s *apiService) Remember(ctx context.Context) {
 	var file *lines.Writer
 	if s.opts.DataPath != "" {
 		o := lines.Options{
@@ -44,7 +47,7 @@ func (s *Server) remember() {
 		}
 		file = lines.Start(o)
 		defer func() {
-			ctx, cancel := context.WithTimeout(context.Background(), diskPatience)
+			ctx, cancel := context.WithTimeout(context.Background(), closePatience)
 			defer cancel()
 			file.Close(ctx)
 		}()
@@ -54,11 +57,11 @@ func (s *Server) remember() {
 		if text := s.history.Newest(); text != nil && file != nil {
 			file.Append(text)
 		}
-		s.fetchRecords()
+		s.fetchRecords(ctx)
 		now := time.Now()
 		timer := time.NewTimer(now.Truncate(history.Interval).Add(history.Interval).Sub(now))
 		select {
-		case <-s.quit:
+		case <-ctx.Done():
 			timer.Stop()
 			return
 		case <-timer.C:
@@ -67,7 +70,7 @@ func (s *Server) remember() {
 }
 
 // keptNodes returns the nodes whose history this node keeps: of those that take part, the next ones by name.
-func (s *Server) keptNodes() []*meta.Node {
+func (s *apiService) keptNodes() []*meta.Node {
 	view, self := s.engine.View(), s.engine.Node().ID
 	all := s.members()
 	all = slices.DeleteFunc(all, func(n *meta.Node) bool { return absence(&view, n, n.ID == self) != "" })
@@ -80,8 +83,8 @@ func (s *Server) keptNodes() []*meta.Node {
 }
 
 // fetchRecords asks for what is new. Nodes that do not answer are asked again after the next look.
-func (s *Server) fetchRecords() {
-	ctx, cancel := context.WithTimeout(s.ctx, askTimeout)
+func (s *apiService) fetchRecords(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	for _, n := range s.keptNodes() {
 		for more := true; more; {
@@ -101,7 +104,7 @@ func (s *Server) fetchRecords() {
 }
 
 // keptHere answers askKept.
-func (s *Server) keptHere(q *question) map[string]history.Series {
+func (s *apiService) keptHere(q *question) map[string]history.Series {
 	out := map[string]history.Series{}
 	for _, name := range q.Names {
 		if series, ok := s.kept.Series(name, q.Topic, q.Channel); ok {
@@ -134,7 +137,7 @@ func newest(s *history.Series) int64 {
 	return s.Known[len(s.Known)-1][1]
 }
 
-func (s *Server) serveHistory(r *http.Request, q url.Values) (any, error) {
+func (s *apiService) serveHistory(r *http.Request, q url.Values) (any, error) {
 	topic, err := s.topicOf(q, false)
 	if err != nil {
 		return nil, err
@@ -158,7 +161,7 @@ func (s *Server) serveHistory(r *http.Request, q url.Values) (any, error) {
 }
 
 // addKept adds what others have kept of the nodes that did not answer, and the total.
-func (s *Server) addKept(ctx context.Context, out *Histories, ask question) {
+func (s *apiService) addKept(ctx context.Context, out *Histories, ask question) {
 	var parts []history.Part
 	for i := range out.Nodes {
 		parts = append(parts, history.Part{Series: out.Nodes[i].Series})
@@ -193,7 +196,7 @@ func (s *Server) addKept(ctx context.Context, out *Histories, ask question) {
 
 // lastHeard returns until when a node that does not answer may have done something: as far as is known, this process
 // would have heard of it otherwise.
-func (s *Server) lastHeard(v *health.View, name string) time.Time {
+func (s *apiService) lastHeard(v *health.View, name string) time.Time {
 	for _, n := range s.members() {
 		if n.Name != name {
 			continue
@@ -208,5 +211,5 @@ func (s *Server) lastHeard(v *health.View, name string) time.Time {
 			return time.Now().Add(-heard)
 		}
 	}
-	return s.started
+	return s.opts.Started
 }

@@ -42,20 +42,20 @@ func TestHistoryOfANodeThatIsGone(t *testing.T) {
 	})
 	for i := range 3 { // as the clock would do
 		for _, n := range nodes {
-			n.history.Add(n.look(time.Now().Add(time.Duration(30+i) * history.Interval)))
+			n.api.history.Add(n.api.look(time.Now().Add(time.Duration(30+i) * history.Interval)))
 		}
 	}
 	for _, n := range nodes {
-		n.fetchRecords()
-		if k := len(n.keptNodes()); k != keepers {
-			t.Errorf("%s keeps the history of %d nodes", n.name(), k)
+		n.api.fetchRecords(t.Context())
+		if k := len(n.api.keptNodes()); k != keepers {
+			t.Errorf("%s keeps the history of %d nodes", n.api.name(), k)
 		}
 	}
 	for _, path := range []string{"/history", "/history?topic=t", "/history?topic=t&channel=c"} {
 		before := answer[Histories](t, nodes[0], path)
 		nodes[2].e.OnQuestion(nil)
 		after := answer[Histories](t, nodes[0], path)
-		nodes[2].e.OnQuestion(nodes[2].answerQuestion)
+		nodes[2].e.OnQuestion(nodes[2].api.AnswerQuestion)
 		was, is := depths(before.Total.Fields["depth"]), depths(after.Total.Fields["depth"])
 		if len(was) < 3 || was[len(was)-1] != 18 || was[len(was)-3] != 18 || !slices.Equal(was, is) {
 			t.Errorf("%s: the depth was %v, and is %v without a node", path, was, is)

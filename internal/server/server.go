@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/internal/descriptors"
@@ -16,7 +17,6 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
-	"penstock/internal/server/history"
 	"penstock/internal/server/listen"
 	"penstock/internal/server/lookup"
 	"penstock/internal/server/metrics"
@@ -51,7 +51,6 @@ type Server struct {
 
 	ctx    context.Context // canceled when Shutdown has no connection left
 	cancel context.CancelFunc
-	quit   chan struct{} // closed after the last connection has ended; ends the sweep
 
 	tcp     *net.TCPListener
 	httpLn  net.Listener // nil: off
@@ -69,21 +68,17 @@ type Server struct {
 	sparing   *sparing.Log
 	gate      *web.Gate // of all HTTP listeners
 	audit     *audit.Log
-	sessions  sessions // of browsers
 	lookups   *lookup.Service
 	nsq       *nsq.Server
+	api       *apiService
+	stale     atomic.Bool    // see CredentialsStale
 	native    *native.Server // nil: off
 	metrics   *metrics.Collector
-	counts    counters
 	publishes publish.Counts
-	deleted   web.Deletions
 	stats     *stats.Collector
-	history   *history.Log
-	kept      history.Kept // of other nodes
 
 	known    *shares.Budget // connections of NSQ's and native clients that have sent AUTH
 	received *shares.Budget // Options.MaxLargeInputBytes: large commands and bodies that have not wholly arrived
-	turns    turns
 
 	stopOnce  sync.Once
 	auditOnce sync.Once
@@ -100,10 +95,7 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 	}
 	s := &Server{
 		engine: e, opts: o, started: time.Now(),
-		quit:     make(chan struct{}),
 		received: shares.New(&shares.LargeInput, o.MaxLargeInputBytes, o.LargestCommand()),
-		history:  history.New(),
-		turns:    newTurns(),
 	}
 	s.metrics = metrics.New(metrics.Options{
 		Engine: e, Version: s.opts.Version, Started: s.started, MaxSeries: s.opts.MaxMetricSeries,
@@ -116,9 +108,6 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 		s.audit = audit.New(s.sparing, o.MaxAuditEntries)
 	}
 	s.gate = o.gate(s.audit)
-	s.stats = &stats.Collector{
-		Engine: e, Version: s.opts.Version, Started: s.started, Publishers: s.publishers, Connected: s.producers,
-	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	var err error
 	if s.certs, err = s.opts.certificates(s.sparing); err != nil {
@@ -133,7 +122,8 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 	if s.flusher, err = netio.NewFlusher(e.Info().IOEngine != "pwrite"); err != nil {
 		s.opts.Logger.Info("each answer is written with a system call of its own", "why", err)
 	}
-	if err := s.listen(); err != nil {
+	guard := newGuard(e, s.auth, s.audit, s.opts.OpenPages, s.opts.Logger)
+	if err := s.listen(guard); err != nil {
 		for _, ln := range []net.Listener{s.httpLn, s.httpsLn} {
 			if ln != nil {
 				_ = ln.Close() // the error of listen is the one to report
@@ -151,12 +141,16 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 	}
 	e.HoldAnswers(s.flusher)
 	s.nsq = nsq.Listen(e, s.nsqOptions())
+	s.stats = &stats.Collector{
+		Engine: e, Version: s.opts.Version, Started: s.started, Publishers: s.nsq.Publishers, Connected: s.producers,
+	}
+	s.serveAPI(guard)
 	if o := s.opts.Statsd; o.Address != "" {
 		pushes := statsd.New(o, s.stats, s.opts.BroadcastAddress, s.toldHTTP(), s.opts.Logger)
-		s.helpers.Go(func() { pushes.Run(s.quit) })
+		s.helpers.Go(func() { pushes.Run(s.ctx.Done()) })
 	}
-	s.helpers.Go(s.remember)
-	e.OnQuestion(s.answerQuestion)
+	s.helpers.Go(func() { s.api.Remember(s.ctx) })
+	e.OnQuestion(s.api.AnswerQuestion)
 	if f := s.opts.Front; f != nil {
 		f.handler.Store(&s.front) // not in Serve: whoever hears that the node is ready may ask at once
 	}
@@ -164,38 +158,37 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 }
 
 // listen opens the listeners that are not off.
-func (s *Server) listen() error {
+func (s *Server) listen(guard *apiGuard) error {
 	ln, err := s.opts.Front.open("clients", s.opts.TCPAddress)
 	if err != nil {
 		return err
 	}
 	s.tcp = ln.(*net.TCPListener)
-	handler := s.counted(s.table().Handler(s.policy()))
-	if err := s.listenHTTPS(handler); err != nil {
+	if err := s.openHTTP(); err != nil {
 		return err
-	}
-	if s.opts.TLS.Required == requiredAlways {
-		handler = s.allowProbes(s.refusePlain)
-	}
-	if f := s.opts.Front; f != nil && !f.secure {
-		s.front, s.httpLn, s.http = handler, f.ln, f.server
-	} else if s.opts.HTTPAddress != Off {
-		ln, err := s.opts.Front.open("HTTP", s.opts.HTTPAddress)
-		if err != nil {
-			return err
-		}
-		s.httpLn = listen.Bound(ln, s.opts.MaxConnections)
-		s.http = web.NewServer(handler, s.gate, s.sparing)
 	}
 	if err := s.listenNative(); err != nil {
 		return err
 	}
-	return s.listenLookups()
+	return s.listenLookups(guard)
+}
+
+// serveAPI makes the HTTP API, when everything that it tells is there.
+func (s *Server) serveAPI(guard *apiGuard) {
+	s.api = newAPI(apiOptions{
+		Settings: s.opts.Settings, Guard: guard, Lookups: s.lookups, Metrics: s.metrics, Stats: s.stats,
+		Publishes: &s.publishes, Received: s.received, ClusterHandler: s.opts.ClusterHandler,
+		Version: s.opts.Version, Hostname: s.opts.Hostname, BroadcastAddress: s.opts.BroadcastAddress,
+		TCPPort: s.toldTCP(), HTTPPort: s.toldHTTP(), Started: s.started,
+		DataPath: s.opts.DataPath, BackupPath: s.opts.BackupPath, Logger: s.opts.Logger, LogLevel: s.opts.LogLevel,
+		Reload: s.opts.Reload, ConfigValues: s.opts.ConfigValues,
+	})
+	s.handleHTTP()
 }
 
 // listenLookups opens the listeners of the lookup service. The other listeners must be open already, because their
 // ports are part of its answers.
-func (s *Server) listenLookups() error {
+func (s *Server) listenLookups(guard *apiGuard) error {
 	host, tcpPort := s.opts.BroadcastAddress, s.toldTCP()
 	var err error
 	s.lookups, err = lookup.Listen(s.engine, &lookup.Options{
@@ -205,7 +198,7 @@ func (s *Server) listenLookups() error {
 			BroadcastAddress: host, TCPPort: tcpPort, HTTPPort: s.toldHTTP(), Version: s.opts.Version,
 		},
 		Guarded:   s.opts.Auth.Enabled(),
-		Directory: s.opts.Directory, Policy: s.policy(), Gate: s.gate, Maker: s.makerOf,
+		Directory: s.opts.Directory, Policy: guard.policy(), Gate: s.gate, Maker: guard.makerOf,
 		Nsqlookupds: s.opts.LookupdTCPAddresses, PingInterval: s.opts.lookupdPing,
 		InactiveProducerTimeout: s.opts.InactiveProducerTimeout,
 		MaxConnections:          s.opts.MaxConnections,
@@ -251,9 +244,7 @@ func (s *Server) nsqOptions() nsq.Options {
 	return o
 }
 
-// publishers and producers tell the statistics of connections.
-func (s *Server) publishers(topic string) []stats.Client { return s.nsq.Publishers(topic) }
-
+// producers returns how many open connections of all protocols have published to each topic.
 func (s *Server) producers() map[string]int {
 	counts := map[string]int{}
 	if s.native != nil {
@@ -337,7 +328,6 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.nsq.Shutdown(ctx)
 	s.cancel()
 	s.stopOnce.Do(func() {
-		close(s.quit)
 		s.engine.OnQuestion(nil)
 		s.engine.HoldAnswers(nil)
 		s.helpers.Wait()
@@ -354,4 +344,10 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		s.sparing.Close()
 	})
 	return ctx.Err()
+}
+
+// CreateTopic returns the topic of that name. If there is none, it creates one and, as nsqd does, gives it the channels
+// that the lookup services know.
+func (s *Server) CreateTopic(ctx context.Context, name string, o node.TopicOptions) (*node.Topic, error) {
+	return s.lookups.CreateTopic(ctx, name, o)
 }

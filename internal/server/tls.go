@@ -206,7 +206,7 @@ func readBounded(name string, most int64) ([]byte, error) {
 
 // CredentialsStale notes whether a file of credentials cannot be used as it is on the disk, for /metrics. Any
 // goroutine may call it.
-func (s *Server) CredentialsStale(stale bool) { s.counts.staleCredentials.Store(stale) }
+func (s *Server) CredentialsStale(stale bool) { s.stale.Store(stale) }
 
 // ReloadTLS reads the certificate, the key and the authorities again. Connections stay open; new handshakes use the new
 // ones. After an error everything is as it was.

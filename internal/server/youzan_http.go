@@ -33,7 +33,7 @@ type tracedReply struct {
 }
 
 // servePubExt serves /pub_ext: a message whose ext, a JSON object, is in the parameter ext.
-func (s *Server) servePubExt(r *http.Request, q url.Values) (any, error) {
+func (s *apiService) servePubExt(r *http.Request, q url.Values) (any, error) {
 	ext, err := requestExt(r, q)
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (s *Server) servePubExt(r *http.Request, q url.Values) (any, error) {
 }
 
 // servePubTrace serves /pubtrace: a message with a trace id and no other headers.
-func (s *Server) servePubTrace(r *http.Request, q url.Values) (any, error) {
+func (s *apiService) servePubTrace(r *http.Request, q url.Values) (any, error) {
 	trace, err := strconv.ParseUint(q.Get("trace_id"), 10, 64)
 	if err != nil {
 		return nil, web.Fail(400, invalidTraceID)
@@ -91,7 +91,7 @@ func requestExt(r *http.Request, q url.Values) ([]byte, error) {
 }
 
 // putYouzan publishes the request's body, to the partition that the request names, if any.
-func (s *Server) putYouzan(
+func (s *apiService) putYouzan(
 	r *http.Request, q url.Values, headers []node.Header, trace uint64, traced bool,
 ) (any, error) {
 	partition, err := partitionParam(q, "INVALID_ARG_TOPIC_PARTITION")
