@@ -172,7 +172,8 @@ func (s *apiService) members() []*meta.Node {
 	return all
 }
 
-func (s *apiService) look(now time.Time) *history.Look {
+// Look adds the numbers of now to the history, and returns them.
+func (s *apiService) Look(now time.Time) *history.Look {
 	publishes := s.opts.Publishes.NSQ.Counts()
 	for _, d := range []*metrics.Durations{&s.opts.Publishes.HTTP, &s.opts.Publishes.Native} {
 		for i, n := range d.Counts() {
@@ -180,5 +181,7 @@ func (s *apiService) look(now time.Time) *history.Look {
 		}
 	}
 	flush := s.engine.CommitStats().Flush
-	return &history.Look{At: now, Topics: s.engine.Stats("", ""), Publishes: publishes, Flushes: flush[:]}
+	l := &history.Look{At: now, Topics: s.engine.Stats("", ""), Publishes: publishes, Flushes: flush[:]}
+	s.history.Add(l)
+	return l
 }

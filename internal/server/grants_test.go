@@ -360,7 +360,7 @@ func TestAccessIsDeniedByDefault(t *testing.T) {
 	r.RemoteAddr = net.JoinHostPort("127.0.0.1", "1")
 	r.Header.Set("Authorization", "Bearer node-admin")
 	for need := web.Open; need <= web.Node+5; need++ {
-		_, err := n.api.permit(need, r, map[string][]string{"topic": {"a"}, "channel": {"c"}})
+		_, err := n.api.policy().Permit(need, r, map[string][]string{"topic": {"a"}, "channel": {"c"}})
 		if allowed := need <= web.Node && need != web.Publish; (err == nil) != allowed {
 			t.Errorf("level %d: %v", need, err)
 		}

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -65,7 +64,7 @@ func TestListsOfTheWholeCluster(t *testing.T) {
 			}
 		}
 		for _, n := range nodes { // as the clock would do
-			n.api.history.Add(n.api.look(time.Now().Add(history.Interval)))
+			n.api.Look(time.Now().Add(history.Interval))
 		}
 		p := answer[TopicPage](t, nodes[len(nodes)-1], "/topics?sort=depth&count=2")
 		if p.Count != 3 || len(p.Topics) != 2 || p.Topics[0].Name != "quinces" || p.Topics[1].Name != "pears" {
@@ -127,38 +126,6 @@ func TestListsNameTheMissing(t *testing.T) {
 	if a := answer[ClusterAudit](t, nodes[0], "/audit?all&count=1"); len(a.Entries) != 1 ||
 		a.Entries[0].Node != nodes[1].api.name() {
 		t.Errorf("the newest entry is %+v", a)
-	}
-}
-
-// Which partitions nobody serves is known only if all nodes say what they serve. A node of an older version answers
-// with the channels alone.
-func TestUnserved(t *testing.T) {
-	for _, x := range []struct {
-		count   int
-		answers []string
-		want    []int
-	}{
-		{3, []string{`{"channels":[],"served_partitions":[]}`}, []int{0, 1, 2}},
-		{3, []string{`{"channels":[],"served_partitions":[2]}`, `{"channels":[],"served_partitions":[0]}`}, []int{1}},
-		{2, []string{`{"channels":[],"served_partitions":[1,0]}`, `{"channels":[],"served_partitions":[0]}`}, []int{}},
-		{2, []string{`{"channels":[],"served_partitions":[7]}`}, []int{0, 1}},
-		{2, []string{`{"channels":[],"served_partitions":[0]}`, `[{"name":"c"}]`}, []int{}},
-		{2, nil, []int{0, 1}},
-	} {
-		served := []int{}
-		for _, text := range x.answers {
-			var here channelsHere
-			if err := decodeChannels([]byte(text), &here); err != nil {
-				t.Fatal(err)
-			}
-			if strings.Contains(text, "name") && (len(here.Channels) != 1 || here.Channels[0].Name != "c") {
-				t.Errorf("the channels of %s are read as %+v", text, here.Channels)
-			}
-			served = AllServed(served, here.Served)
-		}
-		if got := Unserved(x.count, served); !slices.Equal(got, x.want) {
-			t.Errorf("%q: nobody serves %v, want %v", x.answers, got, x.want)
-		}
 	}
 }
 
@@ -264,17 +231,6 @@ func TestSession(t *testing.T) {
 	}
 	if logins == 0 {
 		t.Error("the audit has no failed login")
-	}
-}
-
-// Over TLS the cookie is one that browsers keep to this host and to TLS.
-func TestSessionCookieOverTLS(t *testing.T) {
-	n := startNode(t, node.Options{}, Options{})
-	r := &http.Request{Header: http.Header{}}
-	plain := n.api.cookieName(r)
-	r.TLS = new(tls.ConnectionState)
-	if got := n.api.cookieName(r); got != "__Host-"+plain {
-		t.Errorf("%s over TLS, %s without", got, plain)
 	}
 }
 

@@ -313,7 +313,7 @@ func TestHTTPConfig(t *testing.T) {
 	}})
 	for name, want := range map[string]slog.Level{
 		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
-		"fatal": levelFatal, "warning": slog.LevelWarn,
+		"fatal": slog.Level(12), "warning": slog.LevelWarn,
 	} {
 		if code, body := n.do(t, "PUT", "/config/log_level", name); code != 200 || level.Level() != want {
 			t.Errorf("PUT %s: %d %s, level %v", name, code, body, level.Level())

@@ -115,7 +115,7 @@ func publishNSQ(t *testing.T, nodes []*testNode, topic string, notes []note) {
 		var headers []string
 		for i, h := range n.headers {
 			if i%2 == 0 {
-				h = messageHeaderPrefix + h
+				h = "X-Penstock-Header-" + h
 			}
 			headers = append(headers, h)
 		}

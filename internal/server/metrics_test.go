@@ -66,7 +66,7 @@ func TestPublishDuration(t *testing.T) {
 		all += uint64(count)
 	}
 	var seen uint64
-	for _, n := range n.api.look(time.Now()).Publishes {
+	for _, n := range n.api.Look(time.Now()).Publishes {
 		seen += n
 	}
 	if seen != all {

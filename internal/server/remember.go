@@ -53,7 +53,7 @@ func (s *apiService) Remember(ctx context.Context) {
 		}()
 	}
 	for {
-		s.history.Add(s.look(time.Now()))
+		s.Look(time.Now())
 		if text := s.history.Newest(); text != nil && file != nil {
 			file.Append(text)
 		}

@@ -388,7 +388,7 @@ func (n *testNode) takeTurn(t *testing.T) (release func()) {
 		close(begun)
 		<-free
 		return nil, nil
-	}, web.Open).InTurn(func(*http.Request) *web.Turns { return n.api.turns.strangers })}
+	}, web.Open).InTurn(n.api.turnsOf)}
 	go routes.Handler(n.api.policy()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/held", nil))
 	<-begun
 	return func() { close(free) }

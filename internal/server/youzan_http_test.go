@@ -72,7 +72,9 @@ func TestYouzanHTTPPublish(t *testing.T) {
 				continue
 			}
 			var got tracedReply
-			want := tracedReply{"OK", uint64(m.id), x.want[len(`{"##trace_id":"`) : len(x.want)-2], m.place, m.size}
+			want := tracedReply{
+				Status: "OK", ID: uint64(m.id), TraceID: x.want[len(`{"##trace_id":"`) : len(x.want)-2], Place: m.place, Size: m.size,
+			}
 			if err := json.Unmarshal([]byte(body), &got); code != 200 || err != nil || got != want {
 				t.Errorf("%s: %d %s, want %+v", x.ext, code, body, want)
 			}
