@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	nsqd "penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 // auditCommand shows the audit of all nodes, of which each keeps its own.
@@ -19,10 +19,10 @@ func (o *operator) auditCommand() *cobra.Command {
 	count := 50
 	cmd := o.action("audit", "Show who changed what, and who was refused", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
-			if count < 1 || count > nsqd.MaxPageCount {
-				return &exitError{exitUsage, fmt.Errorf("--count is 1 to %d", nsqd.MaxPageCount)}
+			if count < 1 || count > api.MaxPageCount {
+				return &exitError{exitUsage, fmt.Errorf("--count is 1 to %d", api.MaxPageCount)}
 			}
-			var all nsqd.ClusterAudit
+			var all api.ClusterAudit
 			if err := o.client.Get(ctx, "/audit", url.Values{"all": {""}, "count": {strconv.Itoa(count)}}, &all); err != nil {
 				return err
 			}
@@ -47,7 +47,7 @@ func (o *operator) auditCommand() *cobra.Command {
 	return cmd
 }
 
-func (o *operator) printAudit(all *nsqd.ClusterAudit) error {
+func (o *operator) printAudit(all *api.ClusterAudit) error {
 	t := table(o.out)
 	fmt.Fprintln(t, "TIME\tNODE\tWHO\tFROM\tWHAT\tOF\tRESULT")
 	for i := range all.Entries {
@@ -69,7 +69,7 @@ func (o *operator) printAudit(all *nsqd.ClusterAudit) error {
 }
 
 // knownOf says what may be concluded from what is not listed.
-func knownOf(all *nsqd.ClusterAudit) string {
+func knownOf(all *api.ClusterAudit) string {
 	if all.Since.IsZero() {
 		return "since when nothing is missing is not known: a node does not say it"
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/internal/node"
-	"penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 // done reports a change with one sentence.
@@ -256,7 +256,7 @@ func (o *operator) channelPeekCommand() *cobra.Command {
 }
 
 func (o *operator) peek(ctx context.Context, path string, q url.Values) error {
-	var list server.PeekList
+	var list api.PeekList
 	if err := o.client.Get(ctx, path, q, &list); err != nil {
 		return err
 	}
@@ -272,7 +272,7 @@ func (o *operator) waitingCommand(what, short, when string) *cobra.Command {
 	cmd := o.action(what+" TOPIC CHANNEL", short, cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
 		q := of(args[0], args[1])
 		q.Set("count", strconv.Itoa(count))
-		var list server.WaitingList
+		var list api.WaitingList
 		if err := o.client.Get(ctx, "/channel/"+what, q, &list); err != nil {
 			return err
 		}
@@ -301,7 +301,7 @@ func (o *operator) redriveCommand() *cobra.Command {
 					ask = min(ask, most-total)
 				}
 				q.Set("count", strconv.Itoa(ask))
-				var moved server.Redriven
+				var moved api.Redriven
 				if err := o.client.Post(ctx, "/channel/redrive", q, nil, &moved); err != nil {
 					if total > 0 {
 						return fmt.Errorf("%w; %s moved before that", err, inNumber(total, "message was", "messages were"))
@@ -313,7 +313,7 @@ func (o *operator) redriveCommand() *cobra.Command {
 				}
 			}
 			if o.asJSON {
-				return printJSON(o.out, server.Redriven{Moved: total})
+				return printJSON(o.out, api.Redriven{Moved: total})
 			}
 			return o.done("%s published again for channel %s of topic %s",
 				inNumber(total, "message was", "messages were"), args[1], args[0])

@@ -20,7 +20,7 @@ import (
 	"penstock/internal/clip"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/node/health"
-	"penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 // nodeStats is the part of a node's /stats that is shown.
@@ -131,7 +131,7 @@ func partial(lacks []string) error {
 func unservedOf(all []topicNumbers) (lacks []string) {
 	for i := range all {
 		n := &all[i]
-		none := server.Unserved(n.Partitions, n.Served)
+		none := api.Unserved(n.Partitions, n.Served)
 		if len(none) == 0 {
 			continue
 		}
@@ -272,7 +272,7 @@ func (n *topicNumbers) add(m *topicNumbers) {
 	n.Connected += m.Connected
 	n.MaxProducers = max(n.MaxProducers, m.MaxProducers)
 	n.Partitions = max(n.Partitions, m.Partitions)
-	n.Served = server.AllServed(n.Served, m.Served)
+	n.Served = api.AllServed(n.Served, m.Served)
 	n.Paused = n.Paused || m.Paused
 	n.OverQuota = n.OverQuota || m.OverQuota
 	n.DelaysRefused += m.DelaysRefused
@@ -442,7 +442,7 @@ func joinStates(state string, more []stateWord) string {
 // state says whether the topic, or one of its channels, is paused or, before that, whether somebody serves it, and
 // stores what is published and confirmed.
 func (n *topicNumbers) state(paused bool) string {
-	switch none := len(server.Unserved(n.Partitions, n.Served)); {
+	switch none := len(api.Unserved(n.Partitions, n.Served)); {
 	case none > 0 && none == n.Partitions:
 		return "not served"
 	case none > 0:
@@ -487,7 +487,7 @@ func stamp(t time.Time) string {
 	return t.UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-func printPeeked(w io.Writer, list *server.PeekList) error {
+func printPeeked(w io.Writer, list *api.PeekList) error {
 	t := table(w)
 	fmt.Fprintln(t, "ID\tPARTITION\tNUMBER\tPUBLISHED\tDUE\tBYTES\tHEADERS\tBODY")
 	for i := range list.Messages {
@@ -503,7 +503,7 @@ func printPeeked(w io.Writer, list *server.PeekList) error {
 	return t.Flush()
 }
 
-func printWaiting(w io.Writer, list *server.WaitingList, when string) error {
+func printWaiting(w io.Writer, list *api.WaitingList, when string) error {
 	t := table(w)
 	if when == "SINCE" {
 		fmt.Fprintln(t, "ID\tPARTITION\tNUMBER\tSINCE\tTIMES OUT\tATTEMPTS\tCONSUMER")

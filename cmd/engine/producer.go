@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
+	"penstock/internal/server/api"
 
-	"penstock/internal/server"
+	"github.com/spf13/cobra"
 )
 
 func producerCommand() *cobra.Command {
@@ -31,7 +31,7 @@ func producerCommand() *cobra.Command {
 }
 
 // producers asks for the producers of args: a topic, and perhaps a name.
-func (o *operator) producers(ctx context.Context, args []string) (rows server.ProducerRows, err error) {
+func (o *operator) producers(ctx context.Context, args []string) (rows api.ProducerRows, err error) {
 	q := of(args[0], "")
 	if len(args) > 1 {
 		q.Set("producer", args[1])
@@ -59,7 +59,7 @@ func (o *operator) producerListCommand() *cobra.Command {
 }
 
 // printProducers prints a row for each name and owner, or for each partition.
-func (o *operator) printProducers(rows *server.ProducerRows, each bool) error {
+func (o *operator) printProducers(rows *api.ProducerRows, each bool) error {
 	t := table(o.out)
 	fmt.Fprintln(t, "PRODUCER\tOWNER\tPARTITIONS\tLAST USED\tEPOCH\tNEXT NUMBER")
 	for i := 0; i < len(rows.Producers); {

@@ -6,14 +6,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	nsqd "penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 // reloadCommand asks a node to look at its files of credentials, and says what came of each.
 func (o *operator) reloadCommand() *cobra.Command {
 	cmd := o.action("reload", "Make a node read its certificates, tokens and secrets again", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
-			var r nsqd.Reload
+			var r api.Reload
 			if err := o.client.Post(ctx, "/reload", nil, nil, &r); err != nil {
 				return err
 			}
@@ -37,7 +37,7 @@ func (o *operator) reloadCommand() *cobra.Command {
 	return cmd
 }
 
-func (o *operator) printReload(r *nsqd.Reload) error {
+func (o *operator) printReload(r *api.Reload) error {
 	if len(r.Files) == 0 {
 		fmt.Fprintln(o.out, "the node's settings name no file of credentials")
 		return nil

@@ -21,6 +21,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/health"
 	"penstock/internal/server"
+	"penstock/internal/server/api"
 	"penstock/internal/server/stats"
 )
 
@@ -116,7 +117,7 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	}
 	startup.Enter("begins to listen")
 	n.nsq.Front = front
-	reload := func() []server.CredentialFile { return watched.look("POST /reload", true) }
+	reload := func() []api.CredentialFile { return watched.look("POST /reload", true) }
 	srv, err := listen(e, c, part, logger, level, reload)
 	if err != nil {
 		front.Close()
@@ -260,7 +261,7 @@ func (c *config) checkOptions(logger *slog.Logger, level *slog.LevelVar) error {
 
 func listen(
 	e *node.Engine, c *config, part *clusterPart, logger *slog.Logger, level *slog.LevelVar,
-	reload func() []server.CredentialFile,
+	reload func() []api.CredentialFile,
 ) (*server.Server, error) {
 	o := c.nsqOptions(logger, level)
 	o.Reload = reload

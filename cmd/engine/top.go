@@ -18,7 +18,7 @@ import (
 
 	"penstock/internal/clip"
 	"penstock/internal/node/health"
-	"penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 const (
@@ -70,7 +70,7 @@ func topOf(before, after []topicNumbers, elapsed time.Duration, most int) topLoo
 	for i := range after {
 		t := &after[i]
 		old := cmp.Or(was[t.Name], &topicNumbers{})
-		if !slices.Equal(server.Unserved(old.Partitions, old.Served), server.Unserved(t.Partitions, t.Served)) {
+		if !slices.Equal(api.Unserved(old.Partitions, old.Served), api.Unserved(t.Partitions, t.Served)) {
 			old = t
 		}
 		row := topRow{

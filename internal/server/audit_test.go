@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/api"
 	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
@@ -132,12 +133,12 @@ func TestAuditOfAllNodes(t *testing.T) {
 			last = since
 		}
 	}
-	var all ClusterAudit
+	var all api.ClusterAudit
 	var body string
 	for end := time.Now().Add(nsqtest.Patience); len(all.Known) < 3 &&
 		time.Now().Before(end); { // until they are connected
 		_, body = ask(t, "GET", nodes[1].base+"/audit?all&count=200", "")
-		all = ClusterAudit{}
+		all = api.ClusterAudit{}
 		if err := json.Unmarshal([]byte(body), &all); err != nil {
 			t.Fatal(err)
 		}

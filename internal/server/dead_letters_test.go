@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/server/api"
 	"penstock/internal/server/nsqtest"
 )
 
@@ -14,7 +15,7 @@ func TestDeadLettersThatWait(t *testing.T) {
 	n := startNode(t, node.Options{}, Options{})
 	n.post(t, "/topic/create?topic=t", "")
 	n.post(t, "/channel/create?topic=t&channel=c", "")
-	waits := func() []DeadLetters { return answer[TopicPage](t, n, "/topics?dead_letters=true").DeadLetters }
+	waits := func() []api.DeadLetters { return answer[api.TopicPage](t, n, "/topics?dead_letters=true").DeadLetters }
 	if got := waits(); len(got) != 0 {
 		t.Errorf("before: %+v", got)
 	}
@@ -26,12 +27,12 @@ func TestDeadLettersThatWait(t *testing.T) {
 		n.post(t, "/pub?topic=t", "x")
 		c.Send("REQ " + c.Message().Id + " 0\n")
 	}
-	want := []DeadLetters{{"t.DLQ", 3}}
+	want := []api.DeadLetters{{"t.DLQ", 3}}
 	nsqtest.Eventually(t, "three dead letters wait", func() bool { return slices.Equal(waits(), want) })
-	if row := answer[ChannelPage](t, n, "/channels?topic=t").Channels[0]; row.DeadLetterTopic != "t.DLQ" {
+	if row := answer[api.ChannelPage](t, n, "/channels?topic=t").Channels[0]; row.DeadLetterTopic != "t.DLQ" {
 		t.Errorf("%+v", row)
 	}
-	if got := answer[TopicPage](t, n, "/topics").DeadLetters; got != nil {
+	if got := answer[api.TopicPage](t, n, "/topics").DeadLetters; got != nil {
 		t.Errorf("nobody asked, and it says %+v", got)
 	}
 	c.Send("RDY 0\n")

@@ -41,8 +41,8 @@ func allListeners(t *testing.T, o Options) (*testNode, []listenerUnderTest) {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Pool}}
 	t.Cleanup(transport.CloseIdleConnections)
 	return n, []listenerUnderTest{
-		{"http", n.base, n.api.table(), http.DefaultClient},
-		{"https", "https://" + n.HTTPSAddr().String(), n.api.table(), &http.Client{Transport: transport}},
+		{"http", n.base, n.api.Table(), http.DefaultClient},
+		{"https", "https://" + n.HTTPSAddr().String(), n.api.Table(), &http.Client{Transport: transport}},
 		{"lookup", "http://" + n.LookupAddr().String(), n.lookups.Routes(), http.DefaultClient},
 	}
 }

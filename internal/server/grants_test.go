@@ -158,7 +158,7 @@ func TestGrantsMatrix(t *testing.T) {
 		name, base string
 		routes     web.Table
 	}{
-		{"nsqd's API", n.base, n.api.table()}, {"nsqlookupd's API", "http://" + n.LookupAddr().String(), n.lookups.Routes()},
+		{"nsqd's API", n.base, n.api.Table()}, {"nsqlookupd's API", "http://" + n.LookupAddr().String(), n.lookups.Routes()},
 	} {
 		m.head("HTTP, " + l.name)
 		paths := slices.Sorted(maps.Keys(l.routes))
@@ -314,7 +314,7 @@ func TestGrantOnSomeChannels(t *testing.T) {
 	}
 	lookups := "http://" + n.LookupAddr().String()
 	var attacks [][2]string
-	for path, rt := range n.api.table() {
+	for path, rt := range n.api.Table() {
 		for method := range strings.SplitSeq(rt.Methods, ",") {
 			if strings.HasPrefix(path, "/topic/") || path == "/producer/remove" {
 				attacks = append(attacks, [2]string{method, n.base + path})
@@ -360,7 +360,7 @@ func TestAccessIsDeniedByDefault(t *testing.T) {
 	r.RemoteAddr = net.JoinHostPort("127.0.0.1", "1")
 	r.Header.Set("Authorization", "Bearer node-admin")
 	for need := web.Open; need <= web.Node+5; need++ {
-		_, err := n.api.policy().Permit(need, r, map[string][]string{"topic": {"a"}, "channel": {"c"}})
+		_, err := n.api.Policy().Permit(need, r, map[string][]string{"topic": {"a"}, "channel": {"c"}})
 		if allowed := need <= web.Node && need != web.Publish; (err == nil) != allowed {
 			t.Errorf("level %d: %v", need, err)
 		}

@@ -109,7 +109,7 @@ func TestHTTPAuth(t *testing.T) {
 // A new route whose author did not think about permissions must not be open.
 func TestOpenRoutesOnlyTell(t *testing.T) {
 	n := startNode(t, node.Options{}, Options{})
-	for path, rt := range n.api.table() {
+	for path, rt := range n.api.Table() {
 		if path == "/session" { // where clients begin to prove who they are
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/api"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/nsqtest"
@@ -130,7 +131,7 @@ func TestPeekHTTP(t *testing.T) {
 		nodes[0].post(t, "/pub?topic=t", "\xff\xfe")
 		for _, n := range nodes {
 			for _, path := range []string{"/channel/peek" + q, "/topic/peek?topic=t"} {
-				var all PeekList
+				var all api.PeekList
 				n.ask(t, "GET", path+"&count=100", "", &all)
 				texts, raw := 0, 0
 				for _, m := range all.Messages {
@@ -147,14 +148,14 @@ func TestPeekHTTP(t *testing.T) {
 				}
 				for _, m := range all.Messages { // B96: by id, and by its place
 					for _, from := range []string{"&from=" + m.ID, fmt.Sprintf("&partition=%d&from=%d", m.Partition, m.Number)} {
-						var one PeekList
+						var one api.PeekList
 						n.ask(t, "GET", path+"&count=1"+from, "", &one)
 						if len(one.Messages) != 1 || one.Messages[0].ID != m.ID || !one.Messages[0].Timestamp.Equal(m.Timestamp) {
 							t.Errorf("%s%s gives %+v", path, from, one)
 						}
 					}
 				}
-				var few PeekList
+				var few api.PeekList
 				n.ask(t, "GET", path+"&count=3&partition=1", "", &few)
 				if len(few.Messages) != 3 || few.Messages[0].Partition != 1 || few.Messages[2].Partition != 1 {
 					t.Errorf("%s: three of partition 1 are %+v", path, few)
@@ -186,7 +187,7 @@ func TestWaitingHTTP(t *testing.T) {
 		}
 		nodes[0].post(t, "/pub?topic=t&defer=60000", "later")
 		for _, n := range nodes {
-			var list WaitingList
+			var list api.WaitingList
 			nsqtest.Eventually(t, "all messages to be in flight", func() bool {
 				n.ask(t, "GET", "/channel/pending"+q+"&count=100", "", &list)
 				return len(list.Messages) == 6
@@ -215,7 +216,7 @@ func TestSeekHTTP(t *testing.T) {
 		}
 		depth := func(want int, why string) {
 			t.Helper()
-			var list PeekList
+			var list api.PeekList
 			last.ask(t, "GET", "/channel/peek"+q+"&count=1000", "", &list)
 			if len(list.Messages) != want {
 				t.Errorf("%s: %d messages wait, want %d", why, len(list.Messages), want)
@@ -225,7 +226,7 @@ func TestSeekHTTP(t *testing.T) {
 			t.Helper()
 			n.post(t, "/channel/seek"+q+"&"+args, "")
 		}
-		var list PeekList
+		var list api.PeekList
 		first.ask(t, "GET", "/channel/peek"+q+"&partition=1&count=1000", "", &list)
 		inOne := len(list.Messages)
 		if inOne < 4 {
@@ -268,7 +269,7 @@ func TestCreateChannelFromHTTP(t *testing.T) {
 		for i := range 20 {
 			first.post(t, "/pub?topic=t", fmt.Sprint(i))
 		}
-		var list PeekList
+		var list api.PeekList
 		first.ask(t, "GET", "/channel/peek"+q+"&partition=1&count=1000", "", &list)
 		inOne := len(list.Messages)
 		if inOne < 4 {
@@ -306,7 +307,7 @@ func TestSkipHTTP(t *testing.T) {
 		}
 		last.post(t, "/channel/unskip"+q, "")
 		last.post(t, "/pub?topic=t", "kept")
-		var list PeekList
+		var list api.PeekList
 		last.ask(t, "GET", "/channel/peek"+q, "", &list)
 		if len(list.Messages) != 1 || *list.Messages[0].Body != "kept" {
 			t.Errorf("after a skip there is %+v", list)
@@ -364,15 +365,15 @@ func TestRedriveHTTP(t *testing.T) {
 		last := nodes[len(nodes)-1]
 		last.post(t, "/pub?topic=t", "poison")
 		expect()
-		var dead PeekList
+		var dead api.PeekList
 		for round := range 2 {
 			nsqtest.Eventually(t, "the dead letter", func() bool {
 				code, got := last.do(t, "GET", "/topic/peek?topic=t.DLQ", "")
-				dead = PeekList{}
+				dead = api.PeekList{}
 				return code == 200 && json.Unmarshal([]byte(got), &dead) == nil && len(dead.Messages) == round+1
 			})
 			if round == 0 {
-				var moved Redriven
+				var moved api.Redriven
 				nsqtest.Eventually(t, "the redrive", func() bool {
 					last.ask(t, "POST", "/channel/redrive"+q+"&count=10", "", &moved)
 					return moved.Moved == 1
@@ -389,7 +390,7 @@ func TestRedriveHTTP(t *testing.T) {
 		}
 		got := readBy(t, nodes, "other", "FIN %s\n")
 		nsqtest.Eventually(t, "the other channel to have read all", func() bool {
-			var waits PeekList
+			var waits api.PeekList
 			last.ask(t, "GET", "/channel/peek"+other, "", &waits)
 			return len(waits.Messages) == 0
 		})
@@ -414,7 +415,7 @@ func TestForkHTTP(t *testing.T) {
 				name := fmt.Sprintf("fork%d-%d-%d", i, want, len(at))
 				n.post(t, "/channel/fork"+q+"&new="+name+at, "")
 				n.refused(t, "POST", "/channel/fork"+q+"&new="+name+at, "", 409, sentence(node.ErrChannelExists))
-				var list PeekList
+				var list api.PeekList
 				n.ask(t, "GET", "/channel/peek?topic=t&channel="+name+"&count=100", "", &list)
 				var set node.ChannelSettings
 				n.ask(t, "GET", "/channel/settings?topic=t&channel="+name, "", &set)
@@ -535,7 +536,7 @@ func TestChannelRoutesNeedAdmin(t *testing.T) {
 		t.Fatal(err)
 	}
 	nsqds := []string{"create", "delete", "empty", "pause", "unpause"}
-	for path, rt := range n.api.table() {
+	for path, rt := range n.api.Table() {
 		if of, _, _ := strings.Cut(path[1:], "/"); of != "channel" && of != "topic" || slices.Contains(nsqds, filepath.Base(path)) {
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"penstock/internal/server/api"
 	"penstock/internal/server/handshakes"
 	"penstock/internal/server/listen"
 	"penstock/internal/server/web"
@@ -61,7 +62,7 @@ func (s *Server) handleHTTP() {
 // allowProbes serves the probes, and everything else with next.
 func (s *Server) allowProbes(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if isProbe(r.URL.Path) {
+		if api.IsProbe(r.URL.Path) {
 			s.api.Probe(w, r)
 			return
 		}

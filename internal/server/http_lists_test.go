@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/api"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/history"
@@ -42,7 +43,7 @@ func TestListsOfTheWholeCluster(t *testing.T) {
 				n.post(t, "/pub?topic="+name, "x")
 			}
 		}
-		names := func(p TopicPage) (out []string) {
+		names := func(p api.TopicPage) (out []string) {
 			for _, row := range p.Topics {
 				out = append(out, fmt.Sprint(row.Name, row.Depth, row.PublishedCount, row.Partitions, row.ChannelCount, row.State))
 			}
@@ -50,15 +51,15 @@ func TestListsOfTheWholeCluster(t *testing.T) {
 		}
 		for _, n := range nodes {
 			nsqtest.Eventually(t, "all messages are in the sums", func() bool {
-				p := answer[TopicPage](t, n, "/topics")
+				p := answer[api.TopicPage](t, n, "/topics")
 				return slices.Equal(names(p), []string{"apples6 6 6 1ok", "pears12 12 6 1ok", "quinces18 18 6 1ok"}) &&
 					p.Count == 3 && len(p.Missing) == 0
 			})
-			p := answer[TopicPage](t, n, "/topics?filter=e&sort=name&offset=1&count=1")
+			p := answer[api.TopicPage](t, n, "/topics?filter=e&sort=name&offset=1&count=1")
 			if p.Count != 3 || p.Offset != 1 || len(p.Topics) != 1 || p.Topics[0].Name != "pears" {
 				t.Errorf("%+v", p)
 			}
-			c := answer[ChannelPage](t, n, "/channels?topic=quinces")
+			c := answer[api.ChannelPage](t, n, "/channels?topic=quinces")
 			if c.Count != 1 || c.Channels[0].Name != "c" || c.Channels[0].Depth != 18 || len(c.Missing) != 0 {
 				t.Errorf("%+v", c)
 			}
@@ -66,11 +67,11 @@ func TestListsOfTheWholeCluster(t *testing.T) {
 		for _, n := range nodes { // as the clock would do
 			n.api.Look(time.Now().Add(history.Interval))
 		}
-		p := answer[TopicPage](t, nodes[len(nodes)-1], "/topics?sort=depth&count=2")
+		p := answer[api.TopicPage](t, nodes[len(nodes)-1], "/topics?sort=depth&count=2")
 		if p.Count != 3 || len(p.Topics) != 2 || p.Topics[0].Name != "quinces" || p.Topics[1].Name != "pears" {
 			t.Errorf("%+v", p)
 		}
-		h := answer[Histories](t, n, "/history?topic=quinces&channel=c")
+		h := answer[api.Histories](t, n, "/history?topic=quinces&channel=c")
 		depth := float32(0)
 		for _, one := range h.Nodes {
 			if p := one.Fields["depth"]; len(p) == history.Length {
@@ -98,7 +99,7 @@ func TestListArguments(t *testing.T) {
 		}
 	}
 	n.post(t, "/topic/create?topic=b", "")
-	if a := answer[ClusterAudit](t, n, "/audit?count=1"); len(a.Entries) != 1 || a.Entries[0].Names != "topic=b" {
+	if a := answer[api.ClusterAudit](t, n, "/audit?count=1"); len(a.Entries) != 1 || a.Entries[0].Names != "topic=b" {
 		t.Errorf("the newest entry is %+v", a)
 	}
 }
@@ -109,22 +110,22 @@ func TestListsNameTheMissing(t *testing.T) {
 	nodes[0].post(t, "/topic/create?topic=a&partitions=6", "")
 	for _, n := range nodes {
 		nsqtest.Eventually(t, "all nodes are connected", func() bool {
-			return len(answer[TopicPage](t, n, "/topics").Missing) == 0
+			return len(answer[api.TopicPage](t, n, "/topics").Missing) == 0
 		})
 	}
 	nodes[2].e.OnQuestion(nil) // it is alive, and answers nothing
-	p := answer[TopicPage](t, nodes[0], "/topics")
-	if len(p.Missing) != 1 || p.Missing[0].Node != nodes[2].api.name() || !strings.Contains(p.Missing[0].Why, "answers no") ||
+	p := answer[api.TopicPage](t, nodes[0], "/topics")
+	if len(p.Missing) != 1 || p.Missing[0].Node != nodes[2].api.Name() || !strings.Contains(p.Missing[0].Why, "answers no") ||
 		len(p.Topics) != 1 {
 		t.Errorf("%+v", p)
 	}
-	if a := answer[ClusterAudit](t, nodes[1], "/audit?all"); len(a.Missing) != 1 || len(a.Entries) != 1 ||
-		a.Entries[0].Node != nodes[0].api.name() || a.Entries[0].What != "POST /topic/create" {
+	if a := answer[api.ClusterAudit](t, nodes[1], "/audit?all"); len(a.Missing) != 1 || len(a.Entries) != 1 ||
+		a.Entries[0].Node != nodes[0].api.Name() || a.Entries[0].What != "POST /topic/create" {
 		t.Errorf("%+v", a)
 	}
 	nodes[1].post(t, "/topic/create?topic=b", "")
-	if a := answer[ClusterAudit](t, nodes[0], "/audit?all&count=1"); len(a.Entries) != 1 ||
-		a.Entries[0].Node != nodes[1].api.name() {
+	if a := answer[api.ClusterAudit](t, nodes[0], "/audit?all&count=1"); len(a.Entries) != 1 ||
+		a.Entries[0].Node != nodes[1].api.Name() {
 		t.Errorf("the newest entry is %+v", a)
 	}
 }
@@ -166,13 +167,13 @@ func TestSession(t *testing.T) {
 	authtest.Write(t, name, authtest.Token("root", "s;cret, \"ü", `permissions = ["admin"]`+"\n"+`topics = ["*"]`)+
 		authtest.Token("looker", "look", `permissions = ["view"]`+"\n"+`topics = ["*"]`))
 	n := startNode(t, node.Options{}, Options{Auth: auth.Options{File: name}})
-	who := func(text string) (s Session) {
+	who := func(text string) (s api.Session) {
 		if err := json.Unmarshal([]byte(text), &s); err != nil {
 			t.Fatalf("%v in %s", err, text)
 		}
 		return s
 	}
-	if _, text := n.do(t, "GET", "/session", ""); who(text) != (Session{Auth: true}) {
+	if _, text := n.do(t, "GET", "/session", ""); who(text) != (api.Session{Auth: true}) {
 		t.Errorf("a stranger is told %s", text)
 	}
 	for body, want := range map[string]int{
@@ -249,11 +250,11 @@ func TestStatesOfChannels(t *testing.T) {
 		}
 	}
 	nsqtest.Eventually(t, "the finished ones to be confirmed: the next message would be delivered before", func() bool {
-		return answer[ChannelPage](t, n, "/channels?topic=t").Channels[0].InFlightCount == 4
+		return answer[api.ChannelPage](t, n, "/channels?topic=t").Channels[0].InFlightCount == 4
 	})
 	n.post(t, "/pub?topic=t", "more")
 	nsqtest.Eventually(t, "it is full", func() bool {
-		return answer[ChannelPage](t, n, "/channels?topic=t").Channels[0].FullPartitions == 1
+		return answer[api.ChannelPage](t, n, "/channels?topic=t").Channels[0].FullPartitions == 1
 	})
 	st := answer[stats.Reply](t, n, "/stats?format=json")
 	if ch := st.Topics[0].Channels[0]; ch.FullPartitions != 1 || st.Storage.FullChannels != 1 {
@@ -301,7 +302,7 @@ func TestChannelsListsWhatOneMaySee(t *testing.T) {
 	}
 	for token, want := range map[string]string{"root": "bills mail", "mailer": "mail"} {
 		code, text := ask(t, "GET", n.base+"/channels?topic=shop-a", token)
-		var page ChannelPage
+		var page api.ChannelPage
 		if err := json.Unmarshal([]byte(text), &page); err != nil || code != 200 {
 			t.Fatalf("%s: %d %s", token, code, text)
 		}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/server/api"
 	"penstock/internal/server/nsqtest"
 )
 
@@ -76,7 +77,7 @@ func TestTopicSettingsHTTP(t *testing.T) {
 			nodes[i%len(nodes)].post(t, "/pub?topic=t", fmt.Sprint("after ", i))
 		}
 		nsqtest.Eventually(t, "the channel to have what was published to all partitions", func() bool {
-			var list PeekList
+			var list api.PeekList
 			last.ask(t, "GET", "/channel/peek?topic=t&channel=c&count=1000", "", &list)
 			for _, m := range list.Messages {
 				seen[m.Partition], bodies[*m.Body] = true, true

@@ -6,6 +6,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/node/machine"
+	"penstock/internal/server/api"
 	"penstock/internal/server/nsqtest"
 )
 
@@ -14,7 +15,7 @@ func TestTopicTraceHTTP(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 2)
 		nodes[0].post(t, "/pub?topic=t", "hello")
-		var list PeekList
+		var list api.PeekList
 		nsqtest.Eventually(t, "the message", func() bool {
 			nodes[0].ask(t, "GET", "/topic/peek?topic=t", "", &list)
 			return len(list.Messages) == 1

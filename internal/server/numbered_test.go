@@ -14,6 +14,7 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node"
+	"penstock/internal/server/api"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/nsqtest"
@@ -53,7 +54,7 @@ func isLater(a, b string) bool {
 }
 
 // openProducer opens a producer over HTTP; query has further parameters.
-func (n *testNode) openProducer(t testing.TB, name, query string) (p producerOpened) {
+func (n *testNode) openProducer(t testing.TB, name, query string) (p api.ProducerOpened) {
 	t.Helper()
 	nsqtest.Eventually(t, "the producer to be opened", func() bool { // the level rises shortly after a cluster's start
 		status, text := n.do(t, "POST", "/producer/open?topic=t&producer="+url.QueryEscape(name)+query, "")
@@ -467,7 +468,7 @@ func TestNumberedOwner(t *testing.T) {
 			as := func(token string, headers ...string) []string {
 				return append([]string{"Authorization", "Bearer " + token}, headers...)
 			}
-			opens := func(n *testNode, token, query string) (p producerOpened, text string) {
+			opens := func(n *testNode, token, query string) (p api.ProducerOpened, text string) {
 				status, text := 0, ""
 				nsqtest.Eventually(t, "the leader to answer", func() bool {
 					status, text = n.postWith(t, "/producer/open?topic=t&producer=billing-1"+query, "", as(token)...)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock/internal/descriptors"
+	"penstock/internal/server/api"
 	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/listen"
@@ -99,7 +100,7 @@ type Options struct {
 
 	// Reload looks at the files of credentials for POST /reload, and says what came of each; nil: there are none. Any
 	// goroutine may call it.
-	Reload func() []CredentialFile
+	Reload func() []api.CredentialFile
 
 	// ConfigValues answers GET /config/<name> for options other than the two that can be set; nil: no others.
 	ConfigValues func(name string) (value any, ok bool)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/api"
 	"penstock/internal/server/history"
 	"penstock/internal/server/nsqtest"
 )
@@ -28,7 +29,7 @@ func TestHistoryOfANodeThatIsGone(t *testing.T) {
 	nodes := startCluster(t, 3, Options{})
 	for _, n := range nodes {
 		nsqtest.Eventually(t, "all nodes are connected", func() bool {
-			return len(answer[TopicPage](t, n, "/topics").Missing) == 0
+			return len(answer[api.TopicPage](t, n, "/topics").Missing) == 0
 		})
 	}
 	nodes[0].post(t, "/topic/create?topic=t&partitions=6", "")
@@ -37,7 +38,7 @@ func TestHistoryOfANodeThatIsGone(t *testing.T) {
 		nodes[0].post(t, "/pub?topic=t", "x")
 	}
 	nsqtest.Eventually(t, "all messages wait", func() bool {
-		c := answer[ChannelPage](t, nodes[0], "/channels?topic=t")
+		c := answer[api.ChannelPage](t, nodes[0], "/channels?topic=t")
 		return len(c.Channels) == 1 && c.Channels[0].Depth == 18 && len(c.Missing) == 0
 	})
 	for i := range 3 { // as the clock would do
@@ -46,15 +47,15 @@ func TestHistoryOfANodeThatIsGone(t *testing.T) {
 		}
 	}
 	for _, n := range nodes {
-		n.api.fetchRecords(t.Context())
-		if k := len(n.api.keptNodes()); k != 2 {
-			t.Errorf("%s keeps the history of %d nodes", n.api.name(), k)
+		n.api.FetchRecords(t.Context())
+		if k := len(n.api.KeptNodes()); k != 2 {
+			t.Errorf("%s keeps the history of %d nodes", n.api.Name(), k)
 		}
 	}
 	for _, path := range []string{"/history", "/history?topic=t", "/history?topic=t&channel=c"} {
-		before := answer[Histories](t, nodes[0], path)
+		before := answer[api.Histories](t, nodes[0], path)
 		nodes[2].e.OnQuestion(nil)
-		after := answer[Histories](t, nodes[0], path)
+		after := answer[api.Histories](t, nodes[0], path)
 		nodes[2].e.OnQuestion(nodes[2].api.AnswerQuestion)
 		was, is := depths(before.Total.Fields["depth"]), depths(after.Total.Fields["depth"])
 		if len(was) < 3 || was[len(was)-1] != 18 || was[len(was)-3] != 18 || !slices.Equal(was, is) {
@@ -80,7 +81,7 @@ func TestHistoryAfterARestart(t *testing.T) {
 	}
 	n := startNode(t, node.Options{}, Options{DataPath: dir})
 	nsqtest.Eventually(t, "the history of before", func() bool {
-		known := answer[Histories](t, n, "/history").Nodes[0].Known
+		known := answer[api.Histories](t, n, "/history").Nodes[0].Known
 		return len(known) > 0 && known[0][0] == at.Unix()
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"penstock/internal/descriptors"
 	"penstock/internal/netio"
 	"penstock/internal/node"
+	"penstock/internal/server/api"
 	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/listen"
@@ -70,7 +71,7 @@ type Server struct {
 	audit     *audit.Log
 	lookups   *lookup.Service
 	nsq       *nsq.Server
-	api       *apiService
+	api       *api.Service
 	stale     atomic.Bool    // see CredentialsStale
 	native    *native.Server // nil: off
 	metrics   *metrics.Collector
@@ -122,7 +123,7 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 	if s.flusher, err = netio.NewFlusher(e.Info().IOEngine != "pwrite"); err != nil {
 		s.opts.Logger.Info("each answer is written with a system call of its own", "why", err)
 	}
-	guard := newGuard(e, s.auth, s.audit, s.opts.OpenPages, s.opts.Logger)
+	guard := api.NewGuard(e, s.auth, s.audit, s.opts.OpenPages, s.opts.Logger)
 	if err := s.listen(guard); err != nil {
 		for _, ln := range []net.Listener{s.httpLn, s.httpsLn} {
 			if ln != nil {
@@ -158,7 +159,7 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 }
 
 // listen opens the listeners that are not off.
-func (s *Server) listen(guard *apiGuard) error {
+func (s *Server) listen(guard *api.Guard) error {
 	ln, err := s.opts.Front.open("clients", s.opts.TCPAddress)
 	if err != nil {
 		return err
@@ -174,8 +175,8 @@ func (s *Server) listen(guard *apiGuard) error {
 }
 
 // serveAPI makes the HTTP API, when everything that it tells is there.
-func (s *Server) serveAPI(guard *apiGuard) {
-	s.api = newAPI(apiOptions{
+func (s *Server) serveAPI(guard *api.Guard) {
+	s.api = api.New(api.Options{
 		Settings: s.opts.Settings, Guard: guard, Lookups: s.lookups, Metrics: s.metrics, Stats: s.stats,
 		Publishes: &s.publishes, Received: s.received, ClusterHandler: s.opts.ClusterHandler,
 		Version: s.opts.Version, Hostname: s.opts.Hostname, BroadcastAddress: s.opts.BroadcastAddress,
@@ -188,7 +189,7 @@ func (s *Server) serveAPI(guard *apiGuard) {
 
 // listenLookups opens the listeners of the lookup service. The other listeners must be open already, because their
 // ports are part of its answers.
-func (s *Server) listenLookups(guard *apiGuard) error {
+func (s *Server) listenLookups(guard *api.Guard) error {
 	host, tcpPort := s.opts.BroadcastAddress, s.toldTCP()
 	var err error
 	s.lookups, err = lookup.Listen(s.engine, &lookup.Options{
@@ -198,7 +199,7 @@ func (s *Server) listenLookups(guard *apiGuard) error {
 			BroadcastAddress: host, TCPPort: tcpPort, HTTPPort: s.toldHTTP(), Version: s.opts.Version,
 		},
 		Guarded:   s.opts.Auth.Enabled(),
-		Directory: s.opts.Directory, Policy: guard.policy(), Gate: s.gate, Maker: guard.makerOf,
+		Directory: s.opts.Directory, Policy: guard.Policy(), Gate: s.gate, Maker: guard.MakerOf,
 		Nsqlookupds: s.opts.LookupdTCPAddresses, PingInterval: s.opts.lookupdPing,
 		InactiveProducerTimeout: s.opts.InactiveProducerTimeout,
 		MaxConnections:          s.opts.MaxConnections,

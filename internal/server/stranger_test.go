@@ -388,8 +388,8 @@ func (n *testNode) takeTurn(t *testing.T) (release func()) {
 		close(begun)
 		<-free
 		return nil, nil
-	}, web.Open).InTurn(n.api.turnsOf)}
-	go routes.Handler(n.api.policy()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/held", nil))
+	}, web.Open).InTurn(n.api.TurnsOf)}
+	go routes.Handler(n.api.Policy()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/held", nil))
 	<-begun
 	return func() { close(free) }
 }

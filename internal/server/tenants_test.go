@@ -9,6 +9,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/node/base"
+	"penstock/internal/server/api"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	nativewire "penstock/internal/server/native/wire"
@@ -233,7 +234,7 @@ func TestTopicsCountForTheirMakers(t *testing.T) {
 		}
 	}
 	want := map[string]string{"r": "", "a.given": "a", "a.own": "a", "a.named": "a", "b.used": "b"}
-	var page TopicPage
+	var page api.TopicPage
 	_, text := request(t, "GET", n.base+"/topics", "", "Authorization", "Bearer root")
 	if err := json.Unmarshal([]byte(text), &page); err != nil || len(page.Topics) != len(want) {
 		t.Fatalf("%v: %s", err, text)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/server/api"
 	"penstock/internal/server/publish"
 )
 
@@ -71,8 +72,8 @@ func TestYouzanHTTPPublish(t *testing.T) {
 				}
 				continue
 			}
-			var got tracedReply
-			want := tracedReply{
+			var got api.TracedReply
+			want := api.TracedReply{
 				Status: "OK", ID: uint64(m.id), TraceID: x.want[len(`{"##trace_id":"`) : len(x.want)-2], Place: m.place, Size: m.size,
 			}
 			if err := json.Unmarshal([]byte(body), &got); code != 200 || err != nil || got != want {

@@ -13,6 +13,7 @@ import (
 	"penstock/batch"
 	"penstock/internal/node"
 	"penstock/internal/node/machine"
+	"penstock/internal/server/api"
 	"penstock/internal/server/listen"
 	"penstock/internal/server/lookup"
 	"penstock/internal/server/nsqtest"
@@ -149,7 +150,7 @@ func TestYouzanTranscript(t *testing.T) {
 			c.Send("TOUCH " + got.full + "\nFIN " + got.full + "\n")
 		}
 		// B96: the message can be read by its id.
-		var list PeekList
+		var list api.PeekList
 		lead.ask(t, "GET", "/topic/peek?topic=t&count=1&from="+id1.String(), "", &list)
 		if len(list.Messages) != 1 || *list.Messages[0].Body != "traced" ||
 			list.Messages[0].Headers[0].Name != publish.ExtTraceID {
@@ -287,7 +288,7 @@ func TestYouzanPlaces(t *testing.T) {
 		}
 		leads := [2]*testNode{nodes[leaderOfPartition(t, nodes, "t", 0)], nodes[leaderOfPartition(t, nodes, "t", 1)]}
 		waits := func() (count [2]int) {
-			var list PeekList
+			var list api.PeekList
 			nodes[0].ask(t, "GET", "/channel/peek?topic=t&channel=c&count=1000", "", &list)
 			for _, m := range list.Messages {
 				count[m.Partition]++

@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"bytes"
@@ -30,7 +30,7 @@ const (
 )
 
 // clusterRoutes returns our own routes about what all nodes know together. Any node answers for all.
-func (s *apiService) clusterRoutes() map[string]web.Route {
+func (s *Service) clusterRoutes() map[string]web.Route {
 	return map[string]web.Route{
 		"/topics":   web.On("GET", s.serveTopics, web.ViewNode),
 		"/channels": web.On("GET", s.serveChannels, web.ViewSome),
@@ -146,7 +146,7 @@ func part[T any](all []T, offset, count int) []T {
 
 // serveTopics lists the topics whose name contains filter. A list by name has the numbers of now; one by a number is
 // sorted by what they were at the last look, up to 10 s ago.
-func (s *apiService) serveTopics(r *http.Request, q url.Values) (any, error) {
+func (s *Service) serveTopics(r *http.Request, q url.Values) (any, error) {
 	offset, count, err := page(q)
 	if err != nil {
 		return nil, err
@@ -204,7 +204,7 @@ func (s *apiService) serveTopics(r *http.Request, q url.Values) (any, error) {
 }
 
 // busiest sorts the first count names by an order: those of which some node has a number above 0, then the others.
-func (s *apiService) busiest(r *http.Request, o history.Order, filter string, count int, names []string) []string {
+func (s *Service) busiest(r *http.Request, o history.Order, filter string, count int, names []string) []string {
 	sums := map[string]*history.Topic{}
 	ask := question{What: askBusiest, Sort: o, Filter: filter, Count: count}
 	_ = s.askAll(r.Context(), ask, func(_ string, text []byte) error { // serveTopics says who is missing
@@ -257,7 +257,7 @@ func worstState(snap *meta.Snapshot, v *health.View, topic string) health.Partit
 }
 
 // topicRows returns this node's rows of the topics of these names that exist.
-func (s *apiService) topicRows(names []string) []topicRow {
+func (s *Service) topicRows(names []string) []topicRow {
 	out := make([]topicRow, 0, len(names))
 	now := time.Now()
 	for _, name := range names {
@@ -271,7 +271,7 @@ func (s *apiService) topicRows(names []string) []topicRow {
 }
 
 // topicOf returns the topic of the query, which must exist if it is named.
-func (s *apiService) topicOf(q url.Values, needed bool) (string, error) {
+func (s *Service) topicOf(q url.Values, needed bool) (string, error) {
 	if !q.Has("topic") && !needed {
 		return "", nil
 	}
@@ -282,7 +282,7 @@ func (s *apiService) topicOf(q url.Values, needed bool) (string, error) {
 	return t.Name(), nil
 }
 
-func (s *apiService) serveChannels(r *http.Request, q url.Values) (any, error) {
+func (s *Service) serveChannels(r *http.Request, q url.Values) (any, error) {
 	offset, count, err := page(q)
 	if err != nil {
 		return nil, err
@@ -350,7 +350,7 @@ func decodeChannels(text []byte, to *channelsHere) error {
 
 // channelsHere returns this node's answer to a question about channels: the rows, or with q.Served the partitions that
 // it serves, too.
-func (s *apiService) channelsHere(q *question) any {
+func (s *Service) channelsHere(q *question) any {
 	here := channelsHere{[]ListedChannel{}, []int{}}
 	s.channelRows(q, &here)
 	if q.Served {
@@ -360,7 +360,7 @@ func (s *apiService) channelsHere(q *question) any {
 }
 
 // channelRows adds this node's rows of the channels of a topic.
-func (s *apiService) channelRows(q *question, here *channelsHere) {
+func (s *Service) channelRows(q *question, here *channelsHere) {
 	now := time.Now()
 	for _, t := range s.engine.Stats(q.Topic, q.Channel) {
 		here.Served = t.Served
@@ -401,7 +401,7 @@ type NodeKnown struct {
 
 // serveAudit returns the entries of this node or, with the parameter all, the newest ones of all nodes: as many as
 // count says. Of this node alone they are all if there is no count.
-func (s *apiService) serveAudit(r *http.Request, q url.Values) (any, error) {
+func (s *Service) serveAudit(r *http.Request, q url.Values) (any, error) {
 	_, count, err := page(q)
 	if err != nil {
 		return nil, err

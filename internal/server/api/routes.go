@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"fmt"
@@ -16,8 +16,8 @@ import (
 	"penstock/internal/server/web"
 )
 
-// table returns all routes of nsqd, and our own.
-func (s *apiService) table() web.Table {
+// Table returns all routes of nsqd, and our own.
+func (s *Service) Table() web.Table {
 	all := web.Table{}
 	for _, routes := range []map[string]web.Route{
 		s.routes(), s.channelRoutes(), s.topicRoutes(), s.clusterRoutes(), s.consoleRoutes(), profileRoutes(),
@@ -32,7 +32,7 @@ func (s *apiService) table() web.Table {
 		all["/cluster/verify"] = web.Raw(web.AnyMethod, h.ServeHTTP, web.Node).Unaudited() // asked for again and again
 	}
 	for _, path := range []string{"/stats", "/metrics", "/metrics/per-object"} {
-		all[path] = all[path].InTurn(s.turnsOf)
+		all[path] = all[path].InTurn(s.TurnsOf)
 	}
 	all["/topic/trace"] = all["/topic/trace"].InTurn(func(*http.Request) *web.Turns { return s.turns.traces })
 	return all
@@ -44,8 +44,8 @@ type turns struct{ strangers, known, traces *web.Turns }
 
 func newTurns() turns { return turns{web.NewTurns(1), web.NewTurns(2), web.NewTurns(1)} }
 
-// turnsOf returns those in which a request for statistics or metrics is served.
-func (s *apiService) turnsOf(r *http.Request) *web.Turns {
+// TurnsOf returns those in which a request for statistics or metrics is served.
+func (s *Service) TurnsOf(r *http.Request) *web.Turns {
 	if s.auth != nil {
 		if _, err := s.principal(r, s.tokenOf(r)); err == nil {
 			return s.turns.known
@@ -69,13 +69,13 @@ func profileRoutes() map[string]web.Route {
 	return all
 }
 
-func (s *apiService) routes() map[string]web.Route {
+func (s *Service) routes() map[string]web.Route {
 	return map[string]web.Route{
 		"/ping":            web.Raw("GET,HEAD", s.servePing, web.Open),
 		livePath:           web.Raw("GET,HEAD", s.Probe, web.Open),
 		readyPath:          web.Raw("GET,HEAD", s.Probe, web.Open),
 		startupPath:        web.Raw("GET,HEAD", s.Probe, web.Open),
-		healthPath:         web.Raw("GET,HEAD", s.serveHealth, web.Admin), // it names nodes
+		HealthPath:         web.Raw("GET,HEAD", s.serveHealth, web.Admin), // it names nodes
 		"/info":            web.On("GET", s.serveInfo, web.Known),
 		"/pub":             web.On("POST", s.servePub, web.Publish),
 		"/mpub":            web.On("POST", s.serveMpub, web.Publish),
@@ -113,7 +113,7 @@ func (s *apiService) routes() map[string]web.Route {
 	}
 }
 
-func (s *apiService) servePing(w http.ResponseWriter, _ *http.Request) {
+func (s *Service) servePing(w http.ResponseWriter, _ *http.Request) {
 	state, ok := stats.Health(s.engine)
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if warnings := s.warnings(); warnings != "" {
@@ -127,7 +127,7 @@ func (s *apiService) servePing(w http.ResponseWriter, _ *http.Request) {
 
 // warnings lists the problems of a node that still works. They go into a header, because NSQ's clients expect exactly
 // two letters as the body of /ping.
-func (s *apiService) warnings() string {
+func (s *Service) warnings() string {
 	var all []string
 	for _, f := range s.engine.Warnings() {
 		all = append(all, fmt.Sprintf("%s=%d", f.Name, f.Count))
@@ -156,7 +156,7 @@ type storage struct {
 }
 
 // serveInfo answers anybody, as nsqd does. But the identity of the data directory is not for strangers.
-func (s *apiService) serveInfo(r *http.Request, _ url.Values) (any, error) {
+func (s *Service) serveInfo(r *http.Request, _ url.Values) (any, error) {
 	in := s.engine.Info()
 	if _, err := s.permit(web.Publish, r, nil); s.auth != nil && (s.tokenOf(r) == "" || err != nil) {
 		in.StoreID = ""
@@ -187,7 +187,7 @@ func (s *apiService) serveInfo(r *http.Request, _ url.Values) (any, error) {
 	}, nil
 }
 
-func (s *apiService) serveStats(_ *http.Request, q url.Values) (any, error) {
+func (s *Service) serveStats(_ *http.Request, q url.Values) (any, error) {
 	flag := func(name string) (bool, error) {
 		if q.Get(name) == "" {
 			return true, nil

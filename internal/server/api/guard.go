@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"errors"
@@ -15,9 +15,9 @@ import (
 	"penstock/internal/server/web"
 )
 
-// apiGuard decides who sends a request over HTTP, to the API and to the lookup service, and what it may do: it knows
+// Guard decides who sends a request over HTTP, to the API and to the lookup service, and what it may do: it knows
 // tokens and the sessions of browsers. Any goroutine may use it. A restart ends all sessions.
-type apiGuard struct {
+type Guard struct {
 	engine    *node.Engine
 	auth      *auth.Authority // nil: every client may do everything
 	audit     *audit.Log
@@ -26,13 +26,13 @@ type apiGuard struct {
 	sessions  sessions // of browsers
 }
 
-// newGuard returns the guard of a node.
-func newGuard(e *node.Engine, a *auth.Authority, log *audit.Log, openPages bool, logger *slog.Logger) *apiGuard {
-	return &apiGuard{engine: e, auth: a, audit: log, openPages: openPages, logger: logger}
+// NewGuard returns the guard of a node.
+func NewGuard(e *node.Engine, a *auth.Authority, log *audit.Log, openPages bool, logger *slog.Logger) *Guard {
+	return &Guard{engine: e, auth: a, audit: log, openPages: openPages, logger: logger}
 }
 
 // tokenOf returns the secret in a request, or that of its session, or "" if there is none.
-func (s *apiGuard) tokenOf(r *http.Request) string {
+func (s *Guard) tokenOf(r *http.Request) string {
 	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		return s.sessions.secret(s.cookieOf(r), time.Now())
@@ -40,12 +40,12 @@ func (s *apiGuard) tokenOf(r *http.Request) string {
 	return strings.TrimSpace(secret)
 }
 
-// policy returns what decides about requests on all HTTP listeners, including nsqlookupd's.
-func (s *apiGuard) policy() web.Policy { return web.Policy{Permit: s.permit, Audit: s.audit} }
+// Policy returns what decides about requests on all HTTP listeners, including nsqlookupd's.
+func (s *Guard) Policy() web.Policy { return web.Policy{Permit: s.permit, Audit: s.audit} }
 
 // permit decides whether a request may be served; see web.Permit. If the query lacks a topic that the route needs, any
 // client with at least one grant passes; the endpoint then reports the missing argument.
-func (s *apiGuard) permit(need web.Access, r *http.Request, q url.Values) (string, error) {
+func (s *Guard) permit(need web.Access, r *http.Request, q url.Values) (string, error) {
 	if s.auth == nil || need == web.Open || need == web.Known && s.openPages {
 		return "", nil
 	}
@@ -65,7 +65,7 @@ func (s *apiGuard) permit(need web.Access, r *http.Request, q url.Values) (strin
 }
 
 // principal returns who has the secret; "" is nobody's.
-func (s *apiGuard) principal(r *http.Request, secret string) (*auth.Principal, error) {
+func (s *Guard) principal(r *http.Request, secret string) (*auth.Principal, error) {
 	if secret == "" {
 		return nil, web.Fail(401, "AUTH_FIRST")
 	}
@@ -88,7 +88,7 @@ func (s *apiGuard) principal(r *http.Request, secret string) (*auth.Principal, e
 }
 
 // caller returns who sends a request; nil: clients have to prove nothing.
-func (s *apiGuard) caller(r *http.Request) (*auth.Principal, error) {
+func (s *Guard) caller(r *http.Request) (*auth.Principal, error) {
 	if s.auth == nil {
 		return nil, nil
 	}
@@ -96,7 +96,7 @@ func (s *apiGuard) caller(r *http.Request) (*auth.Principal, error) {
 }
 
 // ownerOf returns the owner of the producers of a request's client; "": clients have to prove nothing.
-func (s *apiGuard) ownerOf(r *http.Request) (string, error) {
+func (s *Guard) ownerOf(r *http.Request) (string, error) {
 	who, err := s.caller(r)
 	if who == nil {
 		return "", err
@@ -104,8 +104,8 @@ func (s *apiGuard) ownerOf(r *http.Request) (string, error) {
 	return node.ProducerOwner(who.Name()), nil
 }
 
-// makerOf returns the token for which a topic counts that the request makes: see auth.Principal.Maker.
-func (s *apiGuard) makerOf(r *http.Request) (string, error) {
+// MakerOf returns the token for which a topic counts that the request makes: see auth.Principal.Maker.
+func (s *Guard) MakerOf(r *http.Request) (string, error) {
 	who, err := s.caller(r)
 	return who.Maker(), err
 }

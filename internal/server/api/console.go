@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"net/http"
@@ -10,7 +10,7 @@ import (
 
 // consoleRoutes returns the console's pages, and what only browsers need. The pages have no data, so everybody gets
 // them; what they show comes from the other routes, which ask for permissions.
-func (s *apiService) consoleRoutes() map[string]web.Route {
+func (s *Service) consoleRoutes() map[string]web.Route {
 	return map[string]web.Route{
 		"/{$}":      web.Raw("GET,HEAD", toConsole, web.Open),
 		"/console":  web.Raw("GET,HEAD", toConsole, web.Open),

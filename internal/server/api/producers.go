@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"errors"
@@ -37,7 +37,7 @@ const unknownOwner = "unknown token"
 
 // serveProducers lists the producers of a topic, or one of them. It needs the right to administer the whole topic: it
 // says which tokens publish.
-func (s *apiService) serveProducers(r *http.Request, q url.Values) (any, error) {
+func (s *Service) serveProducers(r *http.Request, q url.Values) (any, error) {
 	t, err := s.findTopic(q, "INVALID_TOPIC")
 	if err != nil {
 		return nil, err
@@ -64,12 +64,12 @@ func (s *apiService) serveProducers(r *http.Request, q url.Values) (any, error) 
 	return out, nil
 }
 
-// producerRemoved is the answer to /producer/remove.
-type producerRemoved struct {
+// ProducerRemoved is the answer to /producer/remove.
+type ProducerRemoved struct {
 	Removed int `json:"removed"` // in so many partitions
 }
 
-func (s *apiService) serveProducerRemove(r *http.Request, q url.Values) (any, error) {
+func (s *Service) serveProducerRemove(r *http.Request, q url.Values) (any, error) {
 	t, err := s.findTopic(q, "INVALID_TOPIC")
 	if err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func (s *apiService) serveProducerRemove(r *http.Request, q url.Values) (any, er
 	case err != nil:
 		return nil, channelFailure(err)
 	}
-	return producerRemoved{n}, nil
+	return ProducerRemoved{n}, nil
 }
 
 // requestNumbers appends the headers of a publish over HTTP that are the three headers to those of the message.
@@ -126,7 +126,7 @@ func submitAndWait(p *node.Put, submit func() error) (node.ID, error) {
 
 // putNumbered stores the messages of an HTTP request of a producer, which all have these headers, in this partition;
 // -1: see NumberedPartition.
-func (s *apiService) putNumbered(
+func (s *Service) putNumbered(
 	r *http.Request, t *node.Topic, at int, p *node.Put, headers []node.Header, n *publish.Numbers,
 ) (node.ID, error) {
 	owner, err := s.ownerOf(r)
@@ -158,8 +158,8 @@ func numberedFailure(err error) error {
 	return err
 }
 
-// producerOpened is the answer to /producer/open.
-type producerOpened struct {
+// ProducerOpened is the answer to /producer/open.
+type ProducerOpened struct {
 	Partition int    `json:"partition"`
 	Epoch     string `json:"epoch"`
 	Sequence  uint32 `json:"sequence"` // of the producer's next message in this partition
@@ -168,7 +168,7 @@ type producerOpened struct {
 // serveProducerOpen opens a producer in one partition of a topic: the one that the query names, or that of the key that
 // it names, or that of the producer's name. The producer's earlier epoch ends. If the query names an epoch, that one
 // goes on: it is refused if a later one has come to the partition.
-func (s *apiService) serveProducerOpen(r *http.Request, q url.Values) (any, error) {
+func (s *Service) serveProducerOpen(r *http.Request, q url.Values) (any, error) {
 	name, err := web.TopicName(q, "INVALID_TOPIC")
 	if err != nil {
 		return nil, err
@@ -199,7 +199,7 @@ func (s *apiService) serveProducerOpen(r *http.Request, q url.Values) (any, erro
 	if key := q.Get("key"); key != "" {
 		lists = [][]node.Header{{{Key: []byte(node.KeyHeader), Value: []byte(key)}}}
 	}
-	var opened producerOpened
+	var opened ProducerOpened
 	err = publish.RetryDeleted(r.Context(), func() error {
 		t, err := s.topicFor(r, name)
 		if err != nil {

@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"net/http"
@@ -48,7 +48,7 @@ func (r *Reload) Refusals() string {
 }
 
 // serveReload makes the node look at its files of credentials now.
-func (s *apiService) serveReload(*http.Request, url.Values) (any, error) {
+func (s *Service) serveReload(*http.Request, url.Values) (any, error) {
 	if s.opts.Reload == nil {
 		return &Reload{Files: []CredentialFile{}}, nil
 	}

@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"context"
@@ -31,7 +31,7 @@ type records struct {
 
 // Remember adds a look to the history at each multiple of history.Interval, writes it to the disk, where the next
 // process finds it, and fetches what the nodes whose keeper this node is remember. It ends with ctx.
-func (s *apiService) Remember(ctx context.Context) {
+func (s *Service) Remember(ctx context.Context) {
 	var file *lines.Writer
 	if s.opts.DataPath != "" {
 		o := lines.Options{
@@ -57,7 +57,7 @@ func (s *apiService) Remember(ctx context.Context) {
 		if text := s.history.Newest(); text != nil && file != nil {
 			file.Append(text)
 		}
-		s.fetchRecords(ctx)
+		s.FetchRecords(ctx)
 		now := time.Now()
 		timer := time.NewTimer(now.Truncate(history.Interval).Add(history.Interval).Sub(now))
 		select {
@@ -69,8 +69,8 @@ func (s *apiService) Remember(ctx context.Context) {
 	}
 }
 
-// keptNodes returns the nodes whose history this node keeps: of those that take part, the next ones by name.
-func (s *apiService) keptNodes() []*meta.Node {
+// KeptNodes returns the nodes whose history this node keeps: of those that take part, the next ones by name.
+func (s *Service) KeptNodes() []*meta.Node {
 	view, self := s.engine.View(), s.engine.Node().ID
 	all := s.members()
 	all = slices.DeleteFunc(all, func(n *meta.Node) bool { return absence(&view, n, n.ID == self) != "" })
@@ -82,11 +82,11 @@ func (s *apiService) keptNodes() []*meta.Node {
 	return others[:min(keepers, len(others))]
 }
 
-// fetchRecords asks for what is new. Nodes that do not answer are asked again after the next look.
-func (s *apiService) fetchRecords(ctx context.Context) {
+// FetchRecords asks for what is new. Nodes that do not answer are asked again after the next look.
+func (s *Service) FetchRecords(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	for _, n := range s.keptNodes() {
+	for _, n := range s.KeptNodes() {
 		for more := true; more; {
 			ask, err := json.Marshal(question{What: askRecords, After: s.kept.Last(n.Name)})
 			if err != nil {
@@ -104,7 +104,7 @@ func (s *apiService) fetchRecords(ctx context.Context) {
 }
 
 // keptHere answers askKept.
-func (s *apiService) keptHere(q *question) map[string]history.Series {
+func (s *Service) keptHere(q *question) map[string]history.Series {
 	out := map[string]history.Series{}
 	for _, name := range q.Names {
 		if series, ok := s.kept.Series(name, q.Topic, q.Channel); ok {
@@ -137,7 +137,7 @@ func newest(s *history.Series) int64 {
 	return s.Known[len(s.Known)-1][1]
 }
 
-func (s *apiService) serveHistory(r *http.Request, q url.Values) (any, error) {
+func (s *Service) serveHistory(r *http.Request, q url.Values) (any, error) {
 	topic, err := s.topicOf(q, false)
 	if err != nil {
 		return nil, err
@@ -161,7 +161,7 @@ func (s *apiService) serveHistory(r *http.Request, q url.Values) (any, error) {
 }
 
 // addKept adds what others have kept of the nodes that did not answer, and the total.
-func (s *apiService) addKept(ctx context.Context, out *Histories, ask question) {
+func (s *Service) addKept(ctx context.Context, out *Histories, ask question) {
 	var parts []history.Part
 	for i := range out.Nodes {
 		parts = append(parts, history.Part{Series: out.Nodes[i].Series})
@@ -196,7 +196,7 @@ func (s *apiService) addKept(ctx context.Context, out *Histories, ask question) 
 
 // lastHeard returns until when a node that does not answer may have done something: as far as is known, this process
 // would have heard of it otherwise.
-func (s *apiService) lastHeard(v *health.View, name string) time.Time {
+func (s *Service) lastHeard(v *health.View, name string) time.Time {
 	for _, n := range s.members() {
 		if n.Name != name {
 			continue

@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"encoding/json"
@@ -18,14 +18,14 @@ const (
 	livePath    = "/livez"
 	readyPath   = "/readyz"
 	startupPath = "/startupz"
-	healthPath  = "/health" // the whole health.Verdict as JSON; 503 if something is wrong
+	HealthPath  = "/health" // the whole health.Verdict as JSON; 503 if something is wrong
 )
 
-// isProbe says whether path is one of the probes.
-func isProbe(path string) bool { return path == livePath || path == readyPath || path == startupPath }
+// IsProbe says whether path is one of the probes.
+func IsProbe(path string) bool { return path == livePath || path == readyPath || path == startupPath }
 
-// serveProbe answers a probe.
-func serveProbe(w http.ResponseWriter, r *http.Request, v *health.Verdict) {
+// ServeProbe answers a probe.
+func ServeProbe(w http.ResponseWriter, r *http.Request, v *health.Verdict) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		web.WriteError(w, web.Fail(405, "METHOD_NOT_ALLOWED"))
 		return
@@ -53,8 +53,8 @@ func serveProbe(w http.ResponseWriter, r *http.Request, v *health.Verdict) {
 	_, _ = w.Write([]byte(text))
 }
 
-// serveVerdict sends the whole verdict as JSON.
-func serveVerdict(w http.ResponseWriter, v *health.Verdict) {
+// ServeVerdict sends the whole verdict as JSON.
+func ServeVerdict(w http.ResponseWriter, v *health.Verdict) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	if !v.Healthy {
@@ -64,13 +64,13 @@ func serveVerdict(w http.ResponseWriter, v *health.Verdict) {
 }
 
 // serveHealth answers /health.
-func (s *apiService) serveHealth(w http.ResponseWriter, _ *http.Request) {
+func (s *Service) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	v := s.engine.Verdict()
-	serveVerdict(w, &v)
+	ServeVerdict(w, &v)
 }
 
 // Probe answers a probe from the engine's verdict.
-func (s *apiService) Probe(w http.ResponseWriter, r *http.Request) {
+func (s *Service) Probe(w http.ResponseWriter, r *http.Request) {
 	v := s.engine.Verdict()
-	serveProbe(w, r, &v)
+	ServeProbe(w, r, &v)
 }

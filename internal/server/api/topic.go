@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 )
 
 // topicRoutes returns our own routes about topics, which nsqd does not have; see channelRoutes.
-func (s *apiService) topicRoutes() map[string]web.Route {
+func (s *Service) topicRoutes() map[string]web.Route {
 	return map[string]web.Route{
 		"/topic/peek":      web.On("GET", s.serveTopicPeek, web.AdminTopic),
 		"/topic/producers": web.On("GET", s.serveProducers, web.AdminTopic),
@@ -21,7 +21,7 @@ func (s *apiService) topicRoutes() map[string]web.Route {
 	}
 }
 
-func (s *apiService) serveTopicPeek(r *http.Request, q url.Values) (any, error) {
+func (s *Service) serveTopicPeek(r *http.Request, q url.Values) (any, error) {
 	t, err := s.findTopic(q, "INVALID_TOPIC")
 	if err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func (s *apiService) serveTopicPeek(r *http.Request, q url.Values) (any, error) 
 }
 
 // serveTopicTrace tells the life of the message with the id in the query; see node.Topic.Trace.
-func (s *apiService) serveTopicTrace(r *http.Request, q url.Values) (any, error) {
+func (s *Service) serveTopicTrace(r *http.Request, q url.Values) (any, error) {
 	t, err := s.findTopic(q, "INVALID_TOPIC")
 	if err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func (s *apiService) serveTopicTrace(r *http.Request, q url.Values) (any, error)
 	return tr, nil
 }
 
-func (s *apiService) serveTopicSettings(r *http.Request, q url.Values) (any, error) {
+func (s *Service) serveTopicSettings(r *http.Request, q url.Values) (any, error) {
 	t, err := s.findTopic(q, "INVALID_TOPIC")
 	if err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func (s *apiService) serveTopicSettings(r *http.Request, q url.Values) (any, err
 	set, err := body.over(r.Context(), t)
 	if err == nil {
 		var token string
-		if token, err = s.makerOf(r); err == nil {
+		if token, err = s.MakerOf(r); err == nil {
 			set, err = t.ConfigureAs(r.Context(), token, set)
 		}
 	}

@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"errors"
@@ -12,7 +12,7 @@ import (
 
 // serveBackup begins a backup of this node's data into a directory of this machine (POST), or shows the state of the
 // last one (GET). A backup may take longer than a request may, so nobody waits for its end here.
-func (s *apiService) serveBackup(r *http.Request, q url.Values) (any, error) {
+func (s *Service) serveBackup(r *http.Request, q url.Values) (any, error) {
 	if r.Method == http.MethodGet {
 		return s.engine.Backup(), nil
 	}

@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"cmp"
@@ -49,7 +49,7 @@ const (
 )
 
 // AnswerQuestion implements node.Answerer.
-func (s *apiService) AnswerQuestion(_ context.Context, text []byte) ([]byte, error) {
+func (s *Service) AnswerQuestion(_ context.Context, text []byte) ([]byte, error) {
 	var q question
 	if err := json.Unmarshal(text, &q); err != nil {
 		return nil, fmt.Errorf("nsq: the question cannot be read: %w", err)
@@ -86,14 +86,14 @@ type Missing struct {
 	Why  string `json:"why"`
 }
 
-// name returns the name of this node, as it is in the answers about a cluster.
-func (s *apiService) name() string {
+// Name returns the Name of this node, as it is in the answers about a cluster.
+func (s *Service) Name() string {
 	return cmp.Or(s.engine.Info().NodeID, s.opts.Hostname)
 }
 
 // askAll asks this node and all others, and passes the answers to take, one after the other, in the order of the nodes'
 // names. Missing are the nodes that gave none: those that are known to be dead are not asked.
-func (s *apiService) askAll(ctx context.Context, q question, take func(node string, answer []byte) error) []Missing {
+func (s *Service) askAll(ctx context.Context, q question, take func(node string, answer []byte) error) []Missing {
 	text, err := json.Marshal(q)
 	if err != nil {
 		panic("BUG: " + err.Error()) // it has only names and numbers
@@ -159,10 +159,10 @@ func absence(v *health.View, n *meta.Node, self bool) string {
 }
 
 // members returns the nodes of the cluster by name; on a single node, this node.
-func (s *apiService) members() []*meta.Node {
+func (s *Service) members() []*meta.Node {
 	snap := s.engine.Snapshot()
 	if snap == nil {
-		return []*meta.Node{{ID: s.engine.Node().ID, Name: s.name(), Live: true}}
+		return []*meta.Node{{ID: s.engine.Node().ID, Name: s.Name(), Live: true}}
 	}
 	all := make([]*meta.Node, 0, len(snap.Nodes))
 	for _, n := range snap.Nodes {
@@ -173,7 +173,7 @@ func (s *apiService) members() []*meta.Node {
 }
 
 // Look adds the numbers of now to the history, and returns them.
-func (s *apiService) Look(now time.Time) *history.Look {
+func (s *Service) Look(now time.Time) *history.Look {
 	publishes := s.opts.Publishes.NSQ.Counts()
 	for _, d := range []*metrics.Durations{&s.opts.Publishes.HTTP, &s.opts.Publishes.Native} {
 		for i, n := range d.Counts() {

@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"crypto/tls"
@@ -55,7 +55,7 @@ func TestSessionCookieOverTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	g := newGuard(e, nil, nil, false, quiet)
+	g := NewGuard(e, nil, nil, false, quiet)
 	r := &http.Request{Header: http.Header{}}
 	plain := g.cookieName(r)
 	r.TLS = new(tls.ConnectionState)

@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"cmp"
@@ -30,7 +30,7 @@ func (c *requestCounts) answered(route string, status int) {
 }
 
 // counted serves HTTP with routes, and counts the answers by the pattern of the route: paths of clients are no labels.
-func (s *apiService) counted(routes http.Handler) http.Handler {
+func (s *Service) counted(routes http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a := answerWriters.Get().(*answerWriter)
 		a.ResponseWriter, a.status = w, http.StatusOK
@@ -59,16 +59,16 @@ func (a *answerWriter) WriteHeader(status int) {
 // Unwrap is for http.ResponseController.
 func (a *answerWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// apiMeter has the numbers of a Service for /metrics.
-type apiMeter struct {
+// Meter has the numbers of a Service for /metrics.
+type Meter struct {
 	AuthFailures uint64
 	Requests     map[metrics.Request]uint64
 	Turns        web.TurnCounts // of answers that cost much
 }
 
 // Meter returns the numbers of now.
-func (s *apiService) Meter() apiMeter {
-	m := apiMeter{AuthFailures: s.counts.authFailures.Load(), Requests: map[metrics.Request]uint64{}}
+func (s *Service) Meter() Meter {
+	m := Meter{AuthFailures: s.counts.authFailures.Load(), Requests: map[metrics.Request]uint64{}}
 	for _, t := range []*web.Turns{s.turns.strangers, s.turns.known, s.turns.traces} {
 		c := t.Counts()
 		m.Turns.UnreadBytes += c.UnreadBytes

@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"bytes"
@@ -23,8 +23,8 @@ const (
 	emptyForYouzan = http.StatusNotAcceptable // nsqd uses 400
 )
 
-// tracedReply is the answer to a message with a trace id. It says where the message is stored, like tracedFrame.
-type tracedReply struct {
+// TracedReply is the answer to a message with a trace id. It says where the message is stored, like tracedFrame.
+type TracedReply struct {
 	Status  string `json:"status"`
 	ID      uint64 `json:"id"`
 	TraceID string `json:"trace_id"`
@@ -33,7 +33,7 @@ type tracedReply struct {
 }
 
 // servePubExt serves /pub_ext: a message whose ext, a JSON object, is in the parameter ext.
-func (s *apiService) servePubExt(r *http.Request, q url.Values) (any, error) {
+func (s *Service) servePubExt(r *http.Request, q url.Values) (any, error) {
 	ext, err := requestExt(r, q)
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (s *apiService) servePubExt(r *http.Request, q url.Values) (any, error) {
 }
 
 // servePubTrace serves /pubtrace: a message with a trace id and no other headers.
-func (s *apiService) servePubTrace(r *http.Request, q url.Values) (any, error) {
+func (s *Service) servePubTrace(r *http.Request, q url.Values) (any, error) {
 	trace, err := strconv.ParseUint(q.Get("trace_id"), 10, 64)
 	if err != nil {
 		return nil, web.Fail(400, invalidTraceID)
@@ -91,7 +91,7 @@ func requestExt(r *http.Request, q url.Values) ([]byte, error) {
 }
 
 // putYouzan publishes the request's body, to the partition that the request names, if any.
-func (s *apiService) putYouzan(
+func (s *Service) putYouzan(
 	r *http.Request, q url.Values, headers []node.Header, trace uint64, traced bool,
 ) (any, error) {
 	partition, err := partitionParam(q, "INVALID_ARG_TOPIC_PARTITION")
@@ -135,7 +135,7 @@ func (s *apiService) putYouzan(
 	case err != nil || !traced:
 		return reply, err
 	}
-	return tracedReply{"OK", uint64(first), strconv.FormatUint(trace, 10), uint64(first.MsgID()), 1}, nil
+	return TracedReply{"OK", uint64(first), strconv.FormatUint(trace, 10), uint64(first.MsgID()), 1}, nil
 }
 
 // putAt stores one message in a partition, or if partition is -1 in that of its key, or in any one if it has none. It

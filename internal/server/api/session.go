@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"crypto/sha256"
@@ -18,7 +18,7 @@ import (
 // another site makes a browser send it. Browsers send cookies to all ports of a host name, so the name tells the
 // servers of a host apart. With TLS it has another beginning, which browsers accept only from this very host, and only
 // over TLS.
-func (s *apiGuard) cookieName(r *http.Request) string {
+func (s *Guard) cookieName(r *http.Request) string {
 	hash := sha256.Sum256([]byte(s.engine.Info().StoreID))
 	name := "penstock-" + hex.EncodeToString(hash[:8])
 	if r.TLS != nil {
@@ -53,7 +53,7 @@ type May struct {
 }
 
 // cookieOf returns the id in a request's cookie, or "".
-func (s *apiGuard) cookieOf(r *http.Request) string {
+func (s *Guard) cookieOf(r *http.Request) string {
 	c, err := r.Cookie(s.cookieName(r))
 	if err != nil {
 		return ""
@@ -62,7 +62,7 @@ func (s *apiGuard) cookieOf(r *http.Request) string {
 }
 
 // setCookie gives the client a cookie, which ends with the browser; "" takes it back.
-func (s *apiGuard) setCookie(w http.ResponseWriter, r *http.Request, id string) {
+func (s *Guard) setCookie(w http.ResponseWriter, r *http.Request, id string) {
 	c := &http.Cookie{
 		Name: s.cookieName(r), Value: id, Path: "/",
 		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
@@ -74,7 +74,7 @@ func (s *apiGuard) setCookie(w http.ResponseWriter, r *http.Request, id string) 
 }
 
 // serveSession tells a client who it is (GET), takes its secret and begins a session (POST), or ends that (DELETE).
-func (s *apiService) serveSession(w http.ResponseWriter, r *http.Request) {
+func (s *Service) serveSession(w http.ResponseWriter, r *http.Request) {
 	secret := s.tokenOf(r)
 	switch r.Method {
 	case http.MethodPost:
@@ -119,7 +119,7 @@ func mayOf(who *auth.Principal, q url.Values) *May {
 }
 
 // session returns what the node knows of the client with this secret.
-func (s *apiService) session(r *http.Request, secret string) Session {
+func (s *Service) session(r *http.Request, secret string) Session {
 	var q url.Values
 	if r.Method == http.MethodGet {
 		q = r.URL.Query()
@@ -142,7 +142,7 @@ func (s *apiService) session(r *http.Request, secret string) Session {
 		out.Creates, out.Looks = auth.May(who, auth.Admin, some), auth.May(who, auth.View, some)
 		out.May = mayOf(who, q)
 	}
-	out.Node, out.Version = s.name(), s.opts.Version
+	out.Node, out.Version = s.Name(), s.opts.Version
 	return out
 }
 

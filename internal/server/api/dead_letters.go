@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"cmp"
@@ -19,7 +19,7 @@ type DeadLetters struct {
 const maxLetterTopics = 100
 
 // lettersHere returns this node's part of deadLetters, without topics in which none waits.
-func (s *apiService) lettersHere() []DeadLetters {
+func (s *Service) lettersHere() []DeadLetters {
 	out := []DeadLetters{}
 	for _, t := range s.engine.Topics() {
 		if _, ok := t.LookupChannel(node.RedriveChannel); !ok {
@@ -38,7 +38,7 @@ func (s *apiService) lettersHere() []DeadLetters {
 
 // deadLetters returns the topics in which dead letters wait, the most first, at most maxLetterTopics. Of nodes that do
 // not answer, Missing of the same page says it.
-func (s *apiService) deadLetters(r *http.Request) []DeadLetters {
+func (s *Service) deadLetters(r *http.Request) []DeadLetters {
 	sums := map[string]int64{}
 	_ = s.askAll(r.Context(), question{What: askLetters}, func(_ string, text []byte) error {
 		var all []DeadLetters

@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"bytes"
@@ -27,7 +27,7 @@ const maxSettingsBytes = 64 << 10
 // channelRoutes returns our own routes about channels, which nsqd does not have. POST changes, and requires the same
 // permission as /channel/pause. GET only looks, and requires View; but peeking shows the bodies of messages, which View
 // does not cover.
-func (s *apiService) channelRoutes() map[string]web.Route {
+func (s *Service) channelRoutes() map[string]web.Route {
 	return map[string]web.Route{
 		"/channel/settings": web.On("GET,POST", s.onChannel(s.serveChannelSettings), web.Admin).ToLook(web.View),
 		"/channel/seek":     web.On("POST", s.onChannel(serveChannelSeek), web.Admin),
@@ -44,7 +44,7 @@ func (s *apiService) channelRoutes() map[string]web.Route {
 // channelEndpoint serves a request about an existing channel.
 type channelEndpoint func(c *node.Channel, r *http.Request, q url.Values) (any, error)
 
-func (s *apiService) onChannel(do channelEndpoint) web.Endpoint {
+func (s *Service) onChannel(do channelEndpoint) web.Endpoint {
 	return func(r *http.Request, q url.Values) (any, error) {
 		t, name, err := s.channelArgs(q)
 		if err != nil {
@@ -60,7 +60,7 @@ func (s *apiService) onChannel(do channelEndpoint) web.Endpoint {
 
 // findChannel returns the channel for an operation. In a cluster, a node that leads no partition of the topic does not
 // know whether the channel exists; the leaders say so when they answer the operation.
-func (s *apiService) findChannel(t *node.Topic, name string) (*node.Channel, error) {
+func (s *Service) findChannel(t *node.Topic, name string) (*node.Channel, error) {
 	if c, ok := t.LookupChannel(name); ok {
 		return c, nil
 	}
@@ -92,7 +92,7 @@ func channelFailure(err error) error {
 	return err
 }
 
-func (s *apiService) serveChannelSettings(c *node.Channel, r *http.Request, _ url.Values) (any, error) {
+func (s *Service) serveChannelSettings(c *node.Channel, r *http.Request, _ url.Values) (any, error) {
 	if r.Method == http.MethodGet {
 		set, err := c.ReadSettings(r.Context())
 		if err != nil {
@@ -117,7 +117,7 @@ func (s *apiService) serveChannelSettings(c *node.Channel, r *http.Request, _ ur
 // mayFeed reports whether the client may let the channel send its dead letters where the settings say. Otherwise rights
 // on one topic would be rights to publish to every other one, and to create it. The channel's own dead-letter topic,
 // which is named after its topic, belongs to the topic. O7
-func (s *apiService) mayFeed(r *http.Request, c *node.Channel, set *node.ChannelSettings) error {
+func (s *Service) mayFeed(r *http.Request, c *node.Channel, set *node.ChannelSettings) error {
 	own := c.Topic().Name()
 	if set.DeadLetter == "" || set.DeadLetter == own+machine.DeadLetterSuffix {
 		return nil
@@ -128,7 +128,7 @@ func (s *apiService) mayFeed(r *http.Request, c *node.Channel, set *node.Channel
 
 // readSettings decodes all settings from a request's body. An unknown name is refused, because ignoring it would set
 // something other than what the client asked for.
-func (s *apiService) readSettings(r *http.Request, into any) error {
+func (s *Service) readSettings(r *http.Request, into any) error {
 	body, done, err := s.readBody(r, maxSettingsBytes,
 		"the settings are larger than any that are valid; nothing was changed")
 	if err != nil {
@@ -160,7 +160,7 @@ func serveChannelSeek(c *node.Channel, r *http.Request, q url.Values) (any, erro
 // serveChannelFork makes the channel that the query names as new, with the settings of the channel. It starts at the
 // place that the query names as at, as from of /channel/create does, or where the channel stands. The client must be
 // permitted to create the new channel, and to let it send its dead letters where the settings say.
-func (s *apiService) serveChannelFork(c *node.Channel, r *http.Request, q url.Values) (any, error) {
+func (s *Service) serveChannelFork(c *node.Channel, r *http.Request, q url.Values) (any, error) {
 	name := q.Get("new")
 	if name == "" {
 		return nil, web.Fail(400, "MISSING_ARG_NEW")
@@ -320,7 +320,7 @@ func listChannel(list func(*node.Channel, context.Context, int) ([]node.PendingM
 	}
 }
 
-func (s *apiService) serveChannelRedrive(c *node.Channel, r *http.Request, q url.Values) (any, error) {
+func (s *Service) serveChannelRedrive(c *node.Channel, r *http.Request, q url.Values) (any, error) {
 	n, err := listCount(q)
 	if err != nil {
 		return nil, err

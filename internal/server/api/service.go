@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"log/slog"
@@ -15,11 +15,11 @@ import (
 	"penstock/internal/shares"
 )
 
-// apiOptions are what a Service needs of its node.
-type apiOptions struct {
+// Options are what a Service needs of its node.
+type Options struct {
 	nsq.Settings // which requests obey as well, and /info tells
 
-	Guard          *apiGuard // decides who may do what
+	Guard          *Guard // decides who may do what
 	Lookups        *lookup.Service
 	Metrics        *metrics.Collector
 	Stats          *stats.Collector
@@ -46,11 +46,11 @@ type apiOptions struct {
 	ConfigValues func(name string) (value any, ok bool)
 }
 
-// apiService serves nsqd's HTTP API, ours and the console. It keeps what the console shows of the past, and answers
+// Service serves nsqd's HTTP API, ours and the console. It keeps what the console shows of the past, and answers
 // what other nodes ask. Its methods are safe for concurrent use; what changes in it has locks of its own.
-type apiService struct {
-	*apiGuard
-	opts    apiOptions
+type Service struct {
+	*Guard
+	opts    Options
 	handler http.Handler
 	turns   turns
 	counts  requestCounts
@@ -59,13 +59,13 @@ type apiService struct {
 	kept    history.Kept // of other nodes
 }
 
-// newAPI returns a Service for the node of the guard. It serves requests as soon as Handler has them; the caller runs
+// New returns a Service for the node of the guard. It serves requests as soon as Handler has them; the caller runs
 // Remember.
-func newAPI(o apiOptions) *apiService {
-	s := &apiService{apiGuard: o.Guard, opts: o, turns: newTurns(), history: history.New()}
-	s.handler = s.counted(s.table().Handler(s.policy()))
+func New(o Options) *Service {
+	s := &Service{Guard: o.Guard, opts: o, turns: newTurns(), history: history.New()}
+	s.handler = s.counted(s.Table().Handler(s.Policy()))
 	return s
 }
 
 // Handler serves all routes.
-func (s *apiService) Handler() http.Handler { return s.handler }
+func (s *Service) Handler() http.Handler { return s.handler }

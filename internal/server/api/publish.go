@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"bytes"
@@ -37,7 +37,7 @@ func overSize(code string, bytes any, most int) error {
 // readBody reads a request's body of at most most bytes; for a larger one it fails with the code tooBig, MSG_TOO_BIG or
 // BODY_TOO_BIG. What goes beyond httpReadStep is a part of Options.MaxLargeInputBytes, and of the share of the client's
 // token or address. The caller must call done when it no longer needs the body.
-func (s *apiService) readBody(r *http.Request, most int, tooBig string) (body []byte, done func(), err error) {
+func (s *Service) readBody(r *http.Request, most int, tooBig string) (body []byte, done func(), err error) {
 	if r.ContentLength > int64(most) {
 		return nil, nil, overSize(tooBig, r.ContentLength, most)
 	}
@@ -84,7 +84,7 @@ func (s *apiService) readBody(r *http.Request, most int, tooBig string) (body []
 }
 
 // payer is who a request's body is charged to: the token, or the address of a client that has shown none.
-func (s *apiService) payer(r *http.Request) string {
+func (s *Service) payer(r *http.Request) string {
 	if s.auth != nil {
 		if who, err := s.principal(r, s.tokenOf(r)); err == nil {
 			return "token " + who.Name()
@@ -94,7 +94,7 @@ func (s *apiService) payer(r *http.Request) string {
 }
 
 // noRoomFor is the answer to a body for which there is no room.
-func (s *apiService) noRoomFor(err error) error {
+func (s *Service) noRoomFor(err error) error {
 	if errors.Is(err, shares.ErrShare) {
 		return web.Beyond(503, "TOO_MANY_BODIES", "the size in bytes of what this token or address has under way", "more",
 			s.opts.Received.Share(), "max-large-input-bytes, of which it may have a quarter")
@@ -103,7 +103,7 @@ func (s *apiService) noRoomFor(err error) error {
 		s.opts.MaxLargeInputBytes, "max-large-input-bytes")
 }
 
-func (s *apiService) servePub(r *http.Request, q url.Values) (any, error) {
+func (s *Service) servePub(r *http.Request, q url.Values) (any, error) {
 	body, done, err := s.readBody(r, s.opts.MaxMessageBytes, "MSG_TOO_BIG")
 	if err != nil {
 		return nil, err
@@ -141,7 +141,7 @@ func (s *apiService) servePub(r *http.Request, q url.Values) (any, error) {
 	})
 }
 
-func (s *apiService) serveMpub(r *http.Request, q url.Values) (any, error) {
+func (s *Service) serveMpub(r *http.Request, q url.Values) (any, error) {
 	if r.ContentLength > int64(s.opts.MaxBodyBytes) {
 		return nil, overSize("BODY_TOO_BIG", r.ContentLength, s.opts.MaxBodyBytes)
 	}
@@ -195,7 +195,7 @@ func (s *apiService) serveMpub(r *http.Request, q url.Values) (any, error) {
 const messageHeaderPrefix = "X-Penstock-Header-"
 
 // putOfProducer stores the messages of a request with the numbers of a producer.
-func (s *apiService) putOfProducer(
+func (s *Service) putOfProducer(
 	r *http.Request, q url.Values, name string, messages [][]byte, headers []node.Header, delay time.Duration,
 	n *publish.Numbers,
 ) (any, error) {
@@ -253,8 +253,8 @@ func splitLines(body []byte, most int) ([][]byte, error) {
 }
 
 // topicFor finds or creates the topic of a request that publishes.
-func (s *apiService) topicFor(r *http.Request, name string) (*node.Topic, error) {
-	t, created, err := s.opts.Lookups.Topic(r.Context(), name, func() (string, error) { return s.makerOf(r) })
+func (s *Service) topicFor(r *http.Request, name string) (*node.Topic, error) {
+	t, created, err := s.opts.Lookups.Topic(r.Context(), name, func() (string, error) { return s.MakerOf(r) })
 	if err == nil && created {
 		who, _ := s.permit(web.Publish, r, url.Values{"topic": {name}}) // it was permitted a moment ago
 		s.audit.Changed(web.EntryOf(who, r, "create", "topic="+name))
@@ -263,7 +263,7 @@ func (s *apiService) topicFor(r *http.Request, name string) (*node.Topic, error)
 }
 
 // put finds or creates the topic, and publishes to it.
-func (s *apiService) put(r *http.Request, name string, do func(*node.Topic) error) (any, error) {
+func (s *Service) put(r *http.Request, name string, do func(*node.Topic) error) (any, error) {
 	ctx := r.Context()
 	var began time.Time
 	if publish.Sampled() {

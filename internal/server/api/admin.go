@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"penstock/internal/server/web"
 )
 
-func (s *apiService) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
+func (s *Service) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 	name, err := web.TopicName(q, "INVALID_TOPIC")
 	if err != nil {
 		return nil, err
@@ -33,7 +33,7 @@ func (s *apiService) serveTopicCreate(r *http.Request, q url.Values) (any, error
 			return nil, err
 		}
 	}
-	if o.MadeBy, err = s.makerOf(r); err != nil {
+	if o.MadeBy, err = s.MakerOf(r); err != nil {
 		return nil, err
 	}
 	if q.Has("made_by") { // an administrator makes a topic for somebody else
@@ -46,7 +46,7 @@ func (s *apiService) serveTopicCreate(r *http.Request, q url.Values) (any, error
 	return nil, err
 }
 
-func (s *apiService) serveTopicDelete(r *http.Request, q url.Values) (any, error) {
+func (s *Service) serveTopicDelete(r *http.Request, q url.Values) (any, error) {
 	began := time.Now()
 	name, err := web.TopicName(q, "INVALID_TOPIC")
 	if err != nil {
@@ -61,7 +61,7 @@ func (s *apiService) serveTopicDelete(r *http.Request, q url.Values) (any, error
 // hiddenHere reports whether a tombstone currently hides this node from lookups of the topic. nsqadmin removes a topic
 // from one node by setting a tombstone at the lookup service and then deleting the topic at the node. Here that delete
 // would remove the topic from every node.
-func (s *apiService) hiddenHere(topic string, now time.Time) bool {
+func (s *Service) hiddenHere(topic string, now time.Time) bool {
 	snap := s.engine.Snapshot()
 	if snap == nil {
 		return false
@@ -71,7 +71,7 @@ func (s *apiService) hiddenHere(topic string, now time.Time) bool {
 }
 
 // findTopic returns the topic that the query names, which must exist.
-func (s *apiService) findTopic(q url.Values, invalid string) (*node.Topic, error) {
+func (s *Service) findTopic(q url.Values, invalid string) (*node.Topic, error) {
 	name, err := web.TopicName(q, invalid)
 	if err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func (s *apiService) findTopic(q url.Values, invalid string) (*node.Topic, error
 	return t, nil
 }
 
-func (s *apiService) topicVerb(do func(*node.Topic, context.Context) error) web.Endpoint {
+func (s *Service) topicVerb(do func(*node.Topic, context.Context) error) web.Endpoint {
 	return func(r *http.Request, q url.Values) (any, error) {
 		t, err := s.findTopic(q, "INVALID_TOPIC")
 		if err != nil {
@@ -95,7 +95,7 @@ func (s *apiService) topicVerb(do func(*node.Topic, context.Context) error) web.
 
 // channelArgs returns the topic and the channel name of the query. As in nsqd, it checks both names before it looks for
 // the topic.
-func (s *apiService) channelArgs(q url.Values) (*node.Topic, string, error) {
+func (s *Service) channelArgs(q url.Values) (*node.Topic, string, error) {
 	if _, err := web.TopicName(q, "INVALID_ARG_TOPIC"); err != nil {
 		return nil, "", err
 	}
@@ -110,7 +110,7 @@ func (s *apiService) channelArgs(q url.Values) (*node.Topic, string, error) {
 	return t, name, err
 }
 
-func (s *apiService) serveChannelCreate(r *http.Request, q url.Values) (any, error) {
+func (s *Service) serveChannelCreate(r *http.Request, q url.Values) (any, error) {
 	t, name, err := s.channelArgs(q)
 	if err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (s *apiService) serveChannelCreate(r *http.Request, q url.Values) (any, err
 	return nil, channelFailure(err)
 }
 
-func (s *apiService) serveChannelDelete(r *http.Request, q url.Values) (any, error) {
+func (s *Service) serveChannelDelete(r *http.Request, q url.Values) (any, error) {
 	t, name, err := s.channelArgs(q)
 	if err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func (s *apiService) serveChannelDelete(r *http.Request, q url.Values) (any, err
 	return nil, s.deleted.Answer(t.Name()+"/"+name, began, t.DeleteChannel(r.Context(), name))
 }
 
-func (s *apiService) channelVerb(do func(*node.Channel, context.Context) error) web.Endpoint {
+func (s *Service) channelVerb(do func(*node.Channel, context.Context) error) web.Endpoint {
 	return s.onChannel(func(c *node.Channel, r *http.Request, _ url.Values) (any, error) {
 		return nil, do(c, r.Context())
 	})
@@ -164,7 +164,7 @@ func levelName(l slog.Level) string {
 	return "fatal"
 }
 
-func (s *apiService) serveConfig(r *http.Request, _ url.Values) (any, error) {
+func (s *Service) serveConfig(r *http.Request, _ url.Values) (any, error) {
 	option := r.PathValue("option")
 	if r.Method == http.MethodPut {
 		if err := s.setConfig(option, r); err != nil {
@@ -185,7 +185,7 @@ func (s *apiService) serveConfig(r *http.Request, _ url.Values) (any, error) {
 	return nil, web.Fail(400, "INVALID_OPTION")
 }
 
-func (s *apiService) setConfig(option string, r *http.Request) error {
+func (s *Service) setConfig(option string, r *http.Request) error {
 	most := s.opts.MaxMessageBytes
 	body, err := io.ReadAll(io.LimitReader(r.Body, int64(most)+1))
 	if err != nil {
