@@ -537,7 +537,8 @@ func TestChannelRoutesNeedAdmin(t *testing.T) {
 	}
 	nsqds := []string{"create", "delete", "empty", "pause", "unpause"}
 	for path, rt := range n.api.Table() {
-		if of, _, _ := strings.Cut(path[1:], "/"); of != "channel" && of != "topic" || slices.Contains(nsqds, filepath.Base(path)) {
+		if of, _, _ := strings.Cut(path[1:], "/"); of != "channel" && of != "topic" ||
+			slices.Contains(nsqds, filepath.Base(path)) {
 			continue
 		}
 		for method := range strings.SplitSeq(rt.Methods, ",") {

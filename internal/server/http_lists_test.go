@@ -115,7 +115,8 @@ func TestListsNameTheMissing(t *testing.T) {
 	}
 	nodes[2].e.OnQuestion(nil) // it is alive, and answers nothing
 	p := answer[api.TopicPage](t, nodes[0], "/topics")
-	if len(p.Missing) != 1 || p.Missing[0].Node != nodes[2].api.Name() || !strings.Contains(p.Missing[0].Why, "answers no") ||
+	if len(p.Missing) != 1 || p.Missing[0].Node != nodes[2].api.Name() ||
+		!strings.Contains(p.Missing[0].Why, "answers no") ||
 		len(p.Topics) != 1 {
 		t.Errorf("%+v", p)
 	}

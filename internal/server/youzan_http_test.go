@@ -74,7 +74,8 @@ func TestYouzanHTTPPublish(t *testing.T) {
 			}
 			var got api.TracedReply
 			want := api.TracedReply{
-				Status: "OK", ID: uint64(m.id), TraceID: x.want[len(`{"##trace_id":"`) : len(x.want)-2], Place: m.place, Size: m.size,
+				Status: "OK", ID: uint64(m.id), TraceID: x.want[len(`{"##trace_id":"`) : len(x.want)-2], Place: m.place,
+				Size: m.size,
 			}
 			if err := json.Unmarshal([]byte(body), &got); code != 200 || err != nil || got != want {
 				t.Errorf("%s: %d %s, want %+v", x.ext, code, body, want)
