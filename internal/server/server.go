@@ -35,22 +35,18 @@ import (
 // diskPatience is how long Shutdown waits for a disk that does not take the end of the audit.
 const diskPatience = time.Second
 
-// Server serves one Engine to NSQ's clients. It does not close the engine, which must stay open until Shutdown has
-// returned.
+// Server opens a node's ports for clients, and has what they share. cmd/engine makes one for its engine, which it does
+// not close: the engine must stay open until Shutdown has returned.
 //
-// It has one goroutine per connection (conn.serve), the flusher, the sweep, and the goroutines of Serve: one that
-// accepts connections, the HTTP servers and the lookup service. Methods are safe for concurrent use. mu guards conns
-// and stopping. It is held only briefly, and code that holds it touches nothing of a connection except its atomic
-// fields and flight.mu.
-//
-// A message that is not on stable storage when the process ends has not been answered OK. Clients see their connections
-// end, connect again, and get the messages again that they had not finished.
+// Its fields are set by Listen and stay; what changes has locks of its own. Its goroutines are those of Serve, one for
+// each port, and the helpers. Methods are safe for concurrent use. A crash leaves nothing of it but the files of the
+// audit and the history, which the next process reads.
 type Server struct {
 	engine  *node.Engine
 	opts    Options
 	started time.Time
 
-	ctx    context.Context // canceled when Shutdown has no connection left
+	ctx    context.Context // ends the helpers; canceled when Shutdown has no connection left
 	cancel context.CancelFunc
 
 	tcp     *net.TCPListener
@@ -84,7 +80,7 @@ type Server struct {
 	stopOnce  sync.Once
 	auditOnce sync.Once
 
-	helpers sync.WaitGroup // the sweep, the poll, statistics and the history
+	helpers sync.WaitGroup // the pushes to statsd, and the history
 }
 
 // Listen opens the listeners, so that their addresses are known and a second server on the same addresses fails here.
@@ -231,7 +227,7 @@ func (s *Server) HTTPAddr() net.Addr {
 	return s.httpLn.Addr()
 }
 
-// Options returns what the server of NSQ's clients needs.
+// nsqOptions returns what the server of NSQ's clients needs.
 func (s *Server) nsqOptions() nsq.Options {
 	o := nsq.Options{
 		Settings: s.opts.Settings, Listener: s.tcp, TLSRequired: s.opts.TLS.Required != requiredNot,
