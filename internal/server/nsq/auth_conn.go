@@ -42,10 +42,10 @@ func (c *conn) credential(secret string) *auth.Credential {
 // authenticate executes AUTH.
 func (c *conn) authenticate(body []byte) *fault {
 	if l := c.login.Load(); l != nil {
-		return &fault{"E_INVALID AUTH already set"}
+		return newFault("E_INVALID AUTH already set")
 	}
 	if c.srv.opts.Auth == nil {
-		return &fault{"E_AUTH_DISABLED AUTH disabled"}
+		return newFault("E_AUTH_DISABLED AUTH disabled")
 	}
 	secret := string(body)
 	clear(body) // the read buffer is reused
@@ -54,7 +54,7 @@ func (c *conn) authenticate(body []byte) *fault {
 		return f
 	}
 	if who.GrantCount() == 0 {
-		return &fault{"E_UNAUTHORIZED AUTH no authorizations found"}
+		return newFault("E_UNAUTHORIZED AUTH no authorizations found")
 	}
 	if err := c.known.Enter(c.srv.opts.Known, who); err != nil {
 		c.refusal("AUTH", who.Name(), "", err.Error())
@@ -118,7 +118,7 @@ func (c *conn) prove(secret string) (*auth.Principal, *fault) {
 		return who, nil
 	}
 	c.srv.counts.authFailures.Add(1)
-	return nil, &fault{"E_AUTH_FAILED AUTH failed"}
+	return nil, newFault("E_AUTH_FAILED AUTH failed")
 }
 
 // currentPrincipal returns the client's principal. If the token file was read again, or a server's answer has expired,
@@ -129,7 +129,7 @@ func (c *conn) currentPrincipal(v string) (*auth.Principal, *fault) {
 	if l == nil {
 		c.srv.counts.authFailures.Add(1)
 		c.refusal(v, "", "", "AUTH_FIRST")
-		return nil, &fault{"E_AUTH_FIRST AUTH required before " + v}
+		return nil, newFault("E_AUTH_FIRST AUTH required before " + v)
 	}
 	if c.srv.opts.Auth.Current(l.who, time.Now()) {
 		return l.who, nil

@@ -53,7 +53,7 @@ func (c *conn) publish(cmd *command, size int) *fault {
 			c.srv.opts.Publishes.Refuse(err)
 			refused := newPending(c, cmd.verb)
 			refused.addressed, refused.partition = cmd.addressed, cmd.partition
-			return &fault{publishRefused(refused, err)}
+			return newFault(publishRefused(refused, err))
 		}
 		c.begin(cmd, t)
 		c.run.put.Defer = delay
@@ -97,7 +97,7 @@ func (c *conn) publishBatch(cmd *command, size int) *fault {
 	p.addressed, p.partition = cmd.addressed, cmd.partition
 	if err != nil {
 		c.srv.opts.Publishes.Refuse(err)
-		return &fault{publishRefused(p, err)}
+		return newFault(publishRefused(p, err))
 	}
 	p.to = t
 	p.put.Messages = publish.Messages(p.put.Messages, cmd.body)
@@ -236,7 +236,7 @@ func (c *conn) subscribe(cmd *command) *fault {
 		return faultf("E_SUB_FAILED SUB failed consumers for %s:%s exceeds limit of %d",
 			topic, channel, c.srv.opts.MaxChannelConsumers)
 	case errors.Is(err, node.ErrDeleted):
-		return &fault{"E_SUB_FAILED SUB failed to deleted topic/channel"}
+		return newFault("E_SUB_FAILED SUB failed to deleted topic/channel")
 	default:
 		return faultf("E_SUB_FAILED SUB failed %v", err)
 	}
@@ -303,7 +303,7 @@ func (c *conn) identify(body []byte, size int) *fault {
 	}
 	upgrade := set.tls || set.compression != compressNone
 	if upgrade && c.stream != nil {
-		return &fault{"E_INVALID cannot IDENTIFY in current state"} // the connection has TLS or compression already
+		return newFault("E_INVALID cannot IDENTIFY in current state") // the connection has TLS or compression already
 	}
 	c.set.Store(&set)
 	c.applyOutput(&set)

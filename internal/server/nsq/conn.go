@@ -180,7 +180,7 @@ func (c *conn) readLoop() error {
 		}
 	}
 	if string(c.in.unread()[:len(magic)]) != magic {
-		c.refuse(&fault{"E_BAD_PROTOCOL"})
+		c.refuse(newFault("E_BAD_PROTOCOL"))
 		return nil
 	}
 	c.in.r += len(magic)

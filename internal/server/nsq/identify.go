@@ -82,7 +82,7 @@ type negotiation struct {
 func (o *Options) identify(body []byte, old agreed) (agreed, []byte, *fault) {
 	var id identity
 	if json.Unmarshal(body, &id) != nil {
-		return old, nil, &fault{"E_BAD_BODY IDENTIFY failed to decode JSON body"}
+		return old, nil, newFault("E_BAD_BODY IDENTIFY failed to decode JSON body")
 	}
 	s := old
 	s.clientID = clipText(id.ClientID, old.clientID)
@@ -100,7 +100,7 @@ func (o *Options) identify(body []byte, old agreed) (agreed, []byte, *fault) {
 	level := o.deflateLevel(&id)
 	switch {
 	case deflate && snappy:
-		return old, nil, &fault{"E_IDENTIFY_FAILED cannot enable both deflate and snappy compression"}
+		return old, nil, newFault("E_IDENTIFY_FAILED cannot enable both deflate and snappy compression")
 	case deflate:
 		s.compression, s.deflateLevel = compressDeflate, level
 	case snappy:

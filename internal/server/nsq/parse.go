@@ -84,7 +84,10 @@ func (p phase) allowed(v verb) bool {
 // is empty, the connection is closed without a frame.
 type fault struct{ text string }
 
-func faultf(format string, args ...any) *fault { return &fault{fmt.Sprintf(format, args...)} }
+// newFault returns a fault with this text; "": none.
+func newFault(text string) *fault { return &fault{text: text} }
+
+func faultf(format string, args ...any) *fault { return &fault{text: fmt.Sprintf(format, args...)} }
 
 // command is one parsed command. Its slices point into the parser's input.
 type command struct {
@@ -160,7 +163,7 @@ func (p *parser) next(b []byte, cmd *command) (int, *fault) {
 	lf := bytes.IndexByte(b[:min(len(b), MaxLineBytes)], '\n')
 	if lf < 0 {
 		if len(b) >= MaxLineBytes {
-			return 0, &fault{}
+			return 0, newFault("")
 		}
 		return 0, nil
 	}
@@ -259,7 +262,7 @@ func (p *parser) line(cmd *command, rest []byte, more bool) *fault {
 		return faultf("E_INVALID %s insufficient number of params", cmd.verb)
 	case verbAuth:
 		if more {
-			return &fault{"E_INVALID AUTH invalid number of parameters"}
+			return newFault("E_INVALID AUTH invalid number of parameters")
 		}
 	}
 	return nil
@@ -297,7 +300,7 @@ func (p *parser) deferLine(cmd *command, rest []byte, more bool) *fault {
 		cmd.topic, rest, more = cut(rest)
 	}
 	if !more {
-		return &fault{"E_INVALID DPUB insufficient number of parameters"}
+		return newFault("E_INVALID DPUB insufficient number of parameters")
 	}
 	millis, _, _ = cut(rest)
 	if f := p.checkTopic(cmd); f != nil {
@@ -316,13 +319,13 @@ func (p *parser) deferLine(cmd *command, rest []byte, more bool) *fault {
 
 func (p *parser) subscribeLine(cmd *command, rest []byte, more bool) *fault {
 	if !p.heartbeats {
-		return &fault{"E_INVALID cannot SUB with heartbeats disabled"}
+		return newFault("E_INVALID cannot SUB with heartbeats disabled")
 	}
 	if more {
 		cmd.topic, rest, more = cut(rest)
 	}
 	if !more {
-		return &fault{"E_INVALID SUB insufficient number of parameters"}
+		return newFault("E_INVALID SUB insufficient number of parameters")
 	}
 	cmd.channel, rest, more = cut(rest)
 	if f := p.checkTopic(cmd); f != nil {
@@ -366,7 +369,7 @@ func (p *parser) withID(b []byte, at int, v verb, cmd *command) (int, *fault) {
 	lf := bytes.IndexByte(b[end:min(len(b), max(end, MaxLineBytes))], '\n')
 	if lf < 0 {
 		if len(b) >= MaxLineBytes {
-			return 0, &fault{}
+			return 0, newFault("")
 		}
 		return 0, nil
 	}
@@ -377,10 +380,10 @@ func (p *parser) withID(b []byte, at int, v verb, cmd *command) (int, *fault) {
 	}
 	glued, rest, more := cut(trimCR(b[end:lf]))
 	if v == verbReq && !more {
-		return 0, &fault{"E_INVALID REQ insufficient number of params"}
+		return 0, newFault("E_INVALID REQ insufficient number of params")
 	}
 	if len(cmd.id) != idBytes || len(glued) > 0 {
-		return 0, &fault{"E_INVALID invalid message ID"}
+		return 0, newFault("E_INVALID invalid message ID")
 	}
 	if v == verbReq {
 		millis, _, _ := cut(rest)
@@ -455,7 +458,7 @@ func (p *parser) body(b []byte, at int, cmd *command) (int, *fault) {
 	if cmd.verb.batches() {
 		if wrong := p.batch.Check(have, size, p.maxMessageBytes, p.maxBodyBytes); wrong != "" {
 			p.batch = publish.BatchCheck{}
-			return 0, &fault{wrong}
+			return 0, newFault(wrong)
 		}
 	}
 	if len(have) < size {
@@ -520,7 +523,7 @@ func (p *parser) truncated(b []byte) *fault {
 		return faultf("E_BAD_MESSAGE %s failed to read message body%s", cmd.verb, part)
 	case verbMpub:
 		if part == "" {
-			return &fault{"E_BAD_MESSAGE MPUB failed to read message body"}
+			return newFault("E_BAD_MESSAGE MPUB failed to read message body")
 		}
 	}
 	return faultf("E_BAD_BODY %s failed to read body%s", cmd.verb, part)

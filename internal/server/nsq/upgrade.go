@@ -39,7 +39,7 @@ func (c *conn) upgrade(set *agreed, size int) *fault {
 		return acquired || c.out.failure() != nil || c.stopping.Load()
 	})
 	if !acquired {
-		return &fault{}
+		return newFault("")
 	}
 	behind := c.in.unread()[size:]
 	w := newWire(c.out.nc, c.out.raw, behind)
@@ -57,7 +57,7 @@ func (c *conn) upgrade(set *agreed, size int) *fault {
 			}
 			c.out.close()
 			c.out.release(nil)
-			return &fault{}
+			return newFault("")
 		}
 		state := tc.ConnectionState()
 		l.tls, c.tls = &state, tc
@@ -104,7 +104,7 @@ func (c *conn) failedUpgrade(err error) *fault {
 	c.srv.opts.Logger.Error("closing an NSQ connection: its output cannot be encoded", "client", c.remote, "error", err)
 	c.out.close()
 	c.out.release(nil)
-	return &fault{}
+	return newFault("")
 }
 
 // handshake performs the TLS handshake, which waits for its turn in package handshakes. The client has HandshakeTimeout

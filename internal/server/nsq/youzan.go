@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"math"
 	"strconv"
 	"time"
 
@@ -19,77 +18,6 @@ import (
 // The files youzan*.go implement what clients of youzan's NSQ use beyond NSQ: publishing and subscribing to one
 // partition, ordered subscriptions, headers in JSON ("ext"), trace ids, and seeking in the log. Stock clients notice
 // none of it, since every difference depends on a verb or a parameter that they do not send.
-
-// partitionArgs are the parameters of a command that stock NSQ does not have.
-type partitionArgs struct {
-	addressed bool   // the command names a partition
-	partition int    // the partition if addressed: ≥ 0, but perhaps more than the topic has
-	from      []byte // TYPE:VALUE in a SUB_ADVANCED: the place in the log at which to start
-}
-
-func lookupYouzanVerb(name []byte) verb {
-	switch string(name) {
-	case "PUB_EXT":
-		return verbPubExt
-	case "PUB_TRACE":
-		return verbPubTrace
-	case "MPUB_EXT":
-		return verbMpubExt
-	case "MPUB_TRACE":
-		return verbMpubTrace
-	case "SUB_ADVANCED":
-		return verbSubAdvanced
-	case "SUB_ORDERED":
-		return verbSubOrdered
-	}
-	return verbNone
-}
-
-// plain returns the NSQ verb that v extends. v has the limits of that verb, and uses its name in error codes.
-func (v verb) plain() verb {
-	switch v {
-	case verbPubExt, verbPubTrace:
-		return verbPub
-	case verbMpubExt, verbMpubTrace:
-		return verbMpub
-	case verbSubAdvanced, verbSubOrdered:
-		return verbSub
-	}
-	return v
-}
-
-func (v verb) batches() bool    { return v.plain() == verbMpub }
-func (v verb) subscribes() bool { return v.plain() == verbSub }
-
-// partitionParam parses the number of a partition; -1 names none. nsqd ignores further parameters of PUB, MPUB and SUB,
-// so after these verbs a text that is not a number is ignored.
-func (cmd *command) partitionParam(rest []byte) *fault {
-	text, _, _ := cut(rest)
-	n, err := strconv.Atoi(string(text))
-	switch {
-	case err == nil && n >= 0 && n <= math.MaxInt32:
-		cmd.addressed, cmd.partition = true, n
-	case err == nil && n == -1:
-	case cmd.verb.plain() != cmd.verb:
-		return faultf("E_BAD_PARTITION %s partition %q is not valid", cmd.verb, text)
-	}
-	return nil
-}
-
-// subscribeParams parses the partition, and the place in a SUB_ADVANCED.
-func (cmd *command) subscribeParams(rest []byte) *fault {
-	f := cmd.partitionParam(rest)
-	if f != nil || cmd.verb != verbSubAdvanced {
-		return f
-	}
-	if _, rest, more := cut(rest); more {
-		cmd.from, _, _ = cut(rest)
-	}
-	return nil
-}
-
-// beyondNSQ reports whether only a client of youzan's can have sent the command.
-func (cmd *command) beyondNSQ() bool { return cmd.addressed || cmd.verb.plain() != cmd.verb }
 
 // messageForm is the form of message frames for a client of youzan's, and the partition that it subscribed to. It is
 // immutable.
@@ -137,15 +65,6 @@ func partitionRow(s *meta.Snapshot, topic string, number uint32) *meta.Partition
 	return s.Partitions.Get(meta.PartitionID{Topic: t.ID, Partition: number})
 }
 
-// onlyPartition returns the partition that a SUB named, or nil.
-func (cmd *command) onlyPartition() *uint32 {
-	if !cmd.addressed {
-		return nil
-	}
-	n := uint32(cmd.partition)
-	return &n
-}
-
 // subscribeAt checks a SUB whose topic and channel exist. If the SUB names a partition, this node must lead it. A
 // channel with declared order requires its consumers to declare that they keep the order. It refuses a SUB without
 // that, from stock clients, too, since a client that does not keep the order must not read the channel. B58
@@ -160,7 +79,7 @@ func (c *conn) subscribeAt(cmd *command, t *node.Topic, ch *node.Channel) *fault
 	}
 	if cmd.verb == verbSubOrdered {
 		if c.set.Load().sampleRate != 0 {
-			return &fault{"E_INVALID SUB_ORDERED cannot take a sample: the order would have holes"}
+			return newFault("E_INVALID SUB_ORDERED cannot take a sample: the order would have holes")
 		}
 		return c.makeOrdered(ch)
 	}

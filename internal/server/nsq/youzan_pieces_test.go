@@ -16,7 +16,7 @@ func TestYouzanCommandsInPieces(t *testing.T) {
 	want := []string{"PUB_EXT true 3 ", "MPUB_TRACE false 0 ", "PUB true 2 ", "SUB_ADVANCED true 1 virtual_queue:5"}
 	for step := 1; step <= len(in); step++ {
 		p := parser{
-			limits:     (&Settings{MaxMessageBytes: 1 << 10, MaxBodyBytes: 1 << 12, MaxRdyCount: 10}).limits(),
+			limits:     limits{maxMessageBytes: 1 << 10, maxBodyBytes: 1 << 12, maxRdyCount: 10},
 			heartbeats: true,
 		}
 		var got []string

@@ -51,7 +51,7 @@ func (c *conn) publishExt(cmd *command, size int) *fault {
 	if err != nil {
 		text := publishRefused(p, err)
 		p.free()
-		return &fault{text}
+		return newFault(text)
 	}
 	p.to, p.at = t, publish.KeyPartition(t.topic, p.lists)
 	p.buf = c.in.buf
