@@ -20,7 +20,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
-	"penstock/internal/server/nsq"
+	"penstock/internal/server/nsq/command"
 	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/web"
 )
@@ -249,7 +249,7 @@ func (m *matrix) commands(t *testing.T, n *testNode) {
 		"MPUB_TRACE": nsqtest.Sized(nsqtest.BatchBody(nsqtest.U64(1) + "x")),
 		"SUB":        "", "SUB_ADVANCED": "", "SUB_ORDERED": "",
 	}
-	for _, v := range nsq.Verbs() {
+	for _, v := range command.Verbs() {
 		body, named := bodies[v]
 		if named == slices.Contains(namelessVerbs, v) {
 			t.Errorf("say whether %s names a topic", v)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/nsq/command"
 	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/stats"
 )
@@ -37,7 +38,7 @@ func TestOversizeIsRefusedBeforeItsBytesCome(t *testing.T) {
 		c.Fatal(x.want)
 	}
 	c := n.dial(t)
-	c.Send(nsqtest.Pub("before", "x") + strings.Repeat("x", MaxLineBytes+1))
+	c.Send(nsqtest.Pub("before", "x") + strings.Repeat("x", command.MaxLineBytes+1))
 	c.OK()
 	c.Closed()
 	if s := n.e.Stats("t", ""); len(s) != 0 {

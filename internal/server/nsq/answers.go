@@ -8,6 +8,7 @@ import (
 
 	"penstock/internal/lock"
 	"penstock/internal/node"
+	"penstock/internal/server/nsq/command"
 	"penstock/internal/server/publish"
 )
 
@@ -22,14 +23,14 @@ const (
 // The reader fills it in and pushes it. From then on only done and next change, until drain removes it from the queue
 // and frees it. It is pooled together with the memory of its Put, so that a publish allocates nothing.
 type pending struct {
-	put           node.Put
-	c             *conn
-	verb          verb
-	partitionArgs        // the partition, if a client of youzan's named one
-	count         int    // number of "OK" frames: the number of PUBs in the run, or 1
-	bytes         int    // of input that it retains, counted against the connection's limit
-	arrived       int64  // Server.now when the last of it was read, if its duration is measured; else 0
-	buf           *block // contains the bodies of the Put; retained until the Put is answered
+	put                   node.Put
+	c                     *conn
+	verb                  command.Verb
+	command.PartitionArgs        // the partition, if a client of youzan's named one
+	count                 int    // number of "OK" frames: the number of PUBs in the run, or 1
+	bytes                 int    // of input that it retains, counted against the connection's limit
+	arrived               int64  // Server.now when the last of it was read, if its duration is measured; else 0
+	buf                   *block // contains the bodies of the Put; retained until the Put is answered
 
 	headers []node.Header   // the headers of all messages of the run, consecutively
 	lists   [][]node.Header // one element per message: its part of headers
@@ -53,7 +54,7 @@ type pending struct {
 
 var pendings = sync.Pool{New: func() any { return new(pending) }}
 
-func newPending(c *conn, v verb) *pending {
+func newPending(c *conn, v command.Verb) *pending {
 	p := pendings.Get().(*pending)
 	if p.put.Done == nil {
 		p.put.Done = func(*node.Put) { p.completed() }
@@ -68,12 +69,12 @@ func (p *pending) free() {
 	}
 	p.put = node.Put{Done: p.put.Done, Messages: emptied(p.put.Messages)}
 	p.headers, p.lists = emptied(p.headers), emptied(p.lists)
-	p.partitionArgs, p.trace, p.traced, p.numbered = partitionArgs{}, 0, false, false
+	p.PartitionArgs, p.trace, p.traced, p.numbered = command.PartitionArgs{}, 0, false, false
 	if p.numbers != nil {
 		*p.numbers = publish.Numbers{} // it borrowed from buf
 	}
 	p.c, p.buf, p.to, p.frame, p.next = nil, nil, nil, nil, nil
-	p.verb, p.count, p.bytes, p.arrived, p.fatal = verbNone, 0, 0, 0, false
+	p.verb, p.count, p.bytes, p.arrived, p.fatal = command.VerbNone, 0, 0, 0, false
 	p.done.Store(false)
 	pendings.Put(p)
 }
@@ -228,7 +229,7 @@ func (c *conn) answer(p *pending) (fatal bool) {
 }
 
 // publishFailed returns the error frame for a Put that failed, or whose outcome is unknown.
-func publishFailed(v verb, err error) string {
+func publishFailed(v command.Verb, err error) string {
 	why := err.Error()
 	if errors.Is(err, node.ErrClosed) {
 		why = "exiting"

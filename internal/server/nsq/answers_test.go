@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/nsq/command"
 	"penstock/internal/server/nsqtest"
 )
 
@@ -33,7 +34,7 @@ func TestAnswersKeepTheirOrder(t *testing.T) {
 	to := &target{name: "t"}
 	var ps []*pending
 	for i := range 5 {
-		p := newPending(server, verbPub)
+		p := newPending(server, command.VerbPub)
 		p.to, p.count = to, i+1
 		p.put.Messages = append(p.put.Messages, nil)
 		server.answers.push(p)
@@ -77,7 +78,7 @@ func TestAnswersUnderRace(t *testing.T) {
 		})
 	}
 	for i := range count {
-		p := newPending(server, verbPub)
+		p := newPending(server, command.VerbPub)
 		p.frame, p.count = appendFrame(nil, frameResponse, fmt.Sprint(i)), 1
 		server.answers.push(p)
 		lanes[i%len(lanes)] <- p
@@ -202,7 +203,7 @@ func TestLoneAnswerNeedsNoFlusher(t *testing.T) {
 		{alone: true, lone: false},
 		{alone: true, lone: true, err: errors.New("no room")}, // refused with locks held
 	} {
-		p := newPending(server, verbMpub)
+		p := newPending(server, command.VerbMpub)
 		p.to, p.count = &target{name: "t"}, 1
 		p.put.Alone, p.put.Lone, p.put.Err = o.alone, o.lone, o.err
 		server.answers.push(p)

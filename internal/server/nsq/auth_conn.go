@@ -10,6 +10,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
+	"penstock/internal/server/nsq/command"
 )
 
 // login is the result of a successful AUTH. It is immutable.
@@ -40,12 +41,12 @@ func (c *conn) credential(secret string) *auth.Credential {
 }
 
 // authenticate executes AUTH.
-func (c *conn) authenticate(body []byte) *fault {
+func (c *conn) authenticate(body []byte) *command.Fault {
 	if l := c.login.Load(); l != nil {
-		return newFault("E_INVALID AUTH already set")
+		return command.NewFault("E_INVALID AUTH already set")
 	}
 	if c.srv.opts.Auth == nil {
-		return newFault("E_AUTH_DISABLED AUTH disabled")
+		return command.NewFault("E_AUTH_DISABLED AUTH disabled")
 	}
 	secret := string(body)
 	clear(body) // the read buffer is reused
@@ -54,11 +55,11 @@ func (c *conn) authenticate(body []byte) *fault {
 		return f
 	}
 	if who.GrantCount() == 0 {
-		return newFault("E_UNAUTHORIZED AUTH no authorizations found")
+		return command.NewFault("E_UNAUTHORIZED AUTH no authorizations found")
 	}
 	if err := c.known.Enter(c.srv.opts.Known, who); err != nil {
 		c.refusal("AUTH", who.Name(), "", err.Error())
-		return faultf("E_AUTH_FAILED AUTH failed: %v", err)
+		return command.Faultf("E_AUTH_FAILED AUTH failed: %v", err)
 	}
 	c.login.Store(&login{who: who, secret: secret, owner: node.ProducerOwner(who.Name())})
 	c.beKnown()
@@ -101,7 +102,7 @@ func (c *conn) certified() string {
 }
 
 // prove finds the principal for the secret, and may wait for a server. The client is not told why that failed.
-func (c *conn) prove(secret string) (*auth.Principal, *fault) {
+func (c *conn) prove(secret string) (*auth.Principal, *command.Fault) {
 	c.submit()
 	c.waiting.Store(true)
 	c.stay(true)
@@ -118,18 +119,18 @@ func (c *conn) prove(secret string) (*auth.Principal, *fault) {
 		return who, nil
 	}
 	c.srv.counts.authFailures.Add(1)
-	return nil, newFault("E_AUTH_FAILED AUTH failed")
+	return nil, command.NewFault("E_AUTH_FAILED AUTH failed")
 }
 
 // currentPrincipal returns the client's principal. If the token file was read again, or a server's answer has expired,
 // it first looks the principal up again, which may wait for a server. v is the command's name for the error frame. Only
 // the reader calls it.
-func (c *conn) currentPrincipal(v string) (*auth.Principal, *fault) {
+func (c *conn) currentPrincipal(v string) (*auth.Principal, *command.Fault) {
 	l := c.login.Load()
 	if l == nil {
 		c.srv.counts.authFailures.Add(1)
 		c.refusal(v, "", "", "AUTH_FIRST")
-		return nil, newFault("E_AUTH_FIRST AUTH required before " + v)
+		return nil, command.NewFault("E_AUTH_FIRST AUTH required before " + v)
 	}
 	if c.srv.opts.Auth.Current(l.who, time.Now()) {
 		return l.who, nil
@@ -162,22 +163,22 @@ func (c *conn) maker() (string, error) {
 }
 
 // mayPublish checks the permission for a PUB, MPUB or DPUB. For a run of them only the first is checked.
-func (c *conn) mayPublish(cmd *command) *fault {
+func (c *conn) mayPublish(cmd *command.Command) *command.Fault {
 	if c.srv.opts.Auth == nil {
 		return nil
 	}
-	who, f := c.currentPrincipal(cmd.verb.String())
+	who, f := c.currentPrincipal(cmd.Verb.String())
 	switch {
 	case f != nil:
 		return f
-	case c.granted.who == who && c.granted.topic == string(cmd.topic):
+	case c.granted.who == who && c.granted.topic == string(cmd.Topic):
 		return nil
-	case !auth.May(who, auth.Publish, auth.Topic(string(cmd.topic))):
+	case !auth.May(who, auth.Publish, auth.Topic(string(cmd.Topic))):
 		c.srv.counts.authFailures.Add(1)
-		c.refusal(cmd.verb.String(), who.Name(), "topic="+string(cmd.topic), "UNAUTHORIZED")
-		return faultf("E_UNAUTHORIZED AUTH failed for %s on %q %q", cmd.verb, cmd.topic, "")
+		c.refusal(cmd.Verb.String(), who.Name(), "topic="+string(cmd.Topic), "UNAUTHORIZED")
+		return command.Faultf("E_UNAUTHORIZED AUTH failed for %s on %q %q", cmd.Verb, cmd.Topic, "")
 	}
-	c.granted = granted{who, string(cmd.topic)}
+	c.granted = granted{who, string(cmd.Topic)}
 	return nil
 }
 
@@ -192,18 +193,18 @@ func (c *conn) stillGranted(topic []byte) bool {
 }
 
 // maySubscribe checks the permission for a SUB, and notes the subscription in login.
-func (c *conn) maySubscribe(topic, channel string) *fault {
+func (c *conn) maySubscribe(topic, channel string) *command.Fault {
 	if c.srv.opts.Auth == nil {
 		return nil
 	}
-	who, f := c.currentPrincipal(verbSub.String())
+	who, f := c.currentPrincipal(command.VerbSub.String())
 	if f != nil {
 		return f
 	}
 	if !auth.May(who, auth.Subscribe, auth.Channel(topic, channel)) {
 		c.srv.counts.authFailures.Add(1)
-		c.refusal(verbSub.String(), who.Name(), "topic="+topic+" channel="+channel, "UNAUTHORIZED")
-		return faultf("E_UNAUTHORIZED AUTH failed for %s on %q %q", verbSub, topic, channel)
+		c.refusal(command.VerbSub.String(), who.Name(), "topic="+topic+" channel="+channel, "UNAUTHORIZED")
+		return command.Faultf("E_UNAUTHORIZED AUTH failed for %s on %q %q", command.VerbSub, topic, channel)
 	}
 	next := *c.login.Load()
 	next.topic, next.channel = topic, channel

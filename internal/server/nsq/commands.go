@@ -6,54 +6,55 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/nsq/command"
 	"penstock/internal/server/publish"
 )
 
 // execute executes one command. size is its length in the input.
-func (c *conn) execute(cmd *command, size int) *fault {
-	switch cmd.verb {
-	case verbPub, verbDpub:
+func (c *conn) execute(cmd *command.Command, size int) *command.Fault {
+	switch cmd.Verb {
+	case command.VerbPub, command.VerbDpub:
 		return c.publish(cmd, size)
-	case verbMpub:
+	case command.VerbMpub:
 		return c.publishBatch(cmd, size)
-	case verbPubExt, verbPubTrace, verbMpubExt, verbMpubTrace:
+	case command.VerbPubExt, command.VerbPubTrace, command.VerbMpubExt, command.VerbMpubTrace:
 		return c.publishExt(cmd, size)
-	case verbFin, verbReq, verbTouch:
+	case command.VerbFin, command.VerbReq, command.VerbTouch:
 		c.finish(cmd)
-	case verbRdy:
-		if c.parser.phase == phaseSubscribed {
-			c.ready = int(cmd.number)
+	case command.VerbRdy:
+		if c.parser.Phase == command.PhaseSubscribed {
+			c.ready = int(cmd.Number)
 			c.consumer.Load().Ready(c.ready)
 			c.pump = true
 		}
-	case verbSub, verbSubAdvanced, verbSubOrdered:
+	case command.VerbSub, command.VerbSubAdvanced, command.VerbSubOrdered:
 		return c.subscribe(cmd)
-	case verbCls:
-		c.parser.phase = phaseClosing
+	case command.VerbCls:
+		c.parser.Phase = command.PhaseClosing
 		c.consumer.Load().StopDelivery()
 		c.reply(frameResponse, "CLOSE_WAIT")
-	case verbIdentify:
-		return c.identify(cmd.body, size)
-	case verbAuth:
-		return c.authenticate(cmd.body)
+	case command.VerbIdentify:
+		return c.identify(cmd.Body, size)
+	case command.VerbAuth:
+		return c.authenticate(cmd.Body)
 	}
 	return nil
 }
 
 // publish adds a PUB or DPUB to the current run, or starts a new run. A run becomes one Put.
-func (c *conn) publish(cmd *command, size int) *fault {
-	delay := time.Duration(cmd.number) * time.Millisecond
+func (c *conn) publish(cmd *command.Command, size int) *command.Fault {
+	delay := time.Duration(cmd.Number) * time.Millisecond
 	if c.run == nil || !c.run.takes(cmd, delay) {
 		c.submit()
 		if f := c.mayPublish(cmd); f != nil {
 			return f
 		}
-		t, err := c.target(cmd.topic)
+		t, err := c.target(cmd.Topic)
 		if err != nil {
 			c.srv.opts.Publishes.Refuse(err)
-			refused := newPending(c, cmd.verb)
-			refused.addressed, refused.partition = cmd.addressed, cmd.partition
-			return newFault(publishRefused(refused, err))
+			refused := newPending(c, cmd.Verb)
+			refused.Addressed, refused.Partition = cmd.Addressed, cmd.Partition
+			return command.NewFault(publishRefused(refused, err))
 		}
 		c.begin(cmd, t)
 		c.run.put.Defer = delay
@@ -63,9 +64,9 @@ func (c *conn) publish(cmd *command, size int) *fault {
 }
 
 // begin starts a run of PUBs or DPUBs like cmd.
-func (c *conn) begin(cmd *command, to *target) {
-	r := newPending(c, cmd.verb)
-	r.addressed, r.partition = cmd.addressed, cmd.partition
+func (c *conn) begin(cmd *command.Command, to *target) {
+	r := newPending(c, cmd.Verb)
+	r.Addressed, r.Partition = cmd.Addressed, cmd.Partition
 	r.to = to
 	r.buf = c.in.buf
 	r.buf.retain()
@@ -73,34 +74,34 @@ func (c *conn) begin(cmd *command, to *target) {
 }
 
 // takes reports whether a PUB or DPUB may join the run.
-func (p *pending) takes(cmd *command, delay time.Duration) bool {
-	return p.verb == cmd.verb && p.put.Defer == delay && p.to.name == string(cmd.topic) &&
-		p.addressed == cmd.addressed && p.partition == cmd.partition &&
+func (p *pending) takes(cmd *command.Command, delay time.Duration) bool {
+	return p.verb == cmd.Verb && p.put.Defer == delay && p.to.name == string(cmd.Topic) &&
+		p.Addressed == cmd.Addressed && p.Partition == cmd.Partition &&
 		p.count < maxRunCount && p.bytes < maxRunBytes
 }
 
 // add adds a PUB or DPUB to the run.
-func (p *pending) add(cmd *command, size int) {
-	p.put.Messages = append(p.put.Messages, cmd.body)
+func (p *pending) add(cmd *command.Command, size int) {
+	p.put.Messages = append(p.put.Messages, cmd.Body)
 	p.count++
 	p.bytes += size
 }
 
 // publishBatch makes one Put from an MPUB.
-func (c *conn) publishBatch(cmd *command, size int) *fault {
+func (c *conn) publishBatch(cmd *command.Command, size int) *command.Fault {
 	c.submit()
 	if f := c.mayPublish(cmd); f != nil {
 		return f
 	}
-	t, err := c.target(cmd.topic)
-	p := newPending(c, cmd.verb)
-	p.addressed, p.partition = cmd.addressed, cmd.partition
+	t, err := c.target(cmd.Topic)
+	p := newPending(c, cmd.Verb)
+	p.Addressed, p.Partition = cmd.Addressed, cmd.Partition
 	if err != nil {
 		c.srv.opts.Publishes.Refuse(err)
-		return newFault(publishRefused(p, err))
+		return command.NewFault(publishRefused(p, err))
 	}
 	p.to = t
-	p.put.Messages = publish.Messages(p.put.Messages, cmd.body)
+	p.put.Messages = publish.Messages(p.put.Messages, cmd.Body)
 	p.count, p.bytes = 1, size
 	p.buf = c.in.buf
 	p.buf.retain()
@@ -163,21 +164,21 @@ func (c *conn) send(p *pending, alone bool) {
 }
 
 // finish executes FIN, REQ and TOUCH.
-func (c *conn) finish(cmd *command) {
+func (c *conn) finish(cmd *command.Command) {
 	consumer := c.consumer.Load()
-	id, err := c.messageID(cmd.id)
+	id, err := c.messageID(cmd.Id)
 	if err != nil {
 		err = node.ErrNotInFlight // no message has such an id
 	} else {
-		switch cmd.verb {
-		case verbFin:
+		switch cmd.Verb {
+		case command.VerbFin:
 			c.flight.gave(id)
 			c.settled++
 			err = consumer.Finish(id)
-		case verbReq:
+		case command.VerbReq:
 			c.flight.gave(id)
 			c.settled++
-			err = consumer.Requeue(id, c.requeueDelay(cmd.number))
+			err = consumer.Requeue(id, c.requeueDelay(cmd.Number))
 		default:
 			if err = consumer.Touch(id); err == nil {
 				c.flight.touched(id, c.srv.now())
@@ -189,10 +190,10 @@ func (c *conn) finish(cmd *command) {
 		c.pump = true
 		return
 	}
-	c.reply(frameError, failedMessage(cmd.verb, string(cmd.id), err))
+	c.reply(frameError, failedMessage(cmd.Verb, string(cmd.Id), err))
 }
 
-func failedMessage(v verb, id string, err error) string {
+func failedMessage(v command.Verb, id string, err error) string {
 	return "E_" + v.String() + "_FAILED " + v.String() + " " + id + " failed " + finishFailure(err)
 }
 
@@ -216,9 +217,9 @@ func finishFailure(err error) string {
 }
 
 // subscribe attaches the connection to a channel. It answers OK once the creation of the channel is on stable storage.
-func (c *conn) subscribe(cmd *command) *fault {
+func (c *conn) subscribe(cmd *command.Command) *command.Fault {
 	c.submit()
-	topic, channel := string(cmd.topic), string(cmd.channel)
+	topic, channel := string(cmd.Topic), string(cmd.Channel)
 	if f := c.maySubscribe(topic, channel); f != nil {
 		return f
 	}
@@ -230,25 +231,27 @@ func (c *conn) subscribe(cmd *command) *fault {
 	case refused != nil:
 		return refused
 	case err == nil:
-	case cmd.beyondNSQ() && publish.YouzanCode(err) != "":
-		return faultf("%s SUB failed %v", publish.YouzanCode(err), err)
+	case cmd.BeyondNSQ() && publish.YouzanCode(err) != "":
+		return command.Faultf("%s SUB failed %v", publish.YouzanCode(err), err)
 	case errors.Is(err, node.ErrTooManyClients):
-		return faultf("E_SUB_FAILED SUB failed consumers for %s:%s exceeds limit of %d",
+		return command.Faultf("E_SUB_FAILED SUB failed consumers for %s:%s exceeds limit of %d",
 			topic, channel, c.srv.opts.MaxChannelConsumers)
 	case errors.Is(err, node.ErrDeleted):
-		return newFault("E_SUB_FAILED SUB failed to deleted topic/channel")
+		return command.NewFault("E_SUB_FAILED SUB failed to deleted topic/channel")
 	default:
-		return faultf("E_SUB_FAILED SUB failed %v", err)
+		return command.Faultf("E_SUB_FAILED SUB failed %v", err)
 	}
 	c.consumer.Store(consumer)
-	c.parser.phase, c.parser.binaryIDs = phaseSubscribed, c.form != nil
+	c.parser.Phase, c.parser.BinaryIDs = command.PhaseSubscribed, c.form != nil
 	c.reply(frameResponse, "OK")
 	return nil
 }
 
 // attach finds or creates the topic and the channel, and subscribes. refused is the error frame for a SUB that asks for
 // a partition, an order or a place that it cannot have.
-func (c *conn) attach(cmd *command, topic, channel string) (consumer *node.Consumer, refused *fault, err error) {
+func (c *conn) attach(cmd *command.Command, topic, channel string) (consumer *node.Consumer, refused *command.Fault,
+	err error,
+) {
 	set := c.set.Load()
 	err = publish.RetryDeleted(c.ctx, func() error {
 		t, created, err := c.srv.opts.Topic(c.ctx, topic, c.maker)
@@ -277,7 +280,7 @@ func (c *conn) attach(cmd *command, topic, channel string) (consumer *node.Consu
 			MsgTimeout: set.msgTimeout,
 			SampleRate: set.sampleRate,
 			Label:      c,
-			Partition:  cmd.onlyPartition(),
+			Partition:  cmd.OnlyPartition(),
 			Tag:        set.tag,
 
 			MaxInFlightBytes: c.flight.most,
@@ -296,18 +299,18 @@ func (c *conn) creates(t *node.Topic, channel string) bool {
 }
 
 // identify executes IDENTIFY. size is the command's length in the input.
-func (c *conn) identify(body []byte, size int) *fault {
+func (c *conn) identify(body []byte, size int) *command.Fault {
 	set, response, f := c.srv.opts.identify(body, *c.set.Load())
 	if f != nil {
 		return f
 	}
 	upgrade := set.tls || set.compression != compressNone
 	if upgrade && c.stream != nil {
-		return newFault("E_INVALID cannot IDENTIFY in current state") // the connection has TLS or compression already
+		return command.NewFault("E_INVALID cannot IDENTIFY in current state") // the connection has TLS or compression already
 	}
 	c.set.Store(&set)
 	c.applyOutput(&set)
-	c.parser.heartbeats = set.heartbeat > 0
+	c.parser.Heartbeats = set.heartbeat > 0
 	c.startBeats(set.heartbeat)
 	c.reply(frameResponse, string(response))
 	if upgrade {

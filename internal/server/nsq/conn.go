@@ -15,6 +15,7 @@ import (
 	"penstock/internal/netio"
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
+	"penstock/internal/server/nsq/command"
 	"penstock/internal/strangers"
 )
 
@@ -46,7 +47,7 @@ type conn struct {
 	ctx    context.Context // canceled by kill; for the engine's blocking calls
 	cancel context.CancelFunc
 
-	parser  parser
+	parser  command.Parser
 	in      input
 	attempt func(fd uintptr) bool // readOnce, as raw.Read wants it
 	readN   int
@@ -119,7 +120,7 @@ func newConn(s *Server, nc *net.TCPConn) (*conn, error) {
 		srv:      s,
 		remote:   nc.RemoteAddr().String(),
 		started:  time.Now(),
-		parser:   parser{limits: s.opts.limits(), heartbeats: true, tlsRequired: s.opts.TLSRequired},
+		parser:   command.Parser{Limits: s.opts.limits(), Heartbeats: true, TlsRequired: s.opts.TLSRequired},
 		flight:   flight{most: s.opts.MaxInFlightBytes},
 		pace:     pace{within: int64(s.opts.ModerationPace)},
 		stopped:  make(chan struct{}),
@@ -180,7 +181,7 @@ func (c *conn) readLoop() error {
 		}
 	}
 	if string(c.in.unread()[:len(magic)]) != magic {
-		c.refuse(newFault("E_BAD_PROTOCOL"))
+		c.refuse(command.NewFault("E_BAD_PROTOCOL"))
 		return nil
 	}
 	c.in.r += len(magic)
@@ -193,7 +194,7 @@ func (c *conn) readLoop() error {
 		if c.stopping.Load() {
 			return nil
 		}
-		if f := c.largeInput(c.parser.need, len(c.in.unread())); f != nil {
+		if f := c.largeInput(c.parser.Need, len(c.in.unread())); f != nil {
 			c.refuse(f)
 			return nil
 		}
@@ -215,7 +216,7 @@ func (c *conn) readLoop() error {
 			}
 			continue // the poll may have left commands
 		}
-		if err := c.read(c.parser.need); err != nil {
+		if err := c.read(c.parser.Need); err != nil {
 			return err
 		}
 	}
@@ -224,7 +225,7 @@ func (c *conn) readLoop() error {
 // read waits for bytes from the client. need is the total number of bytes that the first unread command has, as far as
 // known.
 func (c *conn) read(need int) error {
-	c.parser.need = need
+	c.parser.Need = need
 	if c.stream != nil {
 		return c.readWrapped()
 	}
@@ -244,18 +245,18 @@ func (c *conn) read(need int) error {
 // readOnce attempts to read once. It returns false if nothing has arrived, and raw.Read must wait. An idle connection
 // waits without a buffer.
 func (c *conn) readOnce(fd uintptr) bool {
-	c.readN, c.readErr = c.in.readOnce(fd, c.parser.need)
+	c.readN, c.readErr = c.in.readOnce(fd, c.parser.Need)
 	return c.readErr != syscall.EAGAIN
 }
 
 // handle executes every complete command that was read. Then it submits the last run, pumps the consumer and flushes
 // the output.
-func (c *conn) handle() *fault {
-	var cmd command
-	var f *fault
+func (c *conn) handle() *command.Fault {
+	var cmd command.Command
+	var f *command.Fault
 	consumed := 0
 	for !c.stopping.Load() {
-		n, bad := c.parser.next(c.in.unread(), &cmd)
+		n, bad := c.parser.Next(c.in.unread(), &cmd)
 		if f = bad; n == 0 || f != nil {
 			break
 		}
@@ -275,8 +276,8 @@ func (c *conn) handle() *fault {
 	if c.reserved > 0 && consumed > 0 {
 		c.unreserve()
 	}
-	if c.parser.exceeded {
-		c.countStranger(&c.srv.counts.strangerBytes, f.text)
+	if c.parser.Exceeded {
+		c.countStranger(&c.srv.counts.strangerBytes, f.Text)
 	}
 	c.handled(consumed)
 	return f
@@ -294,13 +295,13 @@ func (c *conn) handled(consumed int) {
 
 // refuse ends the connection with an error frame, after the answers that are still owed. A fault without text sends no
 // frame.
-func (c *conn) refuse(f *fault) {
+func (c *conn) refuse(f *command.Fault) {
 	c.submit()
-	c.srv.opts.Logger.Debug("closing an NSQ connection after an error", "client", c.remote, "error", f.text)
-	p := newPending(c, verbNone)
+	c.srv.opts.Logger.Debug("closing an NSQ connection after an error", "client", c.remote, "error", f.Text)
+	p := newPending(c, command.VerbNone)
 	p.frame, p.fatal, p.count = []byte{}, true, 1
-	if f.text != "" {
-		p.frame = appendFrame(nil, frameError, f.text)
+	if f.Text != "" {
+		p.frame = appendFrame(nil, frameError, f.Text)
 	}
 	p.done.Store(true)
 	c.answers.push(p)
@@ -326,7 +327,7 @@ func (c *conn) replyAside(kind uint32, data string) {
 	}
 	a.mu.Unlock()
 	if !direct {
-		p := newPending(c, verbNone)
+		p := newPending(c, command.VerbNone)
 		p.frame, p.count, p.bytes = frame, 1, len(frame)
 		p.done.Store(true)
 		a.push(p)
@@ -344,7 +345,7 @@ func (c *conn) end(err error) {
 	<-c.stopped
 	eof := err == io.EOF
 	if eof {
-		if f := c.parser.truncated(c.in.unread()); f != nil {
+		if f := c.parser.Truncated(c.in.unread()); f != nil {
 			c.refuse(f)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"penstock/internal/clip"
+	"penstock/internal/server/nsq/command"
 	"penstock/internal/server/publish"
 )
 
@@ -79,10 +80,10 @@ type negotiation struct {
 }
 
 // identify evaluates an IDENTIFY body. It returns the new settings and the response, or the fault.
-func (o *Options) identify(body []byte, old agreed) (agreed, []byte, *fault) {
+func (o *Options) identify(body []byte, old agreed) (agreed, []byte, *command.Fault) {
 	var id identity
 	if json.Unmarshal(body, &id) != nil {
-		return old, nil, newFault("E_BAD_BODY IDENTIFY failed to decode JSON body")
+		return old, nil, command.NewFault("E_BAD_BODY IDENTIFY failed to decode JSON body")
 	}
 	s := old
 	s.clientID = clipText(id.ClientID, old.clientID)
@@ -100,7 +101,7 @@ func (o *Options) identify(body []byte, old agreed) (agreed, []byte, *fault) {
 	level := o.deflateLevel(&id)
 	switch {
 	case deflate && snappy:
-		return old, nil, newFault("E_IDENTIFY_FAILED cannot enable both deflate and snappy compression")
+		return old, nil, command.NewFault("E_IDENTIFY_FAILED cannot enable both deflate and snappy compression")
 	case deflate:
 		s.compression, s.deflateLevel = compressDeflate, level
 	case snappy:
@@ -146,7 +147,7 @@ func clipText(s, otherwise string) string {
 
 // applyIdentity checks each value in nsqd's order and changes s. For intervals, sizes and timeouts 0 keeps the current
 // setting; for heartbeats and output buffering -1 switches them off.
-func (o *Settings) applyIdentity(id *identity, s *agreed) *fault {
+func (o *Settings) applyIdentity(id *identity, s *agreed) *command.Fault {
 	ms := func(d time.Duration) int { return int(d / time.Millisecond) }
 	switch v := id.HeartbeatInterval; {
 	case v == -1:
@@ -155,7 +156,7 @@ func (o *Settings) applyIdentity(id *identity, s *agreed) *fault {
 	case v >= ms(minHeartbeat) && v <= ms(o.MaxHeartbeatInterval):
 		s.heartbeat = time.Duration(v) * time.Millisecond
 	default:
-		return faultf("E_BAD_BODY IDENTIFY heartbeat interval (%d) is invalid", v)
+		return command.Faultf("E_BAD_BODY IDENTIFY heartbeat interval (%d) is invalid", v)
 	}
 	switch v := id.OutputBufferTimeout; {
 	case v == -1:
@@ -164,7 +165,7 @@ func (o *Settings) applyIdentity(id *identity, s *agreed) *fault {
 	case v >= ms(o.MinOutputBufferTimeout) && v <= ms(o.MaxOutputBufferTimeout):
 		s.outputTimeout = time.Duration(v) * time.Millisecond
 	default:
-		return faultf("E_BAD_BODY IDENTIFY output buffer timeout (%d) is invalid", v)
+		return command.Faultf("E_BAD_BODY IDENTIFY output buffer timeout (%d) is invalid", v)
 	}
 	switch v := id.OutputBufferSize; {
 	case v == -1:
@@ -173,10 +174,10 @@ func (o *Settings) applyIdentity(id *identity, s *agreed) *fault {
 	case v >= minOutputBuffer && v <= o.MaxOutputBufferBytes:
 		s.outputBuffer = v
 	default:
-		return faultf("E_BAD_BODY IDENTIFY output buffer size (%d) is invalid", v)
+		return command.Faultf("E_BAD_BODY IDENTIFY output buffer size (%d) is invalid", v)
 	}
 	if id.SampleRate < 0 || id.SampleRate > 99 {
-		return faultf("E_BAD_BODY IDENTIFY sample rate (%d) is invalid", id.SampleRate)
+		return command.Faultf("E_BAD_BODY IDENTIFY sample rate (%d) is invalid", id.SampleRate)
 	}
 	s.sampleRate = id.SampleRate
 	switch v := id.MsgTimeout; {
@@ -184,10 +185,10 @@ func (o *Settings) applyIdentity(id *identity, s *agreed) *fault {
 	case v >= ms(minMsgTimeout) && v <= ms(o.MaxMsgTimeout):
 		s.msgTimeout = time.Duration(v) * time.Millisecond
 	default:
-		return faultf("E_BAD_BODY IDENTIFY msg timeout (%d) is invalid", v)
+		return command.Faultf("E_BAD_BODY IDENTIFY msg timeout (%d) is invalid", v)
 	}
 	if id.DesiredTag != "" && !publish.ValidTag(id.DesiredTag) {
-		return faultf("E_BAD_BODY IDENTIFY desired tag %.100q is invalid", id.DesiredTag)
+		return command.Faultf("E_BAD_BODY IDENTIFY desired tag %.100q is invalid", id.DesiredTag)
 	}
 	s.extendSupport, s.tag = id.ExtendSupport, id.DesiredTag
 	return nil

@@ -39,7 +39,7 @@ func TestIdentifyFaults(t *testing.T) {
 	} {
 		old := o.defaultSettings("h")
 		got, _, f := o.identify([]byte(x.body), old)
-		if f == nil || f.text != x.want {
+		if f == nil || f.Text != x.want {
 			t.Errorf("%s: got %v, want %s", x.body, f, x.want)
 		}
 		if got != old {
@@ -97,7 +97,7 @@ func TestIdentifyNegotiation(t *testing.T) {
 		`"sample_rate":7,"output_buffer_size":4096,"output_buffer_timeout":100}`
 	_, reply, f := o.identify([]byte(body), o.defaultSettings("h"))
 	if f != nil {
-		t.Fatal(f.text)
+		t.Fatal(f.Text)
 	}
 	var got map[string]any
 	if err := json.Unmarshal(reply, &got); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"penstock/internal/server/nsq/command"
 	"penstock/internal/shares"
 	"penstock/internal/strangers"
 )
@@ -22,7 +23,7 @@ const (
 // of it, in one step, when largeInputBytes are there: what its head announces costs nothing before. The room is not
 // taken bit by bit as the bytes arrive, because clients that each hold a part would wait for each other; so nobody who
 // waits holds anything, and each ends by the rules of pulse.judge.
-func (c *conn) largeInput(need, unread int) *fault {
+func (c *conn) largeInput(need, unread int) *command.Fault {
 	if need <= largeInputBytes || unread < largeInputBytes {
 		return nil
 	}
@@ -35,7 +36,7 @@ func (c *conn) largeInput(need, unread int) *fault {
 
 // reserve waits until the node has room for a command of need bytes, and the client's share has. Until then the
 // client's further bytes stay in its socket.
-func (c *conn) reserve(need int) *fault {
+func (c *conn) reserve(need int) *command.Fault {
 	n := int64(blockBytes(need))
 	if n <= c.reserved {
 		return nil
@@ -67,11 +68,11 @@ func (c *conn) reserve(need int) *fault {
 		c.reserved, c.reservedBy = n, who
 	case c.stopping.Load() || c.ctx.Err() != nil: // the next read tells
 	case errors.Is(err, shares.ErrShare):
-		return faultf("E_BAD_BODY body of %d bytes has found no room for %v, because other large commands of this client's "+
-			"token or address are being received, of %d bytes at most (a quarter of max-large-input-bytes); nothing of it was "+
-			"stored, try again later", need, patience, c.srv.opts.Received.Share())
+		return command.Faultf("E_BAD_BODY body of %d bytes has found no room for %v, because other large commands of this "+
+			"client's token or address are being received, of %d bytes at most (a quarter of max-large-input-bytes); nothing of "+
+			"it was stored, try again later", need, patience, c.srv.opts.Received.Share())
 	default:
-		return faultf("E_BAD_BODY body of %d bytes has found no room for %v, because too many large ones are being "+
+		return command.Faultf("E_BAD_BODY body of %d bytes has found no room for %v, because too many large ones are being "+
 			"received on this node, of %d bytes at most (max-large-input-bytes); nothing of it was stored, try again later",
 			need, patience, c.srv.opts.MaxLargeInputBytes)
 	}

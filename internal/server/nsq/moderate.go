@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"penstock/internal/server/nsq/command"
 )
 
 // Moderation is what network cards do with interrupts: while much arrives, they gather for a moment and interrupt once.
@@ -57,17 +59,17 @@ func (c *conn) busy() bool {
 
 // moderate reads and handles commands every moderationTime until the client is not busy any more. It returns errors
 // and faults as read and handle do. The reader calls it between two commands.
-func (c *conn) moderate() (*fault, error) {
+func (c *conn) moderate() (*command.Fault, error) {
 	c.pace.quick = 0
 	if !c.out.detach() {
 		return nil, nil
 	}
-	var f *fault
+	var f *command.Fault
 	var err error
-	more := func() bool { return f == nil && err == nil && c.parser.need <= largeInputBytes && !c.stopping.Load() }
+	more := func() bool { return f == nil && err == nil && c.parser.Need <= largeInputBytes && !c.stopping.Load() }
 	for empty := 0; empty < moderationPatience && more() && c.busy(); {
 		nap(moderationTime)
-		n, rerr := c.in.readOnce(uintptr(c.out.fd), c.parser.need)
+		n, rerr := c.in.readOnce(uintptr(c.out.fd), c.parser.Need)
 		switch {
 		case rerr == syscall.EAGAIN:
 			empty++

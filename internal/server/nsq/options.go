@@ -13,6 +13,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
+	"penstock/internal/server/nsq/command"
 	"penstock/internal/server/publish"
 	"penstock/internal/shares"
 	"penstock/internal/sparing"
@@ -186,14 +187,14 @@ func (o *Settings) check() error {
 
 // LargestCommand returns the memory that the largest command takes while it arrives.
 func (o *Settings) LargestCommand() int64 {
-	return int64(blockBytes(o.MaxBodyBytes + MaxLineBytes + publish.SizeBytes))
+	return int64(blockBytes(o.MaxBodyBytes + command.MaxLineBytes + publish.SizeBytes))
 }
 
-func (o *Settings) limits() limits {
-	return limits{
-		maxMessageBytes: o.MaxMessageBytes,
-		maxBodyBytes:    o.MaxBodyBytes,
-		maxRdyCount:     o.MaxRdyCount,
-		maxDeferMillis:  uint64(o.MaxDefer / time.Millisecond),
+func (o *Settings) limits() command.Limits {
+	return command.Limits{
+		MaxMessageBytes: o.MaxMessageBytes,
+		MaxBodyBytes:    o.MaxBodyBytes,
+		MaxRdyCount:     o.MaxRdyCount,
+		MaxDeferMillis:  uint64(o.MaxDefer / time.Millisecond),
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"penstock/internal/lock"
+	"penstock/internal/server/nsq/command"
 )
 
 // publisherPoll reads the sockets of many publishers on one goroutine.
@@ -206,7 +207,7 @@ func (p *publisherPoll) read(fd int32, only bool) {
 
 // readOnce says whether the connection stays here.
 func (p *publisherPoll) readOnce(c *conn, only bool) bool {
-	n, err := c.in.readOnce(uintptr(c.out.fd), c.parser.need)
+	n, err := c.in.readOnce(uintptr(c.out.fd), c.parser.Need)
 	switch {
 	case c.stopping.Load():
 		return false
@@ -261,10 +262,10 @@ func (p *publisherPoll) close() {
 // handleLight executes the commands that were read, if they are light, and submits the run. It returns false if the
 // reader must go on, with what is still unread, with c.unsent, or because the connection must wait.
 func (c *conn) handleLight() bool {
-	var cmd command
+	var cmd command.Command
 	light, consumed := true, 0
 	for {
-		n, f := c.parser.next(c.in.unread(), &cmd)
+		n, f := c.parser.Next(c.in.unread(), &cmd)
 		if n == 0 && f == nil {
 			break
 		}
@@ -276,14 +277,15 @@ func (c *conn) handleLight() bool {
 	}
 	light = c.submitLight() && light
 	c.handled(consumed)
-	return light && c.parser.need <= largeInputBytes && !c.full()
+	return light && c.parser.Need <= largeInputBytes && !c.full()
 }
 
 // executeLight executes a PUB to the topic of the PUB before it, if that cannot wait for anything. Otherwise it returns
 // false and has done nothing.
-func (c *conn) executeLight(cmd *command, size int) bool {
+func (c *conn) executeLight(cmd *command.Command, size int) bool {
 	t := c.last
-	if cmd.verb != verbPub || cmd.addressed || t == nil || t.name != string(cmd.topic) || !c.stillGranted(cmd.topic) {
+	if cmd.Verb != command.VerbPub || cmd.Addressed || t == nil || t.name != string(cmd.Topic) ||
+		!c.stillGranted(cmd.Topic) {
 		return false
 	}
 	if c.run == nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"penstock/internal/node"
+	"penstock/internal/server/nsq/command"
 )
 
 // sink is a connection in the role of an node.Sink. It is served by a channel of this node, or by a remote.Consumer,
@@ -33,12 +34,12 @@ func (s *sink) Closed(error) { (*conn)(s).stop() }
 // answers to commands that arrived in between.
 func (s *sink) Failed(what node.FailedCall, id node.ID, err error) {
 	c := (*conn)(s)
-	v := verbTouch
+	v := command.VerbTouch
 	switch what {
 	case node.FailedFinish:
-		v = verbFin
+		v = command.VerbFin
 	case node.FailedRequeue:
-		v = verbReq
+		v = command.VerbReq
 	}
 	text := id.Append(nil)
 	if c.form != nil {

@@ -24,14 +24,14 @@ import (
 func (c *conn) beStranger() {
 	o := &c.srv.opts
 	c.stranger = c.srv.opts.Strangers.Stranger(c.out.nc.RemoteAddr(), c.makeRoom)
-	c.parser.stranger, c.parser.allowance = true, o.MaxStrangerBytes
+	c.parser.Stranger, c.parser.Allowance = true, o.MaxStrangerBytes
 	c.in.small = true
 	c.authBy.Store(c.srv.now() + int64(o.StrangerTime))
 }
 
 // beKnown lifts the limits of strangers, after AUTH has succeeded. The reader calls it.
 func (c *conn) beKnown() {
-	c.parser.stranger = false
+	c.parser.Stranger = false
 	c.in.small = false
 	if c.wire != nil {
 		c.wire.in.small = false

@@ -10,6 +10,7 @@ import (
 	"github.com/klauspost/compress/flate"
 
 	"penstock/internal/server/handshakes"
+	"penstock/internal/server/nsq/command"
 )
 
 // link describes the TLS and the compression of a connection, for /stats, AUTH and the reader. It is immutable.
@@ -31,7 +32,7 @@ var plain = &link{}
 //
 // If it fails, the connection ends. The fault has no text, because there is no protocol left in which to tell the
 // client.
-func (c *conn) upgrade(set *agreed, size int) *fault {
+func (c *conn) upgrade(set *agreed, size int) *command.Fault {
 	c.out.flush()
 	acquired := false
 	c.wait(func() bool {
@@ -39,11 +40,11 @@ func (c *conn) upgrade(set *agreed, size int) *fault {
 		return acquired || c.out.failure() != nil || c.stopping.Load()
 	})
 	if !acquired {
-		return newFault("")
+		return command.NewFault("")
 	}
 	behind := c.in.unread()[size:]
 	w := newWire(c.out.nc, c.out.raw, behind)
-	w.in.small = c.parser.stranger
+	w.in.small = c.parser.Stranger
 	c.in.w -= len(behind)
 
 	l := &link{compression: set.compression}
@@ -57,11 +58,11 @@ func (c *conn) upgrade(set *agreed, size int) *fault {
 			}
 			c.out.close()
 			c.out.release(nil)
-			return newFault("")
+			return command.NewFault("")
 		}
 		state := tc.ConnectionState()
 		l.tls, c.tls = &state, tc
-		c.parser.tlsRequired = false
+		c.parser.TlsRequired = false
 		enc.w, src = tc, tc
 		if err := enc.write(okFrames[:okFrameBytes]); err != nil {
 			return c.failedUpgrade(err)
@@ -85,7 +86,7 @@ func (c *conn) upgrade(set *agreed, size int) *fault {
 func (c *conn) compress(enc *encoder, set *agreed) {
 	dst := enc.w
 	compressor := func() (io.Writer, func() error) { return newCompressor(set.compression, set.deflateLevel, dst) }
-	if set.compression != compressDeflate || !c.parser.stranger {
+	if set.compression != compressDeflate || !c.parser.Stranger {
 		enc.w, enc.flush = compressor()
 		return
 	}
@@ -100,11 +101,11 @@ func (c *conn) compress(enc *encoder, set *agreed) {
 
 // failedUpgrade ends the connection after an error of TLS or of the compressor. These write to memory, so the error is
 // not a network error.
-func (c *conn) failedUpgrade(err error) *fault {
+func (c *conn) failedUpgrade(err error) *command.Fault {
 	c.srv.opts.Logger.Error("closing an NSQ connection: its output cannot be encoded", "client", c.remote, "error", err)
 	c.out.close()
 	c.out.release(nil)
-	return newFault("")
+	return command.NewFault("")
 }
 
 // handshake performs the TLS handshake, which waits for its turn in package handshakes. The client has HandshakeTimeout
@@ -151,7 +152,7 @@ func (c *conn) readWrapped() error {
 		in.size = min(in.size, streamReadBytes)
 	}
 	for {
-		room := in.room(c.parser.need)
+		room := in.room(c.parser.Need)
 		n, err := readAvailable(c.stream, room)
 		if n > 0 {
 			if err != errNothing {

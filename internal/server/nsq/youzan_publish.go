@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"penstock/internal/node"
+	"penstock/internal/server/nsq/command"
 	"penstock/internal/server/publish"
 )
 
@@ -18,7 +19,7 @@ const (
 )
 
 // publishExt makes one Put from a PUB_EXT, PUB_TRACE, MPUB_EXT or MPUB_TRACE, or adds a PUB_EXT to the current run.
-func (c *conn) publishExt(cmd *command, size int) *fault {
+func (c *conn) publishExt(cmd *command.Command, size int) *command.Fault {
 	if c.joinsRun(cmd) && c.addExt(cmd, size) {
 		return nil
 	}
@@ -26,13 +27,13 @@ func (c *conn) publishExt(cmd *command, size int) *fault {
 	if f := c.mayPublish(cmd); f != nil {
 		return f
 	}
-	p := newPending(c, cmd.verb)
+	p := newPending(c, cmd.Verb)
 	p.count, p.bytes = 1, size
-	p.addressed, p.partition = cmd.addressed, cmd.partition
-	if cmd.verb.batches() {
-		p.put.Messages = publish.Messages(p.put.Messages, cmd.body)
+	p.Addressed, p.Partition = cmd.Addressed, cmd.Partition
+	if cmd.Verb.Batches() {
+		p.put.Messages = publish.Messages(p.put.Messages, cmd.Body)
 	} else {
-		p.put.Messages = append(p.put.Messages, cmd.body)
+		p.put.Messages = append(p.put.Messages, cmd.Body)
 	}
 	for i, m := range p.put.Messages {
 		body, headers, f := p.unwrap(m)
@@ -47,11 +48,11 @@ func (c *conn) publishExt(cmd *command, size int) *fault {
 		return f
 	}
 	p.put.Headers = p.lists
-	t, err := c.target(cmd.topic)
+	t, err := c.target(cmd.Topic)
 	if err != nil {
 		text := publishRefused(p, err)
 		p.free()
-		return newFault(text)
+		return command.NewFault(text)
 	}
 	p.to, p.at = t, publish.KeyPartition(t.topic, p.lists)
 	p.buf = c.in.buf
@@ -63,22 +64,22 @@ func (c *conn) publishExt(cmd *command, size int) *fault {
 // joinsRun reports whether a PUB_EXT may be added to the current run. The run must have room, and consist of PUB_EXTs
 // to the same topic and partition without a trace id and without a producer, each of whose PUB_EXTs is a Put of its
 // own.
-func (c *conn) joinsRun(cmd *command) bool {
+func (c *conn) joinsRun(cmd *command.Command) bool {
 	r := c.run
-	return r != nil && cmd.verb == verbPubExt && r.verb == verbPubExt && !r.traced && !r.numbered &&
-		r.to.name == string(cmd.topic) && r.addressed == cmd.addressed && r.partition == cmd.partition &&
+	return r != nil && cmd.Verb == command.VerbPubExt && r.verb == command.VerbPubExt && !r.traced && !r.numbered &&
+		r.to.name == string(cmd.Topic) && r.Addressed == cmd.Addressed && r.Partition == cmd.Partition &&
 		r.count < maxRunCount && r.bytes < maxRunBytes
 }
 
 // addExt adds a PUB_EXT to the run. The messages of a run share the outcome of one Put. So addExt returns false, and
 // leaves the run as it was, for a message that might be refused individually, and for one with a trace id, whose answer
 // says where it is stored.
-func (c *conn) addExt(cmd *command, size int) bool {
-	r, n := c.run, extBytes(cmd.body)
+func (c *conn) addExt(cmd *command.Command, size int) bool {
+	r, n := c.run, extBytes(cmd.Body)
 	if n == 0 {
 		return false
 	}
-	all, _, traced, ok := publish.AppendPlainExt(r.headers, cmd.body[extLengthBytes:n])
+	all, _, traced, ok := publish.AppendPlainExt(r.headers, cmd.Body[extLengthBytes:n])
 	own := all[len(r.headers):len(all):len(all)]
 	if !ok || traced || c.srv.engine.CheckHeaders(own) != nil {
 		return false
@@ -87,7 +88,7 @@ func (c *conn) addExt(cmd *command, size int) bool {
 		return false
 	}
 	r.headers, r.lists = all, append(r.lists, own)
-	r.put.Messages, r.put.Headers = append(r.put.Messages, cmd.body[n:]), r.lists
+	r.put.Messages, r.put.Headers = append(r.put.Messages, cmd.Body[n:]), r.lists
 	r.count++
 	r.bytes += size
 	return true
@@ -103,14 +104,14 @@ func extBytes(m []byte) int {
 
 // unwrap splits a message into its body and the headers in front of it, a trace id or an ext. It notes a trace id in p,
 // since the answer must then say where the message is stored.
-func (p *pending) unwrap(m []byte) (body []byte, headers []node.Header, f *fault) {
-	if p.verb == verbPubTrace || p.verb == verbMpubTrace {
+func (p *pending) unwrap(m []byte) (body []byte, headers []node.Header, f *command.Fault) {
+	if p.verb == command.VerbPubTrace || p.verb == command.VerbMpubTrace {
 		if len(m) <= traceIDBytes {
-			return nil, nil, faultf("E_BAD_BODY %s invalid body size %d: it begins with a trace id", p.verb, len(m))
+			return nil, nil, command.Faultf("E_BAD_BODY %s invalid body size %d: it begins with a trace id", p.verb, len(m))
 		}
 		p.traced = true
 		trace := binary.BigEndian.Uint64(m)
-		if p.verb == verbPubTrace {
+		if p.verb == command.VerbPubTrace {
 			p.trace = trace
 		}
 		if trace != 0 {
@@ -120,13 +121,13 @@ func (p *pending) unwrap(m []byte) (body []byte, headers []node.Header, f *fault
 	}
 	n := extBytes(m)
 	if n == 0 {
-		return nil, nil, faultf("E_BAD_BODY %s invalid body size %d: it begins with its headers", p.verb, len(m))
+		return nil, nil, command.Faultf("E_BAD_BODY %s invalid body size %d: it begins with its headers", p.verb, len(m))
 	}
 	all, trace, traced, err := publish.AppendExtHeaders(p.headers, m[extLengthBytes:n])
 	if err != nil {
-		return nil, nil, faultf("%s %s the header is refused: %v", publish.CodeBadExt, p.verb, err)
+		return nil, nil, command.Faultf("%s %s the header is refused: %v", publish.CodeBadExt, p.verb, err)
 	}
-	if p.verb == verbPubExt {
+	if p.verb == command.VerbPubExt {
 		p.trace, p.traced = trace, traced
 	}
 	headers = all[len(p.headers):len(all):len(all)]
@@ -139,8 +140,8 @@ func (p *pending) send(t *node.Topic) error {
 	switch {
 	case p.numbered:
 		return p.sendNumbered(t)
-	case p.addressed:
-		return t.SubmitTo(p.partition, &p.put)
+	case p.Addressed:
+		return t.SubmitTo(p.Partition, &p.put)
 	case p.at >= 0: // the topic may have been deleted and created again since
 		if at := publish.KeyPartition(t, p.lists); at >= 0 {
 			return t.SubmitTo(at, &p.put)
@@ -161,8 +162,8 @@ func (p *pending) tracedFrame() []byte {
 	return appendFrame(nil, frameResponse, string(b))
 }
 
-// beyondNSQ reports whether only a client of youzan's can have sent the command.
-func (p *pending) beyondNSQ() bool { return p.addressed || p.verb.plain() != p.verb }
+// BeyondNSQ reports whether only a client of youzan's can have sent the command.
+func (p *pending) beyondNSQ() bool { return p.Addressed || p.verb.Plain() != p.verb }
 
 // publishRefused returns the error frame for a put that failed, or whose outcome is unknown.
 func publishRefused(p *pending, err error) string {
@@ -172,7 +173,7 @@ func publishRefused(p *pending, err error) string {
 	if code := publish.YouzanCode(err); code != "" && p.beyondNSQ() {
 		return code + " " + p.verb.String() + " failed " + err.Error()
 	}
-	return publishFailed(p.verb.plain(), err)
+	return publishFailed(p.verb.Plain(), err)
 }
 
 // survives reports whether the connection continues after the error. youzan's clients then use another node for the
@@ -242,10 +243,10 @@ func (o *output) appendFormed(d *node.Delivery, form *messageForm) bool {
 }
 
 // takeNumbers makes the put of p one of a producer if its messages have the headers of one.
-func (p *pending) takeNumbers() *fault {
+func (p *pending) takeNumbers() *command.Fault {
 	n, err := publish.CutAllNumbers(p.lists, p.numbers)
 	if err != nil {
-		return faultf("%s %s the header is refused: %v", publish.CodeBadExt, p.verb, err)
+		return command.Faultf("%s %s the header is refused: %v", publish.CodeBadExt, p.verb, err)
 	}
 	if n != nil {
 		p.numbers, p.numbered = n, true
@@ -255,8 +256,8 @@ func (p *pending) takeNumbers() *fault {
 
 // sendNumbered submits a put of a producer.
 func (p *pending) sendNumbered(t *node.Topic) error {
-	at := p.partition
-	if !p.addressed {
+	at := p.Partition
+	if !p.Addressed {
 		var err error
 		if at, err = publish.NumberedPartition(t, p.lists, p.numbers); err != nil {
 			return err

@@ -6,12 +6,14 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/server/nsq/command"
 )
 
 // youzan's error codes are for its own clients. Without a named partition or one of their verbs, errors are nsqd's.
 func TestYouzanCodes(t *testing.T) {
-	named, stock := &pending{verb: verbPub, partitionArgs: partitionArgs{addressed: true}}, &pending{verb: verbPub}
-	ext := &pending{verb: verbMpubExt}
+	named, stock := &pending{verb: command.VerbPub, PartitionArgs: command.PartitionArgs{Addressed: true}},
+		&pending{verb: command.VerbPub}
+	ext := &pending{verb: command.VerbMpubExt}
 	for _, x := range []struct {
 		p        *pending
 		err      error

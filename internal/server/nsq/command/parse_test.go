@@ -1,4 +1,4 @@
-package nsq
+package command
 
 import (
 	"bytes"
@@ -11,39 +11,39 @@ import (
 	"penstock/internal/server/publish"
 )
 
-var testLimits = limits{maxMessageBytes: 1 << 20, maxBodyBytes: 5 << 20, maxRdyCount: 2500, maxDeferMillis: 3600000}
+var testLimits = Limits{MaxMessageBytes: 1 << 20, MaxBodyBytes: 5 << 20, MaxRdyCount: 2500, MaxDeferMillis: 3600000}
 
-func newParser(ph phase) *parser { return &parser{limits: testLimits, phase: ph, heartbeats: true} }
+func newParser(ph phase) *Parser { return &Parser{Limits: testLimits, Phase: ph, Heartbeats: true} }
 
 const someID = "0123456789abcdef"
 
 // parsed returns a command as text, for tables.
-func (c *command) describe() string {
-	s := c.verb.String()
-	for _, p := range [][]byte{c.topic, c.channel, c.id} {
+func (c *Command) describe() string {
+	s := c.Verb.String()
+	for _, p := range [][]byte{c.Topic, c.Channel, c.Id} {
 		if p != nil {
 			s += fmt.Sprintf(" %q", p)
 		}
 	}
-	if c.number != 0 {
-		s += fmt.Sprintf(" %d", c.number)
+	if c.Number != 0 {
+		s += fmt.Sprintf(" %d", c.Number)
 	}
-	if c.body != nil {
-		s += fmt.Sprintf(" body %q", c.body)
+	if c.Body != nil {
+		s += fmt.Sprintf(" body %q", c.Body)
 	}
 	return s
 }
 
 // parseAll passes the input to the parser in pieces of step bytes, and returns the results, one per line.
-func parseAll(p *parser, input string, step int) string {
+func parseAll(p *Parser, input string, step int) string {
 	var out []string
-	var cmd command
+	var cmd Command
 	b := []byte(input)
 	for at, end := 0, 0; ; {
-		n, f := p.next(b[at:end], &cmd)
+		n, f := p.Next(b[at:end], &cmd)
 		switch {
 		case f != nil:
-			out = append(out, "fault "+f.text)
+			out = append(out, "fault "+f.Text)
 			return strings.Join(out, "\n")
 		case n > 0:
 			out = append(out, cmd.describe())
@@ -83,7 +83,7 @@ func TestParse(t *testing.T) {
 		{"PUB " + long + "\n", `fault E_BAD_TOPIC PUB topic name "` + long + `" is not valid`, phaseInit},
 		{"PUB t#ephemeral\n" + nsqtest.Sized("x"), `PUB "t#ephemeral" body "x"`, phaseInit},
 
-		{"DPUB t 1200\n" + nsqtest.Sized("x"), `DPUB "t" 1200 body "x"`, phaseClosing},
+		{"DPUB t 1200\n" + nsqtest.Sized("x"), `DPUB "t" 1200 body "x"`, PhaseClosing},
 		{"DPUB t\n", "fault E_INVALID DPUB insufficient number of parameters", phaseInit},
 		{"DPUB a:b x\n", `fault E_BAD_TOPIC DPUB topic name "a:b" is not valid`, phaseInit},
 		{"DPUB t x\n", "fault E_INVALID DPUB could not parse timeout x", phaseInit},
@@ -110,15 +110,15 @@ func TestParse(t *testing.T) {
 		{"SUB t \n", `fault E_BAD_CHANNEL SUB channel name "" is not valid`, phaseInit},
 		{"SUB t:x ch\n", `fault E_BAD_TOPIC SUB topic name "t:x" is not valid`, phaseInit},
 		{"SUB t c*\n", `fault E_BAD_CHANNEL SUB channel name "c*" is not valid`, phaseInit},
-		{"SUB t ch\n", "fault E_INVALID cannot SUB in current state", phaseSubscribed},
+		{"SUB t ch\n", "fault E_INVALID cannot SUB in current state", PhaseSubscribed},
 
-		{"RDY\nRDY 0\nRDY 2500\n", "RDY 1\nRDY\nRDY 2500", phaseSubscribed},
-		{"RDY 2501\n", "fault E_INVALID RDY count 2501 out of range 0-2500", phaseSubscribed},
-		{"RDY x\n", "fault E_INVALID RDY could not parse count x", phaseSubscribed},
-		{"RDY x\n", "RDY 1", phaseClosing}, // ignored after CLS, even if invalid
+		{"RDY\nRDY 0\nRDY 2500\n", "RDY 1\nRDY\nRDY 2500", PhaseSubscribed},
+		{"RDY 2501\n", "fault E_INVALID RDY count 2501 out of range 0-2500", PhaseSubscribed},
+		{"RDY x\n", "fault E_INVALID RDY could not parse count x", PhaseSubscribed},
+		{"RDY x\n", "RDY 1", PhaseClosing}, // ignored after CLS, even if invalid
 		{"RDY 1\n", "fault E_INVALID cannot RDY in current state", phaseInit},
-		{"CLS\n", "CLS", phaseSubscribed},
-		{"CLS\n", "fault E_INVALID cannot CLS in current state", phaseClosing},
+		{"CLS\n", "CLS", PhaseSubscribed},
+		{"CLS\n", "fault E_INVALID cannot CLS in current state", PhaseClosing},
 		{"CLS\n", "fault E_INVALID cannot CLS in current state", phaseInit},
 
 		{"IDENTIFY\n" + nsqtest.Sized("{}"), `IDENTIFY body "{}"`, phaseInit},
@@ -127,17 +127,17 @@ func TestParse(t *testing.T) {
 			"IDENTIFY\n" + nsqtest.U32(5<<20+1), "fault E_BAD_BODY IDENTIFY body too big 5242881 > 5242880",
 			phaseInit,
 		},
-		{"IDENTIFY\n", "fault E_INVALID cannot IDENTIFY in current state", phaseSubscribed},
+		{"IDENTIFY\n", "fault E_INVALID cannot IDENTIFY in current state", PhaseSubscribed},
 		{"AUTH\n" + nsqtest.Sized("s"), `AUTH body "s"`, phaseInit},
 		{"AUTH x\n", "fault E_INVALID AUTH invalid number of parameters", phaseInit},
-		{"AUTH\n", "fault E_INVALID cannot AUTH in current state", phaseSubscribed},
+		{"AUTH\n", "fault E_INVALID cannot AUTH in current state", PhaseSubscribed},
 
 		{"BLAH a\n", "fault E_INVALID invalid command BLAH", phaseInit},
 		{"\n", "fault E_INVALID invalid command ", phaseInit},
 		{"pub x\n", "fault E_INVALID invalid command pub", phaseInit},
 		{" NOP\n", "fault E_INVALID invalid command ", phaseInit},
 		{strings.Repeat("x", MaxLineBytes), "fault ", phaseInit},
-		{"FIN " + someID + " " + strings.Repeat("x", MaxLineBytes), "fault ", phaseSubscribed},
+		{"FIN " + someID + " " + strings.Repeat("x", MaxLineBytes), "fault ", PhaseSubscribed},
 		{strings.Repeat("x", MaxLineBytes-1), "16383 bytes left", phaseInit},
 	} {
 		for _, step := range []int{1, 3, len(x.in)} {
@@ -172,7 +172,7 @@ func TestParseIDs(t *testing.T) {
 		{"REQ " + someID + " -1\n", "fault E_INVALID REQ could not parse timeout -1"},
 	} {
 		for _, step := range []int{1, 2, 5, len(x.in)} {
-			if got := parseAll(newParser(phaseClosing), x.in, step); got != x.want {
+			if got := parseAll(newParser(PhaseClosing), x.in, step); got != x.want {
 				t.Errorf("%q in steps of %d:\n got %s\nwant %s", x.in, step, got, x.want)
 			}
 		}
@@ -186,7 +186,7 @@ func TestParseIDs(t *testing.T) {
 
 func TestParseSubWithoutHeartbeats(t *testing.T) {
 	p := newParser(phaseInit)
-	p.heartbeats = false
+	p.Heartbeats = false
 	if got := parseAll(p, "SUB t c\n", 8); got != "fault E_INVALID cannot SUB with heartbeats disabled" {
 		t.Error(got)
 	}
@@ -255,8 +255,8 @@ func TestTruncated(t *testing.T) {
 		{"IDENTIFY\n" + nsqtest.U32(4) + "{", "E_BAD_BODY IDENTIFY failed to read body"},
 	} {
 		got := ""
-		if f := newParser(phaseInit).truncated([]byte(x.in)); f != nil {
-			got = f.text
+		if f := newParser(phaseInit).Truncated([]byte(x.in)); f != nil {
+			got = f.Text
 		}
 		if got != x.want {
 			t.Errorf("%q: got %q, want %q", x.in, got, x.want)
@@ -267,25 +267,25 @@ func TestTruncated(t *testing.T) {
 // As soon as its length prefix has arrived, a command's total length is known, and the buffer can grow to that.
 func TestParseNeed(t *testing.T) {
 	p := newParser(phaseInit)
-	var cmd command
+	var cmd Command
 	for _, x := range []struct {
 		in   string
 		need int
 	}{{"PUB t", 6}, {"PUB t\n\x00", 10}, {"PUB t\n" + nsqtest.U32(500) + "abc", 510}} {
-		if n, f := p.next([]byte(x.in), &cmd); n != 0 || f != nil || p.need != x.need {
-			t.Errorf("%q: n %d, fault %v, need %d, want %d", x.in, n, f, p.need, x.need)
+		if n, f := p.Next([]byte(x.in), &cmd); n != 0 || f != nil || p.Need != x.need {
+			t.Errorf("%q: n %d, fault %v, need %d, want %d", x.in, n, f, p.Need, x.need)
 		}
 	}
 }
 
 func TestParseAllocatesNothing(t *testing.T) {
-	p := newParser(phaseSubscribed)
+	p := newParser(PhaseSubscribed)
 	input := []byte("PUB topic\n" + nsqtest.Sized("body") + "FIN " + someID + "\nREQ " + someID + " 10\nRDY 5\nNOP\n" +
 		"MPUB topic\n" + nsqtest.Sized(nsqtest.BatchBody("a", "b")))
-	var cmd command
+	var cmd Command
 	if n := testing.AllocsPerRun(100, func() {
 		for b := input; len(b) > 0; {
-			n, f := p.next(b, &cmd)
+			n, f := p.Next(b, &cmd)
 			if n == 0 || f != nil {
 				t.Fatal(n, f)
 			}
@@ -306,12 +306,12 @@ func FuzzParse(f *testing.F) {
 		"IDENTIFY\n" + nsqtest.Sized("{}"), "FIN a\r\n", "FIN a\r", "MPUB t\n" + nsqtest.U32(12) + nsqtest.U32(1) +
 			nsqtest.U32(-1),
 	} {
-		for ph := range phaseClosing + 1 {
+		for ph := range PhaseClosing + 1 {
 			f.Add([]byte(s), byte(ph), byte(1))
 		}
 	}
 	f.Fuzz(func(t *testing.T, in []byte, ph, step byte) {
-		state := phase(ph) % (phaseClosing + 1)
+		state := phase(ph) % (PhaseClosing + 1)
 		whole := parseAll(newParser(state), string(in), len(in)+1)
 		if pieces := parseAll(newParser(state), string(in), int(step)%32+1); pieces != whole {
 			t.Fatalf("in pieces:\n%s\nat once:\n%s", pieces, whole)
@@ -325,10 +325,10 @@ func benchParse(b *testing.B, in phase, sent string) {
 	input := []byte(strings.Repeat(sent, 1000))
 	b.SetBytes(int64(len(input)))
 	b.ReportAllocs()
-	var cmd command
+	var cmd Command
 	for b.Loop() {
 		for in := input; len(in) > 0; {
-			n, _ := p.next(in, &cmd)
+			n, _ := p.Next(in, &cmd)
 			in = in[n:]
 		}
 	}
@@ -339,5 +339,5 @@ func BenchmarkParsePub(b *testing.B) {
 }
 
 func BenchmarkParseFin(b *testing.B) {
-	benchParse(b, phaseSubscribed, "FIN "+someID+"\n")
+	benchParse(b, PhaseSubscribed, "FIN "+someID+"\n")
 }

@@ -1,4 +1,4 @@
-package nsq
+package command
 
 import (
 	"fmt"
@@ -15,24 +15,24 @@ func TestYouzanCommandsInPieces(t *testing.T) {
 		"PUB t 2\n" + nsqtest.Sized("p") + "SUB_ADVANCED t c 1 virtual_queue:5\n"
 	want := []string{"PUB_EXT true 3 ", "MPUB_TRACE false 0 ", "PUB true 2 ", "SUB_ADVANCED true 1 virtual_queue:5"}
 	for step := 1; step <= len(in); step++ {
-		p := parser{
-			limits:     limits{maxMessageBytes: 1 << 10, maxBodyBytes: 1 << 12, maxRdyCount: 10},
-			heartbeats: true,
+		p := Parser{
+			Limits:     Limits{MaxMessageBytes: 1 << 10, MaxBodyBytes: 1 << 12, MaxRdyCount: 10},
+			Heartbeats: true,
 		}
 		var got []string
-		var cmd command
+		var cmd Command
 		at, end := 0, 0
 		for at < len(in) {
-			n, f := p.next([]byte(in)[at:end], &cmd)
+			n, f := p.Next([]byte(in)[at:end], &cmd)
 			if f != nil {
-				t.Fatalf("in pieces of %d: %s", step, f.text)
+				t.Fatalf("in pieces of %d: %s", step, f.Text)
 			}
 			if n == 0 {
 				end = min(end+step, len(in))
 				continue
 			}
 			at += n
-			got = append(got, fmt.Sprintf("%s %v %d %s", cmd.verb, cmd.addressed, cmd.partition, cmd.from))
+			got = append(got, fmt.Sprintf("%s %v %d %s", cmd.Verb, cmd.Addressed, cmd.Partition, cmd.From))
 		}
 		if !slices.Equal(got, want) {
 			t.Fatalf("in pieces of %d: %q", step, got)
