@@ -16,7 +16,7 @@ import (
 	"penstock/cmd/engine/internal/client"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/node/health"
-	"penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 // NodeStats is the part of a node's /stats that is shown.
@@ -127,7 +127,7 @@ func partial(lacks []string) error {
 func unservedOf(all []TopicNumbers) (lacks []string) {
 	for i := range all {
 		n := &all[i]
-		none := server.Unserved(n.Partitions, n.Served)
+		none := api.Unserved(n.Partitions, n.Served)
 		if len(none) == 0 {
 			continue
 		}
@@ -260,7 +260,7 @@ func (n *TopicNumbers) Add(m *TopicNumbers) {
 	n.Connected += m.Connected
 	n.MaxProducers = max(n.MaxProducers, m.MaxProducers)
 	n.Partitions = max(n.Partitions, m.Partitions)
-	n.Served = server.AllServed(n.Served, m.Served)
+	n.Served = api.AllServed(n.Served, m.Served)
 	n.Paused = n.Paused || m.Paused
 	n.OverQuota = n.OverQuota || m.OverQuota
 	n.DelaysRefused += m.DelaysRefused
@@ -370,7 +370,7 @@ func joinStates(state string, more []stateWord) string {
 // state says whether the topic, or one of its channels, is paused or, before that, whether somebody serves it, and
 // stores what is published and confirmed.
 func (n *TopicNumbers) state(paused bool) string {
-	switch none := len(server.Unserved(n.Partitions, n.Served)); {
+	switch none := len(api.Unserved(n.Partitions, n.Served)); {
 	case none > 0 && none == n.Partitions:
 		return "not served"
 	case none > 0:

@@ -12,7 +12,7 @@ import (
 	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/clip"
 	"penstock/internal/node/health"
-	"penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 func PrintTopicNumbers(w io.Writer, all []cli.TopicNumbers) error {
@@ -96,7 +96,7 @@ func shown(text *string, raw []byte) string {
 	return s
 }
 
-func printPeeked(w io.Writer, list *server.PeekList) error {
+func printPeeked(w io.Writer, list *api.PeekList) error {
 	t := cli.Table(w)
 	fmt.Fprintln(t, "ID\tPARTITION\tNUMBER\tPUBLISHED\tDUE\tBYTES\tHEADERS\tBODY")
 	for i := range list.Messages {
@@ -111,7 +111,7 @@ func printPeeked(w io.Writer, list *server.PeekList) error {
 	return t.Flush()
 }
 
-func printWaiting(w io.Writer, list *server.WaitingList, when string) error {
+func printWaiting(w io.Writer, list *api.WaitingList, when string) error {
 	t := cli.Table(w)
 	if when == "SINCE" {
 		fmt.Fprintln(t, "ID\tPARTITION\tNUMBER\tSINCE\tTIMES OUT\tATTEMPTS\tCONSUMER")

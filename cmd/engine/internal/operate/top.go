@@ -19,7 +19,7 @@ import (
 	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/clip"
 	"penstock/internal/node/health"
-	"penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 const (
@@ -71,7 +71,7 @@ func TopOf(before, after []cli.TopicNumbers, elapsed time.Duration, most int) to
 	for i := range after {
 		t := &after[i]
 		old := cmp.Or(was[t.Name], &cli.TopicNumbers{})
-		if !slices.Equal(server.Unserved(old.Partitions, old.Served), server.Unserved(t.Partitions, t.Served)) {
+		if !slices.Equal(api.Unserved(old.Partitions, old.Served), api.Unserved(t.Partitions, t.Served)) {
 			old = t
 		}
 		row := topRow{
