@@ -25,7 +25,7 @@ func TestDeadLettersThatWait(t *testing.T) {
 	c.Send("RDY 1\n")
 	for range 3 {
 		n.post(t, "/pub?topic=t", "x")
-		c.Send("REQ " + c.Message().Id + " 0\n")
+		c.Send("REQ " + c.Message().ID + " 0\n")
 	}
 	want := []api.DeadLetters{{"t.DLQ", 3}}
 	nsqtest.Eventually(t, "three dead letters wait", func() bool { return slices.Equal(waits(), want) })
