@@ -99,16 +99,16 @@ func consumeFitfully(
 			if err != nil || k != nsqtest.FrameMessage {
 				break
 			}
-			m := nsqtest.Message{Id: string(d[10:26]), Body: string(d[26:])}
+			m := nsqtest.Message{ID: string(d[10:26]), Body: string(d[26:])}
 			switch rnd.IntN(20) {
 			case 0:
-				c.Send("REQ " + m.Id + " 0\n")
+				c.Send("REQ " + m.ID + " 0\n")
 			case 1: // kept: delivered again when the connection ends
 			default:
 				mu.Lock()
 				delivered[m.Body] = true
 				mu.Unlock()
-				c.Send("FIN " + m.Id + "\n")
+				c.Send("FIN " + m.ID + "\n")
 			}
 		}
 		_ = c.Conn.Close()

@@ -41,7 +41,7 @@ func TestWrappedConnectionsInACluster(t *testing.T) {
 				p.OK()
 				m := c.Message()
 				got[m.Body] = true
-				c.Send("FIN " + m.Id + "\n")
+				c.Send("FIN " + m.ID + "\n")
 			}
 			if len(got) != 100 {
 				t.Errorf("%d different messages of 100", len(got))
@@ -86,7 +86,7 @@ func TestAuthInACluster(t *testing.T) {
 		c.Send("RDY 1\n")
 		m := c.Message()
 		got[m.Body] = true
-		c.Send("RDY 0\nFIN " + m.Id + "\n") // the next message must go to the next consumer
+		c.Send("RDY 0\nFIN " + m.ID + "\n") // the next message must go to the next consumer
 	}
 	if len(got) != 3 {
 		t.Errorf("the nodes' consumers got %v", got)

@@ -25,9 +25,9 @@ func TestDeadLettersThatWait(t *testing.T) {
 	c.Send("RDY 1\n")
 	for range 3 {
 		n.post(t, "/pub?topic=t", "x")
-		c.Send("REQ " + c.Message().Id + " 0\n")
+		c.Send("REQ " + c.Message().ID + " 0\n")
 	}
-	want := []api.DeadLetters{{"t.DLQ", 3}}
+	want := []api.DeadLetters{{Topic: "t.DLQ", Count: 3}}
 	nsqtest.Eventually(t, "three dead letters wait", func() bool { return slices.Equal(waits(), want) })
 	if row := answer[api.ChannelPage](t, n, "/channels?topic=t").Channels[0]; row.DeadLetterTopic != "t.DLQ" {
 		t.Errorf("%+v", row)

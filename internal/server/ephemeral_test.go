@@ -28,7 +28,7 @@ func TestEphemeralChannelsBeginAtTheEnd(t *testing.T) {
 				if m.Body != want || m.Attempts != 1 {
 					t.Fatalf("round %d: got %q for the %d. time, want %q", i, m.Body, m.Attempts, want)
 				}
-				c.Send("FIN " + m.Id + "\n")
+				c.Send("FIN " + m.ID + "\n")
 			}
 			next(c, fmt.Sprint("waits ", i))
 			second := n.dial(t)

@@ -34,10 +34,10 @@ func TestMaxInFlightBytesInACluster(t *testing.T) {
 			if n := inFlight(); n != 3 {
 				t.Errorf("%d messages are in flight at the leader", n)
 			}
-			c.Send("FIN " + first.Id + "\n")
+			c.Send("FIN " + first.ID + "\n")
 			c.Message()
 			c.Silent(50 * time.Millisecond)
-			c.Send("REQ " + second.Id + " 60000\n")
+			c.Send("REQ " + second.ID + " 60000\n")
 			c.Message()
 			c.Silent(50 * time.Millisecond)
 			if n := inFlight(); n != 3 {
@@ -62,7 +62,7 @@ func TestMaxInFlightBytesInACluster(t *testing.T) {
 		t.Fatalf("%d bytes came first", len(m.Body))
 	}
 	large.Silent(50 * time.Millisecond)
-	large.Send("FIN " + m.Id + "\n")
+	large.Send("FIN " + m.ID + "\n")
 	if m := large.Message(); m.Body != "z" {
 		t.Errorf("then came %.20q", m.Body)
 	}

@@ -247,7 +247,7 @@ func TestStatesOfChannels(t *testing.T) {
 	for i := range 8 {
 		n.post(t, "/pub?topic=t", "x")
 		if m := c.Message(); i%2 == 1 {
-			c.Send("FIN " + m.Id + "\n")
+			c.Send("FIN " + m.ID + "\n")
 		}
 	}
 	nsqtest.Eventually(t, "the finished ones to be confirmed: the next message would be delivered before", func() bool {

@@ -96,7 +96,7 @@ func TestHTTPPublish(t *testing.T) {
 			if m.Body != w {
 				t.Fatalf("got %q, want %q", m.Body, w)
 			}
-			c.Send("FIN " + m.Id + "\n")
+			c.Send("FIN " + m.ID + "\n")
 		}
 	}
 	if code, body := n.do(t, "POST", "/pub?topic=t", "one"); code != 200 || body != "OK" {
@@ -173,8 +173,8 @@ func TestHTTPTopicsAndChannels(t *testing.T) {
 	if ch := n.topicNow(t, "t").Channels[0]; ch.Depth != 0 || ch.InFlightCount != 0 {
 		t.Errorf("after empty: %+v", ch)
 	}
-	c.Send("FIN " + m.Id + "\n")
-	c.Expect(nsqtest.FrameError, "E_FIN_FAILED FIN "+m.Id+" failed ID not in flight")
+	c.Send("FIN " + m.ID + "\n")
+	c.Expect(nsqtest.FrameError, "E_FIN_FAILED FIN "+m.ID+" failed ID not in flight")
 	n.post(t, "/topic/pause?topic=t", "")
 	n.post(t, "/pub?topic=t", "d")
 	c.Silent(50 * time.Millisecond)

@@ -47,7 +47,7 @@ func TestQuotaErrors(t *testing.T) {
 	c := n.dial(t)
 	c.Sub("t", "c")
 	c.Send("RDY 1\n")
-	c.Send("FIN " + c.Message().Id + "\n")
+	c.Send("FIN " + c.Message().ID + "\n")
 	c.Message()
 	nsqtest.Eventually(t, "a finished message makes room", func() bool {
 		status, _ := n.do(t, "POST", "/pub?topic=t", "x")
@@ -85,7 +85,7 @@ func TestDiskLowWater(t *testing.T) {
 		if m.Body != want {
 			t.Errorf("got %q, want %q", m.Body, want)
 		}
-		c.Send("FIN " + m.Id + "\n")
+		c.Send("FIN " + m.ID + "\n")
 	}
 	disk.SetCapacity(faultaio.DefaultCapacityBytes)
 	nsqtest.Eventually(t, "publishing is on again", func() bool {

@@ -28,11 +28,11 @@ func TestStatsLatency(t *testing.T) {
 			at.post(t, "/mpub?topic=t", "a\nb\nc\n")
 			var ids []string
 			for range 3 {
-				ids = append(ids, c.Message().Id)
+				ids = append(ids, c.Message().ID)
 			}
 			if channel == "slow" {
 				c.Send("REQ " + ids[0] + " 1500\n")
-				if m := c.Message(); m.Id != ids[0] {
+				if m := c.Message(); m.ID != ids[0] {
 					t.Fatalf("got %+v", m)
 				}
 			}

@@ -284,7 +284,7 @@ func TestStrangersGetNoCompressor(t *testing.T) {
 		if m.Body != string(body) {
 			t.Fatalf("%d bytes came", len(m.Body))
 		}
-		c.Send("RDY 0\nFIN " + m.Id + "\n")
+		c.Send("RDY 0\nFIN " + m.ID + "\n")
 	}
 	if k := came[0].count - earlier; k > deliveries*len(body)*2/3 {
 		t.Errorf("%d deliveries took %d bytes: nothing remembers what was sent before", deliveries, k)

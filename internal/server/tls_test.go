@@ -61,7 +61,7 @@ func TestWrappedConnections(t *testing.T) {
 			for range 505 {
 				m := c.Message()
 				got[m.Body]++
-				c.Send("FIN " + m.Id + "\n")
+				c.Send("FIN " + m.ID + "\n")
 			}
 			if got[large] != 2 || got[small] != 1 || got["tiny"] != 500 || got["a"] != 1 || got["b"] != 1 {
 				t.Errorf("%d different messages, %d large ones", len(got), got[large])

@@ -172,10 +172,10 @@ func TestYouzanStaysInvisible(t *testing.T) {
 	p.OK()
 	for _, want := range []string{"body", "second"} {
 		m := c.Message()
-		if _, err := batch.ParseID([]byte(m.Id)); err != nil || m.Body != want {
+		if _, err := batch.ParseID([]byte(m.ID)); err != nil || m.Body != want {
 			t.Errorf("got %+v", m)
 		}
-		c.Send("FIN " + m.Id + "\n")
+		c.Send("FIN " + m.ID + "\n")
 	}
 	// nsqd ignores further parameters, and so do we for a stock client.
 	p.Send("PUB t something else\n" + nsqtest.Sized("x") + "MPUB t -\n" + nsqtest.Sized(nsqtest.BatchBody("y")))

@@ -143,7 +143,7 @@ func TestConsumerThatNeverReads(t *testing.T) {
 	})
 	most := 0
 	for range count {
-		good.Send("FIN " + good.Message().Id + "\n")
+		good.Send("FIN " + good.Message().ID + "\n")
 		server.out.mu.Lock()
 		most = max(most, server.out.unsent)
 		server.out.mu.Unlock()
@@ -198,7 +198,7 @@ func TestSlowConsumerLosesNothing(t *testing.T) {
 			t.Fatalf("message %d: %.20q, attempt %d", i, m.Body, m.Attempts)
 		}
 		if i%2 == 0 {
-			c.Send("FIN " + m.Id + "\n")
+			c.Send("FIN " + m.ID + "\n")
 		}
 	}
 }

@@ -176,7 +176,7 @@ func TestWrappedClientThatReadsLate(t *testing.T) {
 				t.Fatalf("%+v %s: a message came twice or damaged", x.tls, x.how)
 			}
 			got[m.Body] = true
-			c.Send("FIN " + m.Id + "\n")
+			c.Send("FIN " + m.ID + "\n")
 		}
 		c.Conn.Close()
 	}

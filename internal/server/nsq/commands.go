@@ -166,7 +166,7 @@ func (c *conn) send(p *pending, alone bool) {
 // finish executes FIN, REQ and TOUCH.
 func (c *conn) finish(cmd *command.Command) {
 	consumer := c.consumer.Load()
-	id, err := c.messageID(cmd.Id)
+	id, err := c.messageID(cmd.ID)
 	if err != nil {
 		err = node.ErrNotInFlight // no message has such an id
 	} else {
@@ -190,7 +190,7 @@ func (c *conn) finish(cmd *command.Command) {
 		c.pump = true
 		return
 	}
-	c.reply(frameError, failedMessage(cmd.Verb, string(cmd.Id), err))
+	c.reply(frameError, failedMessage(cmd.Verb, string(cmd.ID), err))
 }
 
 func failedMessage(v command.Verb, id string, err error) string {

@@ -120,7 +120,7 @@ func newConn(s *Server, nc *net.TCPConn) (*conn, error) {
 		srv:      s,
 		remote:   nc.RemoteAddr().String(),
 		started:  time.Now(),
-		parser:   command.Parser{Limits: s.opts.limits(), Heartbeats: true, TlsRequired: s.opts.TLSRequired},
+		parser:   command.Parser{Limits: s.opts.limits(), Heartbeats: true, TLSRequired: s.opts.TLSRequired},
 		flight:   flight{most: s.opts.MaxInFlightBytes},
 		pace:     pace{within: int64(s.opts.ModerationPace)},
 		stopped:  make(chan struct{}),

@@ -26,10 +26,10 @@ func TestMaxInFlightBytes(t *testing.T) {
 	began := time.Now()
 	first, second, third := c.Message(), c.Message(), c.Message()
 	c.Silent(100 * time.Millisecond)
-	c.Send("FIN " + first.Id + "\n")
+	c.Send("FIN " + first.ID + "\n")
 	fourth := c.Message()
 	c.Silent(50 * time.Millisecond)
-	c.Send("REQ " + second.Id + " 60000\n")
+	c.Send("REQ " + second.ID + " 60000\n")
 	fifth := c.Message()
 	c.Silent(50 * time.Millisecond)
 	other := n.dial(t)
@@ -38,10 +38,10 @@ func TestMaxInFlightBytes(t *testing.T) {
 	other.Message()
 
 	// The client finishes nothing: the three messages time out, and three are delivered.
-	seen := map[string]bool{third.Id: true, fourth.Id: true, fifth.Id: true}
+	seen := map[string]bool{third.ID: true, fourth.ID: true, fifth.ID: true}
 	again := 0
 	for range 3 {
-		if m := c.Message(); seen[m.Id] {
+		if m := c.Message(); seen[m.ID] {
 			again++
 		}
 	}
@@ -59,9 +59,9 @@ func TestMaxInFlightBytes(t *testing.T) {
 		t.Fatalf("%d bytes came first", len(m.Body))
 	}
 	large.Silent(50 * time.Millisecond)
-	large.Send("TOUCH " + m.Id + "\n")
+	large.Send("TOUCH " + m.ID + "\n")
 	large.Silent(50 * time.Millisecond)
-	large.Send("FIN " + m.Id + "\n")
+	large.Send("FIN " + m.ID + "\n")
 	if m := large.Message(); m.Body != "z" {
 		t.Errorf("then came %.20q", m.Body)
 	}

@@ -78,7 +78,7 @@ func TestModeratedConsumer(t *testing.T) {
 	if m := c.Message(); m.Body != "after a pause" {
 		t.Errorf("got %q", m.Body)
 	} else {
-		c.Send("FIN " + m.Id + "\nCLS\n")
+		c.Send("FIN " + m.ID + "\nCLS\n")
 	}
 	c.Expect(frameResponse, "CLOSE_WAIT")
 	c.Conn.Close()
@@ -100,7 +100,7 @@ func TestModeratedConsumerEnds(t *testing.T) {
 			server := n.onlyConn(t)
 			n.postNumbers(t, "busy", 2000)
 			for range 500 {
-				c.Send("FIN " + c.Message().Id + "\n")
+				c.Send("FIN " + c.Message().ID + "\n")
 			}
 			end(server)
 			nsqtest.Eventually(t, "the connection's end", func() bool {

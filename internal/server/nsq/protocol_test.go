@@ -133,13 +133,13 @@ func TestLargeMessages(t *testing.T) {
 				t.Fatal(err)
 			}
 			if k == frameMessage {
-				got = nsqtest.Message{Id: string(d[10:26]), Body: string(d[26:])}
+				got = nsqtest.Message{ID: string(d[10:26]), Body: string(d[26:])}
 			}
 		}
 		if got.Body != body {
 			t.Fatalf("%d bytes: %d came back", size, len(got.Body))
 		}
-		c.Send("FIN " + got.Id + "\n")
+		c.Send("FIN " + got.ID + "\n")
 	}
 }
 
@@ -150,20 +150,20 @@ func TestSubscriberCommands(t *testing.T) {
 	c.Send("RDY 1\n")
 	n.publish(t, "t", "x")
 	m := c.Message()
-	c.Send("REQ " + m.Id + " 0\n")
-	if again := c.Message(); again.Id != m.Id || again.Attempts != 2 {
+	c.Send("REQ " + m.ID + " 0\n")
+	if again := c.Message(); again.ID != m.ID || again.Attempts != 2 {
 		t.Fatalf("%+v after %+v", again, m)
 	}
 	other := n.dial(t)
 	other.Sub("t", "c")
-	other.Send("FIN " + m.Id + "\n")
-	other.Expect(frameError, "E_FIN_FAILED FIN "+m.Id+" failed client does not own message")
+	other.Send("FIN " + m.ID + "\n")
+	other.Expect(frameError, "E_FIN_FAILED FIN "+m.ID+" failed client does not own message")
 	third := n.dial(t)
 	third.Send("SUB t c\n")
 	third.Fatal("E_SUB_FAILED SUB failed consumers for t:c exceeds limit of 2")
 
-	c.Send("TOUCH " + m.Id + "\nFIN " + m.Id + "\nFIN " + m.Id + "\n")
-	c.Expect(frameError, "E_FIN_FAILED FIN "+m.Id+" failed ID not in flight")
+	c.Send("TOUCH " + m.ID + "\nFIN " + m.ID + "\nFIN " + m.ID + "\n")
+	c.Expect(frameError, "E_FIN_FAILED FIN "+m.ID+" failed ID not in flight")
 	for _, id := range []string{"0123456789abcdef", "0123456789ABCDEF", "ffffffffffffffff", "\x00\n34567890123456"} {
 		c.Send("TOUCH " + id + "\nREQ " + id + " 5\n") // B95
 		c.Expect(frameError, "E_TOUCH_FAILED TOUCH "+id+" failed ID not in flight")
@@ -201,13 +201,13 @@ func TestRequeueAtDisconnect(t *testing.T) {
 		end(c)
 		next.Send("RDY 1\n")
 		again := next.Message()
-		if again.Id != m.Id || again.Attempts != 2 {
+		if again.ID != m.ID || again.Attempts != 2 {
 			t.Errorf("way %d: %+v after %+v", i, again, m)
 		}
 		if late := time.Since(start); late > 5*time.Second { // msg_timeout is 60 s
 			t.Errorf("way %d: redelivered after %v", i, late)
 		}
-		next.Send("FIN " + again.Id + "\nRDY 0\n")
+		next.Send("FIN " + again.ID + "\nRDY 0\n")
 	}
 }
 

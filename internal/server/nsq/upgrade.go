@@ -62,7 +62,7 @@ func (c *conn) upgrade(set *agreed, size int) *command.Fault {
 		}
 		state := tc.ConnectionState()
 		l.tls, c.tls = &state, tc
-		c.parser.TlsRequired = false
+		c.parser.TLSRequired = false
 		enc.w, src = tc, tc
 		if err := enc.write(okFrames[:okFrameBytes]); err != nil {
 			return c.failedUpgrade(err)

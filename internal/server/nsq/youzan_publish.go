@@ -162,7 +162,7 @@ func (p *pending) tracedFrame() []byte {
 	return appendFrame(nil, frameResponse, string(b))
 }
 
-// BeyondNSQ reports whether only a client of youzan's can have sent the command.
+// beyondNSQ reports whether only a client of youzan's can have sent the command.
 func (p *pending) beyondNSQ() bool { return p.Addressed || p.verb.Plain() != p.verb }
 
 // publishRefused returns the error frame for a put that failed, or whose outcome is unknown.

@@ -142,7 +142,7 @@ func (c *Client) Silent(d time.Duration) {
 }
 
 type Message struct {
-	Id       string
+	ID       string
 	Attempts int
 	Body     string
 }
@@ -212,7 +212,7 @@ func (c *Client) FinishNext(hold, count int) map[string]int {
 	for i := range count {
 		m := c.Message()
 		got[m.Body]++
-		held = append(held, m.Id)
+		held = append(held, m.ID)
 		for len(held) > hold || i == count-1 && len(held) > 0 {
 			c.Send("FIN " + held[0] + "\n")
 			held = held[1:]

@@ -34,7 +34,7 @@ const (
 	VerbReq
 	VerbTouch
 	VerbCls
-	verbNop
+	VerbNop
 	VerbPubExt
 	VerbPubTrace
 	VerbMpubExt
@@ -58,22 +58,22 @@ func Verbs() (all []string) {
 	return all
 }
 
-// phase is the protocol state of a connection. It only increases.
-type phase uint8
+// Phase is the protocol state of a connection. It only increases.
+type Phase uint8
 
 const (
-	phaseInit       phase = iota // nothing subscribed yet
+	PhaseInit       Phase = iota // nothing subscribed yet
 	PhaseSubscribed              // SUB was accepted
 	PhaseClosing                 // CLS was accepted: no more deliveries, but FIN, REQ and TOUCH still work
 )
 
 // allowed reports whether v may be used in this phase. Publishing and NOP are always allowed.
-func (p phase) allowed(v Verb) bool {
+func (p Phase) allowed(v Verb) bool {
 	switch v {
 	case VerbIdentify, VerbAuth, VerbSub, VerbSubAdvanced, VerbSubOrdered:
-		return p == phaseInit
+		return p == PhaseInit
 	case VerbRdy, VerbFin, VerbReq, VerbTouch:
-		return p != phaseInit // RDY after CLS is accepted and ignored
+		return p != PhaseInit // RDY after CLS is accepted and ignored
 	case VerbCls:
 		return p == PhaseSubscribed
 	}
@@ -87,14 +87,15 @@ type Fault struct{ Text string }
 // NewFault returns a fault with this text; "": none.
 func NewFault(text string) *Fault { return &Fault{Text: text} }
 
+// Faultf is NewFault with fmt.Sprintf.
 func Faultf(format string, args ...any) *Fault { return &Fault{Text: fmt.Sprintf(format, args...)} }
 
-// Command is one parsed Command. Its slices point into the parser's input.
+// Command is one parsed command. Its slices point into the parser's input.
 type Command struct {
 	Verb          Verb
 	Topic         []byte
 	Channel       []byte
-	Id            []byte // FIN, REQ, TOUCH: 16 bytes of any value
+	ID            []byte // FIN, REQ, TOUCH: 16 bytes of any value
 	Number        uint64 // RDY: count; REQ, DPUB: milliseconds
 	Body          []byte // PUB, DPUB: a message; MPUB: a validated batch; IDENTIFY, AUTH: the body
 	PartitionArgs        // sent by youzan's clients only
@@ -113,14 +114,14 @@ type Limits struct {
 // is divided into calls.
 type Parser struct {
 	Limits
-	Phase      phase
+	Phase      Phase
 	Heartbeats bool // the client accepts heartbeats; SUB requires that
 
-	// TlsRequired: TLS has not been negotiated yet, and until then only IDENTIFY is allowed.
-	TlsRequired bool
+	// TLSRequired: TLS has not been negotiated yet, and until then only IDENTIFY is allowed.
+	TLSRequired bool
 
-	// stranger: the client has to prove who it is with AUTH, and has not. Until then its bodies may have allowance more
-	// bytes. exceeded: a body had too many.
+	// Stranger: the client has to prove who it is with AUTH, and has not. Until then its bodies may have Allowance more
+	// bytes. Exceeded: a body had too many.
 	Stranger  bool
 	Allowance int
 	Exceeded  bool
@@ -128,7 +129,7 @@ type Parser struct {
 	// BinaryIDs: the ids in FIN, REQ and TOUCH are 16 arbitrary bytes, which may include LF and space.
 	BinaryIDs bool
 
-	// need is, after an incomplete command, a lower bound of the command's total length.
+	// Need is, after an incomplete command, a lower bound of the command's total length.
 	Need int
 
 	topic []byte // the last valid topic name, so that a name is not validated for every message
@@ -143,7 +144,7 @@ func (p *Parser) Next(b []byte, cmd *Command) (int, *Fault) {
 		return 0, nil
 	}
 	first := b[0]
-	if p.TlsRequired {
+	if p.TLSRequired {
 		first = 0 // skips the fast paths: every command is checked below
 	}
 	switch first {
@@ -170,7 +171,7 @@ func (p *Parser) Next(b []byte, cmd *Command) (int, *Fault) {
 	line := trimCR(b[:lf])
 	name, rest, more := cut(line)
 	v := lookupVerb(name)
-	if p.TlsRequired && v != VerbIdentify {
+	if p.TLSRequired && v != VerbIdentify {
 		return 0, Faultf("E_INVALID cannot %s in current state (TLS required)", name)
 	}
 	if v == VerbNone {
@@ -222,7 +223,7 @@ func lookupVerb(name []byte) Verb {
 	case "RDY":
 		return VerbRdy
 	case "NOP":
-		return verbNop
+		return VerbNop
 	case "SUB":
 		return VerbSub
 	case "CLS":
@@ -374,7 +375,7 @@ func (p *Parser) withID(b []byte, at int, v Verb, cmd *Command) (int, *Fault) {
 		return 0, nil
 	}
 	lf += end
-	*cmd = Command{Verb: v, Id: b[at:end]}
+	*cmd = Command{Verb: v, ID: b[at:end]}
 	if !p.Phase.allowed(v) {
 		return 0, Faultf("E_INVALID cannot %s in current state", v)
 	}
@@ -382,7 +383,7 @@ func (p *Parser) withID(b []byte, at int, v Verb, cmd *Command) (int, *Fault) {
 	if v == VerbReq && !more {
 		return 0, NewFault("E_INVALID REQ insufficient number of params")
 	}
-	if len(cmd.Id) != idBytes || len(glued) > 0 {
+	if len(cmd.ID) != idBytes || len(glued) > 0 {
 		return 0, NewFault("E_INVALID invalid message ID")
 	}
 	if v == VerbReq {

@@ -13,14 +13,14 @@ import (
 
 var testLimits = Limits{MaxMessageBytes: 1 << 20, MaxBodyBytes: 5 << 20, MaxRdyCount: 2500, MaxDeferMillis: 3600000}
 
-func newParser(ph phase) *Parser { return &Parser{Limits: testLimits, Phase: ph, Heartbeats: true} }
+func newParser(ph Phase) *Parser { return &Parser{Limits: testLimits, Phase: ph, Heartbeats: true} }
 
 const someID = "0123456789abcdef"
 
 // parsed returns a command as text, for tables.
 func (c *Command) describe() string {
 	s := c.Verb.String()
-	for _, p := range [][]byte{c.Topic, c.Channel, c.Id} {
+	for _, p := range [][]byte{c.Topic, c.Channel, c.ID} {
 		if p != nil {
 			s += fmt.Sprintf(" %q", p)
 		}
@@ -64,81 +64,81 @@ func TestParse(t *testing.T) {
 	for _, x := range []struct {
 		in   string
 		want string
-		ph   phase
+		ph   Phase
 	}{
-		{"NOP\nNOP\r\nPUB t\r\n" + nsqtest.Sized("x"), "NOP\nNOP\nPUB \"t\" body \"x\"", phaseInit},
-		{"PUB t extra\n" + nsqtest.Sized("\n\n"), `PUB "t" body "\n\n"`, phaseInit},
-		{"PUB\n", "fault E_INVALID PUB insufficient number of parameters", phaseInit},
-		{"PUB \n", `fault E_BAD_TOPIC PUB topic name "" is not valid`, phaseInit},
-		{"PUB a:b\n", `fault E_BAD_TOPIC PUB topic name "a:b" is not valid`, phaseInit},
-		{"PUB t\n" + nsqtest.U32(0), "fault E_BAD_MESSAGE PUB invalid message body size 0", phaseInit},
-		{"PUB t\n" + nsqtest.U32(-1), "fault E_BAD_MESSAGE PUB invalid message body size -1", phaseInit},
+		{"NOP\nNOP\r\nPUB t\r\n" + nsqtest.Sized("x"), "NOP\nNOP\nPUB \"t\" body \"x\"", PhaseInit},
+		{"PUB t extra\n" + nsqtest.Sized("\n\n"), `PUB "t" body "\n\n"`, PhaseInit},
+		{"PUB\n", "fault E_INVALID PUB insufficient number of parameters", PhaseInit},
+		{"PUB \n", `fault E_BAD_TOPIC PUB topic name "" is not valid`, PhaseInit},
+		{"PUB a:b\n", `fault E_BAD_TOPIC PUB topic name "a:b" is not valid`, PhaseInit},
+		{"PUB t\n" + nsqtest.U32(0), "fault E_BAD_MESSAGE PUB invalid message body size 0", PhaseInit},
+		{"PUB t\n" + nsqtest.U32(-1), "fault E_BAD_MESSAGE PUB invalid message body size -1", PhaseInit},
 		{
 			"PUB t\n" + nsqtest.U32(math.MaxInt32),
 			"fault E_BAD_MESSAGE PUB message too big 2147483647 > 1048576",
-			phaseInit,
+			PhaseInit,
 		},
-		{"PUB t\n" + nsqtest.U32(1<<20) + "abc", "13 bytes left", phaseInit},
-		{"PUB t\n\x00\x00", "8 bytes left", phaseInit},
-		{"PUB " + long + "\n", `fault E_BAD_TOPIC PUB topic name "` + long + `" is not valid`, phaseInit},
-		{"PUB t#ephemeral\n" + nsqtest.Sized("x"), `PUB "t#ephemeral" body "x"`, phaseInit},
+		{"PUB t\n" + nsqtest.U32(1<<20) + "abc", "13 bytes left", PhaseInit},
+		{"PUB t\n\x00\x00", "8 bytes left", PhaseInit},
+		{"PUB " + long + "\n", `fault E_BAD_TOPIC PUB topic name "` + long + `" is not valid`, PhaseInit},
+		{"PUB t#ephemeral\n" + nsqtest.Sized("x"), `PUB "t#ephemeral" body "x"`, PhaseInit},
 
 		{"DPUB t 1200\n" + nsqtest.Sized("x"), `DPUB "t" 1200 body "x"`, PhaseClosing},
-		{"DPUB t\n", "fault E_INVALID DPUB insufficient number of parameters", phaseInit},
-		{"DPUB a:b x\n", `fault E_BAD_TOPIC DPUB topic name "a:b" is not valid`, phaseInit},
-		{"DPUB t x\n", "fault E_INVALID DPUB could not parse timeout x", phaseInit},
-		{"DPUB t -1\n", "fault E_INVALID DPUB could not parse timeout -1", phaseInit},
-		{"DPUB t 3600001\n", "fault E_INVALID DPUB timeout 3600001 out of range 0-3600000", phaseInit},
+		{"DPUB t\n", "fault E_INVALID DPUB insufficient number of parameters", PhaseInit},
+		{"DPUB a:b x\n", `fault E_BAD_TOPIC DPUB topic name "a:b" is not valid`, PhaseInit},
+		{"DPUB t x\n", "fault E_INVALID DPUB could not parse timeout x", PhaseInit},
+		{"DPUB t -1\n", "fault E_INVALID DPUB could not parse timeout -1", PhaseInit},
+		{"DPUB t 3600001\n", "fault E_INVALID DPUB timeout 3600001 out of range 0-3600000", PhaseInit},
 		{
 			"DPUB t 99999999999999999999999999\n",
 			"fault E_INVALID DPUB timeout 18446744073709551615 out of range 0-3600000",
-			phaseInit,
+			PhaseInit,
 		},
 		{
 			"DPUB t 18446744073709551616\n",
 			"fault E_INVALID DPUB timeout 18446744073709551615 out of range 0-3600000",
-			phaseInit,
+			PhaseInit,
 		},
 		{
 			"DPUB t 1\n" + nsqtest.U32(1<<20+1), "fault E_BAD_MESSAGE DPUB message too big 1048577 > 1048576",
-			phaseInit,
+			PhaseInit,
 		},
 
-		{"SUB t ch\n", `SUB "t" "ch"`, phaseInit},
-		{"SUB\n", "fault E_INVALID SUB insufficient number of parameters", phaseInit},
-		{"SUB t\n", "fault E_INVALID SUB insufficient number of parameters", phaseInit},
-		{"SUB t \n", `fault E_BAD_CHANNEL SUB channel name "" is not valid`, phaseInit},
-		{"SUB t:x ch\n", `fault E_BAD_TOPIC SUB topic name "t:x" is not valid`, phaseInit},
-		{"SUB t c*\n", `fault E_BAD_CHANNEL SUB channel name "c*" is not valid`, phaseInit},
+		{"SUB t ch\n", `SUB "t" "ch"`, PhaseInit},
+		{"SUB\n", "fault E_INVALID SUB insufficient number of parameters", PhaseInit},
+		{"SUB t\n", "fault E_INVALID SUB insufficient number of parameters", PhaseInit},
+		{"SUB t \n", `fault E_BAD_CHANNEL SUB channel name "" is not valid`, PhaseInit},
+		{"SUB t:x ch\n", `fault E_BAD_TOPIC SUB topic name "t:x" is not valid`, PhaseInit},
+		{"SUB t c*\n", `fault E_BAD_CHANNEL SUB channel name "c*" is not valid`, PhaseInit},
 		{"SUB t ch\n", "fault E_INVALID cannot SUB in current state", PhaseSubscribed},
 
 		{"RDY\nRDY 0\nRDY 2500\n", "RDY 1\nRDY\nRDY 2500", PhaseSubscribed},
 		{"RDY 2501\n", "fault E_INVALID RDY count 2501 out of range 0-2500", PhaseSubscribed},
 		{"RDY x\n", "fault E_INVALID RDY could not parse count x", PhaseSubscribed},
 		{"RDY x\n", "RDY 1", PhaseClosing}, // ignored after CLS, even if invalid
-		{"RDY 1\n", "fault E_INVALID cannot RDY in current state", phaseInit},
+		{"RDY 1\n", "fault E_INVALID cannot RDY in current state", PhaseInit},
 		{"CLS\n", "CLS", PhaseSubscribed},
 		{"CLS\n", "fault E_INVALID cannot CLS in current state", PhaseClosing},
-		{"CLS\n", "fault E_INVALID cannot CLS in current state", phaseInit},
+		{"CLS\n", "fault E_INVALID cannot CLS in current state", PhaseInit},
 
-		{"IDENTIFY\n" + nsqtest.Sized("{}"), `IDENTIFY body "{}"`, phaseInit},
-		{"IDENTIFY\n" + nsqtest.U32(0), "fault E_BAD_BODY IDENTIFY invalid body size 0", phaseInit},
+		{"IDENTIFY\n" + nsqtest.Sized("{}"), `IDENTIFY body "{}"`, PhaseInit},
+		{"IDENTIFY\n" + nsqtest.U32(0), "fault E_BAD_BODY IDENTIFY invalid body size 0", PhaseInit},
 		{
 			"IDENTIFY\n" + nsqtest.U32(5<<20+1), "fault E_BAD_BODY IDENTIFY body too big 5242881 > 5242880",
-			phaseInit,
+			PhaseInit,
 		},
 		{"IDENTIFY\n", "fault E_INVALID cannot IDENTIFY in current state", PhaseSubscribed},
-		{"AUTH\n" + nsqtest.Sized("s"), `AUTH body "s"`, phaseInit},
-		{"AUTH x\n", "fault E_INVALID AUTH invalid number of parameters", phaseInit},
+		{"AUTH\n" + nsqtest.Sized("s"), `AUTH body "s"`, PhaseInit},
+		{"AUTH x\n", "fault E_INVALID AUTH invalid number of parameters", PhaseInit},
 		{"AUTH\n", "fault E_INVALID cannot AUTH in current state", PhaseSubscribed},
 
-		{"BLAH a\n", "fault E_INVALID invalid command BLAH", phaseInit},
-		{"\n", "fault E_INVALID invalid command ", phaseInit},
-		{"pub x\n", "fault E_INVALID invalid command pub", phaseInit},
-		{" NOP\n", "fault E_INVALID invalid command ", phaseInit},
-		{strings.Repeat("x", MaxLineBytes), "fault ", phaseInit},
+		{"BLAH a\n", "fault E_INVALID invalid command BLAH", PhaseInit},
+		{"\n", "fault E_INVALID invalid command ", PhaseInit},
+		{"pub x\n", "fault E_INVALID invalid command pub", PhaseInit},
+		{" NOP\n", "fault E_INVALID invalid command ", PhaseInit},
+		{strings.Repeat("x", MaxLineBytes), "fault ", PhaseInit},
 		{"FIN " + someID + " " + strings.Repeat("x", MaxLineBytes), "fault ", PhaseSubscribed},
-		{strings.Repeat("x", MaxLineBytes-1), "16383 bytes left", phaseInit},
+		{strings.Repeat("x", MaxLineBytes-1), "16383 bytes left", PhaseInit},
 	} {
 		for _, step := range []int{1, 3, len(x.in)} {
 			if got := parseAll(newParser(x.ph), x.in, step); got != x.want {
@@ -178,14 +178,14 @@ func TestParseIDs(t *testing.T) {
 		}
 		verb, _, _ := strings.Cut(strings.TrimRight(x.in, "\r\n"), " ")
 		want := "fault E_INVALID cannot " + verb + " in current state"
-		if got := parseAll(newParser(phaseInit), x.in, 1); got != want {
+		if got := parseAll(newParser(PhaseInit), x.in, 1); got != want {
 			t.Errorf("%q before SUB: got %s, want %s", x.in, got, want)
 		}
 	}
 }
 
 func TestParseSubWithoutHeartbeats(t *testing.T) {
-	p := newParser(phaseInit)
+	p := newParser(PhaseInit)
 	p.Heartbeats = false
 	if got := parseAll(p, "SUB t c\n", 8); got != "fault E_INVALID cannot SUB with heartbeats disabled" {
 		t.Error(got)
@@ -224,7 +224,7 @@ func TestParseBatch(t *testing.T) {
 			if strings.HasSuffix(want, "bytes left") {
 				want = fmt.Sprintf("%d bytes left", len(x.in))
 			}
-			if got := parseAll(newParser(phaseInit), x.in, step); got != want {
+			if got := parseAll(newParser(PhaseInit), x.in, step); got != want {
 				t.Errorf("%q in steps of %d:\n got %s\nwant %s", x.in, step, got, want)
 			}
 		}
@@ -255,7 +255,7 @@ func TestTruncated(t *testing.T) {
 		{"IDENTIFY\n" + nsqtest.U32(4) + "{", "E_BAD_BODY IDENTIFY failed to read body"},
 	} {
 		got := ""
-		if f := newParser(phaseInit).Truncated([]byte(x.in)); f != nil {
+		if f := newParser(PhaseInit).Truncated([]byte(x.in)); f != nil {
 			got = f.Text
 		}
 		if got != x.want {
@@ -266,7 +266,7 @@ func TestTruncated(t *testing.T) {
 
 // As soon as its length prefix has arrived, a command's total length is known, and the buffer can grow to that.
 func TestParseNeed(t *testing.T) {
-	p := newParser(phaseInit)
+	p := newParser(PhaseInit)
 	var cmd Command
 	for _, x := range []struct {
 		in   string
@@ -311,7 +311,7 @@ func FuzzParse(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, in []byte, ph, step byte) {
-		state := phase(ph) % (PhaseClosing + 1)
+		state := Phase(ph) % (PhaseClosing + 1)
 		whole := parseAll(newParser(state), string(in), len(in)+1)
 		if pieces := parseAll(newParser(state), string(in), int(step)%32+1); pieces != whole {
 			t.Fatalf("in pieces:\n%s\nat once:\n%s", pieces, whole)
@@ -320,7 +320,7 @@ func FuzzParse(f *testing.F) {
 }
 
 // benchParse parses the commands of a client in one phase, a thousand at a time.
-func benchParse(b *testing.B, in phase, sent string) {
+func benchParse(b *testing.B, in Phase, sent string) {
 	p := newParser(in)
 	input := []byte(strings.Repeat(sent, 1000))
 	b.SetBytes(int64(len(input)))
@@ -335,7 +335,7 @@ func benchParse(b *testing.B, in phase, sent string) {
 }
 
 func BenchmarkParsePub(b *testing.B) {
-	benchParse(b, phaseInit, "PUB benchmark_topic\n"+nsqtest.Sized(strings.Repeat("x", 100)))
+	benchParse(b, PhaseInit, "PUB benchmark_topic\n"+nsqtest.Sized(strings.Repeat("x", 100)))
 }
 
 func BenchmarkParseFin(b *testing.B) {
