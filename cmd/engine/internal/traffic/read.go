@@ -29,6 +29,7 @@ type reading struct {
 	follow    bool
 }
 
+// ReadCommand reads a topic without a channel.
 func ReadCommand() *cobra.Command {
 	r := &reading{}
 	cmd := &cobra.Command{

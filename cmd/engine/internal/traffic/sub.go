@@ -35,6 +35,7 @@ type subscription struct {
 	noFinish bool
 }
 
+// SubCommand consumes a channel.
 func SubCommand() *cobra.Command {
 	s := &subscription{}
 	cmd := &cobra.Command{

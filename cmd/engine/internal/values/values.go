@@ -23,6 +23,7 @@ type Value interface {
 
 type textValue struct{ p *string }
 
+// Text and the functions like it return values that are stored where p points. least is the smallest one.
 func Text(p *string) Value                 { return textValue{p} }
 func (v textValue) Set(s string) error     { *v.p = s; return nil }
 func (v textValue) String() string         { return *v.p }
@@ -94,6 +95,7 @@ func Conceals(v Value) bool {
 	return ok && c.conceals()
 }
 
+// IsSet is shown in place of a secret.
 const IsSet = "(set)"
 
 // urlsValue is a comma-separated list of HOST:PORTs or URLs. User names and passwords in them are not shown, nor what
