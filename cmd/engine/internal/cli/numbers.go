@@ -300,12 +300,9 @@ func (n *TopicNumbers) Add(m *TopicNumbers) {
 
 // NumbersOf returns the numbers of one node.
 func NumbersOf(ctx context.Context, c *client.Client, topic ...string) ([]TopicNumbers, error) {
-	q := url.Values{}
+	q := url.Values{"format": {"json"}, "include_clients": {"false"}, "include_mem": {"false"}}
 	if len(topic) > 0 {
 		q.Set("topic", topic[0])
-	}
-	for name, v := range map[string]string{"format": "json", "include_clients": "false", "include_mem": "false"} {
-		q.Set(name, v)
 	}
 	var st NodeStats
 	if err := c.Get(ctx, "/stats", q, &st); err != nil {
