@@ -27,6 +27,7 @@ type NodeStats struct {
 	} `json:"storage"`
 }
 
+// TopicNumbers are the numbers of a topic, of one node or added up.
 type TopicNumbers struct {
 	Name         string `json:"topic_name"`
 	Depth        int64  `json:"depth"`
@@ -49,6 +50,7 @@ type TopicNumbers struct {
 	Channels      []ChannelNumbers `json:"channels,omitempty"`
 }
 
+// ChannelNumbers are the numbers of a channel, of one node or added up.
 type ChannelNumbers struct {
 	Topic         string `json:"topic_name,omitempty"`
 	Name          string `json:"channel_name"`
@@ -156,7 +158,7 @@ func partitionNames(ns []int) string {
 	return "partitions " + strings.Join(text, ", ") + more
 }
 
-// look is topicsNow, but gone names only the nodes that do not answer.
+// look is TopicsNow, but gone names only the nodes that do not answer.
 func (o *Operator) look(ctx context.Context, topic ...string) (all []TopicNumbers, gone []string, err error) {
 	nodes, gone, err := o.Members(ctx)
 	if err != nil {
@@ -298,12 +300,9 @@ func (n *TopicNumbers) Add(m *TopicNumbers) {
 
 // NumbersOf returns the numbers of one node.
 func NumbersOf(ctx context.Context, c *client.Client, topic ...string) ([]TopicNumbers, error) {
-	q := url.Values{}
+	q := url.Values{"format": {"json"}, "include_clients": {"false"}, "include_mem": {"false"}}
 	if len(topic) > 0 {
 		q.Set("topic", topic[0])
-	}
-	for name, v := range map[string]string{"format": "json", "include_clients": "false", "include_mem": "false"} {
-		q.Set(name, v)
 	}
 	var st NodeStats
 	if err := c.Get(ctx, "/stats", q, &st); err != nil {

@@ -23,6 +23,7 @@ type operator struct{ cli.Operator }
 // drainPoll is the interval at which drain --wait asks for the status.
 const drainPoll = 100 * time.Millisecond
 
+// Command has the commands of engine cluster below it.
 func Command() *cobra.Command {
 	o := new(operator)
 	cmd := &cobra.Command{
@@ -38,7 +39,7 @@ func Command() *cobra.Command {
 	return cmd
 }
 
-// StatusCommand and healthCommand are commands of engine cluster, and of engine: they work with a single node, too.
+// StatusCommand and HealthCommand are commands of engine cluster, and of engine: they work with a single node, too.
 func StatusCommand() *cobra.Command {
 	o := new(operator)
 	return o.Anywhere(o.statusCommand())

@@ -16,12 +16,12 @@ import (
 	"penstock/internal/server/api"
 )
 
+// AuditCommand shows the audit of all nodes, of which each keeps its own.
 func AuditCommand() *cobra.Command {
 	o := new(operator)
 	return o.Anywhere(o.auditCommand())
 }
 
-// auditCommand shows the audit of all nodes, of which each keeps its own.
 func (o *operator) auditCommand() *cobra.Command {
 	count := 50
 	cmd := o.Action("audit", "Show who changed what, and who was refused", cobra.NoArgs,

@@ -15,6 +15,7 @@ import (
 	"penstock/internal/server/api"
 )
 
+// ChannelCommand has the commands of engine channel below it.
 func ChannelCommand() *cobra.Command {
 	o := new(operator)
 	cmd := &cobra.Command{

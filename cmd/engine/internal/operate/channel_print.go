@@ -15,6 +15,7 @@ import (
 	"penstock/internal/server/api"
 )
 
+// PrintTopicNumbers prints a list of topics.
 func PrintTopicNumbers(w io.Writer, all []cli.TopicNumbers) error {
 	t := cli.Table(w)
 	maker, head := func(string) string { return "" }, ""
@@ -30,6 +31,7 @@ func PrintTopicNumbers(w io.Writer, all []cli.TopicNumbers) error {
 	return t.Flush()
 }
 
+// PrintChannels prints a list of channels, and below it what holds some of them up.
 func PrintChannels(w io.Writer, all []cli.TopicNumbers) error {
 	t := cli.Table(w)
 	fmt.Fprintln(t, "TOPIC\tCHANNEL\tDEPTH\tIN FLIGHT\tDEFERRED\tRECEIVED SINCE START\tREQUEUED SINCE START\t"+

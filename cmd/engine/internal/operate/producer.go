@@ -15,6 +15,7 @@ import (
 	"penstock/internal/server/api"
 )
 
+// ProducerCommand has the commands of engine producer below it.
 func ProducerCommand() *cobra.Command {
 	o := new(operator)
 	cmd := &cobra.Command{

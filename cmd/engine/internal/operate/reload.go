@@ -11,12 +11,12 @@ import (
 	"penstock/internal/server/api"
 )
 
+// ReloadCommand asks a node to look at its files of credentials, and says what came of each.
 func ReloadCommand() *cobra.Command {
 	o := new(operator)
 	return o.Anywhere(o.reloadCommand())
 }
 
-// reloadCommand asks a node to look at its files of credentials, and says what came of each.
 func (o *operator) reloadCommand() *cobra.Command {
 	cmd := o.Action("reload", "Make a node read its certificates, tokens and secrets again", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
