@@ -3,45 +3,46 @@ package node
 import (
 	"time"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/channel"
 	"penstock/internal/node/inbox"
+	"penstock/internal/node/message"
+	"penstock/internal/node/names"
 )
 
 // Types that packages below this one define, under the names by which programs use them.
 type (
-	ID              = base.ID              // a message: its partition and its number there
-	Put             = inbox.Put            // a request to store messages, for Topic.Submit
-	Header          = base.Header          // a name and a value; the bytes are borrowed like those of the message
-	Outgoing        = base.Outgoing        // a message to publish, with key, headers and delay
-	Delivery        = base.Delivery        // a message on its way to a Sink, valid during Sink.Deliver only
-	Deadline        = base.Deadline        // Delivery.Until: after it the client must not get the message
-	DeadlineClock   = base.DeadlineClock   // the clock by which a Deadline passes
-	Sink            = base.Sink            // receives the messages of a Consumer
-	RunSink         = base.RunSink         // a Sink that takes messages next to each other at once
-	Run             = base.Run             // what a RunSink gets
-	HeldSink        = base.HeldSink        // a Sink that may queue messages before its client gets them
-	HeldDelivery    = base.HeldDelivery    // a delivery that a HeldSink dropped
-	FailureSink     = base.FailureSink     // a Sink that learns which of its calls a leader refused later
-	FailedCall      = base.FailedCall      // the call that was refused
-	ConsumerOptions = base.ConsumerOptions // what one subscriber asks for
-	ConsumerStats   = base.ConsumerStats   // counters of one subscriber
-	LatencyRecorder = base.LatencyRecorder // see Options.Latencies
+	ID              = message.ID              // a message: its partition and its number there
+	Put             = inbox.Put               // a request to store messages, for Topic.Submit
+	Header          = message.Header          // a name and a value; the bytes are borrowed like those of the message
+	Outgoing        = message.Outgoing        // a message to publish, with key, headers and delay
+	Delivery        = message.Delivery        // a message on its way to a Sink, valid during Sink.Deliver only
+	Deadline        = message.Deadline        // Delivery.Until: after it the client must not get the message
+	DeadlineClock   = message.DeadlineClock   // the clock by which a Deadline passes
+	Sink            = message.Sink            // receives the messages of a Consumer
+	RunSink         = message.RunSink         // a Sink that takes messages next to each other at once
+	Run             = message.Run             // what a RunSink gets
+	HeldSink        = message.HeldSink        // a Sink that may queue messages before its client gets them
+	HeldDelivery    = message.HeldDelivery    // a delivery that a HeldSink dropped
+	FailureSink     = message.FailureSink     // a Sink that learns which of its calls a leader refused later
+	FailedCall      = message.FailedCall      // the call that was refused
+	ConsumerOptions = message.ConsumerOptions // what one subscriber asks for
+	ConsumerStats   = message.ConsumerStats   // counters of one subscriber
+	LatencyRecorder = message.LatencyRecorder // see Options.Latencies
 )
 
 // The calls that FailureSink.Failed reports.
 const (
-	FailedFinish  = base.FailedFinish
-	FailedRequeue = base.FailedRequeue
-	FailedTouch   = base.FailedTouch
+	FailedFinish  = message.FailedFinish
+	FailedRequeue = message.FailedRequeue
+	FailedTouch   = message.FailedTouch
 )
 
 // Limits and reserved names of headers.
 const (
-	MaxHeaderCount     = base.MaxHeaderCount     // headers of one message
-	MaxHeaderNameBytes = base.MaxHeaderNameBytes // bytes of one header's name
-	ReservedHeaders    = base.ReservedHeaders    // prefix of the names that only the engine may write
-	KeyHeader          = base.KeyHeader          // the header that holds a message's key
+	MaxHeaderCount     = message.MaxHeaderCount     // headers of one message
+	MaxHeaderNameBytes = message.MaxHeaderNameBytes // bytes of one header's name
+	ReservedHeaders    = message.ReservedHeaders    // prefix of the names that only the engine may write
+	KeyHeader          = message.KeyHeader          // the header that holds a message's key
 )
 
 // Info describes the storage of an Engine, for /info, logs and benchmark headers.
@@ -100,7 +101,7 @@ type ChannelStats = channel.Stats
 // ValidTopicName says whether name can name a topic, by the rule of nsqd: at most 64 bytes, one or more of the
 // characters a-z A-Z 0-9 . _ -, optionally followed by #ephemeral. Names never become paths, so "." and ".." are
 // allowed.
-func ValidTopicName(name string) bool { return base.ValidTopicName(name) }
+func ValidTopicName(name string) bool { return names.ValidTopic(name) }
 
 // ValidChannelName is the same rule for channels.
-func ValidChannelName(name string) bool { return base.ValidChannelName(name) }
+func ValidChannelName(name string) bool { return names.ValidChannel(name) }

@@ -5,9 +5,10 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/channel"
 	"penstock/internal/node/machine"
+	"penstock/internal/node/message"
+	"penstock/internal/node/names"
 	"penstock/internal/node/partition"
 	"penstock/internal/node/remote"
 	"penstock/replicate/wire"
@@ -35,7 +36,7 @@ func newChannel(t *Topic, name string) *Channel {
 }
 
 func handleOf(t *Topic, local *channel.Channel) *Channel {
-	return &Channel{e: t.e, t: t, name: local.Name(), ephemeral: base.Ephemeral(local.Name()), local: local}
+	return &Channel{e: t.e, t: t, name: local.Name(), ephemeral: names.Ephemeral(local.Name()), local: local}
 }
 
 // Name returns the channel's name.
@@ -164,7 +165,7 @@ func (s channelTopic) WriteControls(ctx context.Context, controls []machine.Cont
 }
 
 func (s channelTopic) OpenDeadLetters(ctx context.Context, name string) (
-	publish func(context.Context, []base.Outgoing) []error, err error,
+	publish func(context.Context, []message.Outgoing) []error, err error,
 ) {
 	to, err := s.t.e.deadLetterTopic(ctx, name, s.t.MadeBy())
 	if err != nil {

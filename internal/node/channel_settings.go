@@ -6,8 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/machine"
+	"penstock/internal/node/message"
+	"penstock/internal/node/names"
 	"penstock/replicate/wire"
 )
 
@@ -126,10 +127,10 @@ func (c *Channel) checkSettings(s *ChannelSettings) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	if s.Order == machine.OrderKey && s.Key() != base.KeyHeader {
+	if s.Order == machine.OrderKey && s.Key() != message.KeyHeader {
 		return fmt.Errorf("%w: key_header is %q, but the header %q chooses the partition of a message, so messages of one "+
 			"key would be in several partitions and out of order: publish the key as %q, and leave key_header empty",
-			ErrSettings, s.Key(), base.KeyHeader, base.KeyHeader)
+			ErrSettings, s.Key(), message.KeyHeader, message.KeyHeader)
 	}
 	dead := s.DeadLetter // also while max_attempts is 0: earlier dead letters may wait to be moved there
 	if dead == "" {
@@ -140,7 +141,7 @@ func (c *Channel) checkSettings(s *ChannelSettings) error {
 	case dead == c.t.Name():
 		return fmt.Errorf("%w: the dead-letter topic is the topic itself, so its messages would come again for ever",
 			ErrSettings)
-	case !base.ValidTopicName(dead) || base.Ephemeral(dead):
+	case !names.ValidTopic(dead) || names.Ephemeral(dead):
 		return fmt.Errorf("%w: the dead-letter topic would be called %q, which no durable topic can be: name one in "+
 			"dead_letter", ErrSettings, dead)
 	}
@@ -215,12 +216,12 @@ func (e *Engine) deadTargets(ctx context.Context, topic string) (targets []strin
 // readAllSettings passes the settings of the topic's channels to take, except ephemeral channels, which have none. Of
 // leaders that do not answer, it takes what this node knows.
 func (t *Topic) readAllSettings(ctx context.Context, take func(channel string, s *ChannelSettings)) {
-	names, err := t.ReadChannelNames(ctx)
+	all, err := t.ReadChannelNames(ctx)
 	if err != nil {
-		names = t.channelNames()
+		all = t.channelNames()
 	}
-	for _, name := range names {
-		if base.Ephemeral(name) {
+	for _, name := range all {
+		if names.Ephemeral(name) {
 			continue
 		}
 		c, ok := t.LookupChannel(name)
@@ -240,7 +241,7 @@ func (t *Topic) readAllSettings(ctx context.Context, take func(channel string, s
 // long name, that one cannot be.
 func (c *Channel) checkWaiting(ctx context.Context, s *ChannelSettings) error {
 	dead := c.t.Name() + machine.DeadLetterSuffix
-	if s.DeadLetter != "" || s.MaxAttempts != 0 || base.ValidTopicName(dead) {
+	if s.DeadLetter != "" || s.MaxAttempts != 0 || names.ValidTopic(dead) {
 		return nil
 	}
 	now, err := c.ReadSettings(ctx)

@@ -14,7 +14,6 @@ import (
 
 	"penstock/internal/lock"
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
 	"penstock/internal/node/diskwatch"
 	"penstock/internal/node/fanout"
 	"penstock/internal/node/forward"
@@ -343,10 +342,10 @@ func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 	cn.Net.SetNodes(peersOf(ch.Snapshot))
 	cn.learnLevel(ch.Snapshot)
 	if first {
-		for _, id := range base.SortedIDs(ch.Snapshot.Topics) {
+		for _, id := range sortedIDs(ch.Snapshot.Topics) {
 			cn.applyTopic(ch.Snapshot, id)
 		}
-		for _, id := range base.SortedIDs(cn.topics) {
+		for _, id := range sortedIDs(cn.topics) {
 			cn.applyTopic(ch.Snapshot, id)
 		}
 		for _, id := range ch.Snapshot.Partitions.IDs() {

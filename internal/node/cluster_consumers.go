@@ -7,8 +7,10 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
 	"penstock/internal/node/channel"
+	"penstock/internal/node/clock"
+	"penstock/internal/node/message"
+	"penstock/internal/node/names"
 	"penstock/internal/node/remote"
 	"penstock/segment"
 )
@@ -16,7 +18,7 @@ import (
 // This file implements remote.Above: the channels of this node that clients of other nodes subscribe to.
 
 var (
-	_ remote.Lease = (*base.Lease)(nil)
+	_ remote.Lease = (*clock.Lease)(nil)
 	_ remote.Above = (*clusterNode)(nil)
 )
 
@@ -31,7 +33,7 @@ func (cn *clusterNode) Find(id segment.Identity) (remote.Topic, remote.Partition
 
 // Attach implements remote.Above.
 func (cn *clusterNode) Attach(
-	topic uuid.UUID, channel string, o base.ConsumerOptions, s base.Sink,
+	topic uuid.UUID, channel string, o message.ConsumerOptions, s message.Sink,
 ) (remote.Served, error) {
 	t := cn.placed(meta.PartitionID{Topic: topic}).topic
 	if t == nil {
@@ -44,7 +46,7 @@ func (cn *clusterNode) Attach(
 	}
 	c, ok := t.LookupChannel(channel)
 	if !ok {
-		if !base.Ephemeral(channel) || !base.ValidChannelName(channel) {
+		if !names.Ephemeral(channel) || !names.ValidChannel(channel) {
 			return nil, ErrNoChannel
 		}
 		var err error

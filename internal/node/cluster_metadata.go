@@ -1,13 +1,14 @@
 package node
 
 import (
+	"bytes"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/google/uuid"
 
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/partition"
 )
@@ -33,7 +34,7 @@ func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 			kept[id][pt.Number()] = pt
 		}
 	}
-	for _, id := range base.SortedIDs(kept) {
+	for _, id := range sortedIDs(kept) {
 		m := topicMetaOf(snap.Topics[id])
 		t := newTopic(e, m)
 		for n := range uint32(m.Partitions) {
@@ -79,6 +80,11 @@ func (e *Engine) removeUnreadable(snap *meta.Snapshot) {
 		e.log.Info("the files of a topic whose metadata cannot be read are removed: the cluster has deleted it", "uuid", id)
 	}
 	e.cluster.unreadable = nil
+}
+
+// sortedIDs returns the keys of m in order, so that a simulation with the same seed takes the same steps.
+func sortedIDs[V any](m map[uuid.UUID]V) []uuid.UUID {
+	return slices.SortedFunc(maps.Keys(m), func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
 }
 
 // isQuarantined says whether this node has logs of a topic whose metadata it could not read: see

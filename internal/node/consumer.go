@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/channel"
+	"penstock/internal/node/message"
 	"penstock/replicate/wire"
 )
 
@@ -75,7 +75,7 @@ func (c *Channel) judge(o *ConsumerOptions, s Sink) (err error) {
 	if o.SampleRate < 0 || o.SampleRate > 99 {
 		return fmt.Errorf("%w: SampleRate is %d; it is 1 to 99 percent, or 0 for all", ErrOptions, o.SampleRate)
 	}
-	o.MsgTimeout, err = base.MsgTimeout(o.MsgTimeout, c.e.opts.MsgTimeout, c.e.opts.MaxMsgTimeout)
+	o.MsgTimeout, err = message.MsgTimeout(o.MsgTimeout, c.e.opts.MsgTimeout, c.e.opts.MaxMsgTimeout)
 	return err
 }
 

@@ -15,8 +15,9 @@ import (
 
 	"penstock/clog"
 	"penstock/internal/lock"
-	"penstock/internal/node/base"
+	"penstock/internal/loglimit"
 	"penstock/internal/node/channel"
+	"penstock/internal/node/clock"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/diskwatch"
 	"penstock/internal/node/fanout"
@@ -39,7 +40,7 @@ type Engine struct {
 	opts   Options
 	limits inbox.Limits
 	log    *slog.Logger
-	clock  *base.Clock
+	clock  *clock.Clock
 	disk   aio.Disk
 	node   *datadir.NodeFile
 	info   Info
@@ -68,7 +69,7 @@ type Engine struct {
 	// news is raised when a topic is listed or unlisted or gets a partition, when rows of the cluster are applied, when
 	// this node begins or ceases to serve a partition, and at every step of a partition whose leadership is being handed
 	// over.
-	news base.Notice
+	news platform.Notice
 
 	mu            lock.RWMutex[lock.Engine]
 	topics        map[string]*Topic
@@ -87,8 +88,8 @@ type Engine struct {
 	backup   backupSlot
 	answerer atomic.Pointer[Answerer] // see OnQuestion; nil: questions are refused
 
-	logs *base.LogQueue // what Options.Logger gets; nil in a simulation
-	stop chan struct{}  // closed when background goroutines must end
+	logs *loglimit.Queue // what Options.Logger gets; nil in a simulation
+	stop chan struct{}   // closed when background goroutines must end
 	wg   sync.WaitGroup
 }
 
@@ -101,7 +102,7 @@ type Engine struct {
 // In a cluster, ctx bounds the wait for the metadata store, together with ClusterOptions.JoinTimeout. Recovery does not
 // look at ctx, and the engine does not use it once Open has returned.
 func Open(ctx context.Context, o Options) (*Engine, error) {
-	logs := base.NewLogQueue()
+	logs := loglimit.NewQueue()
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}

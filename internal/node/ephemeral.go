@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
+	"penstock/internal/node/names"
 	"penstock/internal/node/partition"
 	"penstock/replicate/wire"
 	"penstock/segment"
@@ -53,7 +53,7 @@ func (t *Topic) unused() {
 // led the partition all the time. As long as a leader that lives does not answer, or the deletion fails, it tries
 // again.
 func (t *Topic) endLater(partition int, epoch segment.Epoch, wait time.Duration) {
-	if !base.Ephemeral(t.Name()) {
+	if !names.Ephemeral(t.Name()) {
 		return
 	}
 	cn := t.e.cluster
@@ -98,7 +98,7 @@ func (t *Topic) ephemeralCount() (n int) {
 // dropIfEphemeral deletes the topic if it is ephemeral and has lost its last channel. It waits for the deletion, and
 // returns false if that failed.
 func (t *Topic) dropIfEphemeral() bool {
-	if !base.Ephemeral(t.Name()) {
+	if !names.Ephemeral(t.Name()) {
 		return true
 	}
 	t.mu.Lock()

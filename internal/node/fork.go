@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/channel"
 	"penstock/internal/node/machine"
+	"penstock/internal/node/names"
 	"penstock/internal/node/partition"
 	"penstock/replicate/wire"
 	"penstock/segment"
@@ -45,12 +45,12 @@ func (c *Channel) Fork(ctx context.Context, name string, at *SeekTo) (*Channel, 
 		if err := c.t.checkStart(name, from); err != nil {
 			return nil, err
 		}
-	case base.Ephemeral(name):
+	case names.Ephemeral(name):
 		return nil, fmt.Errorf("%w (an ephemeral channel starts at the end)", ErrSeek)
 	case !c.t.mayStartAnywhere():
 		return nil, ErrFromLevel
 	}
-	if !base.ValidChannelName(name) {
+	if !names.ValidChannel(name) {
 		return nil, ErrChannelName
 	}
 	settings, err := c.ReadSettings(ctx)

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"penstock/internal/lock"
-	"penstock/internal/node/base"
+	"penstock/internal/node/message"
 	"penstock/internal/node/pull"
 )
 
@@ -203,7 +203,7 @@ func (s *Messages) Next(ctx context.Context, m *Message) error {
 	}
 	for ctx.Err() == nil {
 		s.mu.Lock()
-		t := s.queue.Take(&m.item, s.e.clock.NowNs(), (*base.Deadline).Passed)
+		t := s.queue.Take(&m.item, s.e.clock.NowNs(), (*message.Deadline).Passed)
 		s.mu.Unlock()
 		if t.Wake {
 			s.wake()
@@ -250,8 +250,8 @@ func (s *Messages) Close() {
 type messagesSink Messages
 
 var (
-	_ HeldSink       = (*messagesSink)(nil)
-	_ base.QueueSink = (*messagesSink)(nil)
+	_ HeldSink          = (*messagesSink)(nil)
+	_ message.QueueSink = (*messagesSink)(nil)
 )
 
 // Deliver implements Sink. The sink is never full: at most as many messages as have room are in flight.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
 	"penstock/internal/node/partition"
 	"penstock/segment"
 )
@@ -101,7 +101,7 @@ func (r *Reader) begin(from Start) error {
 			return r.trimmed()
 		}
 	case from.Kind == StartAtTime:
-		_, id, err := r.pt.Log().SeekTime(base.UnixNs(from.Time))
+		_, id, err := r.pt.Log().SeekTime(clock.UnixNs(from.Time))
 		if err != nil && !errors.Is(err, segment.ErrAtEnd) {
 			return r.failed(err)
 		}

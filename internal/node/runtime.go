@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"time"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
 	"penstock/internal/node/platform"
 )
 
@@ -19,7 +19,7 @@ func (e *Engine) now() time.Time { return time.Unix(0, e.clock.NowNs()) }
 var wallNow func() time.Time
 
 // newEngineClock makes the clock of an engine that opens now: it reads the wall clock once.
-func newEngineClock(o *Options, h platform.Host) *base.Clock {
+func newEngineClock(o *Options, h platform.Host) *clock.Clock {
 	wall := h.Wall
 	if wallNow != nil {
 		wall = wallNow
@@ -27,7 +27,7 @@ func newEngineClock(o *Options, h platform.Host) *base.Clock {
 	if o.wall != nil {
 		wall = o.wall
 	}
-	return base.NewClock(wall, h.Mono)
+	return clock.New(wall, h.Mono)
 }
 
 // firstRequest returns a random number for this process's first request to other nodes. Answers to an earlier process's

@@ -5,15 +5,16 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
 	"penstock/clog"
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
 	"penstock/internal/node/datadir"
 	"penstock/segment"
 	"penstock/segment/aio"
@@ -133,7 +134,7 @@ func (s *Stopped) Copies() (copies []StoppedCopy, odd string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	for _, id := range base.SortedPartitions(ends.parts) {
+	for _, id := range slices.SortedFunc(maps.Keys(ends.parts), segment.Identity.Compare) {
 		st := ends.parts[id]
 		copies = append(copies, StoppedCopy{
 			ID: id, Topic: names[id.Topic], Next: st.Next, NextID: st.NextID, Epoch: st.Epoch,

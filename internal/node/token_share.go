@@ -7,7 +7,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/names"
 	"penstock/internal/node/partition"
 )
 
@@ -78,9 +78,9 @@ func (t *Topic) learnMaker(name string) bool {
 
 // checkMaker returns an ErrTopicOptions for a name that no topic remembers.
 func checkMaker(name string) error {
-	if len(name) > base.MaxTokenName || !utf8.ValidString(name) {
+	if len(name) > names.MaxTokenBytes || !utf8.ValidString(name) {
 		return fmt.Errorf("%w: it remembers who made it by a name of at most %d bytes of UTF-8, not of %d",
-			ErrTopicOptions, base.MaxTokenName, len(name))
+			ErrTopicOptions, names.MaxTokenBytes, len(name))
 	}
 	return nil
 }
@@ -113,7 +113,7 @@ func (e *Engine) mayMakeTopic(by string) error {
 		return nil
 	}
 	return &LimitError{
-		Err: ErrTopicShare, What: "with this one the number of topics of " + base.Token(by), Value: n, Most: most,
+		Err: ErrTopicShare, What: "with this one the number of topics of " + names.Token(by), Value: n, Most: most,
 		Setting: "token-share",
 	}
 }
@@ -139,7 +139,7 @@ func (e *Engine) mayShare(by string, more int) error {
 		return nil
 	}
 	return &LimitError{
-		Err: ErrPartitionShare, What: "with these the number of partitions of all topics of " + base.Token(by), Value: n,
+		Err: ErrPartitionShare, What: "with these the number of partitions of all topics of " + names.Token(by), Value: n,
 		Most: most, Setting: "token-share",
 	}
 }
@@ -151,7 +151,7 @@ func (t *Topic) ConfigureAs(ctx context.Context, token string, s TopicSettings) 
 	if token != "" && t.MadeBy() == "" && s.Partitions > t.Partitions() && t.e.opts.TokenShare < 100 {
 		return t.Settings(), fmt.Errorf("%w: topic %s counts for no token, so partitions that %s adds would be in nobody's "+
 			"share: ask an administrator, whose token has admin on *, to add them (see the node's setting token-share)",
-			ErrTopicSettings, t.Name(), base.Token(token))
+			ErrTopicSettings, t.Name(), names.Token(token))
 	}
 	return t.configureAs(ctx, token, s)
 }
@@ -162,7 +162,7 @@ func (e *Engine) TopicAs(ctx context.Context, token, name string) (*Topic, error
 	if t, ok := e.LookupTopic(name); ok {
 		return t, nil
 	}
-	if !base.ValidTopicName(name) {
+	if !names.ValidTopic(name) {
 		return nil, ErrTopicName
 	}
 	if e.opts.DisableAutoCreate {

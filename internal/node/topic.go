@@ -10,12 +10,12 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/lock"
-	"penstock/internal/node/base"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/fanout"
 	"penstock/internal/node/flush"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/machine"
+	"penstock/internal/node/names"
 	"penstock/internal/node/partition"
 	"penstock/internal/node/route"
 	"penstock/replicate/wire"
@@ -156,7 +156,7 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (
 // or ErrFewInodes nothing was created. After any other error the topic may have been created; CreateTopicWith can be
 // called again.
 func (e *Engine) CreateTopicWith(ctx context.Context, name string, o TopicOptions) (*Topic, error) {
-	if !base.ValidTopicName(name) {
+	if !names.ValidTopic(name) {
 		return nil, ErrTopicName
 	}
 	if o.Partitions == 0 {
@@ -395,7 +395,7 @@ func (t *Topic) emptyLocal(ctx context.Context) error {
 // end of Open.
 func (e *Engine) dropEphemeral() {
 	for _, t := range e.Topics() {
-		if !base.Ephemeral(t.Name()) {
+		if !names.Ephemeral(t.Name()) {
 			continue
 		}
 		if err := e.DeleteTopic(context.Background(), t.Name()); err != nil {

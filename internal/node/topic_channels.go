@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"sort"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/machine"
+	"penstock/internal/node/names"
 )
 
 // This file has a topic's set of channels: looking them up, creating and deleting them. Channel itself, and what can be
@@ -53,7 +53,7 @@ func (t *Topic) channelOr(ctx context.Context, name string, create func() (*Chan
 	if c, ok := t.LookupChannel(name); ok {
 		return t.committedChannel(ctx, c)
 	}
-	if !base.ValidChannelName(name) {
+	if !names.ValidChannel(name) {
 		return nil, ErrChannelName
 	}
 	if t.e.opts.DisableAutoCreate {
@@ -90,7 +90,7 @@ func (t *Topic) checkStart(name string, from SeekTo) error {
 		return fmt.Errorf("%w (a new channel starts at the beginning, the end, an id or a time)", ErrSeek)
 	}
 	switch {
-	case base.Ephemeral(name):
+	case names.Ephemeral(name):
 		return fmt.Errorf("%w (an ephemeral channel starts at the end)", ErrSeek)
 	case !t.mayStartAnywhere():
 		return ErrFromLevel
@@ -107,10 +107,10 @@ const fromLevel = 3
 
 // createChannel creates a channel that begins as o says, unless it exists.
 func (t *Topic) createChannel(ctx context.Context, name string, o origin) (*Channel, error) {
-	if !base.ValidChannelName(name) {
+	if !names.ValidChannel(name) {
 		return nil, ErrChannelName
 	}
-	if !base.Ephemeral(name) {
+	if !names.Ephemeral(name) {
 		if err := t.e.members.createChannel(ctx, t, name, o); err != nil {
 			return nil, err
 		}
@@ -140,7 +140,7 @@ func (t *Topic) createChannelLocal(ctx context.Context, name string, o origin) (
 			Most: t.e.opts.MaxChannels, Setting: "max-channels",
 		}
 	}
-	if !base.Ephemeral(name) {
+	if !names.Ephemeral(name) {
 		if err := t.stateFull(); err != nil {
 			return nil, err
 		}
@@ -198,7 +198,7 @@ func (t *Topic) deleteChannelLocal(ctx context.Context, name string) error {
 // that one of these logs has the channel nevertheless; open says that the end of one of them is not committed.
 func (t *Topic) inLogs(name string) (held, open bool) {
 	for _, pt := range t.partitions() {
-		if base.Ephemeral(name) || !pt.Leading.Load() {
+		if names.Ephemeral(name) || !pt.Leading.Load() {
 			continue
 		}
 		has, end := pt.FindChannel(name)

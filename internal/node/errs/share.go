@@ -1,12 +1,4 @@
-package base
-
-import "strconv"
-
-// MaxTokenName is the length in bytes of the longest name of a token that a topic remembers.
-const MaxTokenName = 128
-
-// Token names a token in a sentence.
-func Token(name string) string { return "token " + strconv.Quote(name) }
+package errs
 
 // shareError says that one token would take more than its share of a limit of the node. It is the error about that
 // limit, too, so that protocols and programs treat it so.

@@ -1,4 +1,4 @@
-package base
+package platform
 
 import (
 	"sync/atomic"

@@ -1,4 +1,4 @@
-package base
+package clock
 
 import (
 	"math/rand/v2"
@@ -14,7 +14,7 @@ type handClock struct {
 
 func newHandClock() (*handClock, *Clock) {
 	h := &handClock{wall: time.Unix(1_000_000, 0), mono: time.Hour}
-	return h, NewClock(func() time.Time { return h.wall }, func() time.Duration { return h.mono })
+	return h, New(func() time.Time { return h.wall }, func() time.Duration { return h.mono })
 }
 
 func (h *handClock) pass(d time.Duration) { h.wall, h.mono = h.wall.Add(d), h.mono+d }
@@ -51,7 +51,7 @@ func TestClockIgnoresSteps(t *testing.T) {
 func TestClockReadsApart(t *testing.T) {
 	h := &handClock{wall: time.Unix(1_000_000, 0)}
 	starve := 0
-	c := NewClock(func() time.Time {
+	c := New(func() time.Time {
 		at := h.wall
 		if starve > 0 {
 			starve--

@@ -1,9 +1,11 @@
-package base
+package message
 
 import (
 	"errors"
 	"testing"
 	"time"
+
+	"penstock/internal/node/errs"
 )
 
 func TestMsgTimeout(t *testing.T) {
@@ -14,7 +16,7 @@ func TestMsgTimeout(t *testing.T) {
 		50 * 24 * time.Hour: most,
 	} {
 		got, err := MsgTimeout(asked, usual, most)
-		if got != want || (err != nil) != (want == 0) || err != nil && !errors.Is(err, ErrOptions) {
+		if got != want || (err != nil) != (want == 0) || err != nil && !errors.Is(err, errs.ErrOptions) {
 			t.Errorf("%v gives %v, %v; want %v", asked, got, err, want)
 		}
 	}

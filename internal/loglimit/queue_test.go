@@ -1,4 +1,4 @@
-package base
+package loglimit
 
 import (
 	"bytes"
@@ -24,9 +24,9 @@ func (h stuckHandler) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // A logger that answers writes each line before the call returns, as without the queue.
-func TestLogQueueKeepsOrder(t *testing.T) {
+func TestQueueKeepsOrder(t *testing.T) {
 	var text bytes.Buffer
-	q := NewLogQueue()
+	q := NewQueue()
 	log := q.Logger(slog.New(slog.NewTextHandler(&text, nil))).With("a", 1).WithGroup("g")
 	for _, line := range []string{"one", "two"} {
 		log.Info(line, "b", 2)
@@ -38,15 +38,15 @@ func TestLogQueueKeepsOrder(t *testing.T) {
 }
 
 // A logger that does not come back holds nobody up for long; what does not fit is dropped, counted and told.
-func TestLogQueueOfAStuckLogger(t *testing.T) {
+func TestQueueOfAStuckLogger(t *testing.T) {
 	var mu sync.Mutex
 	var text bytes.Buffer
 	gate := make(chan struct{})
 	h := stuckHandler{slog.NewTextHandler(lockedWriter{&mu, &text}, nil), gate}
-	q := NewLogQueue()
+	q := NewQueue()
 	log := q.Logger(slog.New(h))
 	began := time.Now()
-	for range maxLogLines + 100 {
+	for range maxLines + 100 {
 		log.Info("line")
 	}
 	if took := time.Since(began); took > 10*time.Second {
@@ -60,7 +60,7 @@ func TestLogQueueOfAStuckLogger(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	got := strings.Count(text.String(), "msg=line")
-	if got < maxLogLines || !strings.Contains(text.String(), "were dropped") {
+	if got < maxLines || !strings.Contains(text.String(), "were dropped") {
 		t.Errorf("%d lines were written: %.300s", got, text.String())
 	}
 }

@@ -1,4 +1,9 @@
-package base
+// Package message has a message on its way through a node: what a program publishes (Outgoing), what a consumer gets
+// (Delivery), and the interfaces through which it gets it (Sink and its kinds), with the options and statistics of a
+// consumer. All packages that touch messages use it, and package node has its types under the names by which programs
+// and servers use them. It knows no partition, channel or other node, does no I/O and starts no goroutine. It imports
+// packages batch, errs, machine and segment.
+package message
 
 import (
 	"time"

@@ -1,4 +1,4 @@
-package base
+package message
 
 import (
 	"penstock/internal/node/machine"

@@ -1,8 +1,10 @@
-package base
+package clock
 
 import (
 	"testing"
 	"time"
+
+	"penstock/internal/node/message"
 )
 
 // sleeper is a clock that the test sets.
@@ -20,7 +22,7 @@ func TestDeadlinePassesWithTheLease(t *testing.T) {
 	var l Lease
 	l.Begin(c.awake)
 	l.Extend(l.Now() + int64(10*time.Second))
-	d := Deadline{Clock: &l, At: l.Now() + int64(2*time.Second)}
+	d := message.Deadline{Clock: &l, At: l.Now() + int64(2*time.Second)}
 	if d.Passed() {
 		t.Error("it is over at once")
 	}
@@ -41,7 +43,7 @@ func TestDeadlinePassesWithTheLease(t *testing.T) {
 	if d.Passed() {
 		t.Error("it is over with a new lease")
 	}
-	if (&Deadline{}).Passed() {
+	if (&message.Deadline{}).Passed() {
 		t.Error("what may always be handed over is over")
 	}
 }

@@ -1,4 +1,4 @@
-package base
+package clock
 
 import (
 	"sync/atomic"
@@ -18,8 +18,6 @@ type Lease struct {
 	began atomic.Int64         // when the current sequence of leases without a gap began, by Now
 	heard atomic.Int64         // when Extend was last called, by Now
 }
-
-var _ DeadlineClock = (*Lease)(nil)
 
 // Begin starts the clock. awake is platform.Host.Awake. It is called once, before the other methods.
 func (l *Lease) Begin(awake func() time.Duration) { l.awake, l.start = awake, awake() }

@@ -1,9 +1,11 @@
-package base
+package message
 
 import (
 	"fmt"
 	"math"
 	"time"
+
+	"penstock/internal/node/errs"
 )
 
 const (
@@ -21,7 +23,7 @@ func MsgTimeout(asked, usual, most time.Duration) (time.Duration, error) {
 		asked = usual
 	}
 	if asked < MinMsgTimeout {
-		return 0, fmt.Errorf("%w: MsgTimeout is %v; it is at least %v, or 0 for the usual one, %v", ErrOptions, asked,
+		return 0, fmt.Errorf("%w: MsgTimeout is %v; it is at least %v, or 0 for the usual one, %v", errs.ErrOptions, asked,
 			MinMsgTimeout, usual)
 	}
 	return min(asked, most).Truncate(MinMsgTimeout), nil

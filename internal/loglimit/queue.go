@@ -1,4 +1,4 @@
-package base
+package loglimit
 
 import (
 	"context"
@@ -10,18 +10,18 @@ import (
 
 // A program that embeds the engine gives it a logger, which may do anything: publish into the engine, or write to the
 // disk that hangs. So a line of the log goes through a queue to a goroutine of its own. Who logs waits for the line to
-// be written, because lines are then in order with what happens, but only for maxLogWait; while the logger is that
+// be written, because lines are then in order with what happens, but only for maxWait; while the logger is that
 // slow, nobody waits. Lines that do not fit into the queue are dropped and counted.
 const (
-	maxLogWait  = 20 * time.Millisecond
-	maxLogLines = 1024
-	endLogWait  = time.Second // how long End waits for the logger
+	maxWait  = 20 * time.Millisecond
+	maxLines = 1024
+	endWait  = time.Second // how long End waits for the logger
 )
 
-// LogQueue keeps an engine from waiting for its logger. Any goroutine may use it. The engine makes it when it opens,
+// Queue keeps an engine from waiting for its logger. Any goroutine may use it. The engine makes it when it opens,
 // and ends it when it has closed.
-type LogQueue struct {
-	lines   chan logLine
+type Queue struct {
+	lines   chan line
 	slow    atomic.Bool // nobody waits, until the queue is empty
 	dropped atomic.Uint64
 	stop    chan struct{} // closed by End
@@ -29,35 +29,35 @@ type LogQueue struct {
 	once    sync.Once
 }
 
-type logLine struct {
+type line struct {
 	ctx     context.Context
 	handler slog.Handler
 	record  slog.Record
 	written chan struct{} // closed when handler has returned
 }
 
-// NewLogQueue returns a queue with a goroutine that runs until End.
-func NewLogQueue() *LogQueue {
-	q := &LogQueue{
-		lines: make(chan logLine, maxLogLines), stop: make(chan struct{}), ended: make(chan struct{}),
+// NewQueue returns a queue with a goroutine that runs until End.
+func NewQueue() *Queue {
+	q := &Queue{
+		lines: make(chan line, maxLines), stop: make(chan struct{}), ended: make(chan struct{}),
 	}
 	go q.run()
 	return q
 }
 
 // Logger returns a logger whose lines go to l through the queue.
-func (q *LogQueue) Logger(l *slog.Logger) *slog.Logger {
-	return slog.New(&queuedHandler{q, l.Handler()})
+func (q *Queue) Logger(l *slog.Logger) *slog.Logger {
+	return slog.New(&handler{q, l.Handler()})
 }
 
 // Dropped returns how many lines were dropped.
-func (q *LogQueue) Dropped() uint64 { return q.dropped.Load() }
+func (q *Queue) Dropped() uint64 { return q.dropped.Load() }
 
-// End ends the goroutine once it has written what is in the queue, and returns after endLogWait at the latest. Later
+// End ends the goroutine once it has written what is in the queue, and returns after endWait at the latest. Later
 // lines are written by those who log them.
-func (q *LogQueue) End() {
+func (q *Queue) End() {
 	q.once.Do(func() { close(q.stop) })
-	t := time.NewTimer(endLogWait)
+	t := time.NewTimer(endWait)
 	defer t.Stop()
 	select {
 	case <-q.ended:
@@ -65,7 +65,7 @@ func (q *LogQueue) End() {
 	}
 }
 
-func (q *LogQueue) run() {
+func (q *Queue) run() {
 	defer close(q.ended)
 	told := uint64(0)
 	for {
@@ -89,7 +89,7 @@ func (q *LogQueue) run() {
 }
 
 // write gives a line to its handler, and says how many were dropped since that was told last.
-func (q *LogQueue) write(l logLine, told uint64) uint64 {
+func (q *Queue) write(l line, told uint64) uint64 {
 	_ = l.handler.Handle(l.ctx, l.record)
 	close(l.written)
 	dropped := q.dropped.Load()
@@ -101,36 +101,36 @@ func (q *LogQueue) write(l logLine, told uint64) uint64 {
 	return dropped
 }
 
-// queuedHandler is a slog.Handler whose lines go through the queue.
-type queuedHandler struct {
-	q    *LogQueue
+// handler is a slog.Handler whose lines go through the queue.
+type handler struct {
+	q    *Queue
 	next slog.Handler
 }
 
 // Enabled implements slog.Handler.
-func (h *queuedHandler) Enabled(ctx context.Context, l slog.Level) bool {
+func (h *handler) Enabled(ctx context.Context, l slog.Level) bool {
 	return h.next.Enabled(ctx, l)
 }
 
 // WithAttrs implements slog.Handler.
-func (h *queuedHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &queuedHandler{h.q, h.next.WithAttrs(attrs)}
+func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &handler{h.q, h.next.WithAttrs(attrs)}
 }
 
 // WithGroup implements slog.Handler.
-func (h *queuedHandler) WithGroup(name string) slog.Handler {
-	return &queuedHandler{h.q, h.next.WithGroup(name)}
+func (h *handler) WithGroup(name string) slog.Handler {
+	return &handler{h.q, h.next.WithGroup(name)}
 }
 
 // Handle implements slog.Handler.
-func (h *queuedHandler) Handle(ctx context.Context, r slog.Record) error {
+func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	q := h.q
 	select {
 	case <-q.stop:
 		return h.next.Handle(ctx, r)
 	default:
 	}
-	l := logLine{context.WithoutCancel(ctx), h.next, r.Clone(), make(chan struct{})}
+	l := line{context.WithoutCancel(ctx), h.next, r.Clone(), make(chan struct{})}
 	select {
 	case q.lines <- l:
 	default:
@@ -140,7 +140,7 @@ func (h *queuedHandler) Handle(ctx context.Context, r slog.Record) error {
 	if q.slow.Load() {
 		return nil
 	}
-	t := time.NewTimer(maxLogWait)
+	t := time.NewTimer(maxWait)
 	defer t.Stop()
 	select {
 	case <-l.written:

@@ -1,4 +1,7 @@
-package base
+// Package clock has the time of a node: the engine's clock (Clock), which gives messages their times and ends delays,
+// and the lease (Lease), which says until when a node of a cluster may serve. All packages of the node use it. It reads
+// the clocks that it is given, and imports only package lock.
+package clock
 
 import (
 	"math"
@@ -25,7 +28,7 @@ import (
 type Clock struct {
 	wall      func() time.Time     // the wall clock, which may step
 	monotonic func() time.Duration // any origin, never steps
-	base      int64                // ns since 1970 at monotonic's origin, by the wall clock in NewClock
+	base      int64                // ns since 1970 at monotonic's origin, by the wall clock in New
 
 	steps  atomic.Uint64 // steps of the wall clock that Compare has found
 	offset atomic.Int64  // ns by which the wall clock was ahead of this one at the last Compare
@@ -51,8 +54,8 @@ const (
 	clockTrust = 10 * time.Minute
 )
 
-// NewClock returns a Clock that reads the wall clock now. mono is Host.Mono.
-func NewClock(wall func() time.Time, mono func() time.Duration) *Clock {
+// New returns a Clock that reads the wall clock now. mono is platform.Host.Mono.
+func New(wall func() time.Time, mono func() time.Duration) *Clock {
 	c := &Clock{wall: wall, monotonic: mono}
 	c.base, _ = c.read()
 	c.since = mono()

@@ -1,4 +1,4 @@
-package base
+package loglimit
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 
 // An event that hits all partitions at once gives one log line. The next line says how many events there were.
 func TestSeldom(t *testing.T) {
-	var s LogLimiter
+	var s Limiter
 	lines, told := 0, 0
 	for at := time.Duration(0); at < 10*time.Second; at += 10 * time.Millisecond {
 		if others, may := s.Allow(int64(at), time.Second); may {

@@ -1,4 +1,7 @@
-package base
+// Package errs has the errors on which callers of the node act: the errors themselves, and the types of those that
+// carry more than a text. Everything below internal/node returns them, and package node has them under the names by
+// which programs and servers use them. Package reason has their numbers between nodes. It imports only package machine.
+package errs
 
 import (
 	"errors"
