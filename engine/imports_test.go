@@ -66,8 +66,8 @@ func TestImportGraph(t *testing.T) {
 	all := deps(t)
 	node := []string{
 		"descriptors", "node/aside", "node/backup", "loglimit", "node/clock", "node/errs", "node/inflate", "node/message",
-		"node/names", "node/channel", "node/checkpoint", "node/machine", "node/datadir", "node/diskwatch", "node/flush",
-		"node/forward", "node/health", "node/platform", "node/inbox", "meta", "node/fanout", "node/outgoing",
+		"node/names", "node/channel", "node/topic", "node/checkpoint", "node/machine", "node/datadir", "node/diskwatch",
+		"node/flush", "node/forward", "node/health", "node/platform", "node/inbox", "meta", "node/fanout", "node/outgoing",
 		"node/partition", "node/pull", "node/reason", "node/remote", "node/replay", "node/retain", "node/route",
 		"node/scrub", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
 	}
@@ -151,6 +151,13 @@ func TestImportGraph(t *testing.T) {
 		"node/channel": {
 			"node/clock", "node/errs", "node/inflate", "node/message", "node/names", "node/machine", "node/platform", "meta",
 			"replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
+		},
+		"node/topic": {
+			"clog", "loglimit", "meta", "node/aside", "node/channel", "node/checkpoint", "node/clock", "node/datadir",
+			"node/errs", "node/fanout", "node/flush", "node/health", "node/inbox", "node/inflate", "node/machine",
+			"node/message", "node/names", "node/outgoing", "node/partition", "node/platform", "node/pull", "node/reason",
+			"node/remote", "node/replay", "node/retain", "node/route", "node/scrub", "netproto", "replicate", "replicate/peer",
+			"replicate/wire", "segment", "segment/aio",
 		},
 		"node":   node,
 		"engine": append([]string{"node", "cluster", "cluster/kv", "cluster/kv/memory"}, node...),

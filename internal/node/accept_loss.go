@@ -56,7 +56,7 @@ type PartitionLoss struct {
 // replicas. Damage of the commit log is another matter, and an error too.
 func AcceptLoss(path string, agree func(*Loss) bool) (loss *Loss, accepted bool, err error) {
 	if agree == nil {
-		return nil, false, errNil("the function that AcceptLoss asks")
+		return nil, false, fmt.Errorf("%w: the function that AcceptLoss asks is nil; nothing was done", ErrOptions)
 	}
 	if err := datadir.Check(path, NewestLevel); err != nil {
 		return nil, false, err

@@ -7,6 +7,7 @@ import (
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/message"
 	"penstock/internal/node/names"
+	"penstock/internal/node/topic"
 )
 
 // Types that packages below this one define, under the names by which programs use them.
@@ -28,6 +29,92 @@ type (
 	ConsumerOptions = message.ConsumerOptions // what one subscriber asks for
 	ConsumerStats   = message.ConsumerStats   // counters of one subscriber
 	LatencyRecorder = message.LatencyRecorder // see Options.Latencies
+)
+
+// Types of package topic. ChannelStats and TopicStats are snapshots with the names of NSQ's /stats.
+type (
+	Topic           = topic.Topic
+	Channel         = topic.Channel
+	Consumer        = topic.Consumer
+	Messages        = topic.Messages
+	Message         = topic.Message
+	ConsumeOptions  = topic.ConsumeOptions
+	Reader          = topic.Reader
+	Start           = topic.Start
+	Stored          = topic.Stored
+	TrimmedError    = topic.TrimmedError
+	SeekTo          = topic.SeekTo
+	SeekKind        = topic.SeekKind
+	PeekOptions     = topic.PeekOptions
+	PeekedMessage   = topic.PeekedMessage
+	PendingMessage  = topic.PendingMessage
+	TopicSettings   = topic.TopicSettings
+	ChannelSettings = topic.ChannelSettings
+	Filter          = topic.Filter
+	Rule            = topic.Rule
+	Order           = topic.Order
+	Match           = topic.Match
+	Producer        = topic.Producer
+	Produced        = topic.Produced
+	Sender          = topic.Sender
+	Numbered        = topic.Numbered
+	SequenceError   = topic.SequenceError
+	FencedError     = topic.FencedError
+	KnownProducer   = topic.KnownProducer
+	ProducerList    = topic.ProducerList
+	Trace           = topic.Trace
+	TraceStored     = topic.TraceStored
+	TraceEvent      = topic.TraceEvent
+	TraceChannel    = topic.TraceChannel
+	CopyAnswer      = topic.CopyAnswer
+	RemoteLabel     = topic.RemoteLabel
+	TopicStats      = topic.Stats
+	ChannelStats    = channel.Stats
+)
+
+// Constants of package topic.
+const (
+	StartOldest = topic.StartOldest
+	StartNewest = topic.StartNewest
+	StartAtID   = topic.StartAtID
+	StartAtTime = topic.StartAtTime
+
+	SeekBeginning = topic.SeekBeginning
+	SeekEnd       = topic.SeekEnd
+	SeekID        = topic.SeekID
+	SeekTime      = topic.SeekTime
+	SeekCount     = topic.SeekCount
+
+	OrderNone      = topic.OrderNone
+	OrderPartition = topic.OrderPartition
+	OrderKey       = topic.OrderKey
+	OrderDeclared  = topic.OrderDeclared
+
+	MatchExact  = topic.MatchExact
+	MatchPrefix = topic.MatchPrefix
+	MatchGlob   = topic.MatchGlob
+	MatchRegexp = topic.MatchRegexp
+	MatchExists = topic.MatchExists
+
+	QuotaReject      = topic.QuotaReject
+	QuotaDropOldest  = topic.QuotaDropOldest
+	DurabilitySynced = topic.DurabilitySynced
+
+	MaxListCount     = topic.MaxListCount
+	DefaultListCount = topic.DefaultListCount
+	MaxPeekBytes     = topic.MaxPeekBytes
+
+	MaxProducerNameBytes = topic.MaxProducerNameBytes
+	MaxProducerRows      = topic.MaxProducerRows
+
+	RedriveChannel      = topic.RedriveChannel
+	OriginTopicHeader   = topic.OriginTopicHeader
+	OriginChannelHeader = topic.OriginChannelHeader
+	OriginIDHeader      = topic.OriginIDHeader
+	AttemptsHeader      = topic.AttemptsHeader
+	HopsHeader          = topic.HopsHeader
+	ChannelHeader       = topic.ChannelHeader
+	TagHeader           = topic.TagHeader
 )
 
 // The calls that FailureSink.Failed reports.
@@ -60,43 +147,6 @@ type Info struct {
 	PartitionsReadOnly   int           // partitions that recovery found damaged, and that store nothing more
 	CorruptionsAtRecover []string      // what recovery found damaged, one sentence each; shared: do not change it
 }
-
-// TopicStats, ChannelStats and ConsumerStats are snapshots with the names of NSQ's /stats. They cover this node: the
-// partitions that it has a copy of, and the channels' consumers that it serves.
-type TopicStats struct {
-	Name         string
-	MadeBy       string // see Topic.MadeBy
-	Depth        int64  // messages that no channel can get yet, because the topic has no channel or is paused
-	BackendDepth int64  // the same as Depth
-	// Published counts the messages that were ever published to the partitions that this node leads, as far as they are
-	// committed. It is in their logs: neither a restart nor retention changes it.
-	Published    uint64
-	MessageCount uint64 // messages that this node stored as the leader, committed since Open
-	MessageBytes uint64 // approximate bytes of their bodies
-	Paused       bool
-	OverQuota    bool // in the last minute, a put was refused because of the quota of a partition that is led here
-	// DelaysRefused counts the partitions that this node leads and that refuse delayed messages now; see ErrStateFull.
-	DelaysRefused int
-	// ReadOnly counts the partitions that this node leads and that store nothing new until a restart, because a part of
-	// their logs is missing, damaged or of a newer version.
-	ReadOnly    int
-	Partitions  int   // all partitions of the topic, on any node
-	StoredBytes int64 // bytes of the logs of this node's copies
-	// Served are the partitions whose channels deliver from this node, in order; never nil. Channels has the part of each
-	// channel that is in these partitions. A new leader serves as soon as the start of its epoch is committed.
-	Served   []int
-	Led      int   // partitions that this node leads
-	LedBytes int64 // bytes of the logs of these
-	// Producers counts the producers, named or not, that these partitions know; one that publishes to several partitions
-	// counts in each. MaxProducers is the number in the one that knows the most: at 4096 a partition forgets anonymous
-	// ones, and refuses further named ones.
-	Producers    int
-	MaxProducers int
-	Channels     []ChannelStats // by name; nil if this node serves no partition of the topic
-}
-
-// ChannelStats: see TopicStats.
-type ChannelStats = channel.Stats
 
 // ValidTopicName says whether name can name a topic, by the rule of nsqd: at most 64 bytes, one or more of the
 // characters a-z A-Z 0-9 . _ -, optionally followed by #ephemeral. Names never become paths, so "." and ".." are

@@ -1,13 +1,9 @@
 package node
 
 import (
-	"context"
-	"errors"
-
 	"github.com/google/uuid"
 
 	"penstock/internal/meta"
-	"penstock/internal/node/channel"
 	"penstock/internal/node/clock"
 	"penstock/internal/node/message"
 	"penstock/internal/node/names"
@@ -28,7 +24,7 @@ func (cn *clusterNode) Find(id segment.Identity) (remote.Topic, remote.Partition
 	if at.Partition == nil {
 		return nil, nil
 	}
-	return topicView{at.topic}, at.Partition
+	return at.topic.View(), at.Partition
 }
 
 // Attach implements remote.Above.
@@ -41,7 +37,7 @@ func (cn *clusterNode) Attach(
 	}
 	ctx, cancel := cn.e.host.WithTimeout(cn.Ctx, remote.ServeTime)
 	defer cancel()
-	if cn.Await(ctx, t.hasAssigned) != nil { // this node may have been elected a moment ago
+	if cn.Await(ctx, t.HasAssigned) != nil { // this node may have been elected a moment ago
 		return nil, ErrNoLeader
 	}
 	c, ok := t.LookupChannel(channel)
@@ -50,31 +46,15 @@ func (cn *clusterNode) Attach(
 			return nil, ErrNoChannel
 		}
 		var err error
-		if c, err = t.createChannelLocal(ctx, channel, origin{}); err != nil {
+		if c, err = t.CreateHere(ctx, channel); err != nil {
 			return nil, err
 		}
 	}
-	k, err := c.local.Attach(o, s, false)
+	k, err := c.Local().Attach(o, s, false)
 	if err != nil {
 		return nil, err
 	}
 	return k, nil
-}
-
-// subscribe subscribes at the leaders of all partitions, over frames to this node itself where it is one of them. That
-// this node's part of the channel was shut because its leaderships moved does not matter.
-func (cn *clusterNode) subscribe(
-	ctx context.Context, c *Channel, o ConsumerOptions, s Sink,
-) (servedConsumer, error) {
-	return cn.remotes.Subscribe(ctx, remote.Client{
-		Topic: topicView{c.t}, Channel: c.name, Text: channel.LabelText(o.Label),
-		Closed: func() error {
-			if err := c.local.Err(); !errors.Is(err, ErrMoved) {
-				return err
-			}
-			return nil
-		},
-	}, o, s)
 }
 
 // RemoteStats counts deliveries of ordered channels that a node received from a leader and did not hand over to its
@@ -87,56 +67,3 @@ func (e *Engine) RemoteStats() RemoteStats {
 }
 
 func (cn *clusterNode) remoteStats() RemoteStats { return cn.remotes.Stats() }
-
-// hasAssigned says whether the channels on this node have been given any partition that this node serves. It takes
-// changing.
-func (t *Topic) hasAssigned() bool {
-	t.e.host.Lock(&t.changing)
-	defer t.changing.Unlock()
-	for i, epoch := range t.servingEpochs() {
-		if t.adoption.Epoch(i, epoch) != 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// servesAny says whether this node's channels may deliver messages of any partition of t.
-func (t *Topic) servesAny() bool {
-	for _, pt := range t.partitions() {
-		if pt.Serves() {
-			return true
-		}
-	}
-	return false
-}
-
-// closeLeftoverConsumers closes the local consumers from Subscribe if this node serves no partition of the topic any
-// more: nothing would be delivered to them. Their Sink.Closed gets ErrMoved; clients that subscribe again are served by
-// the leaders. Topic.changing is held.
-func (t *Topic) closeLeftoverConsumers() {
-	if t.servesAny() {
-		return
-	}
-	for _, c := range t.Channels() {
-		c.local.CloseFollowing()
-	}
-}
-
-// dropUnused removes this node's record of a channel and shuts it, if this node serves no partition of the topic and
-// the channel has no consumer here. It removes nothing from any log.
-func (t *Topic) dropUnused(name string) {
-	c, ok := t.LookupChannel(name)
-	if !ok || t.servesAny() {
-		return
-	}
-	if c.local.Used() {
-		return
-	}
-	t.mu.Lock()
-	if t.channels[name] == c {
-		delete(t.channels, name)
-	}
-	t.mu.Unlock()
-	c.local.Shut(ErrDeleted)
-}

@@ -11,6 +11,7 @@ import (
 	"penstock/internal/meta"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/partition"
+	"penstock/internal/node/topic"
 )
 
 // A cluster node can restore a topic.json that it cannot read: the cluster's metadata has the same content.
@@ -36,14 +37,14 @@ func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 	}
 	for _, id := range sortedIDs(kept) {
 		m := topicMetaOf(snap.Topics[id])
-		t := newTopic(e, m)
+		t := topic.New(e.shared, m)
 		for n := range uint32(m.Partitions) {
 			pt := kept[id][n]
 			if pt == nil {
-				pt = e.store.NewPartition(&t.shared, n)
+				pt = e.store.NewPartition(t.OfPartitions(), n)
 			}
-			pt.SetTopic(&t.shared)
-			t.add(pt)
+			pt.SetTopic(t.OfPartitions())
+			t.Add(pt)
 		}
 		if err := e.createTopicFiles(m); err != nil {
 			return fmt.Errorf("engine: %s of topic %s could not be read, and not be written anew: %w",

@@ -25,6 +25,7 @@ import (
 	"penstock/internal/node/partition"
 	"penstock/internal/node/platform"
 	"penstock/internal/node/scrub"
+	"penstock/internal/node/topic"
 	"penstock/segment/aio"
 )
 
@@ -48,7 +49,8 @@ type Engine struct {
 	catalog lock.Mutex[lock.EngineCatalog] // held while a topic.json is written or repaired
 
 	channels *channel.Shared
-	pulse    aio.Pulse // counts writes to the data directory that began and ended; the disk watch reads it
+	shared   *topic.Shared // what the topics share; made before recovery
+	pulse    aio.Pulse     // counts writes to the data directory that began and ended; the disk watch reads it
 	disks    diskwatch.Watch
 	ground   groundWatch
 	scrub    *scrub.Scrub // made by Open, after recovery
@@ -80,11 +82,8 @@ type Engine struct {
 	creating      map[string]*creation
 	growing       map[*Topic]int // how many partitions topics are about to have
 
-	listedPartitions atomic.Int64 // those of all topics: see Topic.recount
-
 	counters Counters
-	leaving  atomic.Bool  // Leave was called: the node is shutting down
-	tenureMs atomic.Int64 // of the newest tenure that began at this node: see Topic.newTenure
+	leaving  atomic.Bool // Leave was called: the node is shutting down
 	backup   backupSlot
 	answerer atomic.Pointer[Answerer] // see OnQuestion; nil: questions are refused
 
@@ -206,6 +205,7 @@ func (e *Engine) open(ctx context.Context) error {
 		e.store.Join(e.cluster.Env)
 	}
 	e.channels = e.newChannelNode()
+	e.shared = e.newTopicShared()
 	if err := e.recover(); err != nil {
 		return err
 	}
@@ -417,7 +417,7 @@ func (e *Engine) Close() error {
 		pt.Tell()
 	}
 	e.members.leaveBeforeClose()
-	e.forEachTopic(func(t *Topic) { t.closeChannels(ErrClosed) })
+	e.forEachTopic(func(t *Topic) { t.CloseChannels(ErrClosed) })
 	e.channels.Flush()
 	for _, pt := range e.store.Partitions() {
 		pt.CloseToNew(ErrClosed)

@@ -4,6 +4,7 @@ import (
 	"penstock/clog"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fanout"
+	"penstock/internal/node/topic"
 )
 
 // GoneError is the ErrNoTopic or ErrNoChannel for a topic or channel that was deleted less than about 10 s ago. Its Ago
@@ -90,4 +91,9 @@ var (
 	ErrProducerName     = errs.ErrProducerName
 	ErrProducerLevel    = errs.ErrProducerLevel
 	ErrNoProducer       = errs.ErrNoProducer
+
+	ErrTopicSettings = topic.ErrTopicSettings
+	ErrRedriving     = topic.ErrRedriving
+	ErrRedriveSkips  = topic.ErrRedriveSkips
+	ErrNoMessage     = topic.ErrNoMessage
 )

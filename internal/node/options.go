@@ -12,6 +12,7 @@ import (
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/message"
+	"penstock/internal/node/topic"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/segment"
@@ -187,7 +188,7 @@ func (o *Options) setDefaults() error {
 		}
 	}
 	defDur(&o.markAfter, markAfter)
-	defDur(&o.ephemeralGrace, ephemeralGrace)
+	defDur(&o.ephemeralGrace, topic.EphemeralGrace)
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}

@@ -54,3 +54,10 @@ func (e *Engine) watchClock(told *time.Time) {
 		" restart the node if the new time is the right one",
 		"by", step.Round(time.Millisecond), "now_ahead_by", ahead.Round(time.Millisecond), "steps", e.clock.Steps())
 }
+
+// CheckHeaders returns nil if a message may have these headers, or else an ErrHeaders that says why not. A Put is
+// refused as a whole, so a server that gathers messages of several requests in one Put should check each request first.
+// CheckHeaders borrows the headers until it returns.
+func (e *Engine) CheckHeaders(headers []Header) error {
+	return e.limits.CheckHeaders(headers, false)
+}

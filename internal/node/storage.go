@@ -196,7 +196,7 @@ func (e *Engine) Storage() StorageStats {
 		StallsBuffer: s.StallsBuffer, StallsFile: s.StallsSpare, StallsFull: s.StallsFull,
 		CommitLiveBytes: s.LiveBytes, CommitRoomBytes: log.Headroom(), CommitFileBytes: log.FileBytes(),
 		StateBytes: m.State, StateLimitBytes: e.opts.MaxStateBytes, HeapLimitBytes: e.opts.MaxHeapBytes,
-		ListedPartitions: e.listedPartitions.Load(), PartitionLimit: int64(e.opts.MaxPartitions),
+		ListedPartitions: e.shared.Partitions(), PartitionLimit: int64(e.opts.MaxPartitions),
 		FreeBuffers: m.Free, Buffers: m.Buffers, WaitingBytes: m.Waiting,
 		Overloaded:     c.Overloaded.Load(),
 		InflatingBytes: e.limits.Inflation.Bytes(), InflationRefused: e.limits.Inflation.Refused(),
@@ -251,7 +251,7 @@ func (e *Engine) Storage() StorageStats {
 func (e *Engine) describeSkipping(out *StorageStats) {
 	for _, t := range e.Topics() {
 		for _, c := range t.Channels() {
-			if now := c.local.Troubles(); now.Skipping {
+			if now := c.Local().Troubles(); now.Skipping {
 				out.SkippedMessages += now.SkippedCount
 				out.SkippingSince = health.Earlier(out.SkippingSince, health.Since(now.SkippingSince))
 				out.SkippedBefore = out.SkippedBefore || now.SkippedBefore

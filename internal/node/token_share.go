@@ -51,31 +51,6 @@ func (e *Engine) TokenUses() (all []TokenUse) {
 	return all
 }
 
-// MadeBy returns the name of the token that has made the topic, if it counts against its share; "": it counts for
-// nobody.
-func (t *Topic) MadeBy() string {
-	if sh := t.shared.Share.Load(); sh != nil {
-		return sh.Name
-	}
-	return ""
-}
-
-// learnMaker makes the topic count for this token, as the cluster's metadata say. A topic.json that an older version
-// has written does not say it. Only the worker calls it. It returns whether that is new.
-func (t *Topic) learnMaker(name string) bool {
-	if t.MadeBy() == name {
-		return false
-	}
-	t.e.mu.Lock()
-	defer t.e.mu.Unlock()
-	listed := t.listed.Swap(false)
-	t.recount()
-	t.shared.SetShare(t.e.store.Share(name), t.partitions())
-	t.listed.Store(listed)
-	t.recount()
-	return true
-}
-
 // checkMaker returns an ErrTopicOptions for a name that no topic remembers.
 func checkMaker(name string) error {
 	if len(name) > names.MaxTokenBytes || !utf8.ValidString(name) {
@@ -142,18 +117,6 @@ func (e *Engine) mayShare(by string, more int) error {
 		Err: ErrPartitionShare, What: "with these the number of partitions of all topics of " + names.Token(by), Value: n,
 		Most: most, Setting: "token-share",
 	}
-}
-
-// ConfigureAs is Configure for a client with a token that does not administer the node; "": for any other. Partitions
-// that it adds count for the token that has made the topic. It adds none to a topic that counts for nobody: these would
-// be in nobody's share.
-func (t *Topic) ConfigureAs(ctx context.Context, token string, s TopicSettings) (TopicSettings, error) {
-	if token != "" && t.MadeBy() == "" && s.Partitions > t.Partitions() && t.e.opts.TokenShare < 100 {
-		return t.Settings(), fmt.Errorf("%w: topic %s counts for no token, so partitions that %s adds would be in nobody's "+
-			"share: ask an administrator, whose token has admin on *, to add them (see the node's setting token-share)",
-			ErrTopicSettings, t.Name(), names.Token(token))
-	}
-	return t.configureAs(ctx, token, s)
 }
 
 // TopicAs is Topic for a client with a token that does not administer the node: a topic that it makes counts for the
