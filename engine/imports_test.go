@@ -66,10 +66,11 @@ func TestImportGraph(t *testing.T) {
 	all := deps(t)
 	node := []string{
 		"descriptors", "node/aside", "node/backup", "loglimit", "node/clock", "node/errs", "node/inflate", "node/message",
-		"node/names", "node/channel", "node/topic", "node/checkpoint", "node/machine", "node/datadir", "node/diskwatch",
-		"node/flush", "node/forward", "node/health", "node/platform", "node/inbox", "meta", "node/fanout", "node/outgoing",
-		"node/partition", "node/pull", "node/reason", "node/remote", "node/replay", "node/retain", "node/route",
-		"node/scrub", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
+		"node/names", "node/channel", "node/faults", "node/topic", "node/checkpoint", "node/machine", "node/datadir",
+		"node/diskwatch", "node/flush", "node/forward", "node/health", "node/platform", "node/inbox", "meta", "node/fanout",
+		"node/outgoing", "node/partition", "node/pull", "node/reason", "node/remote", "node/replay", "node/retain",
+		"node/route", "node/scrub", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment",
+		"segment/aio",
 	}
 	foreign := []string{
 		"net/http", "go.etcd.io/", "github.com/spf13/", "github.com/prometheus/", "github.com/nsqio/", "google.golang.org/",
@@ -151,6 +152,13 @@ func TestImportGraph(t *testing.T) {
 		"node/channel": {
 			"node/clock", "node/errs", "node/inflate", "node/message", "node/names", "node/machine", "node/platform", "meta",
 			"replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
+		},
+		"node/faults": {
+			"meta", "node/health", "node/machine", "netproto", "replicate", "replicate/wire", "segment", "segment/aio",
+		},
+		"node/offline": {
+			"clog", "meta", "node/aside", "node/checkpoint", "node/datadir", "node/errs", "node/machine", "node/names",
+			"node/platform", "netproto", "replicate", "replicate/peer", "segment", "segment/aio",
 		},
 		"node/topic": {
 			"clog", "loglimit", "meta", "node/aside", "node/channel", "node/checkpoint", "node/clock", "node/datadir",

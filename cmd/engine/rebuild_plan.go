@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"penstock/internal/cluster"
-	"penstock/internal/node"
+	"penstock/internal/node/offline"
 	"penstock/segment"
 )
 
@@ -116,14 +116,14 @@ func describe(n *rebuildNode) *rebuildMetadata {
 
 // place fills in the partitions: those of the metadata, and those that only a directory knows.
 func (p *rebuildPlan) place(nodes []*rebuildNode, placed []cluster.PlacedPartition) {
-	found := map[segment.Identity]map[string]*node.StoppedCopy{}
+	found := map[segment.Identity]map[string]*offline.Copy{}
 	partial := map[string]bool{}
 	for _, n := range nodes {
 		partial[n.NodeID] = n.Partial
 		for i := range n.copies {
 			c := &n.copies[i]
 			if found[c.ID] == nil {
-				found[c.ID] = map[string]*node.StoppedCopy{}
+				found[c.ID] = map[string]*offline.Copy{}
 			}
 			found[c.ID][n.NodeID] = c
 		}
@@ -152,7 +152,7 @@ func (p *rebuildPlan) place(nodes []*rebuildNode, placed []cluster.PlacedPartiti
 }
 
 // unknown adds the partitions that the metadata do not know.
-func (p *rebuildPlan) unknown(found map[segment.Identity]map[string]*node.StoppedCopy) {
+func (p *rebuildPlan) unknown(found map[segment.Identity]map[string]*offline.Copy) {
 	known := len(p.Partitions)
 	for id, copies := range found {
 		part := rebuildPartition{Topic: id.Topic.String(), Partition: id.Partition, Missing: []string{}, Unknown: true}
@@ -173,7 +173,7 @@ func named(nodes []*rebuildNode, name string) bool {
 }
 
 // add adds the copy of a node. c is nil if no named directory holds it.
-func (p *rebuildPartition) add(name string, c *node.StoppedCopy, partial map[string]bool) {
+func (p *rebuildPartition) add(name string, c *offline.Copy, partial map[string]bool) {
 	isPartial, isNamed := partial[name]
 	switch {
 	case c != nil:

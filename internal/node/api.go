@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"penstock/internal/node/channel"
+	"penstock/internal/node/faults"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/message"
 	"penstock/internal/node/names"
@@ -70,6 +71,12 @@ type (
 	RemoteLabel     = topic.RemoteLabel
 	TopicStats      = topic.Stats
 	ChannelStats    = channel.Stats
+)
+
+// StorageStats describes the storage and replication of a node. A Fault is one kind of trouble in it.
+type (
+	StorageStats = faults.Stats
+	Fault        = faults.Fault
 )
 
 // Constants of package topic.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/offline"
 )
 
 // nilable lists the parameters of the exported methods of a type, and of the types that they return, that may be nil:
@@ -87,7 +88,7 @@ func TestNilIsRefusedOrNone(t *testing.T) {
 		"Messages.Next 2":   {refused, func() error { return s.Next(t.Context(), nil) }},
 	}
 	all := append(nilable(reflect.TypeFor[*node.Engine](), map[reflect.Type]bool{}),
-		nilable(reflect.TypeFor[*node.Stopped](), map[reflect.Type]bool{})...)
+		nilable(reflect.TypeFor[*offline.Dir](), map[reflect.Type]bool{})...)
 	for _, name := range all {
 		x, ok := cases[name]
 		if !ok {
@@ -102,7 +103,7 @@ func TestNilIsRefusedOrNone(t *testing.T) {
 	for name := range cases {
 		t.Errorf("nothing is called %s", name)
 	}
-	if _, _, err := node.AcceptLoss(t.TempDir(), nil); !errors.Is(err, node.ErrOptions) {
+	if _, _, err := offline.AcceptLoss(t.TempDir(), nil); !errors.Is(err, node.ErrOptions) {
 		t.Errorf("AcceptLoss: %v", err)
 	}
 	publish(t, topic, "after all that") // the engine lives

@@ -1,4 +1,8 @@
-package node
+// Package offline reads and changes the data directory of a node that does not run: AcceptLoss lets a single node start
+// without what its commit log has lost, and Open serves the repair of a cluster whose metadata are lost. Commands use
+// it. It takes the lock of the directory, so that no node runs meanwhile. It may import the rooms of the node that know
+// files: aside, checkpoint, datadir.
+package offline
 
 import (
 	"errors"
@@ -20,11 +24,11 @@ import (
 	"penstock/segment/aio"
 )
 
-// stoppedLockWait lets the last writes of a killed node land: it holds the lock until then.
-const stoppedLockWait = 3 * time.Second
+// lockWait lets the last writes of a killed node land: it holds the lock until then.
+const lockWait = 3 * time.Second
 
-// Stopped is the data directory of a stopped node of a cluster. Its locks are held until Close.
-type Stopped struct {
+// Dir is the data directory of a stopped node of a cluster. Its locks are held until Close.
+type Dir struct {
 	Path    string
 	NodeID  string
 	StoreID uuid.UUID
@@ -38,8 +42,8 @@ type Stopped struct {
 	level int
 }
 
-// StoppedCopy says where a copy of a partition ends in a stopped directory.
-type StoppedCopy struct {
+// Copy says where a copy of a partition ends in a stopped directory.
+type Copy struct {
 	ID        segment.Identity
 	Topic     string // empty: there is no topic.json that names it
 	Next      segment.Position
@@ -49,8 +53,8 @@ type StoppedCopy struct {
 	Discarded bool          // it was given up
 }
 
-// OpenStopped opens the data directory of a stopped node. It refuses a directory in use, and one that is none.
-func OpenStopped(path string) (*Stopped, error) {
+// Open opens the data directory of a stopped node. It refuses a directory in use, and one that is none.
+func Open(path string) (*Dir, error) {
 	has := func(name string) bool {
 		_, err := os.Stat(filepath.Join(path, name))
 		return err == nil
@@ -59,13 +63,13 @@ func OpenStopped(path string) (*Stopped, error) {
 		return nil, fmt.Errorf("engine: %s is not a data directory: it has no %s; nothing was changed",
 			path, datadir.NodePath)
 	}
-	if err := datadir.Check(path, NewestLevel); err != nil {
+	if err := datadir.Check(path, datadir.NewestLevel); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	s := &Stopped{Path: path, Partial: !has("clog") && !has("topics") && !has(clog.MarkName)}
+	s := &Dir{Path: path, Partial: !has("clog") && !has("topics") && !has(clog.MarkName)}
 	var err error
 	s.disk, err = aio.OpenDisk(path, aio.DiskOptions{
-		Mode: aio.ModePwrite, ReadOnly: s.Partial, LockWait: stoppedLockWait,
+		Mode: aio.ModePwrite, ReadOnly: s.Partial, LockWait: lockWait,
 	})
 	if errors.Is(err, aio.ErrLocked) {
 		return nil, fmt.Errorf("engine: a process runs on %s: stop it first; nothing was changed: %w", path, err)
@@ -81,17 +85,17 @@ func OpenStopped(path string) (*Stopped, error) {
 }
 
 // readNode reads node.json. In a part of a directory, its second copy may be missing.
-func (s *Stopped) readNode() error {
+func (s *Dir) readNode() error {
 	if s.Partial {
 		n := new(datadir.Node)
 		data, err := s.disk.ReadFile(datadir.NodePath, datadir.MaxFileBytes)
 		if err == nil {
-			err = datadir.UnsealFile(data, n, func() error { return n.CheckFormat(NewestLevel) })
+			err = datadir.UnsealFile(data, n, func() error { return n.CheckFormat(datadir.NewestLevel) })
 		}
 		s.NodeID, s.StoreID, s.Cluster, s.level = n.NodeID, n.StoreID, n.Cluster, n.Level()
 		return err
 	}
-	n, err := datadir.ReadNode(s.disk, NewestLevel)
+	n, err := datadir.ReadNode(s.disk, datadir.NewestLevel)
 	if err != nil {
 		return err
 	}
@@ -100,11 +104,11 @@ func (s *Stopped) readNode() error {
 }
 
 // Close releases the locks.
-func (s *Stopped) Close() error { return s.disk.Close() }
+func (s *Dir) Close() error { return s.disk.Close() }
 
 // Copies returns the copies that the directory holds, by topic and number. odd says what is wrong with the commit log
 // as a whole; empty: nothing. It changes nothing.
-func (s *Stopped) Copies() (copies []StoppedCopy, odd string, err error) {
+func (s *Dir) Copies() (copies []Copy, odd string, err error) {
 	if s.Partial {
 		return nil, "", nil
 	}
@@ -136,7 +140,7 @@ func (s *Stopped) Copies() (copies []StoppedCopy, odd string, err error) {
 	}
 	for _, id := range slices.SortedFunc(maps.Keys(ends.parts), segment.Identity.Compare) {
 		st := ends.parts[id]
-		copies = append(copies, StoppedCopy{
+		copies = append(copies, Copy{
 			ID: id, Topic: names[id.Topic], Next: st.Next, NextID: st.NextID, Epoch: st.Epoch,
 			Shortened: all || list.Has(id) || list.Has(datadir.UnnamedCopies), Discarded: list.IsDiscarded(id),
 		})
@@ -145,7 +149,7 @@ func (s *Stopped) Copies() (copies []StoppedCopy, odd string, err error) {
 }
 
 // topics returns the names of the topics that the directory describes.
-func (s *Stopped) topics() (map[uuid.UUID]string, error) {
+func (s *Dir) topics() (map[uuid.UUID]string, error) {
 	each := func(n int, do func(i int)) {
 		for i := range n {
 			do(i)
@@ -165,7 +169,7 @@ func (s *Stopped) topics() (map[uuid.UUID]string, error) {
 // Distrust lists all copies of the directory as shortened (datadir.Shortened), durably: whether they have everything
 // that the node acknowledged is not known any more. Each of them compares itself with others before it leads. It
 // returns the number of the copies.
-func (s *Stopped) Distrust(copies []StoppedCopy) (int, error) {
+func (s *Dir) Distrust(copies []Copy) (int, error) {
 	ids := []segment.Identity{datadir.UnnamedCopies} // a copy that was created and has no record yet is in none
 	for i := range copies {
 		ids = append(ids, copies[i].ID)
@@ -181,7 +185,7 @@ func (s *Stopped) Distrust(copies []StoppedCopy) (int, error) {
 }
 
 // ReadFile reads a file of the directory; nil: there is none.
-func (s *Stopped) ReadFile(name string, maxBytes int64) ([]byte, error) {
+func (s *Dir) ReadFile(name string, maxBytes int64) ([]byte, error) {
 	data, err := s.disk.ReadFile(name, maxBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -193,7 +197,7 @@ func (s *Stopped) ReadFile(name string, maxBytes int64) ([]byte, error) {
 }
 
 // WriteFile durably replaces a file of the directory.
-func (s *Stopped) WriteFile(name string, data []byte) error {
+func (s *Dir) WriteFile(name string, data []byte) error {
 	if err := s.disk.WriteFile(name, data); err != nil {
 		return fmt.Errorf("%s: %w", s.Path, err)
 	}
@@ -201,7 +205,7 @@ func (s *Stopped) WriteFile(name string, data []byte) error {
 }
 
 // RemoveFile durably removes a file of the directory, if it is there.
-func (s *Stopped) RemoveFile(name string) error {
+func (s *Dir) RemoveFile(name string) error {
 	err := s.disk.Remove(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -1,4 +1,4 @@
-package node
+package offline
 
 import (
 	"errors"
@@ -13,12 +13,13 @@ import (
 	"penstock/internal/node/aside"
 	"penstock/internal/node/checkpoint"
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/platform"
 	"penstock/segment"
 	"penstock/segment/aio"
 )
 
-// Loss says what the data directory of a stopped node lacks (ErrForgotten), and what is left. The JSON names are
+// Loss says what the data directory of a stopped node lacks (clog.ErrForgotten), and what is left. The JSON names are
 // stable.
 type Loss struct {
 	// Forgotten says what is gone; empty: nothing is known to be gone, and the node starts.
@@ -56,9 +57,9 @@ type PartitionLoss struct {
 // replicas. Damage of the commit log is another matter, and an error too.
 func AcceptLoss(path string, agree func(*Loss) bool) (loss *Loss, accepted bool, err error) {
 	if agree == nil {
-		return nil, false, fmt.Errorf("%w: the function that AcceptLoss asks is nil; nothing was done", ErrOptions)
+		return nil, false, fmt.Errorf("%w: the function that AcceptLoss asks is nil; nothing was done", errs.ErrOptions)
 	}
-	if err := datadir.Check(path, NewestLevel); err != nil {
+	if err := datadir.Check(path, datadir.NewestLevel); err != nil {
 		return nil, false, err
 	}
 	disk, err := aio.OpenDisk(path, aio.DiskOptions{Mode: aio.ModePwrite, LockWait: aio.ExitTime})
@@ -66,7 +67,7 @@ func AcceptLoss(path string, agree func(*Loss) bool) (loss *Loss, accepted bool,
 		return nil, false, err
 	}
 	defer func() { err = errors.Join(err, disk.Close()) }()
-	node, err := datadir.ReadNode(disk, NewestLevel)
+	node, err := datadir.ReadNode(disk, datadir.NewestLevel)
 	if err != nil {
 		return nil, false, err
 	}

@@ -1,11 +1,11 @@
-package node
+package faults
 
 import (
 	"reflect"
 	"testing"
 )
 
-// notFaults are the fields of StorageStats that are amounts or speeds, or that another field reports as a fault.
+// notFaults are the fields of Stats that are amounts or speeds, or that another field reports as a fault.
 var notFaults = map[string]bool{
 	"Groups": true, "BatchesPerGroup": true, "CommitBytes": true,
 	"FlushMeanMicros": true, "FlushP50Micros": true, "FlushP99Micros": true, "Marks": true, "TornBytes": true,
@@ -24,11 +24,11 @@ var notFaults = map[string]bool{
 }
 
 // Every trouble that a node counts has words for people, so that engine cluster status shows it: each field of
-// StorageStats is one of the faults, or is listed here.
+// Stats is one of the faults, or is listed here.
 func TestFaultsHaveWords(t *testing.T) {
-	for i := range reflect.TypeFor[StorageStats]().NumField() {
-		var s StorageStats
-		name, f := reflect.TypeFor[StorageStats]().Field(i).Name, reflect.ValueOf(&s).Elem().Field(i)
+	for i := range reflect.TypeFor[Stats]().NumField() {
+		var s Stats
+		name, f := reflect.TypeFor[Stats]().Field(i).Name, reflect.ValueOf(&s).Elem().Field(i)
 		switch f.Kind() {
 		case reflect.Bool:
 			f.SetBool(true)
