@@ -40,7 +40,7 @@ func (a alone) createTopic(_ context.Context, name string, o TopicOptions) (*Top
 	case e.closed: // Close did not see the new topic, so its puts would never be answered
 		e.mu.Unlock()
 		if t != nil {
-			t.Abandon()
+			t.Local().Abandon()
 		}
 		return nil, ErrClosed
 	case err != nil:
@@ -69,7 +69,7 @@ func (a alone) makeTopic(name string, o *TopicOptions) (*Topic, error) {
 	if err := a.makeTopicFiles(t, m); err != nil {
 		// The files must be removed: a second attempt creates another topic of that name, and the next Open would find
 		// both.
-		t.Abandon()
+		t.Local().Abandon()
 		return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, errors.Join(err, datadir.TrashTopic(e.disk, m.ID)))
 	}
 	return t, nil
@@ -84,7 +84,7 @@ func (a alone) makeTopicFiles(t *Topic, m *datadir.Topic) error {
 		if err != nil {
 			return err
 		}
-		t.Add(pt)
+		t.Local().Add(pt)
 	}
 	return nil
 }
@@ -95,15 +95,15 @@ func (alone) exportMetadata() ([]byte, error) { return nil, nil }
 
 func (alone) noteUnreadable(uuid.UUID) {}
 
-func (alone) opened(t *Topic) { t.Restore() }
+func (alone) opened(t *Topic) { t.Local().Restore() }
 
 func (alone) join(context.Context) error { return nil }
 
 // start runs last in Open: it completes channels, starts the goroutines of all channels, and deletes ephemeral topics
 // that an earlier process left behind.
 func (a alone) start() {
-	a.e.forEachTopic((*Topic).Complete)
-	a.e.forEachTopic(func(t *Topic) { t.Start() })
+	a.e.forEachTopic(func(t *Topic) { t.Local().Complete() })
+	a.e.forEachTopic(func(t *Topic) { t.Local().Start() })
 	a.e.dropEphemeral()
 }
 

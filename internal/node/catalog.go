@@ -167,7 +167,7 @@ func (e *Engine) noTopic(name string) error {
 // deleteParts deletes this node's copies (parts) of a topic; there is at least one. It waits for the tombstone to be
 // durable.
 func (e *Engine) deleteParts(t *Topic, parts []*partition.Partition) error {
-	return t.Delete(parts, func(release func()) {
+	return t.Local().Delete(parts, func(release func()) {
 		e.mu.Lock()
 		e.unlist(t)
 		e.mu.Unlock()
@@ -246,7 +246,7 @@ func (e *Engine) hideTopic(t *Topic) {
 	for _, pt := range t.PartitionList() {
 		pt.Replica().End(ErrNoLeader)
 	}
-	t.CloseChannels(ErrDeleted)
+	t.Local().Close(ErrDeleted)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.unlist(t)

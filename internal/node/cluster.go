@@ -354,7 +354,7 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 	t, mt := cn.topics[id], snap.Topics[id]
 	if t != nil && mt != nil {
 		cn.e.showTopic(t)
-		t.Learn(mt)
+		t.Local().Learn(mt)
 	}
 	switch {
 	case mt != nil && t == nil:

@@ -37,7 +37,7 @@ func (cn *clusterNode) Attach(
 	}
 	ctx, cancel := cn.e.host.WithTimeout(cn.Ctx, remote.ServeTime)
 	defer cancel()
-	if cn.Await(ctx, t.HasAssigned) != nil { // this node may have been elected a moment ago
+	if cn.Await(ctx, t.Local().HasAssigned) != nil { // this node may have been elected a moment ago
 		return nil, ErrNoLeader
 	}
 	c, ok := t.LookupChannel(channel)
@@ -46,7 +46,7 @@ func (cn *clusterNode) Attach(
 			return nil, ErrNoChannel
 		}
 		var err error
-		if c, err = t.CreateHere(ctx, channel); err != nil {
+		if c, err = t.Local().Create(ctx, channel); err != nil {
 			return nil, err
 		}
 	}

@@ -166,8 +166,8 @@ func FoldHas(e *Engine, topic string, n int, channel string) bool {
 	return slices.ContainsFunc(channels, func(c partition.ChannelView) bool { return c.Name == channel })
 }
 
-// HoldChannels holds Topic.changing until release is called: the node cannot change the channels of the topic, or give
-// them other partitions.
+// HoldChannels holds topic.Local.changing until release is called: the node cannot change the channels of the topic, or
+// give them other partitions.
 func HoldChannels(e *Engine, topic string) (release func()) {
 	t, _ := e.LookupTopic(topic)
 	held, released := make(chan struct{}), make(chan struct{})

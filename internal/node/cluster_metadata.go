@@ -44,7 +44,7 @@ func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 				pt = e.store.NewPartition(t.OfPartitions(), n)
 			}
 			pt.SetTopic(t.OfPartitions())
-			t.Add(pt)
+			t.Local().Add(pt)
 		}
 		if err := e.createTopicFiles(m); err != nil {
 			return fmt.Errorf("engine: %s of topic %s could not be read, and not be written anew: %w",

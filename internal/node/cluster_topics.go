@@ -28,27 +28,27 @@ func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, erro
 	var local []*partition.Partition
 	for n := range uint32(m.Partitions) {
 		pt := e.store.NewPartition(t.OfPartitions(), n)
-		t.Add(pt)
+		t.Local().Add(pt)
 		row := snap.Partitions.Get(pt.Identity())
 		if row == nil || !slices.Contains(row.State.Replicas, e.cluster.Self.ID) {
 			continue
 		}
 		if err := e.store.OpenEmpty(pt); err != nil {
-			t.Abandon()
+			t.Local().Abandon()
 			return nil, err
 		}
 		local = append(local, pt)
 	}
 	if len(local) > 0 {
 		if err := e.createTopicFiles(m); err != nil {
-			t.Abandon()
+			t.Local().Abandon()
 			return nil, err
 		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
-		t.Abandon()
+		t.Local().Abandon()
 		return nil, ErrClosed
 	}
 	e.list(t)
@@ -74,7 +74,7 @@ func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) erro
 				return err
 			}
 		}
-		t.Add(pt)
+		t.Local().Add(pt)
 		e.cluster.addToTable(t, []*partition.Partition{pt})
 		if row != nil {
 			pt.Replica().Learn(row)
@@ -122,7 +122,7 @@ func (e *Engine) dropTopic(t *Topic) {
 		e.mu.Lock()
 		e.unlist(t)
 		e.mu.Unlock()
-		t.CloseChannels(ErrDeleted)
+		t.Local().Close(ErrDeleted)
 		if e.store.Failure() != nil {
 			// The commit log could not be read and may contain batches of this topic. A later start that can read it
 			// replays them into the topic's files, so the files must stay. That start then deletes the topic.

@@ -417,7 +417,7 @@ func (e *Engine) Close() error {
 		pt.Tell()
 	}
 	e.members.leaveBeforeClose()
-	e.forEachTopic(func(t *Topic) { t.CloseChannels(ErrClosed) })
+	e.forEachTopic(func(t *Topic) { t.Local().Close(ErrClosed) })
 	e.channels.Flush()
 	for _, pt := range e.store.Partitions() {
 		pt.CloseToNew(ErrClosed)

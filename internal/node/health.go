@@ -93,7 +93,7 @@ func (e *Engine) channelTroubles(f *health.Facts) {
 	all := e.Topics()
 	f.Topics = len(all)
 	for _, t := range all {
-		t.Troubles(f)
+		t.Local().Troubles(f)
 	}
 }
 

@@ -234,7 +234,7 @@ func (r *topicRecovery) quarantine(known map[uuid.UUID]bool) error {
 		if err != nil {
 			return err
 		}
-		t.Add(pt)
+		t.Local().Add(pt)
 	}
 	return nil
 }
@@ -252,14 +252,14 @@ func (r *topicRecovery) openTopic(m *datadir.Topic) error {
 	t := topic.New(e.shared, m)
 	for n := range uint32(m.Partitions) {
 		if !r.mayOpen(segment.Identity{Topic: m.ID, Partition: n}) {
-			t.Add(e.store.NewPartition(t.OfPartitions(), n))
+			t.Local().Add(e.store.NewPartition(t.OfPartitions(), n))
 			continue
 		}
 		pt, err := r.OpenPartition(t.OfPartitions(), n)
 		if err != nil {
 			return err
 		}
-		t.Add(pt)
+		t.Local().Add(pt)
 	}
 	e.members.opened(t)
 	if old != nil {

@@ -99,7 +99,7 @@ func (pt *Partition) notePassed(id uint64) {
 
 // FollowUnlogged is Follow for an ephemeral channel, which is in no log. The channel gets the messages that are
 // committed from now on, and those that wait because the topic has no channel, not even an ephemeral one, or is paused.
-// The caller holds Topic.changing.
+// The caller holds topic.Local.changing.
 func (pt *Partition) FollowUnlogged(s Subscriber, name string) {
 	first := len(pt.watching()) == 0
 	pt.watch(s)

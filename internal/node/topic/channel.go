@@ -51,7 +51,7 @@ func (c *Channel) Topic() *Topic { return c.t }
 
 // create writes the channel into the log of every partition that this node leads, and returns when that is committed.
 // In each partition the channel begins to follow at the moment its creation is committed, so that it misses no message.
-// An ephemeral channel is in no log and begins at once. Topic.changing is held.
+// An ephemeral channel is in no log and begins at once. Local.changing is held.
 func (c *Channel) create(ctx context.Context, o origin) error {
 	if c.ephemeral {
 		for _, pt := range c.t.PartitionList() {
@@ -67,32 +67,6 @@ func (c *Channel) create(ctx context.Context, o origin) error {
 		func(pt *partition.Partition) { pt.Follow(c.local, c.name) })
 	c.local.ApplyPosts()
 	return err
-}
-
-// Restore makes the channels that are in the log of the first partition whose fold is known (WhyUnread). The channels
-// do not get partitions whose fold is unknown. A single node calls it in Open, before the committer starts, so it needs
-// no lock.
-func (t *Topic) Restore() {
-	first := t.PartitionList()[0]
-	for _, pt := range t.PartitionList() {
-		if first.WhyUnread() != nil {
-			first = pt
-		}
-	}
-	var names []string
-	paused := first.ReadChannels(func(cur *machine.Cursor) { names = append(names, cur.Name) })
-	for _, name := range names {
-		c := newChannel(t, name)
-		for _, pt := range t.PartitionList() {
-			if pt.WhyUnread() == nil {
-				pt.Follow(c.local, c.name)
-			}
-		}
-		t.channels[name] = c
-		c.local.ApplyPosts()
-	}
-	t.paused.Store(paused)
-	t.findIncomplete()
 }
 
 // Pause stops deliveries; messages in flight can still be finished. When Pause returns nil, the pause is durable. It
@@ -166,15 +140,15 @@ func (s channelTopic) OpenDeadLetters(ctx context.Context, name string) (
 // Unused deletes an ephemeral channel that has lost its last consumer, and an ephemeral topic with its last channel.
 func (s channelTopic) Unused(local *channel.Channel) {
 	t := s.t
-	t.mu.Lock()
-	if c := t.channels[local.Name()]; c != nil && c.local == local {
-		delete(t.channels, c.name)
+	t.local.mu.Lock()
+	if c := t.local.channels[local.Name()]; c != nil && c.local == local {
+		delete(t.local.channels, c.name)
 	}
-	t.mu.Unlock()
+	t.local.mu.Unlock()
 	local.Shut(errs.ErrDeleted)
-	t.unused()
+	t.local.unused()
 }
 
 func (s channelTopic) Reconfigured(local *channel.Channel) {
-	s.t.reconcileLater(reconcileAfter, handleOf(s.t, local))
+	s.t.local.reconcileLater(reconcileAfter, handleOf(s.t, local))
 }

@@ -21,20 +21,20 @@ import (
 // LookupChannel returns the channel of that name if this node has it. It creates nothing. In a cluster, a node that
 // leads no partition of the topic may lack a channel that the leaders have: see ReadChannelNames.
 func (t *Topic) LookupChannel(name string) (*Channel, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	c, ok := t.channels[name]
+	t.local.mu.Lock()
+	defer t.local.mu.Unlock()
+	c, ok := t.local.channels[name]
 	return c, ok
 }
 
 // Channels returns the channels that this node has, sorted by name. The slice belongs to the caller.
 func (t *Topic) Channels() []*Channel {
-	t.mu.Lock()
-	out := make([]*Channel, 0, len(t.channels))
-	for _, c := range t.channels {
+	t.local.mu.Lock()
+	out := make([]*Channel, 0, len(t.local.channels))
+	for _, c := range t.local.channels {
 		out = append(out, c)
 	}
-	t.mu.Unlock()
+	t.local.mu.Unlock()
 	sort.Slice(out, func(i, j int) bool { return out[i].name < out[j].name })
 	return out
 }
@@ -120,7 +120,7 @@ func (t *Topic) createChannel(ctx context.Context, name string, o origin) (*Chan
 			return nil, err
 		}
 	}
-	return t.createChannelLocal(ctx, name, o)
+	return t.local.create(ctx, name, o)
 }
 
 // createAtLeaders creates the channel at the leaders of all partitions, and returns when all of them have committed it.
@@ -130,58 +130,12 @@ func (t *Topic) createAtLeaders(ctx context.Context, name string, o origin) erro
 	})
 }
 
-// createChannelLocal creates the channel in the partitions that this node leads, and returns when that is committed.
-// It takes changing.
-func (t *Topic) createChannelLocal(ctx context.Context, name string, o origin) (*Channel, error) {
-	if err := t.lockInitialized(ctx); err != nil {
-		return nil, err
-	}
-	defer t.changing.Unlock()
-	if c, ok := t.LookupChannel(name); ok {
-		return c, nil
-	}
-	if t.shared.Deleted.Load() {
-		return nil, errs.ErrDeleted
-	}
-	t.mu.Lock()
-	n := len(t.channels)
-	t.mu.Unlock()
-	if n >= t.env.Options.MaxChannels {
-		return nil, &errs.LimitError{
-			Err: errs.ErrTooManyChans, What: "with this one the number of the topic's channels", Value: n + 1,
-			Most: t.env.Options.MaxChannels, Setting: "max-channels",
-		}
-	}
-	if !names.Ephemeral(name) {
-		if err := t.stateFull(); err != nil {
-			return nil, err
-		}
-	}
-	c := newChannel(t, name)
-	if err := c.create(ctx, o); err != nil {
-		c.local.Shut(err)
-		return nil, err
-	}
-	t.mu.Lock()
-	closed := t.env.Closed()
-	if !closed {
-		t.channels[name] = c // Close shuts it from here on
-	}
-	t.mu.Unlock()
-	if closed {
-		c.local.Shut(errs.ErrClosed)
-		return nil, errs.ErrClosed
-	}
-	c.local.Start()
-	return c, nil
-}
-
 // DeleteChannel deletes a channel. Each consumer's Sink.Closed is called with ErrDeleted. When DeleteChannel returns
 // nil, the deletion is on stable storage. It returns ErrNoChannel if there is no such channel, as a GoneError if the
 // channel was deleted a moment ago. After any other error the deletion may be repeated.
 func (t *Topic) DeleteChannel(ctx context.Context, name string) error {
 	if t.env.Cluster == nil {
-		return t.deleteChannelLocal(ctx, name)
+		return t.local.deleteNamed(ctx, name)
 	}
 	var d fanout.Deletion
 	err := t.onLeaders(ctx, wire.Operation{Kind: wire.OpDeleteChannel, Channel: name}, nil, d.Add)
@@ -189,85 +143,10 @@ func (t *Topic) DeleteChannel(ctx context.Context, name string) error {
 		return err
 	}
 	// This node may have a record of it without leading a partition.
-	if err = t.deleteChannelLocal(ctx, name); errors.Is(err, errs.ErrNoChannel) {
+	if err = t.local.deleteNamed(ctx, name); errors.Is(err, errs.ErrNoChannel) {
 		err = nil
 	}
 	return errors.Join(err, d.Err())
-}
-
-// deleteChannelLocal deletes the channel in the partitions that this node leads, and returns when that is committed. It
-// takes changing.
-func (t *Topic) deleteChannelLocal(ctx context.Context, name string) error {
-	if err := t.lockInitialized(ctx); err != nil {
-		return err
-	}
-	defer t.changing.Unlock()
-	if c, ok := t.LookupChannel(name); ok {
-		return t.deleteChannel(ctx, c)
-	}
-	// The caller may be repeating a deletion that was refused or is not committed yet. Only another entry, behind it in
-	// the log, makes sure that the channel is gone.
-	held, open := t.inLogs(name)
-	if held || open {
-		if err := t.writeDeleted(ctx, name); held || err != nil {
-			return err
-		}
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.deletedChannels.Missing(name, t.env.Now(), errs.ErrNoChannel)
-}
-
-// inLogs looks for a channel that this node does not have in the logs of the partitions that this node leads. held says
-// that one of these logs has the channel nevertheless; open says that the end of one of them is not committed.
-func (t *Topic) inLogs(name string) (held, open bool) {
-	for _, pt := range t.PartitionList() {
-		if names.Ephemeral(name) || !pt.Leading.Load() {
-			continue
-		}
-		has, end := pt.FindChannel(name)
-		held, open = held || has, open || end
-	}
-	return held, open
-}
-
-// deleteChannel ends the channel and writes its deletion to the logs. changing is held.
-func (t *Topic) deleteChannel(ctx context.Context, c *Channel) error {
-	c.local.Shut(errs.ErrDeleted)
-	_, led := c.local.Settings()
-	t.mu.Lock()
-	delete(t.channels, c.name)
-	if led { // otherwise the channel here only served clients of other leaders, and proves nothing about the deletion
-		t.deletedChannels.Add(c.name, t.env.Now())
-	}
-	t.mu.Unlock()
-	if c.ephemeral {
-		return nil
-	}
-	return t.writeDeleted(ctx, c.name)
-}
-
-// writeDeleted writes the deletion of a channel into the logs of the partitions that this node leads. changing is held.
-func (t *Topic) writeDeleted(ctx context.Context, name string) error {
-	return t.writeControls(ctx, []machine.Control{{Kind: machine.ChannelDeleted, Channel: name}}, nil)
-}
-
-// Start starts the goroutines of the channels that have none.
-func (t *Topic) Start() {
-	for _, c := range t.Channels() {
-		c.local.Start()
-	}
-}
-
-// CloseChannels shuts the channels that this node has, and ends the remote consumers of the topic unless the partitions
-// have only moved (ErrMoved).
-func (t *Topic) CloseChannels(err error) {
-	for _, c := range t.Channels() {
-		c.local.Shut(err)
-	}
-	if t.env.Cluster != nil && !errors.Is(err, errs.ErrMoved) {
-		t.env.Cluster.Consumers.EndTopic(t.View(), err)
-	}
 }
 
 // hasChannel says whether channelNames has the name.

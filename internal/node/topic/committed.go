@@ -37,7 +37,7 @@ func (t *Topic) committedChannel(ctx context.Context, c *Channel) (*Channel, err
 	if err := t.onLeaders(ctx, wire.Operation{Kind: wire.OpCreateChannel, Channel: c.name}, only, nil); err != nil {
 		return nil, err
 	}
-	return t.createChannelLocal(ctx, c.name, origin{})
+	return t.local.create(ctx, c.name, origin{})
 }
 
 // isCommitted says whether the channel's creation is committed in all partitions that this node serves: see

@@ -30,21 +30,21 @@ const (
 
 // begun ends the topic after a while, if nobody uses it: this node has begun to lead a partition in place of another
 // node, which may have had the last consumer.
-func (t *Topic) begun(pt *partition.Partition) {
+func (l *Local) begun(pt *partition.Partition) {
 	if epoch := pt.ServingEpoch(); epoch > 1 {
-		t.endLater(int(pt.Number()), epoch, t.env.Options.EphemeralGrace)
+		l.endLater(int(pt.Number()), epoch, l.t.env.Options.EphemeralGrace)
 	}
 }
 
 // unused ends the topic if it is ephemeral and has lost its last channel.
-func (t *Topic) unused() {
-	if t.env.Cluster == nil {
-		t.dropIfEphemeral()
+func (l *Local) unused() {
+	if l.t.env.Cluster == nil {
+		l.dropIfEphemeral()
 		return
 	}
-	for n, pt := range t.PartitionList() {
+	for n, pt := range l.t.PartitionList() {
 		if epoch := pt.ServingEpoch(); epoch > 0 {
-			t.endLater(n, epoch, min(ephemeralPause, t.env.Options.EphemeralGrace))
+			l.endLater(n, epoch, min(ephemeralPause, l.t.env.Options.EphemeralGrace))
 			return
 		}
 	}
@@ -53,31 +53,31 @@ func (t *Topic) unused() {
 // endLater ends the topic after wait, if it is ephemeral, and no leader has a channel of it by then, and this node has
 // led the partition all the time. As long as a leader that lives does not answer, or the deletion fails, it tries
 // again.
-func (t *Topic) endLater(partition int, epoch segment.Epoch, wait time.Duration) {
-	if !names.Ephemeral(t.Name()) {
+func (l *Local) endLater(partition int, epoch segment.Epoch, wait time.Duration) {
+	if !names.Ephemeral(l.t.Name()) {
 		return
 	}
-	cl := t.env.Cluster
+	cl := l.t.env.Cluster
 	cl.Spawn(func() {
-		for t.env.Host.Pause(wait, cl.Ctx.Done()) && t.PartitionList()[partition].ServingEpoch() == epoch {
-			used, err := t.usedAtLeaders(cl.Ctx)
-			if used || errors.Is(err, errs.ErrDeleted) || err == nil && t.dropIfEphemeral() {
+		for l.t.env.Host.Pause(wait, cl.Ctx.Done()) && l.t.PartitionList()[partition].ServingEpoch() == epoch {
+			used, err := l.usedAtLeaders(cl.Ctx)
+			if used || errors.Is(err, errs.ErrDeleted) || err == nil && l.dropIfEphemeral() {
 				return
 			}
-			wait = min(ephemeralPause, t.env.Options.EphemeralGrace)
+			wait = min(ephemeralPause, l.t.env.Options.EphemeralGrace)
 		}
 	})
 }
 
 // usedAtLeaders says whether a leader of the topic has an ephemeral channel of it. Partitions without a living leader
 // have no channels.
-func (t *Topic) usedAtLeaders(ctx context.Context) (used bool, err error) {
-	cl := t.env.Cluster
+func (l *Local) usedAtLeaders(ctx context.Context) (used bool, err error) {
+	cl := l.t.env.Cluster
 	snap, view := cl.Rows.Snapshot(), cl.View()
 	led := func(n uint32) bool {
-		return view.Serves(snap, snap.Partitions.Get(meta.PartitionID{Topic: t.ID(), Partition: n}))
+		return view.Serves(snap, snap.Partitions.Get(meta.PartitionID{Topic: l.t.ID(), Partition: n}))
 	}
-	err = t.onLeaders(ctx, wire.Operation{Kind: wire.OpState}, led, func(result []byte) error {
+	err = l.t.onLeaders(ctx, wire.Operation{Kind: wire.OpState}, led, func(result []byte) error {
 		var s wire.TopicState
 		err := wire.DecodeResult(result, &s)
 		used = used || s.Ephemeral > 0
@@ -87,8 +87,8 @@ func (t *Topic) usedAtLeaders(ctx context.Context) (used bool, err error) {
 }
 
 // ephemeralCount returns the number of the topic's ephemeral channels on this node.
-func (t *Topic) ephemeralCount() (n int) {
-	for _, c := range t.Channels() {
+func (l *Local) ephemeralCount() (n int) {
+	for _, c := range l.t.Channels() {
 		if c.ephemeral {
 			n++
 		}
@@ -98,17 +98,17 @@ func (t *Topic) ephemeralCount() (n int) {
 
 // dropIfEphemeral deletes the topic if it is ephemeral and has lost its last channel. It waits for the deletion, and
 // returns false if that failed.
-func (t *Topic) dropIfEphemeral() bool {
-	if !names.Ephemeral(t.Name()) {
+func (l *Local) dropIfEphemeral() bool {
+	if !names.Ephemeral(l.t.Name()) {
 		return true
 	}
-	t.mu.Lock()
-	n := len(t.channels)
-	t.mu.Unlock()
+	l.mu.Lock()
+	n := len(l.channels)
+	l.mu.Unlock()
 	if n == 0 {
-		if err := t.env.Catalog.DeleteTopic(context.Background(), t.Name()); err != nil && !errors.Is(err, errs.ErrNoTopic) &&
-			!errors.Is(err, errs.ErrClosed) {
-			t.env.Log.Warn("an ephemeral topic could not be deleted", "topic", t.Name(), "error", err)
+		err := l.t.env.Catalog.DeleteTopic(context.Background(), l.t.Name())
+		if err != nil && !errors.Is(err, errs.ErrNoTopic) && !errors.Is(err, errs.ErrClosed) {
+			l.t.env.Log.Warn("an ephemeral topic could not be deleted", "topic", l.t.Name(), "error", err)
 			return false
 		}
 	}

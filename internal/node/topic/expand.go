@@ -20,16 +20,16 @@ import (
 // maxInitBytes bounds the bytes of channel settings in one control batch.
 const maxInitBytes = 64 << 10
 
-// stateLocal returns the state of the topic's channels on this node, without ephemeral ones, which are in no log. In a
+// state returns the state of the topic's channels on this node, without ephemeral ones, which are in no log. In a
 // cluster the caller makes sure that this node leads partition 0, and the state comes from the fold of its log. The
 // channels themselves would not do: they are shut and made again when leaderships move, and would look deleted in
 // between.
-func (t *Topic) stateLocal() *wire.TopicState {
-	if t.env.Cluster != nil {
-		return t.PartitionList()[0].FoldState()
+func (l *Local) state() *wire.TopicState {
+	if l.t.env.Cluster != nil {
+		return l.t.PartitionList()[0].FoldState()
 	}
-	s := &wire.TopicState{Paused: t.paused.Load()}
-	for _, c := range t.Channels() {
+	s := &wire.TopicState{Paused: l.t.paused.Load()}
+	for _, c := range l.t.Channels() {
 		if now, ok := c.local.State(); ok && !c.ephemeral {
 			s.Channels = append(s.Channels, now)
 		}
@@ -66,12 +66,12 @@ func initBatches(s *wire.TopicState) (all [][]machine.Control) {
 
 // join adds a new partition to the topic, so that puts can enter it, and gives it to the channels. It runs on the
 // committer, so that no message can be committed between the two.
-func (t *Topic) join(pt *partition.Partition) {
-	t.Add(pt)
-	for _, c := range t.Channels() {
+func (l *Local) join(pt *partition.Partition) {
+	l.t.local.Add(pt)
+	for _, c := range l.t.Channels() {
 		pt.Follow(c.local, c.name)
 	}
-	t.env.News.Raise()
+	l.t.env.News.Raise()
 }
 
 // incompletePart is a partition whose log lacks channels, with the entries that create them there.
@@ -82,8 +82,8 @@ type incompletePart struct {
 
 // findIncomplete finds partitions whose log lacks channels that partition 0 has, and adds them to incomplete. restore
 // calls it, while nothing else uses the folds.
-func (t *Topic) findIncomplete() {
-	parts := t.PartitionList()
+func (l *Local) findIncomplete() {
+	parts := l.t.PartitionList()
 	if parts[0].WhyUnread() != nil {
 		return // the fold of partition 0 may still have channels that were deleted later
 	}
@@ -92,22 +92,22 @@ func (t *Topic) findIncomplete() {
 			continue
 		}
 		if entries := pt.Lacks(parts[0]); len(entries) > 0 {
-			t.incomplete = append(t.incomplete, incompletePart{pt, entries})
+			l.incomplete = append(l.incomplete, incompletePart{pt, entries})
 		}
 	}
 }
 
 // mayLackChannels says whether other partitions may have channels that pt, which never had one, lacks. That can be so
 // only if the topic has grown, which raised the version of its settings above 0.
-func (t *Topic) mayLackChannels(pt *partition.Partition) bool {
-	return pt.Number() > 0 && t.settings.Load().Version > 0
+func (l *Local) mayLackChannels(pt *partition.Partition) bool {
+	return pt.Number() > 0 && l.t.settings.Load().Version > 0
 }
 
 // leadsUninitialized says whether this node leads the partition, and the partition has never had a channel, although
 // other partitions of the topic may have. A partition whose channels were deleted does not count: the leader of
 // partition 0 may not have deleted them yet.
-func (t *Topic) leadsUninitialized(pt *partition.Partition) bool {
-	return t.mayLackChannels(pt) && pt.LeadsWithoutChannels() // on a single node false: see Complete
+func (l *Local) leadsUninitialized(pt *partition.Partition) bool {
+	return l.mayLackChannels(pt) && pt.LeadsWithoutChannels() // on a single node false: see Complete
 }
 
 // initRetryPause is the pause between attempts of initPartitions while the leader of partition 0 does not answer.
@@ -115,11 +115,11 @@ const initRetryPause = 100 * time.Millisecond
 
 // initPartitionsUntilDone repeats initPartitions until it succeeds, the topic is deleted, or the engine closes. It also
 // counts as success if this node no longer leads the partitions. It runs on a goroutine of its own.
-func (t *Topic) initPartitionsUntilDone(parts []*partition.Partition) {
-	cl := t.env.Cluster
+func (l *Local) initPartitionsUntilDone(parts []*partition.Partition) {
+	cl := l.t.env.Cluster
 	for {
-		err := t.initPartitions(cl.Ctx, parts)
-		if err == nil || errors.Is(err, errs.ErrDeleted) || !t.env.Host.Pause(initRetryPause, cl.Ctx.Done()) {
+		err := l.initPartitions(cl.Ctx, parts)
+		if err == nil || errors.Is(err, errs.ErrDeleted) || !l.t.env.Host.Pause(initRetryPause, cl.Ctx.Done()) {
 			return
 		}
 	}
@@ -127,28 +127,28 @@ func (t *Topic) initPartitionsUntilDone(parts []*partition.Partition) {
 
 // initPartitions creates the topic's channels, as the leader of partition 0 knows them, in those of parts that this
 // node leads and that have never had a channel. It takes changing, and may wait for other nodes and for commits.
-func (t *Topic) initPartitions(ctx context.Context, parts []*partition.Partition) error {
+func (l *Local) initPartitions(ctx context.Context, parts []*partition.Partition) error {
 	var empty []*partition.Partition
 	for _, pt := range parts {
-		if t.leadsUninitialized(pt) {
+		if l.leadsUninitialized(pt) {
 			empty = append(empty, pt)
 		}
 	}
 	if len(empty) == 0 {
 		return nil
 	}
-	s, err := t.fetchState(ctx, true)
+	s, err := l.t.fetchState(ctx, true)
 	if err != nil || len(s.Channels) == 0 && !s.Paused {
 		return err
 	}
-	t.env.Host.Lock(&t.changing)
-	defer t.changing.Unlock()
+	l.t.env.Host.Lock(&l.changing)
+	defer l.changing.Unlock()
 	for _, pt := range empty {
-		if t.shared.Deleted.Load() {
+		if l.t.shared.Deleted.Load() {
 			return errs.ErrDeleted
 		}
-		if t.leadsUninitialized(pt) {
-			err = errors.Join(err, t.initPartition(ctx, pt, s))
+		if l.leadsUninitialized(pt) {
+			err = errors.Join(err, l.initPartition(ctx, pt, s))
 		}
 	}
 	return err
@@ -157,12 +157,12 @@ func (t *Topic) initPartitions(ctx context.Context, parts []*partition.Partition
 // lockInitialized locks changing at a moment when no partition that this node leads still needs the topic's channels.
 // If the caller wrote another control entry into such a partition first, the partition would look initialized, and the
 // channels that are added later would miss messages. If lockInitialized returns nil, the caller must unlock changing.
-func (t *Topic) lockInitialized(ctx context.Context) error {
+func (l *Local) lockInitialized(ctx context.Context) error {
 	for asked := map[*partition.Partition]bool{}; ; {
-		t.env.Host.Lock(&t.changing)
+		l.t.env.Host.Lock(&l.changing)
 		var barren []*partition.Partition
-		for _, pt := range t.PartitionList() {
-			if !asked[pt] && t.leadsUninitialized(pt) {
+		for _, pt := range l.t.PartitionList() {
+			if !asked[pt] && l.leadsUninitialized(pt) {
 				barren = append(barren, pt)
 				asked[pt] = true // a partition that looks uninitialized after initPartitions: the topic has no channels
 			}
@@ -170,8 +170,8 @@ func (t *Topic) lockInitialized(ctx context.Context) error {
 		if len(barren) == 0 {
 			return nil
 		}
-		t.changing.Unlock()
-		if err := t.initPartitions(ctx, barren); err != nil {
+		l.changing.Unlock()
+		if err := l.initPartitions(ctx, barren); err != nil {
 			return err
 		}
 	}
@@ -189,15 +189,15 @@ func (t *Topic) fetchState(ctx context.Context, adopts bool) (*wire.TopicState, 
 
 // initPartition writes the channels and the pause of s into the log of a partition, and gives the partition to these
 // channels. changing is held.
-func (t *Topic) initPartition(ctx context.Context, pt *partition.Partition, s *wire.TopicState) error {
+func (l *Local) initPartition(ctx context.Context, pt *partition.Partition, s *wire.TopicState) error {
 	var channels []*Channel
 	for i := range s.Channels {
-		c, ok := t.LookupChannel(s.Channels[i].Name)
+		c, ok := l.t.LookupChannel(s.Channels[i].Name)
 		if !ok {
-			c = newChannel(t, s.Channels[i].Name)
-			t.mu.Lock()
-			t.channels[c.name] = c
-			t.mu.Unlock()
+			c = newChannel(l.t, s.Channels[i].Name)
+			l.mu.Lock()
+			l.channels[c.name] = c
+			l.mu.Unlock()
 		}
 		channels = append(channels, c)
 	}
@@ -208,13 +208,13 @@ func (t *Topic) initPartition(ctx context.Context, pt *partition.Partition, s *w
 	})
 	switch {
 	case err == nil && s.Paused:
-		t.paused.Store(true)
+		l.t.paused.Store(true)
 	case errors.Is(err, errs.ErrUnknown):
 		// The entries may be committed later, and then nobody gives the partition to the channels: the log has them, so
 		// nothing is written again.
-		t.env.Cluster.Spawn(func() { t.reassign(int(pt.Number())) })
+		l.t.env.Cluster.Spawn(func() { l.reassign(int(pt.Number())) })
 	}
-	t.Start()
+	l.Start()
 	for _, c := range channels {
 		c.local.ApplyPosts()
 		c.local.Wake()
@@ -225,12 +225,12 @@ func (t *Topic) initPartition(ctx context.Context, pt *partition.Partition, s *w
 // Complete creates the channels of partition 0 in partitions whose log lacks them. A log lacks them after a crash while
 // the partition or the channel was being added. Restore has found these partitions (incomplete). A single node calls it
 // at the end of its start.
-func (t *Topic) Complete() {
-	for _, in := range t.incomplete {
+func (l *Local) Complete() {
+	for _, in := range l.incomplete {
 		if err := in.pt.WriteControls(context.Background(), [][]machine.Control{in.entries}, nil); err != nil {
-			t.env.Log.Warn("channels of a topic are not in the log of one of its partitions yet; the next start tries again",
-				"topic", t.Name(), "partition", in.pt.Number(), "error", err)
+			l.t.env.Log.Warn("channels of a topic are not in the log of one of its partitions yet; the next start tries again",
+				"topic", l.t.Name(), "partition", in.pt.Number(), "error", err)
 		}
 	}
-	t.incomplete = nil
+	l.incomplete = nil
 }

@@ -16,8 +16,8 @@ type Hooks struct{ T *Topic }
 // Hold holds changing until release is called: this node cannot change the channels of the topic, or give them other
 // partitions.
 func (h Hooks) Hold() (release func()) {
-	h.T.env.Host.Lock(&h.T.changing)
-	return h.T.changing.Unlock
+	h.T.env.Host.Lock(&h.T.local.changing)
+	return h.T.local.changing.Unlock
 }
 
 // MakeAnew shuts a channel and makes the topic's channels again, as it happens when a leadership ends and begins.
@@ -26,25 +26,27 @@ func (h Hooks) MakeAnew(channel string) (create func(ctx context.Context, n int)
 	t := h.T
 	old, _ := t.LookupChannel(channel)
 	old.local.Shut(errs.ErrMoved)
-	t.mu.Lock()
-	delete(t.channels, channel)
-	t.mu.Unlock()
-	t.adoption = route.Adoption{}
-	t.adoption.Revoke(make([]segment.Epoch, t.Partitions()), func(int) bool { return false })
-	t.assignPartitions()
-	t.Start()
-	return func(ctx context.Context, n int) error { return t.createIn(ctx, t.PartitionList()[n], old, origin{}) }
+	t.local.mu.Lock()
+	delete(t.local.channels, channel)
+	t.local.mu.Unlock()
+	t.local.adoption = route.Adoption{}
+	t.local.adoption.Revoke(make([]segment.Epoch, t.Partitions()), func(int) bool { return false })
+	t.local.assignPartitions()
+	t.local.Start()
+	return func(ctx context.Context, n int) error {
+		return t.local.createIn(ctx, t.PartitionList()[n], old, origin{})
+	}
 }
 
 // CreateIn writes a channel into partition n, as createLater does.
 func (h Hooks) CreateIn(ctx context.Context, c *Channel, n int) error {
-	return h.T.createIn(ctx, h.T.PartitionList()[n], c, origin{})
+	return h.T.local.createIn(ctx, h.T.PartitionList()[n], c, origin{})
 }
 
 // Begin does the first half of Execute: it looks up the epochs in which this node serves the partitions of op. goOn
 // does the rest; nil: this node does not serve them.
 func (h Hooks) Begin(op wire.Operation) (goOn func(context.Context) error) {
-	epochs, ok := h.T.assignedEpochs(op.Partitions)
+	epochs, ok := h.T.local.assignedEpochs(op.Partitions)
 	if !ok {
 		return nil
 	}

@@ -54,7 +54,7 @@ func (t *Topic) Execute(ctx context.Context, op wire.Operation) ([]byte, error) 
 	case wire.OpCopy:
 		return marshal(t.CopyHere(op))
 	}
-	epochs, ok := t.assignedEpochs(op.Partitions)
+	epochs, ok := t.local.assignedEpochs(op.Partitions)
 	if !ok {
 		return nil, errs.ErrNoLeader
 	}
@@ -117,8 +117,8 @@ func (t *Topic) checkPartitionCount(op wire.Operation) error {
 func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) {
 	switch op.Kind {
 	case wire.OpState:
-		s := t.stateLocal()
-		s.Ephemeral = t.ephemeralCount()
+		s := t.local.state()
+		s.Ephemeral = t.local.ephemeralCount()
 		for _, n := range op.Partitions {
 			if op.AgeMs > 0 {
 				count, last := t.PartitionList()[n].DueAfterRetention(time.Duration(op.AgeMs) * time.Millisecond)
@@ -127,18 +127,18 @@ func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) 
 		}
 		return marshal(s, nil)
 	case wire.OpCreateChannel:
-		if err := t.initPartitions(ctx, t.PartitionList()); err != nil {
+		if err := t.local.initPartitions(ctx, t.PartitionList()); err != nil {
 			return nil, err
 		}
-		c, err := t.createChannelLocal(ctx, op.Channel, originOf(&op))
+		c, err := t.local.create(ctx, op.Channel, originOf(&op))
 		if err != nil {
 			return nil, err
 		}
-		return nil, t.createMissing(ctx, c, op)
+		return nil, t.local.createMissing(ctx, c, op)
 	case wire.OpPauseTopic:
-		return nil, t.pauseLocal(ctx, op.Flag)
+		return nil, t.local.pause(ctx, op.Flag)
 	case wire.OpEmptyTopic:
-		return nil, t.emptyLocal(ctx)
+		return nil, t.local.empty(ctx)
 	case wire.OpPeek:
 		if op.Channel == "" {
 			return marshal(channel.PeekTopic(channelTopic{t}, op, t.env.Options.ReadAheadBytes))
@@ -152,7 +152,7 @@ func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) 
 	case wire.OpRemoveProducer:
 		return marshal(t.removeProducerLocal(ctx, op))
 	case wire.OpDeleteChannel:
-		return fanout.DeletionResult(t.deleteChannelLocal(ctx, op.Channel))
+		return fanout.DeletionResult(t.local.deleteNamed(ctx, op.Channel))
 	case wire.OpPauseChannel, wire.OpSkipChannel, wire.OpEmptyChannel, wire.OpResolveSeek, wire.OpSeek, wire.OpPending,
 		wire.OpDeferred, wire.OpConfirm, wire.OpSettings, wire.OpConfigure, wire.OpRedrive:
 	default:
@@ -184,15 +184,15 @@ func marshal(result any, err error) ([]byte, error) {
 
 // assignedEpochs returns the epochs in which this node's channels serve these partitions. ok is false if they do not
 // serve all of them. It takes changing.
-func (t *Topic) assignedEpochs(numbers []uint32) (epochs []segment.Epoch, ok bool) {
-	t.env.Host.Lock(&t.changing)
-	defer t.changing.Unlock()
-	parts := t.PartitionList()
+func (l *Local) assignedEpochs(numbers []uint32) (epochs []segment.Epoch, ok bool) {
+	l.t.env.Host.Lock(&l.changing)
+	defer l.changing.Unlock()
+	parts := l.t.PartitionList()
 	for _, n := range numbers {
 		if int(n) >= len(parts) { // the requester knows of more
 			return nil, false
 		}
-		epoch := t.adoption.Epoch(int(n), parts[n].ServingEpoch())
+		epoch := l.adoption.Epoch(int(n), parts[n].ServingEpoch())
 		if epoch == 0 {
 			return nil, false
 		}
@@ -203,11 +203,11 @@ func (t *Topic) assignedEpochs(numbers []uint32) (epochs []segment.Epoch, ok boo
 
 // createMissing creates the channel in those of op's partitions whose log lacks it, or where its creation is not
 // committed. This happens when this node has begun to lead a partition after it got the channel.
-func (t *Topic) createMissing(ctx context.Context, c *Channel, op wire.Operation) error {
+func (l *Local) createMissing(ctx context.Context, c *Channel, op wire.Operation) error {
 	var err error
 	for _, n := range op.Partitions {
-		if pt := t.PartitionList()[n]; !c.local.CommittedIn(int(n)) {
-			err = errors.Join(err, t.createIn(ctx, pt, c, originOf(&op)))
+		if pt := l.t.PartitionList()[n]; !c.local.CommittedIn(int(n)) {
+			err = errors.Join(err, l.createIn(ctx, pt, c, originOf(&op)))
 		}
 	}
 	return err

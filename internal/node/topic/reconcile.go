@@ -21,7 +21,7 @@ import (
 // them, and how long after an error a leader tries again.
 const reconcileAfter = 2 * time.Second
 
-// unreconciled are the channels of a topic whose settings this node has to compare with the other leaders'. Topic.mu
+// unreconciled are the channels of a topic whose settings this node has to compare with the other leaders'. Local.mu
 // guards it. A crash loses it: the change of leaderships that follows fills it again.
 type unreconciled struct {
 	names   map[string]bool
@@ -30,20 +30,20 @@ type unreconciled struct {
 
 // reconcileLater lets every leader have the latest settings of these channels, after a pause. A goroutine does that, at
 // most one per topic, which ends when it has succeeded, or with the cluster node. It takes mu.
-func (t *Topic) reconcileLater(pause time.Duration, channels ...*Channel) {
-	if t.env.Cluster == nil || t.Partitions() == 1 {
+func (l *Local) reconcileLater(pause time.Duration, channels ...*Channel) {
+	if l.t.env.Cluster == nil || l.t.Partitions() == 1 {
 		return
 	}
-	t.mu.Lock()
-	u := &t.unreconciled
+	l.mu.Lock()
+	u := &l.unreconciled
 	for _, c := range channels {
 		u.add(c.name)
 	}
 	begins := len(u.names) > 0 && !u.running
 	u.running = u.running || begins
-	t.mu.Unlock()
+	l.mu.Unlock()
 	if begins {
-		t.env.Cluster.Spawn(func() { t.reconcileAll(pause) })
+		l.t.env.Cluster.Spawn(func() { l.reconcileAll(pause) })
 	}
 }
 
@@ -56,22 +56,22 @@ func (u *unreconciled) add(name string) {
 
 // reconcileAll calls reconcile for what is in unreconciled, until nothing is left there. A round takes at most
 // Options.PublishTimeout per channel, and the next one begins reconcileAfter later.
-func (t *Topic) reconcileAll(pause time.Duration) {
-	cl := t.env.Cluster
-	for t.env.Host.Pause(pause, cl.Ctx.Done()) {
+func (l *Local) reconcileAll(pause time.Duration) {
+	cl := l.t.env.Cluster
+	for l.t.env.Host.Pause(pause, cl.Ctx.Done()) {
 		var failed []string
-		for _, name := range t.takeUnreconciled() {
-			c, ok := t.LookupChannel(name)
+		for _, name := range l.takeUnreconciled() {
+			c, ok := l.t.LookupChannel(name)
 			if !ok {
 				continue // this node leads nothing more of it, and the leaders compare its settings themselves
 			}
 			if err := c.reconcile(cl.Ctx); err != nil && cl.Ctx.Err() == nil {
-				t.env.Log.Debug("a channel's settings could not be compared among the leaders; it is tried again",
-					"topic", t.Name(), "channel", name, "error", err)
+				l.t.env.Log.Debug("a channel's settings could not be compared among the leaders; it is tried again",
+					"topic", l.t.Name(), "channel", name, "error", err)
 				failed = append(failed, name)
 			}
 		}
-		if t.reconciled(failed) {
+		if l.reconciled(failed) {
 			return
 		}
 		pause = reconcileAfter
@@ -79,24 +79,24 @@ func (t *Topic) reconcileAll(pause time.Duration) {
 }
 
 // takeUnreconciled empties unreconciled, and returns the names that were there, sorted. It takes mu.
-func (t *Topic) takeUnreconciled() []string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	names := slices.Sorted(maps.Keys(t.unreconciled.names))
-	t.unreconciled.names = nil
+func (l *Local) takeUnreconciled() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	names := slices.Sorted(maps.Keys(l.unreconciled.names))
+	l.unreconciled.names = nil
 	return names
 }
 
 // reconciled puts back what failed. It says whether nothing is left to do; then the next reconcileLater starts a
 // goroutine again. It takes mu.
-func (t *Topic) reconciled(failed []string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (l *Local) reconciled(failed []string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, name := range failed {
-		t.unreconciled.add(name)
+		l.unreconciled.add(name)
 	}
-	t.unreconciled.running = len(t.unreconciled.names) > 0
-	return !t.unreconciled.running
+	l.unreconciled.running = len(l.unreconciled.names) > 0
+	return !l.unreconciled.running
 }
 
 // reconcile brings the latest settings to every leader. There is nothing to do for a channel that is shut: if another

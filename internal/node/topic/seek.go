@@ -106,7 +106,7 @@ func (c *Channel) ask(
 			return take(result)
 		})
 		if err == nil && concerned && !heard {
-			c.t.dropUnused(c.name)
+			c.t.local.dropUnused(c.name)
 			return errs.ErrNoChannel
 		}
 		return err

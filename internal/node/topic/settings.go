@@ -128,19 +128,19 @@ func (t *Topic) File() *datadir.Topic {
 // partition, Learn also writes them to topic.json. Otherwise the node's own limits would hold after a restart
 // until the node has joined the cluster, and might remove messages that the topic's settings keep. Only the worker
 // calls it.
-func (t *Topic) Learn(mt *meta.Topic) {
+func (l *Local) Learn(mt *meta.Topic) {
 	s := mt.EffectiveSettings().Stored()
-	if !t.learnMaker(mt.MadeBy) && s == *t.settings.Load() {
+	if !l.t.learnMaker(mt.MadeBy) && s == *l.t.settings.Load() {
 		return
 	}
-	t.configure(s)
-	for _, pt := range t.PartitionList() {
+	l.t.configure(s)
+	for _, pt := range l.t.PartitionList() {
 		if pt.Log() == nil {
 			continue
 		}
-		if err := t.env.Catalog.WriteFile(t.File()); err != nil {
-			t.env.Log.Warn("a topic's settings hold, but could not be stored on this node; the cluster has them",
-				"topic", t.Name(), "error", err)
+		if err := l.t.env.Catalog.WriteFile(l.t.File()); err != nil {
+			l.t.env.Log.Warn("a topic's settings hold, but could not be stored on this node; the cluster has them",
+				"topic", l.t.Name(), "error", err)
 		}
 		return
 	}
@@ -172,8 +172,8 @@ func (t *Topic) configureInCluster(ctx context.Context, s TopicSettings) (TopicS
 
 // configureHere changes the settings on a single node. It takes changing and waits for the disk.
 func (t *Topic) configureHere(ctx context.Context, s TopicSettings) (TopicSettings, error) {
-	t.env.Host.Lock(&t.changing)
-	defer t.changing.Unlock()
+	t.env.Host.Lock(&t.local.changing)
+	defer t.local.changing.Unlock()
 	now := t.Settings()
 	switch {
 	case t.shared.Deleted.Load():
@@ -241,7 +241,7 @@ func (t *Topic) grow(ctx context.Context, to int, store func() error) error {
 		return abandon(err)
 	}
 	for _, pt := range added {
-		if err := pt.WriteControls(ctx, initBatches(t.stateLocal()), func() { t.join(pt) }); err != nil {
+		if err := pt.WriteControls(ctx, initBatches(t.local.state()), func() { t.local.join(pt) }); err != nil {
 			return err
 		}
 	}

@@ -122,17 +122,17 @@ func (t *Topic) readOnly() (count int) {
 
 // Troubles adds the topic to f if it is paused, over its quota or read-only, or refuses delays, and its channels that
 // do not go on as they should. f keeps the first of each kind.
-func (t *Topic) Troubles(f *health.Facts) {
-	if t.paused.Load() && t.leadsSome() {
-		f.PausedTopic = f.PausedTopic.And(health.Channel{Topic: t.Name()})
+func (l *Local) Troubles(f *health.Facts) {
+	if l.t.paused.Load() && l.t.leadsSome() {
+		f.PausedTopic = f.PausedTopic.And(health.Channel{Topic: l.t.Name()})
 	}
-	f.QuotaTopic = f.QuotaTopic.With(health.Channel{Topic: t.Name(), Count: t.overQuota()})
-	f.ReadOnlyTopic = f.ReadOnlyTopic.With(health.Channel{Topic: t.Name(), Count: t.readOnly()})
-	f.DelaysRefused = f.DelaysRefused.With(health.Channel{Topic: t.Name(), Count: t.delaysRefused()})
-	for _, c := range t.Channels() {
+	f.QuotaTopic = f.QuotaTopic.With(health.Channel{Topic: l.t.Name(), Count: l.t.overQuota()})
+	f.ReadOnlyTopic = f.ReadOnlyTopic.With(health.Channel{Topic: l.t.Name(), Count: l.t.readOnly()})
+	f.DelaysRefused = f.DelaysRefused.With(health.Channel{Topic: l.t.Name(), Count: l.t.delaysRefused()})
+	for _, c := range l.t.Channels() {
 		now := c.local.Troubles()
 		one := func(count int, why string) health.Channel {
-			return health.Channel{Topic: t.Name(), Name: c.name, Count: count, Why: why}
+			return health.Channel{Topic: l.t.Name(), Name: c.name, Count: count, Why: why}
 		}
 		f.AsideLetters = f.AsideLetters.With(one(now.AsideCount, now.AsideWhy))
 		f.FullChannel = f.FullChannel.With(one(now.FullPartitions, ""))

@@ -56,4 +56,4 @@ func (v View) CreateAtLeaders(ctx context.Context, channel string) error {
 	return v.t.createAtLeaders(ctx, channel, origin{})
 }
 
-func (v View) DropUnused(channel string) { v.t.dropUnused(channel) }
+func (v View) DropUnused(channel string) { v.t.local.dropUnused(channel) }
