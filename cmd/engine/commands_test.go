@@ -16,6 +16,7 @@ var local = []string{
 	"engine serve", "engine nsqd", "engine dev-cluster", "engine config", "engine restore", "engine upgrade",
 	"engine version", "engine accept-loss", "engine rebuild-cluster",
 	"engine cluster init-tls", "engine aside list", "engine aside show", "engine aside remove",
+	"engine fsck", "engine segdump", "engine clogdump",
 }
 
 // native are the commands that speak the native protocol. They name nodes by --nodes; read prints JSON with --format.

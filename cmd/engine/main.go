@@ -4,7 +4,8 @@
 // Exit codes: 0 success; 1 an error that none of the others covers; 2 a wrong flag, variable, file or argument; 3 the
 // data directory cannot be used; 4 an address cannot be listened on; 5 the commit log of a single node lacks messages
 // that were answered OK; 10 the node or the cluster is unhealthy; 11 the
-// result is partial, because a node did not answer.
+// result is partial, because a node did not answer. fsck, segdump and clogdump end with 1 if something is damaged, and
+// with 2 if they could not look.
 package main
 
 import (
@@ -20,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"penstock/cmd/engine/internal/offline"
 	"penstock/internal/clip"
 )
 
@@ -107,6 +109,9 @@ func rootCommand() *cobra.Command {
 		asideCommand())...)
 	root.AddCommand(inGroup(commandsOther, acceptLossCommand(), benchCommand(), configCommand(), debugCommand(),
 		migrateCommand(), rebuildCommand(), upgradeCommand(), versionCommand())...)
+	root.AddCommand(inGroup(commandsOther, offline.Commands(func(code int, err error) error {
+		return &exitError{code, err}
+	})...)...)
 	needCommand(root)
 	sayArguments(root)
 	return root

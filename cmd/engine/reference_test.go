@@ -235,6 +235,8 @@ The exit code is 0 if the command did what it says, and otherwise:
 | code | meaning |
 |---|---|
 %s
+'fsck', 'segdump' and 'clogdump' end with 1 if something is damaged, and with 2 if they could not look.
+
 This page is written by 'go test ./cmd/engine -run TestCommandsPage -update'.
 `
 

@@ -428,11 +428,11 @@ func (d *door) says(n *harness.Node, pattern *regexp.Regexp) bool {
 // fsck checks the directory of a stopped node and returns whether it called it clean, and its last line.
 func (d *door) fsck(dir string) (clean bool, says string) {
 	d.Helper()
-	tool, err := harness.Tool("tools/fsck")
+	program, err := harness.Binary()
 	d.try(err)
 	var out []byte
 	d.await(doorPatience, func() bool { // the kernel frees the lock of a killed process late
-		out, err = exec.Command(tool, dir).CombinedOutput()
+		out, err = exec.Command(program, "fsck", dir).CombinedOutput()
 		var exit *exec.ExitError
 		return !errors.As(err, &exit) || exit.ExitCode() != 2
 	})

@@ -56,9 +56,6 @@ func build(program, tags string) (string, error) {
 	return path, nil
 }
 
-// Tool builds a program of this tree, such as tools/fsck, once per process and returns where it is. Cleanup removes it.
-func Tool(name string) (string, error) { return build("penstock/"+name, "") }
-
 // Cleanup removes what Binary built.
 func Cleanup() error {
 	if built.dir == "" {

@@ -1,90 +1,74 @@
-// Command clogdump shows a node's commit log: its files, groups and, asked for, records, also what recovery would
-// not reach any more. It changes nothing.
-//
-// Exit codes: 0 it was shown; 1 a group did not verify (after a crash the last one may be torn: fsck judges); 2 it
-// cannot be read.
-package main
+package offline
 
 import (
 	"bufio"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"os"
+
+	"github.com/spf13/cobra"
 
 	"penstock/clog"
 	"penstock/segment"
-	"penstock/tools/internal/offline"
 )
 
-func main() {
-	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
-}
-
-func run(args []string, stdout, stderr io.Writer) int {
-	fs := flag.NewFlagSet("clogdump", flag.ContinueOnError)
-	fs.SetOutput(stderr)
-	asJSON := fs.Bool("json", false, "print one JSON object per group")
-	records := fs.Bool("records", false, "show the records of each group")
-	live := fs.Bool("live", false, "read although a node may be running: what is shown may be changing")
-	fs.Usage = func() {
-		fmt.Fprintln(stderr, "usage: clogdump [--json] [--records] [--live] DATA-DIRECTORY")
-		fs.PrintDefaults()
+func clogdumpCommand(failed func(int, error) error) *cobra.Command {
+	asJSON, content, live := false, false, false
+	cmd := &cobra.Command{
+		Use: "clogdump DATA_PATH", Short: "Show the commit log of a stopped node", Args: cobra.ExactArgs(1),
+		Long: "Show a node's commit log: its files, groups and, asked for, records, also what a start would not reach any\n" +
+			"more. It changes nothing.\n\n" +
+			"Exit codes: 0 it was shown; 1 a group did not verify (after a crash the last one may be torn: fsck judges);\n" +
+			"2 it cannot be read.",
 	}
-	if err := fs.Parse(args); err != nil || fs.NArg() != 1 {
-		if err == nil {
-			fs.Usage()
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per group")
+	cmd.Flags().BoolVar(&content, "records", false, "show the records of each group")
+	cmd.Flags().BoolVar(&live, "live", false, "read although a node may be running: what is shown may be changing")
+	return runs(cmd, failed, func(out *bufio.Writer, args []string) (int, error) {
+		dir, err := openDirectory(args[0], live)
+		if err != nil {
+			return exitNotChecked, err
 		}
-		return offline.CannotCheck
-	}
-	dir, err := offline.Open(fs.Arg(0), *live)
-	if err != nil {
-		fmt.Fprintf(stderr, "clogdump: %v\n", err)
-		return offline.CannotCheck
-	}
-	out := bufio.NewWriter(stdout)
-	d := dumper{out: out, enc: json.NewEncoder(out), json: *asJSON, records: *records, store: dir.Node}
-	err = clog.Scan(dir.Disk, d.group)
-	err = errors.Join(err, dir.Close(), out.Flush())
-	if err != nil {
-		fmt.Fprintf(stderr, "clogdump: %v\n", err)
-		return offline.CannotCheck
-	}
-	if d.damaged {
-		return offline.Corrupt
-	}
-	return offline.Clean
+		d := groupDumper{out: out, enc: json.NewEncoder(out), json: asJSON, records: content, store: dir.Node}
+		err = errors.Join(clog.Scan(dir.Disk, d.group), dir.Close())
+		switch {
+		case err != nil:
+			return exitNotChecked, err
+		case d.damaged:
+			return exitCorrupt, nil
+		}
+		return exitClean, nil
+	})
 }
 
-// dumper shows groups as Scan finds them.
-type dumper struct {
+// groupDumper shows groups as Scan finds them.
+type groupDumper struct {
 	out           io.Writer
 	enc           *json.Encoder
 	json, records bool
-	store         offline.Node
+	store         nodeFile
 	file          string
 	damaged       bool
 }
 
 type groupLine struct {
-	File      string       `json:"file"`
-	Offset    int64        `json:"offset"`
-	Seq       uint64       `json:"seq"`
-	Durable   uint64       `json:"durable"`
-	Oldest    uint64       `json:"oldest_file"`
-	Bytes     int64        `json:"bytes"`
-	Records   int          `json:"records"`
-	PrevCRC   uint32       `json:"prev_crc"`
-	CRC       uint32       `json:"crc"`
-	Continues bool         `json:"continues"`
-	Foreign   bool         `json:"foreign,omitempty"` // of another store
-	Error     string       `json:"error,omitempty"`
-	Content   []recordLine `json:"content,omitempty"`
+	File      string        `json:"file"`
+	Offset    int64         `json:"offset"`
+	Seq       uint64        `json:"seq"`
+	Durable   uint64        `json:"durable"`
+	Oldest    uint64        `json:"oldest_file"`
+	Bytes     int64         `json:"bytes"`
+	Records   int           `json:"records"`
+	PrevCRC   uint32        `json:"prev_crc"`
+	CRC       uint32        `json:"crc"`
+	Continues bool          `json:"continues"`
+	Foreign   bool          `json:"foreign,omitempty"` // of another store
+	Error     string        `json:"error,omitempty"`
+	Content   []groupRecord `json:"content,omitempty"`
 }
 
-type recordLine struct {
+type groupRecord struct {
 	Type      string           `json:"type"`
 	Offset    int64            `json:"offset"` // of the payload in the file
 	Bytes     int              `json:"bytes"`
@@ -97,7 +81,7 @@ type recordLine struct {
 	Count     uint32           `json:"count"`
 }
 
-func (d *dumper) group(f clog.FileInfo, g clog.GroupInfo, recs []clog.RecordInfo) error {
+func (d *groupDumper) group(f clog.FileInfo, g clog.GroupInfo, recs []clog.RecordInfo) error {
 	l := groupLine{
 		File: f.Name, Offset: g.Offset, Seq: g.Seq, Durable: g.Durable, Oldest: g.Oldest, Bytes: g.Bytes, Records: g.Records,
 		PrevCRC: g.PrevCRC, CRC: g.CRC, Continues: g.Continues, Foreign: g.Store != d.store.StoreID,
@@ -108,7 +92,7 @@ func (d *dumper) group(f clog.FileInfo, g clog.GroupInfo, recs []clog.RecordInfo
 	}
 	if d.records {
 		for i := range recs {
-			l.Content = append(l.Content, describe(&recs[i]))
+			l.Content = append(l.Content, describeRecord(&recs[i]))
 		}
 	}
 	if d.json {
@@ -117,8 +101,8 @@ func (d *dumper) group(f clog.FileInfo, g clog.GroupInfo, recs []clog.RecordInfo
 	return d.text(f, &l)
 }
 
-func describe(r *clog.RecordInfo) recordLine {
-	l := recordLine{
+func describeRecord(r *clog.RecordInfo) groupRecord {
+	l := groupRecord{
 		Type: r.Type.String(), Offset: r.Offset, Bytes: len(r.Payload), Partition: r.Partition, Segment: r.Segment,
 		At: r.Placement.Offset,
 	}
@@ -132,7 +116,7 @@ func describe(r *clog.RecordInfo) recordLine {
 	return l
 }
 
-func (d *dumper) text(f clog.FileInfo, l *groupLine) error {
+func (d *groupDumper) text(f clog.FileInfo, l *groupLine) error {
 	if f.Name != d.file {
 		d.file = f.Name
 		fmt.Fprintf(d.out, "%s: %d bytes\n", f.Name, f.SizeBytes)
