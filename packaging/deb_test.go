@@ -25,7 +25,7 @@ const (
 // changed is what the administrator adds to the settings.
 const changed = "max_rdy_count = 77"
 
-// dist has the packages of two versions of this tree. PENSTOCK_DIST names a directory that has them already.
+// dist has the packages of two versions of this tree. TEST_DIST names a directory that has them already.
 var dist string
 
 func TestMain(m *testing.M) {
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 		defer os.RemoveAll(dir)
-		if dist = os.Getenv("PENSTOCK_DIST"); dist == "" {
+		if dist = os.Getenv("TEST_DIST"); dist == "" {
 			dist = dir
 			for _, version := range []string{oldVersion, newVersion} {
 				if err := makeRelease(version, filepath.Join(dist, version)); err != nil {

@@ -27,7 +27,7 @@ import (
 
 // standInEnv makes the test binary run as the engine program, except that its command serve is a stand-in that stores
 // nothing. So the processes in these tests are real, and the tests check how they are started, watched and ended.
-const standInEnv = "PENSTOCK_TEST_STAND_IN"
+const standInEnv = "TEST_STAND_IN"
 
 // Values of standInEnv.
 const (

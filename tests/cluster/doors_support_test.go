@@ -29,7 +29,7 @@ import (
 
 const (
 	// doorsEnv asks for the door tests with much data, too.
-	doorsEnv = "PENSTOCK_DOORS"
+	doorsEnv = "TEST_DOORS"
 	// doorPatience is how long nodes may take to do what they should. Elections and leases take a few seconds.
 	doorPatience = 20 * time.Second
 	// electionPatience is longer than the lease of a dead node and an election.

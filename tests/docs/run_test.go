@@ -16,7 +16,7 @@ import (
 // are printed with their reasons.
 func TestDocuments(t *testing.T) {
 	needRoot(t)
-	chosen, err := regexp.Compile(os.Getenv("PENSTOCK_DOCUMENTS")) // of paths, seen from the top of the tree
+	chosen, err := regexp.Compile(os.Getenv("TEST_DOCUMENTS")) // of paths, seen from the top of the tree
 	if err != nil {
 		t.Fatal(err)
 	}

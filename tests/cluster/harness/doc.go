@@ -15,7 +15,7 @@ import (
 )
 
 // BinaryVariable names an engine to test instead of building this module's.
-const BinaryVariable = "PENSTOCK_BINARY"
+const BinaryVariable = "TEST_BINARY"
 
 // built has the binaries by their package and build tags.
 var built struct {
