@@ -5,17 +5,23 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/spf13/pflag"
+
+	"penstock/cmd/engine/internal/client"
 )
 
 const (
-	envPrefix = "ENGINE_"
-	envConfig = "ENGINE_CONFIG"
+	envPrefix = "PENSTOCK_"
+	envConfig = "PENSTOCK_CONFIG"
+
+	// oldEnvPrefix began the variables before they were called after the product. The next version refuses them.
+	oldEnvPrefix = "ENGINE_"
 
 	// maxConfigBytes bounds the TOML file, so that a wrong --config cannot exhaust the memory.
 	maxConfigBytes = 1 << 20
@@ -31,6 +37,7 @@ type config struct {
 	settings []*setting
 	source   map[string]string
 	flags    map[string]*flagValue
+	warnings []string // of old names in the environment
 }
 
 // flagValue remembers the value from the command line. Flags are parsed before the file is read, and must still take
@@ -72,22 +79,54 @@ func newConfig(fs *pflag.FlagSet) *config {
 		}
 	}
 	fs.SortFlags = false // help lists them in the order of the table
-	fs.StringVar(&n.config, "config", "", "TOML `FILE` with settings (or ENGINE_CONFIG)")
+	fs.StringVar(&n.config, "config", "", "TOML `FILE` with settings (or PENSTOCK_CONFIG)")
 	return c
+}
+
+// variable is one of the environment that is meant for serve.
+type variable struct{ name, value string }
+
+// serviceLink matches what Kubernetes sets in every pod for each service of its namespace. Those of the services
+// penstock and penstock-client begin with our prefix.
+var serviceLink = regexp.MustCompile(
+	`^\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=|^\w+_PORT=(tcp|udp|sctp)://`)
+
+// variables returns the variables that are meant for serve, by their names without prefix. Those of the commands, and
+// those that Kubernetes sets, are not.
+func (c *config) variables(environ []string) map[string]variable {
+	env, old := map[string]variable{}, map[string]variable{}
+	for _, kv := range environ {
+		k, v, _ := strings.Cut(kv, "=")
+		if v == "" || serviceLink.MatchString(kv) || k == client.EnvAddress || k == client.EnvNodes || k == client.EnvToken {
+			continue
+		}
+		if name, ours := strings.CutPrefix(k, envPrefix); ours {
+			env[name] = variable{k, v}
+		} else if name, ours := strings.CutPrefix(k, oldEnvPrefix); ours {
+			old[name] = variable{k, v}
+		}
+	}
+	for _, name := range sortedKeys(old) {
+		warning := "the environment variable " + old[name].name + " is called " + envPrefix + name +
+			" now; the next version does not read the old name"
+		if _, both := env[name]; both {
+			warning += ", and this one does not either, because both are set"
+		} else {
+			env[name] = old[name]
+		}
+		c.warnings = append(c.warnings, warning)
+	}
+	return env
 }
 
 // load applies the file and the environment, and then the flags again.
 func (c *config) load(environ []string) error {
-	env := map[string]string{}
-	for _, kv := range environ {
-		if k, v, ok := strings.Cut(kv, "="); ok && strings.HasPrefix(k, envPrefix) && v != "" {
-			env[k] = v
-		}
-	}
+	env := c.variables(environ)
+	config := strings.TrimPrefix(envConfig, envPrefix)
 	if c.node.config == "" {
-		c.node.config = env[envConfig]
+		c.node.config = env[config].value
 	}
-	delete(env, envConfig)
+	delete(env, config)
 	if c.node.config != "" {
 		if err := c.loadFile(c.node.config); err != nil {
 			return err
@@ -117,21 +156,22 @@ func (c *config) set(s *setting, v, source string) error {
 	return nil
 }
 
-func (c *config) loadEnv(env map[string]string) error {
+func (c *config) loadEnv(env map[string]variable) error {
 	known := make([]string, 0, len(c.settings)+1)
 	for _, s := range c.settings {
-		if v, ok := env[s.env()]; ok {
-			if err := c.set(s, v, "environment "+s.env()); err != nil {
+		name := strings.TrimPrefix(s.env(), envPrefix)
+		if v, ok := env[name]; ok {
+			if err := c.set(s, v.value, "environment "+v.name); err != nil {
 				return err
 			}
-			delete(env, s.env())
+			delete(env, name)
 		}
-		known = append(known, strings.TrimPrefix(s.env(), envPrefix))
+		known = append(known, name)
 	}
 	known = append(known, strings.TrimPrefix(envConfig, envPrefix))
-	for _, k := range sortedKeys(env) {
+	for _, name := range sortedKeys(env) {
 		return fmt.Errorf("the environment variable %s is not a setting%s; see engine config",
-			k, orNearest(strings.TrimPrefix(k, envPrefix), envPrefix, known))
+			env[name].name, orNearest(name, envPrefix, known))
 	}
 	return nil
 }

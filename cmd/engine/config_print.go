@@ -32,6 +32,9 @@ func configCommand() *cobra.Command {
 		if err := c.load(os.Environ()); err != nil {
 			return &exitError{exitUsage, err}
 		}
+		for _, w := range c.warnings {
+			fmt.Fprintf(cmd.ErrOrStderr(), "engine: %s\n", w)
+		}
 		if asJSON {
 			return c.printJSON(cmd.OutOrStdout())
 		}
@@ -73,7 +76,7 @@ func (c *config) printDefaults(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString("# Settings of `engine serve`, each with its default.\n" +
 		"# Remove the # in front of a key to change it. A flag (--data-path) overrides the environment\n" +
-		"# (ENGINE_DATA_PATH), and the environment overrides this file. Units of sizes are B, KB, KiB, MB, MiB, GB and\n" +
+		"# (PENSTOCK_DATA_PATH), and the environment overrides this file. Units of sizes are B, KB, KiB, MB, MiB, GB and\n" +
 		"# GiB, units of times ms, s, m and h.\n")
 	group := ""
 	for _, s := range c.settings {

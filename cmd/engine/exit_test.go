@@ -93,8 +93,8 @@ func TestExitUsage(t *testing.T) {
 	} {
 		execute(t, tc.args...).check(t, exitUsage, tc.want)
 	}
-	t.Setenv("ENGINE_DATAPATH", dir)
-	execute(t, "serve").check(t, exitUsage, "ENGINE_DATAPATH is not a setting; the nearest one is ENGINE_DATA_PATH")
+	t.Setenv("PENSTOCK_DATAPATH", dir)
+	execute(t, "serve").check(t, exitUsage, "PENSTOCK_DATAPATH is not a setting; the nearest one is PENSTOCK_DATA_PATH")
 }
 
 func TestExitOK(t *testing.T) {
@@ -102,7 +102,7 @@ func TestExitOK(t *testing.T) {
 		!strings.Contains(o.stdout, "format") {
 		t.Errorf("version: %+v", o)
 	}
-	t.Setenv("ENGINE_MAX_TOPICS", "5")
+	t.Setenv("PENSTOCK_MAX_TOPICS", "5")
 	o := execute(t, "config", "--io", "pwrite", "--json")
 	var rows []struct{ Key, Source string }
 	if err := json.Unmarshal([]byte(o.stdout), &rows); err != nil || o.code != 0 {
@@ -112,7 +112,7 @@ func TestExitOK(t *testing.T) {
 	for _, r := range rows {
 		source[r.Key] = r.Source
 	}
-	if source["io"] != "flag --io" || source["max_topics"] != "environment ENGINE_MAX_TOPICS" ||
+	if source["io"] != "flag --io" || source["max_topics"] != "environment PENSTOCK_MAX_TOPICS" ||
 		source["data_path"] != "default" {
 		t.Errorf("sources: %v", source)
 	}

@@ -76,7 +76,7 @@ penstock.toml - settings of a Penstock node
 
 # DESCRIPTION
 The file is TOML, with one key for each setting. The node reads it when it starts, and refuses keys that it does not
-know. An environment variable ENGINE\_KEY, with the key in capitals, takes precedence over the file, and a flag of
+know. An environment variable PENSTOCK\_KEY, with the key in capitals, takes precedence over the file, and a flag of
 **engine serve**, with dashes in place of underscores, over both. Sizes take the units KiB, MiB and GiB, durations ms,
 s, m and h; both are strings. **engine config --config FILE** prints every setting with its value and where it comes
 from.

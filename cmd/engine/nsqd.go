@@ -130,12 +130,12 @@ func (n *nsqdLine) parse(args []string, usage io.Writer) error {
 	return err
 }
 
-// config returns the settings of this program. From lowest to highest precedence they come from the defaults, ENGINE_*
+// config returns the settings of this program. From lowest to highest precedence they come from the defaults, PENSTOCK_*
 // variables, nsqd's file and nsqd's flags.
 func (n *nsqdLine) config(environ []string) (*config, error) {
 	c := newConfig(pflag.NewFlagSet(nsqdName, pflag.ContinueOnError))
 	c.node.addressNames = "--tcp-address, --http-address or --https-address, or in the environment with " +
-		"ENGINE_NATIVE_ADDRESS, ENGINE_LOOKUP_ADDRESS, ENGINE_LOOKUP_TCP_ADDRESS or ENGINE_CLUSTER_ADDRESS"
+		"PENSTOCK_NATIVE_ADDRESS, PENSTOCK_LOOKUP_ADDRESS, PENSTOCK_LOOKUP_TCP_ADDRESS or PENSTOCK_CLUSTER_ADDRESS"
 	if err := n.presets(c); err != nil {
 		return nil, err
 	}

@@ -124,8 +124,8 @@ func TestNSQDAddressInUse(t *testing.T) {
 			}
 		}
 	}
-	t.Setenv("ENGINE_NATIVE_ADDRESS", address)
-	execute(t, free...).check(t, exitAddress, "ENGINE_NATIVE_ADDRESS")
+	t.Setenv("PENSTOCK_NATIVE_ADDRESS", address)
+	execute(t, free...).check(t, exitAddress, "PENSTOCK_NATIVE_ADDRESS")
 }
 
 func TestNSQDRefuses(t *testing.T) {

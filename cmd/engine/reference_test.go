@@ -73,7 +73,7 @@ This page has every setting of a node ('engine serve'), of a topic and of a chan
 | place | form | example |
 |---|---|---|
 | a flag of 'engine serve' | '--NAME' | '--http-address 10.0.0.5:4151' |
-| the environment | 'ENGINE_', then the name in capitals, with '_' for '-' | 'ENGINE_HTTP_ADDRESS=10.0.0.5:4151' |
+| the environment | 'PENSTOCK_', then the name in capitals, with '_' for '-' | 'PENSTOCK_HTTP_ADDRESS=10.0.0.5:4151' |
 | a TOML file | the name with '_' for '-', without sections | 'http_address = "10.0.0.5:4151"' |
 
 A flag wins over the environment, the environment over the file, and the file over the default. 'engine config' prints
@@ -86,7 +86,7 @@ came of each. Until the files of a set can be used together, what was read befor
 
 | other variable | what for |
 |---|---|
-| 'ENGINE_CONFIG' | the TOML file, as '--config' |
+| 'PENSTOCK_CONFIG' | the TOML file, as '--config' |
 | '` + client.EnvAddress + `' | the node that commands such as 'engine topic list' ask, as their '--http-address' |
 | '` + client.EnvNodes + `' | the nodes that 'engine pub', 'sub' and 'read' ask first, as their '--nodes' |
 | '` + client.EnvToken + `' | the token with which commands log in at a node, as the content of their '--token-file' |

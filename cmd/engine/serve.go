@@ -27,7 +27,7 @@ func serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run a node",
-		Long: "Run a node. Settings come from flags, ENGINE_* environment variables and a TOML file, in this order of\n" +
+		Long: "Run a node. Settings come from flags, PENSTOCK_* environment variables and a TOML file, in this order of\n" +
 			"precedence; `engine config` prints them all. Files of certificates and tokens are read again when they have\n" +
 			"changed, at SIGHUP, and by `engine reload`. SIGTERM or SIGINT stops the node after it has answered pending\n" +
 			"requests. A second signal stops it immediately; nothing that was answered OK is lost.",
@@ -79,6 +79,9 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	level := new(slog.LevelVar)
 	logger := newLogger(logTo, n.logFormat, n.logLevel, level)
 	n.engine.Logger = logger
+	for _, w := range c.warnings {
+		logger.Warn(w)
+	}
 	files := n.credentialFiles()
 	if err := c.judge(logger, level); err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 )
 
 // options holds all options of `engine serve`. The settings table below is the only place that gives its fields names
-// for users: flags, ENGINE_* variables, TOML keys, defaults, help texts, `engine config` and GET /config/<name> all
+// for users: flags, PENSTOCK_* variables, TOML keys, defaults, help texts, `engine config` and GET /config/<name> all
 // come from it.
 type options struct {
 	engine          node.Options
@@ -35,7 +35,7 @@ type offers struct {
 }
 
 // setting is one row of the table. Its name in kebab-case is the flag. The TOML key has underscores instead of dashes,
-// and the environment variable is ENGINE_ and the key in capitals.
+// and the environment variable is PENSTOCK_ and the key in capitals.
 type setting struct {
 	name   string
 	group  string

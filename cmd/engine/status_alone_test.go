@@ -11,7 +11,7 @@ import (
 func TestStatusOfSingleNode(t *testing.T) {
 	p := startNode(t, t.TempDir(), "--node-id", "n1")
 	t.Setenv("PENSTOCK_SERVER", p.http)
-	t.Setenv("ENGINE_HTTP_ADDRESS", "127.0.0.1:1") // where a node would listen, and nobody whom a command asks
+	t.Setenv("PENSTOCK_HTTP_ADDRESS", "127.0.0.1:1") // where a node would listen, and nobody whom a command asks
 	execute(t, "topic", "create", "orders").well(t)
 	execute(t, "channel", "create", "orders", "billing").well(t)
 	execute(t, "channel", "pause", "orders", "billing").well(t)
