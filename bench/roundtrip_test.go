@@ -34,7 +34,7 @@ const roundTripRounds = 5
 // roundTrips are what the relay adds.
 var roundTrips = []time.Duration{0, 200 * time.Microsecond, time.Millisecond}
 
-// roundTripLoad is a load as flags of `engine bench pub`.
+// roundTripLoad is a load as flags of `penstock bench pub`.
 type roundTripLoad struct {
 	name   string
 	window int // PUBs in flight; 0: an open loop

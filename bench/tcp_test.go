@@ -24,7 +24,7 @@ import (
 	"penstock/segment/aio"
 )
 
-// served is `engine serve` as a process of its own on loopback.
+// served is `penstock serve` as a process of its own on loopback.
 type served struct {
 	cmd       *exec.Cmd
 	dir       string

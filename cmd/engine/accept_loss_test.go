@@ -29,7 +29,7 @@ func TestForgottenCommitLog(t *testing.T) {
 	}
 	refused := execute(t, serve...)
 	refused.check(t, exitForgot, "the folder clog is empty or gone")
-	refused.check(t, exitForgot, "engine accept-loss --data-path "+dir)
+	refused.check(t, exitForgot, "penstock accept-loss --data-path "+dir)
 
 	must(t, os.RemoveAll(filepath.Join(dir, "clog")))
 	must(t, os.Rename(filepath.Join(dir, "moved"), filepath.Join(dir, "clog")))

@@ -77,7 +77,7 @@ func (d *asideDir) open(change bool) (aio.Disk, error) {
 func (d *asideDir) find(disk aio.Disk, id string) (aside.Entry, error) {
 	e, err := aside.Find(disk, id)
 	if err != nil {
-		return e, fmt.Errorf("there is no cut %s: %w; engine aside list shows those that there are", id, err)
+		return e, fmt.Errorf("there is no cut %s: %w; penstock aside list shows those that there are", id, err)
 	}
 	return e, nil
 }
@@ -181,7 +181,7 @@ func asideShowCommand() *cobra.Command {
 			}
 			return err
 		})
-	cmd.Long = "Print the messages that a cut took from a copy, one per line, in their order. ID is one of engine\n" +
+	cmd.Long = "Print the messages that a cut took from a copy, one per line, in their order. ID is one of penstock\n" +
 		"aside list.\n\n" + formatHelp
 	p.flags(cmd.Flags())
 	completesChoices(cmd)

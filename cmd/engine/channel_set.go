@@ -35,7 +35,7 @@ func (o *operator) channelSetCommand() *cobra.Command {
 	cmd = o.action("set TOPIC CHANNEL", "Change a channel's settings", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			if !anyOwn(cmd) {
-				return &exitError{exitUsage, errors.New("say what to set; see engine channel set --help")}
+				return &exitError{exitUsage, errors.New("say what to set; see penstock channel set --help")}
 			}
 			var s node.ChannelSettings
 			q := of(args[0], args[1])
@@ -77,7 +77,7 @@ func (o *operator) channelSetCommand() *cobra.Command {
 	set.BoolVar(&f.filterInvert, "filter-invert", false, "deliver the messages that do not match")
 	set.BoolVar(&f.noFilter, "no-filter", false, "remove the filter and deliver every message")
 	set.StringVar(&f.file, "file", "",
-		"file with all settings, in the JSON format of engine channel settings --json; - means standard input")
+		"file with all settings, in the JSON format of penstock channel settings --json; - means standard input")
 	for _, name := range []string{"filter", "filter-all", "filter-invert"} {
 		cmd.MarkFlagsMutuallyExclusive(name, "no-filter")
 	}

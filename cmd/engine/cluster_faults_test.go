@@ -10,7 +10,7 @@ import (
 	"penstock/internal/node"
 )
 
-// Every fault that a node counts is one line of engine cluster status. A node without faults has no line.
+// Every fault that a node counts is one line of penstock cluster status. A node without faults has no line.
 func TestFaultsTable(t *testing.T) {
 	all := node.StorageStats{
 		Failed: true, DiskFull: true, DiskState: "hung", SkippingSince: "2026-01-31T12:00:00Z", SkippedBefore: true,

@@ -170,7 +170,7 @@ func (c *config) loadEnv(env map[string]variable) error {
 	}
 	known = append(known, strings.TrimPrefix(envConfig, envPrefix))
 	for _, name := range sortedKeys(env) {
-		return fmt.Errorf("the environment variable %s is not a setting%s; see engine config",
+		return fmt.Errorf("the environment variable %s is not a setting%s; see penstock config",
 			env[name].name, orNearest(name, envPrefix, known))
 	}
 	return nil
@@ -200,7 +200,7 @@ func (c *config) loadFile(name string) error {
 	for _, k := range sortedKeys(file) {
 		s := byKey[k]
 		if s == nil {
-			return fmt.Errorf("the configuration file %s has the unknown key %s%s; see engine config",
+			return fmt.Errorf("the configuration file %s has the unknown key %s%s; see penstock config",
 				name, k, orNearest(k, "", known))
 		}
 		v, err := tomlText(file[k])

@@ -33,7 +33,7 @@ func configCommand() *cobra.Command {
 			return &exitError{exitUsage, err}
 		}
 		for _, w := range c.warnings {
-			fmt.Fprintf(cmd.ErrOrStderr(), "engine: %s\n", w)
+			fmt.Fprintf(cmd.ErrOrStderr(), "penstock: %s\n", w)
 		}
 		if asJSON {
 			return c.printJSON(cmd.OutOrStdout())
@@ -74,7 +74,7 @@ func (c *config) printJSON(w io.Writer) error {
 
 func (c *config) printDefaults(w io.Writer) error {
 	var b strings.Builder
-	b.WriteString("# Settings of `engine serve`, each with its default.\n" +
+	b.WriteString("# Settings of `penstock serve`, each with its default.\n" +
 		"# Remove the # in front of a key to change it. A flag (--data-path) overrides the environment\n" +
 		"# (PENSTOCK_DATA_PATH), and the environment overrides this file. Units of sizes are B, KB, KiB, MB, MiB, GB and\n" +
 		"# GiB, units of times ms, s, m and h.\n")

@@ -65,7 +65,7 @@ func standIn(args []string) int {
 		return err == nil
 	}
 	if told(standInFails) {
-		fmt.Fprintln(os.Stderr, "starting\nengine: the data directory is on fire")
+		fmt.Fprintln(os.Stderr, "starting\npenstock: the data directory is on fire")
 		return exitData
 	}
 	signals := make(chan os.Signal, 4)
@@ -94,7 +94,7 @@ func standIn(args []string) int {
 	return exitOther
 }
 
-// devProcess is a running `engine dev-cluster`.
+// devProcess is a running `penstock dev-cluster`.
 type devProcess struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -113,7 +113,7 @@ func devCommandAs(nodes string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// startDev runs `engine dev-cluster` in dir on free ports.
+// startDev runs `penstock dev-cluster` in dir on free ports.
 func startDev(t *testing.T, dir string, args ...string) *devProcess {
 	t.Helper()
 	return startDevAs(t, standIns, dir, args...)
@@ -450,8 +450,8 @@ func TestDevClusterNodeFails(t *testing.T) {
 	if code := p.wait(); code != exitData {
 		t.Errorf("exit code %d", code)
 	}
-	if s := p.stderr.String(); !strings.HasPrefix(s, "engine: node n3 ended before it was ready: exit status 3; its log "+
-		"ends with \"engine: the data directory is on fire\"") {
+	if s := p.stderr.String(); !strings.HasPrefix(s, "penstock: node n3 ended before it was ready: exit status 3; its "+
+		"log ends with \"penstock: the data directory is on fire\"") {
 		t.Errorf("stderr: %s", s)
 	}
 }

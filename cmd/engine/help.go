@@ -32,7 +32,7 @@ var groupOrder = []string{
 	groupNode, groupSecurity, groupCluster, groupRetention, groupMessages, groupClients, groupMemory, groupStorage,
 }
 
-// The groups of commands in `engine --help`.
+// The groups of commands in `penstock --help`.
 const (
 	commandsRun   = "run"
 	commandsDaily = "daily"

@@ -1,5 +1,5 @@
-// Command engine runs a Penstock node, shows and changes nodes and clusters, imports the data of an nsqd, and measures
-// a running node.
+// Command engine, which is installed as penstock, runs a Penstock node, shows and changes nodes and clusters, imports
+// the data of an nsqd, and measures a running node.
 //
 // Exit codes: 0 success; 1 an error that none of the others covers; 2 a wrong flag, variable, file or argument; 3 the
 // data directory cannot be used; 4 an address cannot be listened on; 5 the commit log of a single node lacks messages
@@ -77,7 +77,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	err = explain(cmd, err)
 	if text := strings.Join(strings.Fields(err.Error()), " "); text != "" {
-		fmt.Fprintf(stderr, "engine: %s\n", clip.Plain(packageNames.ReplaceAllString(text, "$1")))
+		fmt.Fprintf(stderr, "penstock: %s\n", clip.Plain(packageNames.ReplaceAllString(text, "$1")))
 	}
 	var exit *exitError
 	if errors.As(err, &exit) {
@@ -91,7 +91,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "engine",
+		Use:           "penstock",
 		Short:         "A durable message engine that speaks the NSQ protocol",
 		SilenceUsage:  true,
 		SilenceErrors: true,

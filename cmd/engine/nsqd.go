@@ -93,7 +93,7 @@ func sayUnimported(logger *slog.Logger, nsqdPath, dataPath string) {
 	}
 	logger.Warn("the directory has the data of an nsqd, which is left as it is and is not served; to import it, stop "+
 		"this node and run the command",
-		"command", fmt.Sprintf("engine migrate nsqd --data-path %s --to %s", nsqdPath, dataPath))
+		"command", fmt.Sprintf("penstock migrate nsqd --data-path %s --to %s", nsqdPath, dataPath))
 }
 
 // nsqdLine is nsqd's command line and configuration file, as parsed.
@@ -130,8 +130,8 @@ func (n *nsqdLine) parse(args []string, usage io.Writer) error {
 	return err
 }
 
-// config returns the settings of this program. From lowest to highest precedence they come from the defaults, PENSTOCK_*
-// variables, nsqd's file and nsqd's flags.
+// config returns the settings of this program. From lowest to highest precedence they come from the defaults,
+// PENSTOCK_* variables, nsqd's file and nsqd's flags.
 func (n *nsqdLine) config(environ []string) (*config, error) {
 	c := newConfig(pflag.NewFlagSet(nsqdName, pflag.ContinueOnError))
 	c.node.addressNames = "--tcp-address, --http-address or --https-address, or in the environment with " +
@@ -204,7 +204,7 @@ const maxNSQDBodyBytes = 12 << 20
 
 // nsqdMinTLS is the lowest TLS version that clients may speak unless --tls-min-version says it. nsqd's default is 1.0.
 // go-nsq, when it is configured by its options, NSQ's tools and pynsq offer 1.2 at most. Native clients and other nodes
-// need what engine serve's default says.
+// need what penstock serve's default says.
 const nsqdMinTLS = "1.2"
 
 // related adjusts settings that depend on several flags.

@@ -154,7 +154,7 @@ func (f *nsqdFlag) key() string {
 func (f *nsqdFlag) usage(known []*setting) string {
 	for _, t := range f.targets {
 		if slices.ContainsFunc(known, func(s *setting) bool { return s.name == t.setting }) {
-			return "sets --" + t.setting + " of engine serve"
+			return "sets --" + t.setting + " of penstock serve"
 		}
 	}
 	return "accepted, but has no effect"

@@ -230,7 +230,7 @@ func TestNSQDServes(t *testing.T) {
 	if n := strings.Count(p.log.String(), "without effect here"); n != 1 {
 		t.Errorf("%d warnings:\n%s", n, p.log)
 	}
-	if n := strings.Count(p.log.String(), "engine migrate nsqd --data-path . --to penstock"); n != 1 {
+	if n := strings.Count(p.log.String(), "penstock migrate nsqd --data-path . --to penstock"); n != 1 {
 		t.Errorf("the way to import is named %d times:\n%s", n, p.log)
 	}
 	p.publish("mine", 10)

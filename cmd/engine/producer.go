@@ -88,7 +88,7 @@ func (o *operator) printProducers(rows *server.ProducerRows, each bool) error {
 		fmt.Fprintf(o.out, "%s without a name\n", counted(rows.Nameless, "producer"))
 	}
 	if rows.More {
-		fmt.Fprintf(o.out, "there are more: engine producer list TOPIC NAME shows one\n")
+		fmt.Fprintf(o.out, "there are more: penstock producer list TOPIC NAME shows one\n")
 	}
 	return nil
 }

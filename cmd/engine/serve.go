@@ -28,8 +28,8 @@ func serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Run a node",
 		Long: "Run a node. Settings come from flags, PENSTOCK_* environment variables and a TOML file, in this order of\n" +
-			"precedence; `engine config` prints them all. Files of certificates and tokens are read again when they have\n" +
-			"changed, at SIGHUP, and by `engine reload`. SIGTERM or SIGINT stops the node after it has answered pending\n" +
+			"precedence; `penstock config` prints them all. Files of certificates and tokens are read again when they have\n" +
+			"changed, at SIGHUP, and by `penstock reload`. SIGTERM or SIGINT stops the node after it has answered pending\n" +
 			"requests. A second signal stops it immediately; nothing that was answered OK is lost.",
 		Args: cobra.NoArgs,
 	}

@@ -106,7 +106,7 @@ func trustRows(c *clusterSettings) []*setting {
 			"file with the secret that all nodes share, at least 32 random characters; while it is replaced, a second line "+
 				"has the other"),
 		row("cluster-tls-ca", "", text(&c.trust.CA),
-			"PEM file with the authority of the nodes' certificates; engine cluster init-tls makes one"),
+			"PEM file with the authority of the nodes' certificates; penstock cluster init-tls makes one"),
 		row("cluster-tls-cert", "", text(&c.trust.Cert),
 			"PEM file with this node's certificate for the other nodes and the embedded etcd"),
 		row("cluster-tls-key", "", text(&c.trust.Key),
@@ -172,7 +172,7 @@ func (c *clusterSettings) addresses(self string) []string {
 
 // anew is the command that sets the files of this node's etcd aside.
 func (c *clusterSettings) anew(n *options) string {
-	command := "engine rebuild-cluster --rejoin " + n.engine.DataPath
+	command := "penstock rebuild-cluster --rejoin " + n.engine.DataPath
 	if c.etcdDataPath != "" {
 		command += " --etcd-data-path " + n.engine.NodeID + "=" + c.etcdDataPath
 	}
@@ -276,7 +276,7 @@ func (c *clusterSettings) storeNodes() (names []string) {
 }
 
 // errBeginsElsewhere is for a node that is to begin the metadata store anew and runs none.
-var errBeginsElsewhere = errors.New("this data directory was named first to engine rebuild-cluster, and the node " +
+var errBeginsElsewhere = errors.New("this data directory was named first to penstock rebuild-cluster, and the node " +
 	"runs no etcd: run the command again, with the data directory of one of the nodes in cluster-peers first")
 
 // endpoints starts the embedded etcd member, if this node has one, and returns the addresses of etcd.
@@ -503,7 +503,7 @@ func memberExit(err error) int {
 // cannot go on. It may hold locks then, so the process does not shut down in order. As after a kill, everything that
 // was answered OK is on the disk.
 func endProcess(err error) {
-	fmt.Fprintf(os.Stderr, "engine: %s\n", packageNames.ReplaceAllString(err.Error(), "$1"))
+	fmt.Fprintf(os.Stderr, "penstock: %s\n", packageNames.ReplaceAllString(err.Error(), "$1"))
 	os.Exit(memberExit(err))
 }
 

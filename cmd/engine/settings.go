@@ -7,8 +7,8 @@ import (
 	"penstock/internal/server"
 )
 
-// options holds all options of `engine serve`. The settings table below is the only place that gives its fields names
-// for users: flags, PENSTOCK_* variables, TOML keys, defaults, help texts, `engine config` and GET /config/<name> all
+// options holds all options of `penstock serve`. The settings table below is the only place that gives its fields names
+// for users: flags, PENSTOCK_* variables, TOML keys, defaults, help texts, `penstock config` and GET /config/<name> all
 // come from it.
 type options struct {
 	engine          node.Options

@@ -11,7 +11,7 @@ import (
 	"penstock/internal/node"
 )
 
-// anywhere makes a command of engine cluster one of engine, too: it works with a single node as well.
+// anywhere makes a command of penstock cluster one of penstock, too: it works with a single node as well.
 func anywhere(command func(*operator) *cobra.Command) *cobra.Command {
 	o := new(operator)
 	cmd := command(o)

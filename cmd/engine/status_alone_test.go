@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// engine health and engine status work with a single node as with a cluster, and so does engine cluster status.
+// penstock health and penstock status work with a single node as with a cluster, and so does penstock cluster status.
 func TestStatusOfSingleNode(t *testing.T) {
 	p := startNode(t, t.TempDir(), "--node-id", "n1")
 	t.Setenv("PENSTOCK_SERVER", p.http)

@@ -17,7 +17,7 @@ func topicCommand() *cobra.Command {
 		Short: "Show and change topics",
 		Long: "Show and change topics through the HTTP API of a node. In a cluster, this can be any node.\n" +
 			"If the node requires a token, name a file that holds it with --token-file.\n" +
-			"To manage replicas and leaders, use engine cluster.",
+			"To manage replicas and leaders, use penstock cluster.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -85,7 +85,7 @@ func (o *operator) checkPartitions(ctx context.Context, topic string, want int) 
 	}
 	switch {
 	case have.Partitions < want:
-		return fmt.Errorf("topic %s existed before, with %s and not %d; nothing was changed: engine topic set "+
+		return fmt.Errorf("topic %s existed before, with %s and not %d; nothing was changed: penstock topic set "+
 			"--partitions adds some", topic, counted(have.Partitions, "partition"), want)
 	case have.Partitions > want:
 		return fmt.Errorf("topic %s existed before, with %s and not %d; nothing was changed: partitions cannot be taken "+

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// engine topic list has a column of the tokens for which topics count if there are any.
+// penstock topic list has a column of the tokens for which topics count if there are any.
 func TestTopicListSaysWhoMadeATopic(t *testing.T) {
 	made := topicNumbers{Name: "orders", MadeBy: "shop"}
 	made.add(&topicNumbers{Name: "orders", MadeBy: "shop"})

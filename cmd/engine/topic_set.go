@@ -116,7 +116,7 @@ func (o *operator) topicSetCommand() *cobra.Command {
 	cmd = o.action("set TOPIC", "Change a topic's settings", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
 			if !anyOwn(cmd) {
-				return &exitError{exitUsage, errors.New("say what to set; see engine topic set --help")}
+				return &exitError{exitUsage, errors.New("say what to set; see penstock topic set --help")}
 			}
 			s, err := o.topicSettings(ctx, args[0])
 			if err != nil {
@@ -159,7 +159,7 @@ func (o *operator) topicSetCommand() *cobra.Command {
 	set.StringVar(&f.durability, "durability", "", "what an OK guarantees. The only value is "+
 		string(meta.DurabilitySynced)+": the message is on stable storage on every in-sync replica")
 	set.StringVar(&f.file, "file", "",
-		"file with all settings, in the JSON format of engine topic settings --json; - means standard input")
+		"file with all settings, in the JSON format of penstock topic settings --json; - means standard input")
 	completesChoices(cmd)
 	return cmd
 }
