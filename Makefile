@@ -32,19 +32,19 @@ CONFORMANCE ?=
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-15s %s\n", $$1, $$2}'
 
-build: ## build bin/engine and the tools into bin/ (RING=giouring: with that library)
-	@mkdir -p bin
-	$(GO) build -trimpath $(BUILD_FLAGS) -o bin/ ./cmd/... ./tools/...
+build: program ## build bin/penstock and the tools into bin/ (RING=giouring: with that library)
+	$(GO) build -trimpath $(BUILD_FLAGS) -o bin/ ./tools/...
 
-program: ## build only bin/engine, in less time
+program: ## build only bin/penstock, in less time, and bin/engine, which is a link to it
 	@mkdir -p bin
-	$(GO) build -trimpath $(BUILD_FLAGS) -o bin/ ./cmd/engine
+	$(GO) build -trimpath $(BUILD_FLAGS) -o bin/penstock ./cmd/engine
+	@ln -sf penstock bin/engine
 
 run: program ## build and start a node with its data in ./data
-	exec bin/engine serve --data-path data
+	exec bin/penstock serve --data-path data
 
 cluster: program ## build and start three nodes with their data in ./cluster-data (NSQ of the first on 14150; ctrl-C stops them)
-	exec bin/engine dev-cluster --nodes 3 --data-path cluster-data --base-port 14150 --restart
+	exec bin/penstock dev-cluster --nodes 3 --data-path cluster-data --base-port 14150 --restart
 
 # Tests wait more than they work: three packages at once, and six tests of each, keep two cores busy. Those that take
 # longest begin first.
@@ -104,7 +104,7 @@ gray-failures: ## let the disks of real nodes hang and fail, set their clocks an
 	TEST_HANG_ROUNDS=$(or $(ROUNDS),50) TEST_ROUNDS=$(or $(ROUNDS),50) TEST_ROT_ROUNDS=$(or $(ROUNDS),20) \
 		$(GO) test -tags cluster -run '$(or $(RUN),TestDiskHangs|TestDiskFails|TestClockSteps|TestRottenFiles)' -count=1 -timeout 0 -v ./tests/cluster
 
-native-failover: ## kill leaders and engine pub under native producers, ROUNDS (100) times
+native-failover: ## kill leaders and penstock pub under native producers, ROUNDS (100) times
 	TEST_ROUNDS=$(or $(ROUNDS),100) $(GO) test -run TestNativeFailover -count=1 -timeout 0 -v ./tests/cluster
 
 failpoints: ## end, fail and delay real processes at places of the write path, ROUNDS (50) times on one node and on three

@@ -17,7 +17,7 @@ import (
 	"penstock/tests/cluster/harness"
 )
 
-// NSQ's own programs speak TLS with `engine nsqd` and nsqd's flags, without a word about versions: they offer 1.2 at
+// NSQ's own programs speak TLS with `penstock nsqd` and nsqd's flags, without a word about versions: they offer 1.2 at
 // most.
 func TestUtilitiesOverTLS(t *testing.T) {
 	engine, err := harness.Binary()

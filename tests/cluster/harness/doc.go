@@ -1,4 +1,4 @@
-// Package harness runs real processes of the engine for tests: one node, a cluster on loopback made by `engine
+// Package harness runs real processes of the engine for tests: one node, a cluster on loopback made by `penstock
 // dev-cluster`, or a cluster whose nodes live in network namespaces of their own. It kills, stops, cuts off and
 // restarts them.
 //
