@@ -43,7 +43,8 @@ func TestPrecedence(t *testing.T) {
 	file := writeFile(t, "max_topics = 10\nmsg_timeout = \"10s\"\nio = \"pwrite\"\ndisable_auto_create = "+
 		"true\nmax_message_bytes = \"2MiB\"\nretention_bytes = 4096\n")
 	environ := []string{
-		"PENSTOCK_CONFIG=" + file, "PENSTOCK_MSG_TIMEOUT=20s", "PENSTOCK_IO=uring", "OTHER_IO=pwrite", "PENSTOCK_MAX_CHANNELS=",
+		"PENSTOCK_CONFIG=" + file, "PENSTOCK_MSG_TIMEOUT=20s", "PENSTOCK_IO=uring", "OTHER_IO=pwrite",
+		"PENSTOCK_MAX_CHANNELS=",
 	}
 	c, err := loaded(t, []string{"--io", "auto", "--data-path=/d"}, environ)
 	if err != nil {

@@ -51,8 +51,8 @@ type directory struct {
 	Node nodeFile
 }
 
-// openDirectory takes the directory's lock for reading, which fails while a node runs on it. With live it takes no lock:
-// what is read may be changing.
+// openDirectory takes the directory's lock for reading, which fails while a node runs on it. With live it takes no
+// lock: what is read may be changing.
 func openDirectory(dir string, live bool) (*directory, error) {
 	disk, err := aio.OpenDisk(dir, aio.DiskOptions{Mode: aio.ModePwrite, ReadOnly: true, NoLock: live, LockWait: lockWait})
 	if errors.Is(err, aio.ErrLocked) {
