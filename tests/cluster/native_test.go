@@ -40,8 +40,8 @@ type natives struct {
 
 // A named producer writes numbered messages to all partitions, and `penstock pub --producer --lines` writes lines,
 // while their leaders are killed one after the other, and pub itself. Each partition has each message once, in order,
-// and the one who wrote it was told the id that it has. Consumers of two channels get each message at least once, and none
-// again after a Sync that confirmed it. `make native-failover` does it a hundred times.
+// and the one who wrote it was told the id that it has. Consumers of two channels get each message at least once, and
+// none again after a Sync that confirmed it. `make native-failover` does it a hundred times.
 //
 // B17, B19, B44, B81.
 func TestNativeFailover(t *testing.T) {

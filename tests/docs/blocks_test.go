@@ -102,7 +102,7 @@ func TestParseRefuses(t *testing.T) {
 		"```\nls\n```\n":                          "line 1: the block has no language",
 		"```sh\nls\n":                             "line 1: the block does not end",
 		"\n<!-- x\n":                              "line 2: the comment does not end",
-		"```text\npenstock serve\n```\n":            "line 1: a block of text has the command",
+		"```text\npenstock serve\n```\n":          "line 1: a block of text has the command",
 		"```perl\n1\n```\n":                       "line 1: nothing runs a block of perl",
 		"<!-- not-run: x -->\n```sh\nls\n```\n":   "line 2: the comment above the block says",
 		"<!-- not run: -->\n```console\n$ x\n```": "line 2: the block is not run, and does not say why",
