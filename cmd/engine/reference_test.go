@@ -80,6 +80,9 @@ A flag wins over the environment, the environment over the file, and the file ov
 every setting with its value and the place it comes from; it takes the same flags. 'penstock config --defaults' prints a
 TOML file with all settings commented out. An unknown name is an error in each of the three places.
 
+Before the first release the variables began with 'ENGINE_'. This version still reads them, warns, and says the new
+name, which wins if both are set. What Kubernetes sets for its services, such as 'PENSTOCK_PORT', is passed over.
+
 A node reads its settings once, when it starts. It reads the files of certificates, keys, tokens, passwords and secrets
 that settings name again within 5 s when one of them has changed, at SIGHUP, and by 'penstock reload', which says what
 came of each. Until the files of a set can be used together, what was read before holds on.
