@@ -175,7 +175,7 @@ package: ## make deb, rpm, tar.gz, SBOM and sums for amd64 and arm64 into dist/ 
 package-test: ## install, upgrade and purge the packages on a throw-away copy of this machine; needs root and systemd-container
 	cd packaging && $(GO) test -tags packages -count=1 -timeout 15m -v .
 
-release: ## check, test, package and tag this commit (VERSION=1.2.3); pushes nothing: see docs/releasing.md
+release: ## check, test, package and tag this commit (VERSION=1.2.3); pushes nothing: see docs/contribute/releasing.md
 	tools/release.sh '$(VERSION)'
 
 lint: ## check formatting, go vet, staticcheck and, where its database is reachable, govulncheck

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -66,9 +67,9 @@ func emptied(dir string) error {
 	return nil
 }
 
-// documents copies README.md and all that its links lead to: docs without their tests, the other documents at the top
-// of the source, and the descriptions of formats. They are in the same places to each other as in the source, so that
-// the links work. The files of deploy become examples.
+// documents copies those for users and operators: README.md, CHANGELOG.md, SECURITY.md, docs without their tests and
+// without docs/contribute, and the descriptions of formats. They are in the same places to each other as in the source,
+// so that the links work. The files of deploy become examples.
 func (r *release) documents(ctx context.Context) error {
 	list, err := output(ctx, r.source, "git", "ls-files", "*.md", "docs", "deploy")
 	if err != nil {
@@ -77,7 +78,7 @@ func (r *release) documents(ctx context.Context) error {
 	for name := range strings.SplitSeq(list, "\n") {
 		below := strings.HasPrefix(name, "docs/") || strings.HasPrefix(name, "deploy/")
 		test := filepath.Ext(name) == ".go" && !strings.HasPrefix(name, "docs/clients/examples/")
-		if test || !below && strings.Contains(name, "/") && filepath.Base(name) != "FORMAT.md" {
+		if test || forContributors(name) || !below && strings.Contains(name, "/") && filepath.Base(name) != "FORMAT.md" {
 			continue
 		}
 		text, err := os.ReadFile(filepath.Join(r.source, name))
@@ -92,6 +93,12 @@ func (r *release) documents(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// forContributors says whether a document is about the source, and not carried.
+func forContributors(name string) bool {
+	return strings.HasPrefix(name, "docs/contribute/") ||
+		slices.Contains([]string{"ARCHITECTURE.md", "CONTRIBUTING.md", "TRACKRECORD.md"}, name)
 }
 
 // changelog is what Debian wants to know of a version; CHANGELOG.md says what is new.

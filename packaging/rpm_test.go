@@ -57,9 +57,9 @@ func TestWithoutSystemd(t *testing.T) {
 	m.run("kill $(cat /root/pid); ls /var/lib/penstock/node.json")
 }
 
-// The commands of docs/packages.md work, in their order.
+// The commands of docs/operate/packages.md work, in their order.
 func TestDocument(t *testing.T) {
-	text, _, _ := strings.Cut(readFile(t, "../docs/packages.md"), "\n## Containers") // which TestImage builds
+	text, _, _ := strings.Cut(readFile(t, "../docs/operate/packages.md"), "\n## Containers") // which TestImage builds
 	m := boot(t, dist)
 	ran := 0
 	for block := range strings.SplitSeq(text, "```console\n") {
@@ -72,6 +72,6 @@ func TestDocument(t *testing.T) {
 		}
 	}
 	if ran < 10 {
-		t.Errorf("docs/packages.md has only %d commands", ran)
+		t.Errorf("docs/operate/packages.md has only %d commands", ran)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"penstock/cmd/engine/internal/clitest"
 )
 
 // What cannot be taken back asks on a terminal, and says in numbers what is lost; another answer changes nothing. With
@@ -23,7 +25,7 @@ func TestLossIsAskedAbout(t *testing.T) {
 	}
 	on := func(answer string, args ...string) outcome {
 		t.Helper()
-		tty, types, _ := typing(t)
+		tty, types, _ := clitest.Typing(t)
 		types(answer + "\n")
 		cmd := exec.CommandContext(t.Context(), binary(t), args...)
 		var stdout, stderr bytes.Buffer

@@ -149,7 +149,7 @@ func TestLimitInFlightIsExplained(t *testing.T) {
 	set, _, err := rootCommand().Find([]string{"channel", "set"})
 	must(t, err)
 	texts := map[string]string{"the help": "max_in_flight " + set.Flags().Lookup("max-in-flight").Usage}
-	for _, name := range []string{"openapi.yaml", "behaviours.md", "channels.md", "reference/settings.md"} {
+	for _, name := range []string{"openapi.yaml", "contribute/behaviours.md", "channels.md", "reference/settings.md"} {
 		text, err := os.ReadFile("../../docs/" + name)
 		must(t, err)
 		texts[name] = string(text)

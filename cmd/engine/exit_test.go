@@ -20,6 +20,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
+	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/node/datadir"
 	"penstock/internal/patience"
 	"penstock/segment/aio"
@@ -94,10 +95,11 @@ func TestExitUsage(t *testing.T) {
 			"penstock: the token file cannot be used: open ",
 		},
 	} {
-		execute(t, tc.args...).check(t, exitUsage, tc.want)
+		execute(t, tc.args...).check(t, cli.ExitUsage, tc.want)
 	}
 	t.Setenv("PENSTOCK_DATAPATH", dir)
-	execute(t, "serve").check(t, exitUsage, "PENSTOCK_DATAPATH is not a setting; the nearest one is PENSTOCK_DATA_PATH")
+	execute(t, "serve").check(t, cli.ExitUsage,
+		"PENSTOCK_DATAPATH is not a setting; the nearest one is PENSTOCK_DATA_PATH")
 }
 
 func TestExitOK(t *testing.T) {
@@ -136,7 +138,7 @@ func TestExitOutput(t *testing.T) {
 		var stderr strings.Builder
 		cmd.Stdout, cmd.Stderr = full, &stderr
 		_ = cmd.Run()
-		(outcome{cmd.ProcessState.ExitCode(), "", stderr.String()}).check(t, exitOther, "no space left on device")
+		(outcome{cmd.ProcessState.ExitCode(), "", stderr.String()}).check(t, cli.ExitOther, "no space left on device")
 	}
 }
 
@@ -148,13 +150,13 @@ func TestExitAddress(t *testing.T) {
 	defer taken.Close()
 	address := taken.Addr().String()
 	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", address, "--http-address", "127.0.0.1:0").check(t,
-		exitAddress, address+" is in use")
+		cli.ExitAddress, address+" is in use")
 	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", "127.0.0.1:0", "--http-address", address).check(t,
-		exitAddress, address+" is in use")
+		cli.ExitAddress, address+" is in use")
 	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0",
-		"--lookup-address", address).check(t, exitAddress, address+" is in use")
+		"--lookup-address", address).check(t, cli.ExitAddress, address+" is in use")
 	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", "nonsense", "--http-address", "127.0.0.1:0").check(t,
-		exitAddress, "nonsense")
+		cli.ExitAddress, "nonsense")
 }
 
 // O13: an address that cannot be listened on is found before the data directory is made, whichever address it is.
@@ -184,7 +186,7 @@ func TestExitAddressMakesNothing(t *testing.T) {
 			"127.0.0.1:0",
 		}, flags...)
 		o := execute(t, all...)
-		if o.code != exitAddress || !strings.Contains(o.stderr, "choose another one") {
+		if o.code != cli.ExitAddress || !strings.Contains(o.stderr, "choose another one") {
 			t.Errorf("%s: %+v", name, o)
 		}
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
@@ -205,7 +207,7 @@ func TestExitDataDirectory(t *testing.T) {
 	t.Run("in use", func(t *testing.T) {
 		dir := t.TempDir()
 		p := startNode(t, dir)
-		serve(dir).check(t, exitData, "in use")
+		serve(dir).check(t, cli.ExitData, "in use")
 		if code := p.end(syscall.SIGTERM); code != 0 {
 			t.Errorf("the first node ended with %d", code)
 		}
@@ -213,7 +215,7 @@ func TestExitDataDirectory(t *testing.T) {
 	t.Run("another node", func(t *testing.T) {
 		dir := t.TempDir()
 		startNode(t, dir, "--node-id", "a").end(syscall.SIGTERM)
-		serve(dir, "--node-id", "b").check(t, exitData, "belongs to node \"a\"")
+		serve(dir, "--node-id", "b").check(t, cli.ExitData, "belongs to node \"a\"")
 	})
 	t.Run("a cluster's node", func(t *testing.T) {
 		path := t.TempDir()
@@ -223,8 +225,8 @@ func TestExitDataDirectory(t *testing.T) {
 		must(t, err)
 		must(t, f.Adopt(uuid.New()))
 		must(t, disk.Close())
-		serve(path).check(t, exitData, "belongs to node \"a\" of cluster")
-		execute(t, "migrate", "nsqd", "--data-path", nsqdDir(t, "clean"), "--to", path).check(t, exitData, "of cluster")
+		serve(path).check(t, cli.ExitData, "belongs to node \"a\" of cluster")
+		execute(t, "migrate", "nsqd", "--data-path", nsqdDir(t, "clean"), "--to", path).check(t, cli.ExitData, "of cluster")
 		if _, err := os.Stat(filepath.Join(path, "topics")); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("something was imported: %v", err)
 		}
@@ -245,14 +247,14 @@ func TestExitDataDirectory(t *testing.T) {
 		if err := os.WriteFile(name, []byte(changed), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		serve(dir).check(t, exitData, "newer")
+		serve(dir).check(t, cli.ExitData, "newer")
 	})
 	t.Run("a file", func(t *testing.T) {
 		name := filepath.Join(t.TempDir(), "file")
 		if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		serve(name).check(t, exitData, name)
+		serve(name).check(t, cli.ExitData, name)
 	})
 	for _, name := range []string{"trash", "spare", "topics", "clog"} {
 		t.Run(name+" on a file system of its own", func(t *testing.T) {
@@ -261,12 +263,12 @@ func TestExitDataDirectory(t *testing.T) {
 			must(t, os.Mkdir(at, 0o700))
 			must(t, unix.Mount(other, at, "", unix.MS_BIND, ""))
 			t.Cleanup(func() { must(t, unix.Unmount(at, unix.MNT_DETACH)) })
-			serve(dir).check(t, exitData, "the folder "+name+" of the data directory is on another file system")
+			serve(dir).check(t, cli.ExitData, "the folder "+name+" of the data directory is on another file system")
 		})
 		t.Run(name+" is a link", func(t *testing.T) {
 			dir := t.TempDir()
 			must(t, os.Symlink(t.TempDir(), filepath.Join(dir, name)))
-			serve(dir).check(t, exitData, "the folder "+name+" of the data directory is a link")
+			serve(dir).check(t, cli.ExitData, "the folder "+name+" of the data directory is a link")
 		})
 	}
 	t.Run("read-only", func(t *testing.T) {
@@ -274,7 +276,7 @@ func TestExitDataDirectory(t *testing.T) {
 		if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, "size=64m"); err != nil {
 			t.Fatal(err)
 		}
-		serve(dir).check(t, exitData, "read-only")
+		serve(dir).check(t, cli.ExitData, "read-only")
 	})
 }
 
@@ -328,7 +330,7 @@ func TestFullDisk(t *testing.T) {
 	publish := func() outcome {
 		return execute(t, "bench", "pub", "--address", p.nsq, "--http-address", "", "--messages", "1")
 	}
-	publish().check(t, exitOther, "E_PUB_FAILED")
+	publish().check(t, cli.ExitOther, "E_PUB_FAILED")
 	if !strings.Contains(p.log.String(), "no space left on device") {
 		t.Errorf("the log does not say that the disk is full:\n%s", p.log)
 	}

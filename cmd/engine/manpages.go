@@ -12,6 +12,9 @@ import (
 
 	"github.com/cpuguy83/go-md2man/v2/md2man"
 	"github.com/spf13/cobra/doc"
+
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/settings"
 )
 
 // In a build with the tag manpages, the program only writes manual pages and the shells' completions, and ends:
@@ -23,11 +26,11 @@ import (
 func init() {
 	if len(os.Args) != 4 {
 		fmt.Fprintln(os.Stderr, "usage: go run -tags manpages ./cmd/engine DIR UNIX_SECONDS VERSION")
-		os.Exit(exitUsage)
+		os.Exit(cli.ExitUsage)
 	}
 	if err := writePages(os.Args[1], os.Args[2], os.Args[3]); err != nil {
 		fmt.Fprintln(os.Stderr, "penstock:", err)
-		os.Exit(exitOther)
+		os.Exit(cli.ExitOther)
 	}
 	os.Exit(0)
 }
@@ -88,17 +91,17 @@ func settingsPage(date time.Time, of string) string {
 	fmt.Fprintf(&b, "%% \"PENSTOCK.TOML\" \"5\" %q %q \"Penstock\"\n", date.Format("Jan 2006"), "penstock "+of)
 	b.WriteString(manSettingsIntro)
 	group := ""
-	for _, s := range settings(new(options)) {
-		if s.group != group {
-			group = s.group
+	for _, s := range settings.Table(new(settings.Options)) {
+		if s.Group != group {
+			group = s.Group
 			fmt.Fprintf(&b, "\n# %s\n", strings.ToUpper(group))
 		}
-		preset := s.preset
+		preset := s.Preset
 		if preset == "" {
 			preset = "empty"
 		}
 		fmt.Fprintf(&b, "\n**%s** (%s; default %s)\n:   %s\n",
-			escape(s.key()), s.value.Type(), escape(preset), escape(s.help))
+			escape(s.Key()), s.Value.Type(), escape(preset), escape(s.Help))
 	}
 	b.WriteString("\n# SEE ALSO\n**penstock(8)**, **penstock-serve(1)**, **penstock-config(1)**\n")
 	return b.String()

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/cmd/engine/internal/serve"
 	"penstock/internal/load"
 	"penstock/internal/patience"
 )
@@ -272,7 +273,8 @@ func TestServeSaysWhatItRunsOn(t *testing.T) {
 		Version string         `json:"version"`
 		Storage map[string]any `json:"storage"`
 	}
-	if err := json.Unmarshal([]byte(info), &parsed); code != 200 || err != nil || parsed.Version != nsqVersion ||
+	if err := json.Unmarshal([]byte(info), &parsed); code != 200 || err != nil ||
+		parsed.Version != serve.NSQVersion(version) ||
 		len(parsed.Storage) == 0 {
 		t.Errorf("/info answers %d %s (%v)", code, info, err)
 	}

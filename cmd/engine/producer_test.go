@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/server"
 )
 
@@ -46,7 +47,7 @@ func TestProducerCommands(t *testing.T) {
 	if len(left.Producers) != 2 || left.Producers[0].Producer != "a" {
 		t.Errorf("%+v", left)
 	}
-	if o := execute(t, "producer", "remove", "orders", "b"); o.code != exitOther || !strings.Contains(o.stderr,
+	if o := execute(t, "producer", "remove", "orders", "b"); o.code != cli.ExitOther || !strings.Contains(o.stderr,
 		"no partition knows a producer of this name; nothing was changed") {
 		t.Errorf("%+v", o)
 	}

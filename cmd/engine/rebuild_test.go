@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/data"
 	"penstock/internal/cluster"
 )
 
@@ -26,7 +28,7 @@ func (m *members) paths(which ...int) (paths []string) {
 }
 
 // plan asks what the command would do.
-func (m *members) plan(which ...int) (p rebuildPlan) {
+func (m *members) plan(which ...int) (p data.RebuildPlan) {
 	m.t.Helper()
 	out := execute(m.t, append([]string{"rebuild-cluster", "--dry-run", "--json"}, m.paths(which...)...)...).well(m.t)
 	must(m.t, json.Unmarshal([]byte(out), &p))
@@ -146,21 +148,21 @@ func (m *members) refuses() {
 	data := t.TempDir()
 	single := startNode(t, data)
 	rebuild := func(args ...string) outcome { return execute(t, append([]string{"rebuild-cluster"}, args...)...) }
-	rebuild().check(t, exitUsage, "DATA_PATH")
-	rebuild(data, "--dry-run").check(t, exitData, "stop it first")
+	rebuild().check(t, cli.ExitUsage, "DATA_PATH")
+	rebuild(data, "--dry-run").check(t, cli.ExitData, "stop it first")
 	single.end(syscall.SIGTERM)
-	rebuild(data, "--dry-run").check(t, exitData, data+" belongs to a single node")
-	rebuild(m.data[0], data, "--yes").check(t, exitData, data+" belongs to a single node")
-	rebuild(m.data[0], m.data[0]+"/", "--yes").check(t, exitData, "a process runs on")
-	rebuild(m.data[0], t.TempDir(), "--yes").check(t, exitData, "is not a data directory")
-	rebuild(m.data[1], m.data[2], "--yes").check(t, exitData, "none of the directories has the cluster's metadata")
-	rebuild(m.data[0]).check(t, exitUsage, "--yes")
-	rebuild(m.data[0], "--yes", "--etcd-data-path", "n9=/x").check(t, exitData, "n9")
+	rebuild(data, "--dry-run").check(t, cli.ExitData, data+" belongs to a single node")
+	rebuild(m.data[0], data, "--yes").check(t, cli.ExitData, data+" belongs to a single node")
+	rebuild(m.data[0], m.data[0]+"/", "--yes").check(t, cli.ExitData, "a process runs on")
+	rebuild(m.data[0], t.TempDir(), "--yes").check(t, cli.ExitData, "is not a data directory")
+	rebuild(m.data[1], m.data[2], "--yes").check(t, cli.ExitData, "none of the directories has the cluster's metadata")
+	rebuild(m.data[0]).check(t, cli.ExitUsage, "--yes")
+	rebuild(m.data[0], "--yes", "--etcd-data-path", "n9=/x").check(t, cli.ExitData, "n9")
 	twice := filepath.Join(t.TempDir(), "twice")
 	must(t, os.Mkdir(twice, 0o700))
 	copyFile(t, filepath.Join(m.data[0], "node.json"), filepath.Join(twice, "node.json"))
-	rebuild(m.data[0], twice, "--yes").check(t, exitData, "both belong to node n1")
-	rebuild(twice, m.data[1], "--yes").check(t, exitData, "cannot begin the cluster anew")
+	rebuild(m.data[0], twice, "--yes").check(t, cli.ExitData, "both belong to node n1")
+	rebuild(twice, m.data[1], "--yes").check(t, cli.ExitData, "cannot begin the cluster anew")
 }
 
 func copyFile(t *testing.T, from, to string) {

@@ -1,19 +1,28 @@
 package main
 
 import (
+	"cmp"
+	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
-	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/client"
+	nodesettings "penstock/cmd/engine/internal/settings"
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/meta"
 	"penstock/internal/node/machine"
+	"penstock/internal/settings"
 )
+
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // generated compares a page of docs/reference with what the program says of itself, or writes it with -update. ' in
 // text stands for the quotes of code.
@@ -40,27 +49,27 @@ func quoted(s string) string {
 }
 
 // least returns the smallest value of a setting that has one above 0, in the notation of its flag.
-func least(v value) string {
+func least(v values.Value) string {
 	n := int64(0)
 	switch v := v.(type) {
-	case countValue:
-		n = int64(v.least)
-	case bytesValue:
-		n = v.least
-	case intBytesValue:
-		n = v.least
-	case durationValue:
-		if v.least > 0 {
-			return formatDuration(v.least)
+	case values.CountValue:
+		n = int64(v.Least)
+	case values.BytesValue:
+		n = v.Least
+	case values.IntBytesValue:
+		n = v.Least
+	case values.DurationValue:
+		if v.Least > 0 {
+			return values.FormatDuration(v.Least)
 		}
 	}
 	if n == 0 {
 		return ""
 	}
 	if v.Type() == "bytes" {
-		return formatBytes(n)
+		return values.FormatBytes(n)
 	}
-	return formatCount(n)
+	return fmt.Sprint(n)
 }
 
 const settingsIntro = `# Settings
@@ -133,20 +142,20 @@ are a JSON document at '/channel/settings'. How they work together:
 func TestSettingsPage(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(strings.ReplaceAll(settingsIntro, "'", "`"))
-	c := newConfig(pflag.NewFlagSet("", pflag.ContinueOnError))
+	c := nodesettings.New(pflag.NewFlagSet("", pflag.ContinueOnError))
 	group := ""
-	for _, s := range c.settings {
-		if s.group != group {
-			group = s.group
+	for _, s := range c.Settings {
+		if s.Group != group {
+			group = s.Group
 			fmt.Fprintf(&b, "\n## %s\n\n| setting | type | default | least | what for |\n|---|---|---|---|---|\n", group)
 		}
 		fmt.Fprintf(&b, "| `--%s` | %s | %s | %s | %s |\n",
-			s.name, typeOf(s.value.Type()), quoted(s.preset), quoted(least(s.value)), cell(s.help))
+			s.Name, typeOf(s.Value.Type()), quoted(s.Preset), quoted(least(s.Value)), cell(s.Help))
 	}
 	b.WriteString(strings.ReplaceAll(topicIntro, "'", "`"))
-	ofObject(t, &b, meta.TopicSettings{}, "topic", "set")
+	ofTable(t, &b, meta.TopicRows)
 	b.WriteString(strings.ReplaceAll(channelIntro, "'", "`"))
-	ofObject(t, &b, machine.ChannelSettings{}, "channel", "set")
+	ofTable(t, &b, machine.ChannelRows)
 	generated(t, "settings.md", b.String())
 }
 
@@ -166,64 +175,54 @@ func typeOf(pflagType string) string {
 	return pflagType
 }
 
-// jsonNames are the fields of settings whose names do not follow from their flags.
-var jsonNames = map[string]string{
-	"rate": "rate_per_second", "filter": "filter.rules", "filter-all": "filter.all", "filter-invert": "filter.invert",
-}
-
-// ofObject writes a row for each flag of a command that changes the settings of a topic or channel. Every field of
-// these settings but the version has a flag.
-func ofObject(t *testing.T, b *strings.Builder, settings any, command ...string) {
+// ofTable writes a row for each setting of a topic or a channel. Each row sets the field whose name in JSON it has, and
+// each field but the version has a row.
+func ofTable[S any](t *testing.T, b *strings.Builder, rows settings.Table[S]) {
 	t.Helper()
-	fields := map[string]bool{}
-	of := reflect.TypeOf(settings)
-	for i := range of.NumField() {
-		name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
-		fields[name] = true
-	}
-	delete(fields, "version")
-	cmd, _, err := rootCommand().Find(command)
-	must(t, err)
-	ownFlags(cmd, func(f *pflag.Flag) {
-		name := jsonNames[f.Name]
-		if name == "" {
-			name = strings.ReplaceAll(f.Name, "-", "_")
+	var all S
+	tags := map[int]bool{}
+	for _, r := range rows {
+		if tags[r.Tag] || r.Tag < 1 || r.Tag > settings.MaxTag {
+			t.Errorf("%s has the tag %d, as another setting has", r.Name, r.Tag)
 		}
-		top, _, _ := strings.Cut(name, ".")
-		switch {
-		case f.Name == "file", f.Name == "no-filter":
-			return // no settings of their own
-		case fieldOf(of, top) || fields[top]:
-		case fieldOf(of, top+"_ms"):
-			top, name = top+"_ms", name+"_ms"
-		default:
-			t.Errorf("the flag --%s of engine %s sets no field that this test knows", f.Name, strings.Join(command, " "))
+		tags[r.Tag] = true
+		var one S
+		for _, s := range []*S{&all, &one} {
+			f := r.Of(s)
+			must(t, f.Set(f.Try(3)))
 		}
-		delete(fields, top)
+		if was, is := jsonFieldsOf(t, *new(S)), jsonFieldsOf(t, one); is[r.Name] == was[r.Name] {
+			t.Errorf("the row %s does not set the field of that name: %v", r.Name, is)
+		}
+		f := r.Of(new(S))
 		fmt.Fprintf(b, "| `--%s` | `%s` | %s | %s | %s |\n",
-			f.Name, name, typeOf(f.Value.Type()), quoted(strings.Trim(f.DefValue, "[]")), cell(f.Usage))
-	})
-	for name := range fields {
-		t.Errorf("no flag of engine %s sets %s", strings.Join(command, " "), name)
+			r.Flag, r.Name, typeOf(f.Type()), quoted(cmp.Or(f.String(), r.Zero)), cell(r.Says))
+	}
+	for name := range jsonFieldsOf(t, all) {
+		if name != "version" && !slices.ContainsFunc(rows, func(r settings.Row[S]) bool { return r.Name == name }) {
+			t.Errorf("no row sets the field %s", name)
+		}
 	}
 }
 
-func fieldOf(of reflect.Type, name string) bool {
-	for i := range of.NumField() {
-		if tag, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ","); tag == name {
-			return true
+// jsonFieldsOf returns the values of settings by their names in JSON, those of objects in them as "filter.all".
+func jsonFieldsOf(t *testing.T, settings any) map[string]string {
+	t.Helper()
+	text, err := json.Marshal(settings)
+	must(t, err)
+	var object map[string]any
+	must(t, json.Unmarshal(text, &object))
+	fields := map[string]string{}
+	for name, v := range object {
+		inner, ok := v.(map[string]any)
+		if !ok {
+			fields[name] = fmt.Sprint(v)
+		}
+		for below, v := range inner {
+			fields[name+"."+below] = fmt.Sprint(v)
 		}
 	}
-	return false
-}
-
-// ownFlags calls f for the flags that only this command has, in their order.
-func ownFlags(cmd *cobra.Command, f func(*pflag.Flag)) {
-	cmd.LocalNonPersistentFlags().VisitAll(func(flag *pflag.Flag) {
-		if !flag.Hidden && flag.Name != "help" && cmd.InheritedFlags().Lookup(flag.Name) == nil {
-			f(flag)
-		}
-	})
+	return fields
 }
 
 const commandsIntro = `# Commands
@@ -248,17 +247,17 @@ var exitMeanings = []struct {
 	code    int
 	meaning string
 }{
-	{exitOther, "any other error"},
-	{exitUsage, "a wrong flag, variable, configuration file or argument; nothing was touched"},
-	{exitData, "the data directory cannot be used; nothing in it was changed"},
-	{exitAddress, "the node cannot listen on an address; no data directory was made"},
-	{exitForgot, "the commit log of a single node lacks messages that were answered OK, because files of it are gone " +
-		"or an older state of the disk came back; nothing was changed: see 'penstock accept-loss'"},
-	{exitMemory, "the node needs more memory than the process may use; nothing was changed, and it says how much it " +
+	{cli.ExitOther, "any other error"},
+	{cli.ExitUsage, "a wrong flag, variable, configuration file or argument; nothing was touched"},
+	{cli.ExitData, "the data directory cannot be used; nothing in it was changed"},
+	{cli.ExitAddress, "the node cannot listen on an address; no data directory was made"},
+	{cli.ExitForgot, "the commit log of a single node lacks messages that were answered OK, because files of it are " +
+		"gone or an older state of the disk came back; nothing was changed: see 'penstock accept-loss'"},
+	{cli.ExitMemory, "the node needs more memory than the process may use; nothing was changed, and it says how much it " +
 		"needs"},
-	{exitUnhealthy, "'cluster health', 'cluster status': something is wrong; what was asked for is printed"},
-	{exitPartial, "the result is partial: a node that is named did not answer, or nobody serves the named partitions; " +
-		"the rest is printed"},
+	{cli.ExitUnhealthy, "'cluster health', 'cluster status': something is wrong; what was asked for is printed"},
+	{cli.ExitPartial, "the result is partial: a node that is named did not answer, or nobody serves the named " +
+		"partitions; the rest is printed"},
 }
 
 // docs/reference/commands.md lists every command that help shows, with its arguments.

@@ -15,6 +15,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/node/health"
 	"penstock/internal/patience"
@@ -65,12 +66,12 @@ func readStates(t *testing.T) (rows []stateRow) {
 type stateWorld struct {
 	t     *testing.T
 	p     *devProcess
-	nodes map[string]devNode
+	nodes map[string]devcluster.Node
 	dead  map[string]bool
 }
 
 // alive returns the nodes that run.
-func (w *stateWorld) alive() (nodes []devNode) {
+func (w *stateWorld) alive() (nodes []devcluster.Node) {
 	for _, name := range slices.Sorted(maps.Keys(w.nodes)) {
 		if !w.dead[name] {
 			nodes = append(nodes, w.nodes[name])

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"penstock/internal/node"
 )
 
 // penstock health and penstock status work with a single node as with a cluster, and so does penstock cluster status.
@@ -28,7 +30,11 @@ func TestStatusOfSingleNode(t *testing.T) {
 				t.Errorf("%q does not say %q: %+v", args, want, o)
 			}
 		}
-		var st aloneStatus
+		var st struct {
+			Version string
+			Healthy bool
+			Faults  []node.Fault
+		}
 		must(t, json.Unmarshal([]byte(execute(t, append(slices.Clone(args), "--json")...).well(t)), &st))
 		if !st.Healthy || len(st.Faults) != 1 || st.Version == "" {
 			t.Errorf("%q: %+v", args, st)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/node"
 	"penstock/internal/node/machine"
 	"penstock/internal/server"
@@ -41,15 +42,15 @@ func TestTraceCommand(t *testing.T) {
 		code int
 		text string
 	}{
-		"12":               {exitUsage, "16 lower-case hex digits"},
-		"00000000000000ff": {exitOther, "no message was ever published with this id"},
-		"0009000000000000": {exitOther, "with this id: it names partition 9, and topic orders has "},
+		"12":               {cli.ExitUsage, "16 lower-case hex digits"},
+		"00000000000000ff": {cli.ExitOther, "no message was ever published with this id"},
+		"0009000000000000": {cli.ExitOther, "with this id: it names partition 9, and topic orders has "},
 	} {
 		if o := execute(t, "trace", "orders", id); o.code != want.code || !strings.Contains(o.stderr, want.text) {
 			t.Errorf("%s: %+v", id, o)
 		}
 	}
-	if o := execute(t, "trace", "nothing", "0000000000000000"); o.code != exitOther ||
+	if o := execute(t, "trace", "nothing", "0000000000000000"); o.code != cli.ExitOther ||
 		!strings.Contains(o.stderr, "there is no topic nothing") {
 		t.Errorf("%+v", o)
 	}

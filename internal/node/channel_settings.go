@@ -126,6 +126,9 @@ func (c *Channel) checkSettings(s *ChannelSettings) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
+	if err := c.e.checkSettingsLevel(s); err != nil {
+		return err
+	}
 	if s.Order == machine.OrderKey && s.Key() != base.KeyHeader {
 		return fmt.Errorf("%w: key_header is %q, but the header %q chooses the partition of a message, so messages of one "+
 			"key would be in several partitions and out of order: publish the key as %q, and leave key_header empty",
@@ -143,6 +146,16 @@ func (c *Channel) checkSettings(s *ChannelSettings) error {
 	case !base.ValidTopicName(dead) || base.Ephemeral(dead):
 		return fmt.Errorf("%w: the dead-letter topic would be called %q, which no durable topic can be: name one in "+
 			"dead_letter", ErrSettings, dead)
+	}
+	return nil
+}
+
+// checkSettingsLevel returns an ErrSettings if the feature level in force does not allow the settings. The leader checks
+// it, too, because a level comes into force at one node after the other.
+func (e *Engine) checkSettingsLevel(s *ChannelSettings) error {
+	if need, name := s.Level(); need > e.Level() {
+		return fmt.Errorf("%w: %s needs feature level %d, because older versions would not obey it; this is level %d: upgrade "+
+			"it first", ErrSettings, name, need, e.Level())
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"penstock/replicate/wire"
 )
 
-// This file tells operators in which state the copies of partitions are: see docs/operating.md.
+// This file tells operators in which state the copies of partitions are: see docs/operate/operating.md.
 
 // CopyAnswer is what a node knows of its copy of a partition.
 type CopyAnswer = wire.CopyAnswer

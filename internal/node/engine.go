@@ -31,8 +31,8 @@ import (
 // methods are safe for concurrent use. After a crash, Open restores everything that was answered OK.
 type Engine struct {
 	// mu guards topics, noted, deletedTopics, closed and creating; catalog guards the files of topics.
-	// docs/concurrency.md has the order of locks. After a crash, recover rebuilds everything here from the commit log, the
-	// segments and each topic.json.
+	// docs/contribute/concurrency.md has the order of locks. After a crash, recover rebuilds everything here from the
+	// commit log, the segments and each topic.json.
 
 	store *partition.Store // what the partitions of this data directory share
 

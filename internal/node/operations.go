@@ -134,6 +134,11 @@ func (t *Topic) checkPartitionCount(op wire.Operation) error {
 // takes a missing result for a missing channel. An operation of a newer version is an error, whether the channel is
 // here or not; otherwise the requester would take the operation for done.
 func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) {
+	if op.Settings != nil {
+		if err := t.e.checkSettingsLevel(op.Settings); err != nil {
+			return nil, err
+		}
+	}
 	switch op.Kind {
 	case wire.OpState:
 		s := t.stateLocal()

@@ -51,9 +51,9 @@ func (t *Topic) configureAs(ctx context.Context, token string, s TopicSettings) 
 	if err := s.Validate(); err != nil {
 		return t.Settings(), err
 	}
-	if need, have := s.Level(), t.e.Level(); need > have {
-		return t.Settings(), fmt.Errorf("%w: keep_age_ms and keep_bytes need feature level %d, because older versions would "+
-			"remove what they keep; this is level %d: upgrade it first", ErrTopicSettings, need, have)
+	if need, name := s.Level(); need > t.e.Level() {
+		return t.Settings(), fmt.Errorf("%w: %s needs feature level %d, because older versions would not obey it; this is "+
+			"level %d: upgrade it first", ErrTopicSettings, name, need, t.e.Level())
 	}
 	if err := t.CheckPartitions(ctx, s.Partitions); err != nil {
 		return t.Settings(), err

@@ -382,6 +382,7 @@ func (c *Channel) offerRecord(b *offering, r *segment.Record) offered {
 		return c.giveInRun(b, r)
 	}
 	c.endRun(b)
+	c.offer.Bytes = len(r.Body)
 	c.m.Step(b.now, &c.offer, &c.res)
 	switch c.res.Decision {
 	case machine.Skip: // it counts, too: a filter may reject a million messages in a row

@@ -184,7 +184,7 @@ func (c *Channel) fetchCarried(id base.ID) error {
 // offerQueued offers a message that was not read at the reading cursor, and delivers it if the machine says so. mu is
 // held.
 func (c *Channel) offerQueued(id base.ID, h *segment.Header, r *segment.Record) {
-	c.ev = machine.Event{Kind: machine.EvOffer, Flag: true, Part: id.Partition(), Msg: id.MsgID()}
+	c.ev = machine.Event{Kind: machine.EvOffer, Flag: true, Part: id.Partition(), Msg: id.MsgID(), Bytes: len(r.Body)}
 	if c.needsHeaders || len(r.Headers) != 0 {
 		c.evalHeaders(r.Headers, &c.ev)
 	}

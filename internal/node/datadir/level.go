@@ -13,7 +13,7 @@ const (
 	// FirstLevel is the lowest feature level of a data directory or a cluster. NewestLevel is the highest level that
 	// this version knows; see node.Engine.Level.
 	FirstLevel  = 1
-	NewestLevel = 5
+	NewestLevel = 6
 
 	// MarkLevel is the level from which on every data directory has a log.mark (package clog): older versions, which
 	// make none, refuse it. A directory of this level without one has lost it.

@@ -111,7 +111,7 @@ func (s *sim) checkHold(p *simPart, why HoldReason) {
 		ok = s.settings.Order != OrderNone
 	case HoldRate:
 		at, due := s.c.NextDue()
-		ok = s.settings.RatePerSecond != 0 && due && at <= s.c.rate.dueMs() && s.c.rate.dueMs() > s.now/nsPerMs &&
+		ok = s.c.pace.limits() && due && at <= s.c.pace.dueMs() && s.c.pace.dueMs() > s.now/nsPerMs &&
 			!s.c.Hungry()
 	case HoldRanges:
 		ok = s.c.part(p.number).ranges.Len() >= s.cfg.MaxRanges && s.c.part(p.number).next > s.c.part(p.number).confirmed
@@ -229,7 +229,7 @@ func (s *sim) check() {
 	if want := uint64(unread + s.c.queued + parked); s.c.Depth() != want {
 		s.t.Fatalf("depth %d, want %d", s.c.Depth(), want) // B66
 	}
-	if s.c.Hungry() != (s.anyCredit() && !s.paused && !s.c.rate.waiting) {
+	if s.c.Hungry() != (s.anyCredit() && !s.paused && !s.c.pace.waiting) {
 		s.t.Fatalf("hungry %v, credit %v, paused %v", s.c.Hungry(), s.anyCredit(), s.paused)
 	}
 }

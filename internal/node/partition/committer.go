@@ -314,7 +314,7 @@ func (c *committer) encodeControls(pt *Partition, controls []machine.Control, ds
 	st := pt.machine.State()
 	for i := range controls {
 		ct := &controls[i]
-		mustBeOfLevel(ct.Kind, c.store.Feature())
+		mustBeOfLevel(ct, c.store.Feature())
 		switch ct.Kind {
 		case machine.ChannelCreated:
 			if ct.ID = pt.fold.StartFor(st.NextID); ct.Start != nil {
@@ -569,9 +569,9 @@ func (pt *Partition) publishFold(end segment.MsgID) {
 
 // mustBeOfLevel panics if a control entry must not be written at this feature level. A node with an older version that
 // is still allowed to run could not fold the entry, and its copy of the partition would stop for good.
-func mustBeOfLevel(k machine.ControlKind, level int) {
-	if need := k.Level(); need < 1 || need > level {
-		panic(fmt.Sprintf("BUG: a control entry of kind %d, of feature level %d, is written at level %d", k, need, level))
+func mustBeOfLevel(ct *machine.Control, level int) {
+	if need := ct.Level(); need < 1 || need > level {
+		panic(fmt.Sprintf("BUG: a control entry of kind %d, of feature level %d, is written at level %d", ct.Kind, need, level))
 	}
 }
 

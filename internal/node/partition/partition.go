@@ -94,8 +94,8 @@ const noMsgID = ^uint64(0)
 // this node does not lead; for a put that is Forwarded already, Enqueue returns ErrNoLeader instead. If the inbox is
 // full, Enqueue waits for room for at most Options.AdmitTimeout. If Enqueue returns nil, p gets an answer, perhaps
 // before Enqueue returns. If Enqueue returns an error, p gets no answer. The caller holds no lock of the commit path
-// (docs/concurrency.md), because a put that is Alone may be written and answered on the caller's goroutine. The caller
-// may hold Channel.mu if p is not Alone.
+// (docs/contribute/concurrency.md), because a put that is Alone may be written and answered on the caller's goroutine.
+// The caller may hold Channel.mu if p is not Alone.
 func (pt *Partition) Enqueue(ctx context.Context, p *inbox.Put) error {
 	first, alone, err := pt.Enter(ctx, p)
 	switch {
