@@ -21,7 +21,7 @@ func openEngine(b *testing.B) *node.Engine {
 	return openEngineWith(b, node.Options{DataPath: b.TempDir(), IO: string(ioMode())})
 }
 
-func ioMode() aio.Mode { return aio.Mode(os.Getenv("PENSTOCK_IO")) }
+func ioMode() aio.Mode { return aio.Mode(os.Getenv("TEST_IO")) }
 
 func openEngineWith(b *testing.B, o node.Options) *node.Engine {
 	b.Helper()

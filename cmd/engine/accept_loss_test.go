@@ -30,7 +30,7 @@ func TestForgottenCommitLog(t *testing.T) {
 	}
 	refused := execute(t, serve...)
 	refused.check(t, cli.ExitForgot, "the folder clog is empty or gone")
-	refused.check(t, cli.ExitForgot, "engine accept-loss --data-path "+dir)
+	refused.check(t, cli.ExitForgot, "penstock accept-loss --data-path "+dir)
 
 	must(t, os.RemoveAll(filepath.Join(dir, "clog")))
 	must(t, os.Rename(filepath.Join(dir, "moved"), filepath.Join(dir, "clog")))

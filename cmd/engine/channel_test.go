@@ -61,7 +61,7 @@ func TestChannelAndTopicCommands(t *testing.T) {
 	steer(t, "topic", "create", "orders")
 	steer(t, "topic", "create", "orders", "--partitions", "2")
 	execute(t, "topic", "create", "orders", "--partitions", "3").check(t, cli.ExitOther,
-		"topic orders existed before, with 2 partitions and not 3; nothing was changed: engine topic set")
+		"topic orders existed before, with 2 partitions and not 3; nothing was changed: penstock topic set")
 	execute(t, "topic", "create", "orders", "--partitions", "1").check(t, cli.ExitOther, "partitions cannot be taken away")
 	if got := steer(t, "channel", "create", "orders", "billing"); got != "channel billing of topic orders exists\n" {
 		t.Errorf("create prints %q", got)

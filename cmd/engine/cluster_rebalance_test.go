@@ -26,13 +26,13 @@ func TestRebalanceWaits(t *testing.T) {
 		t.Errorf("it asked\n%s", asked)
 	}
 	n.answers(func(int) admin.Status { return admin.Status{Rebalance: admin.Rebalancing{Wanted: true}} })
-	execute(t, "cluster", "rebalance", "--wait", "10ms").check(t, cli.ExitOther, "it goes on; see engine cluster status")
+	execute(t, "cluster", "rebalance", "--wait", "10ms").check(t, cli.ExitOther, "it goes on; see penstock cluster status")
 	n.answers(func(int) admin.Status {
 		return admin.Status{Rebalance: admin.Rebalancing{State: admin.RebalancePaused, Wanted: true, RemainingCount: 2}}
 	})
 	got = execute(t, "cluster", "rebalance", "--wait", "1ns") // it is over before the node has answered
 	if got.code != cli.ExitOther || !strings.Contains(got.stderr, "is not complete after 1ns and stands still: paused, 2 "+
-		"steps remain; engine cluster rebalance --resume ends the pause") {
+		"steps remain; penstock cluster rebalance --resume ends the pause") {
 		t.Errorf("exit code %d, in a pause it prints\n%s", got.code, got.stderr)
 	}
 }

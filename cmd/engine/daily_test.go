@@ -124,7 +124,7 @@ func TestDrainShowsProgress(t *testing.T) {
 	})
 	if got := steer(t, "cluster", "drain", "n1", "--wait", "20s", "--http-address", n.address); got !=
 		"it is done\nnode n1 leads no partition, but do not stop it yet: 7 partitions need it for their min_isr, and take "+
-			"no messages without it; see engine cluster health\n" {
+			"no messages without it; see penstock cluster health\n" {
 		t.Errorf("of a node that is needed it prints %s", got)
 	}
 	n.answers(func(int) admin.Status {

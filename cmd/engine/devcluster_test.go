@@ -30,7 +30,7 @@ import (
 
 // standInEnv makes the test binary run as the engine program, except that its command serve is a stand-in that stores
 // nothing. So the processes in these tests are real, and the tests check how they are started, watched and ended.
-const standInEnv = "PENSTOCK_TEST_STAND_IN"
+const standInEnv = "TEST_STAND_IN"
 
 // Values of standInEnv.
 const (
@@ -97,7 +97,7 @@ func standIn(args []string) int {
 	return cli.ExitOther
 }
 
-// devProcess is a running `engine dev-cluster`.
+// devProcess is a running `penstock dev-cluster`.
 type devProcess struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -116,7 +116,7 @@ func devCommandAs(nodes string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// startDev runs `engine dev-cluster` in dir on free ports.
+// startDev runs `penstock dev-cluster` in dir on free ports.
 func startDev(t *testing.T, dir string, args ...string) *devProcess {
 	t.Helper()
 	return startDevAs(t, standIns, dir, args...)
@@ -457,8 +457,8 @@ func TestDevClusterNodeFails(t *testing.T) {
 	if code := p.wait(); code != cli.ExitData {
 		t.Errorf("exit code %d", code)
 	}
-	if s := p.stderr.String(); !strings.HasPrefix(s, "engine: node n3 ended before it was ready: exit status 3; its log "+
-		"ends with \"engine: the data directory is on fire\"") {
+	if s := p.stderr.String(); !strings.HasPrefix(s, "penstock: node n3 ended before it was ready: exit status 3; its "+
+		"log ends with \"penstock: the data directory is on fire\"") {
 		t.Errorf("stderr: %s", s)
 	}
 }

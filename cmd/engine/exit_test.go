@@ -34,7 +34,7 @@ func (o outcome) check(t *testing.T, code int, want string) {
 	}
 	lines := strings.Split(strings.TrimSuffix(o.stderr, "\n"), "\n")
 	last := lines[len(lines)-1]
-	if !strings.HasPrefix(last, "engine: ") || !strings.Contains(last, want) {
+	if !strings.HasPrefix(last, "penstock: ") || !strings.Contains(last, want) {
 		t.Errorf("stderr ends with %q, want %q", last, want)
 	}
 	for _, l := range lines[:len(lines)-1] {
@@ -52,50 +52,54 @@ func TestExitUsage(t *testing.T) {
 	}{
 		{[]string{"serve", "--dta-path", dir}, "unknown flag --dta-path; the nearest one is --data-path"},
 		{[]string{"serve", "extra"}, "unknown command"},
-		{[]string{"serv"}, `unknown command "serv"; the nearest one is engine serve; see engine --help`},
-		{[]string{"nosuch"}, `unknown command "nosuch"; see engine --help`},
-		{[]string{"topic", "lst"}, `unknown command "lst"; the nearest one is engine topic list; see engine topic --help`},
-		{[]string{"bench", "pubb"}, `"pubb"; the nearest one is engine bench pub; see engine bench --help`},
-		{[]string{"completion", "tcsh"}, `unknown command "tcsh"; see engine completion --help`},
-		{[]string{"channel", "seek", "a", "b"}, `required flag(s) "to" not set; see engine channel seek --help`},
+		{[]string{"serv"}, `unknown command "serv"; the nearest one is penstock serve; see penstock --help`},
+		{[]string{"nosuch"}, `unknown command "nosuch"; see penstock --help`},
+		{
+			[]string{"topic", "lst"},
+			`unknown command "lst"; the nearest one is penstock topic list; see penstock topic --help`,
+		},
+		{[]string{"bench", "pubb"}, `"pubb"; the nearest one is penstock bench pub; see penstock bench --help`},
+		{[]string{"completion", "tcsh"}, `unknown command "tcsh"; see penstock completion --help`},
+		{[]string{"channel", "seek", "a", "b"}, `required flag(s) "to" not set; see penstock channel seek --help`},
 		{[]string{"serve", "--io", "mmap", "--data-path", dir}, "not one of auto, uring, pwrite"},
 		{[]string{"serve", "--config", filepath.Join(dir, "none.toml"), "--data-path", dir}, "does not exist"},
 		{[]string{"serve", "--tls-cert", "c.pem", "--data-path", dir}, "set both tls-cert and tls-key"},
 		{[]string{"config", "--max-topics", "0"}, "smallest value"},
 		{[]string{"bench", "pub", "--size", "huge"}, "not a size"},
-		{[]string{"bench", "pub", "--sise", "1"}, "--sise; the nearest one is --size; see engine bench pub --help"},
-		{[]string{"channel", "peek", "a", "b", "--count", "many"}, `engine: --count: "many" is not a whole number`},
+		{[]string{"bench", "pub", "--sise", "1"}, "--sise; the nearest one is --size; see penstock bench pub --help"},
+		{[]string{"channel", "peek", "a", "b", "--count", "many"}, `penstock: --count: "many" is not a whole number`},
 		{
 			[]string{"channel", "peek", "a", "b", "--count", "99999999999999999999"},
-			`engine: --count: "99999999999999999999" is too large or too small`,
+			`penstock: --count: "99999999999999999999" is too large or too small`,
 		},
-		{[]string{"channel", "set", "a", "b", "--rate", "-1"}, `engine: --rate: "-1" is not a whole number of 0 or more`},
+		{[]string{"channel", "set", "a", "b", "--rate", "-1"}, `penstock: --rate: "-1" is not a whole number of 0 or more`},
 		{[]string{"pub", "a", "--producer", "", "--lines"}, "--producer needs a name"},
-		{[]string{"pub", "a", "--rate", "fast"}, `engine: --rate: "fast" is not a number`},
-		{[]string{"cluster", "health", "--wait", "5"}, `engine: --wait: "5" is not a time such as 30s or 5m`},
-		{[]string{"topic", "list", "--json=maybe"}, `engine: --json: "maybe" is neither true nor false`},
-		{[]string{"config", "--max-audit-entries", "many"}, `engine: --max-audit-entries: "many" is not a whole number`},
-		{[]string{"topic", "list", "--colour", "1"}, "engine: unknown flag --colour; see engine topic list --help"},
-		{[]string{"channel", "peek", "orders"}, "accepts 2 arg(s), received 1: engine channel peek TOPIC CHANNEL"},
+		{[]string{"pub", "a", "--rate", "fast"}, `penstock: --rate: "fast" is not a number`},
+		{[]string{"cluster", "health", "--wait", "5"}, `penstock: --wait: "5" is not a time such as 30s or 5m`},
+		{[]string{"topic", "list", "--json=maybe"}, `penstock: --json: "maybe" is neither true nor false`},
+		{[]string{"config", "--max-audit-entries", "many"}, `penstock: --max-audit-entries: "many" is not a whole number`},
+		{[]string{"topic", "list", "--colour", "1"}, "penstock: unknown flag --colour; see penstock topic list --help"},
+		{[]string{"channel", "peek", "orders"}, "accepts 2 arg(s), received 1: penstock channel peek TOPIC CHANNEL"},
 		{
 			[]string{
 				"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address",
 				"127.0.0.1:0", "--commit-file-bytes", "1MiB",
 			},
-			"engine: the options contradict each other: CommitFileBytes",
+			"penstock: the options contradict each other: CommitFileBytes",
 		},
 		{
 			[]string{
 				"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address",
 				"127.0.0.1:0", "--auth-file", filepath.Join(dir, "none.toml"),
 			},
-			"engine: the token file cannot be used: open ",
+			"penstock: the token file cannot be used: open ",
 		},
 	} {
 		execute(t, tc.args...).check(t, cli.ExitUsage, tc.want)
 	}
-	t.Setenv("ENGINE_DATAPATH", dir)
-	execute(t, "serve").check(t, cli.ExitUsage, "ENGINE_DATAPATH is not a setting; the nearest one is ENGINE_DATA_PATH")
+	t.Setenv("PENSTOCK_DATAPATH", dir)
+	execute(t, "serve").check(t, cli.ExitUsage,
+		"PENSTOCK_DATAPATH is not a setting; the nearest one is PENSTOCK_DATA_PATH")
 }
 
 func TestExitOK(t *testing.T) {
@@ -103,7 +107,7 @@ func TestExitOK(t *testing.T) {
 		!strings.Contains(o.stdout, "format") {
 		t.Errorf("version: %+v", o)
 	}
-	t.Setenv("ENGINE_MAX_TOPICS", "5")
+	t.Setenv("PENSTOCK_MAX_TOPICS", "5")
 	o := execute(t, "config", "--io", "pwrite", "--json")
 	var rows []struct{ Key, Source string }
 	if err := json.Unmarshal([]byte(o.stdout), &rows); err != nil || o.code != 0 {
@@ -113,7 +117,7 @@ func TestExitOK(t *testing.T) {
 	for _, r := range rows {
 		source[r.Key] = r.Source
 	}
-	if source["io"] != "flag --io" || source["max_topics"] != "environment ENGINE_MAX_TOPICS" ||
+	if source["io"] != "flag --io" || source["max_topics"] != "environment PENSTOCK_MAX_TOPICS" ||
 		source["data_path"] != "default" {
 		t.Errorf("sources: %v", source)
 	}

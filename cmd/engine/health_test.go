@@ -129,7 +129,7 @@ func TestOutageIsSaid(t *testing.T) {
 	}
 	o = execute(t, "cluster", "status", "--http", survivor)
 	if took := time.Since(killed); took > most() {
-		t.Errorf("it took %v until engine cluster health and status said so, want %v at most", took, most())
+		t.Errorf("it took %v until penstock cluster health and status said so, want %v at most", took, most())
 	}
 	for _, want := range []string{
 		`(?m)^n2 +\d +(dead|unknown since)`, `(?m)^n3 +\d +(dead|unknown since)`,
@@ -157,7 +157,7 @@ func storeAge(t *testing.T, address string) time.Duration {
 	return time.Duration(v.StoreAgeMs) * time.Millisecond
 }
 
-// engine cluster health asks a single node, too. A node that does not answer is unhealthy, and --wait waits for it.
+// penstock cluster health asks a single node, too. A node that does not answer is unhealthy, and --wait waits for it.
 func TestHealthOfASingleNode(t *testing.T) {
 	p := startNode(t, t.TempDir(), "--node-id", "solo")
 	o := execute(t, "cluster", "health", "--http", p.http)
@@ -347,7 +347,7 @@ func TestUnservedPartitionsAreNamed(t *testing.T) {
 		t.Errorf("a topic that nobody serves: %q", got[1])
 	}
 	o = execute(t, "definitions", "export", "--http-address", nodes[alive].HTTP)
-	o.check(t, cli.ExitOther, "engine: nothing was exported or changed, because a part of the definitions would look "+
+	o.check(t, cli.ExitOther, "penstock: nothing was exported or changed, because a part of the definitions would look "+
 		"like all")
 	if o.stdout != "" {
 		t.Errorf("a part is exported: %s", o.stdout)

@@ -122,7 +122,7 @@ func TestCompletion(t *testing.T) {
 		if o.code != 0 || got != tc.want {
 			t.Errorf("%s: %q, want %q; %s", tc.args, got, tc.want, o.stderr)
 		}
-		if strings.Contains(o.stderr, "engine:") || time.Since(began) > 10*time.Second {
+		if strings.Contains(o.stderr, "penstock:") || time.Since(began) > 10*time.Second {
 			t.Errorf("%s: after %v: %s", tc.args, time.Since(began), o.stderr)
 		}
 	}

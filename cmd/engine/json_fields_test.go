@@ -283,7 +283,7 @@ func TestJSONFields(t *testing.T) {
 		run("topic "+verb, "orders")
 	}
 	for _, cmd := range leaves(rootCommand()) {
-		name := strings.TrimPrefix(cmd.CommandPath(), "engine ")
+		name := strings.TrimPrefix(cmd.CommandPath(), "penstock ")
 		if !slices.Contains(local, cmd.CommandPath()) && seen[name] == nil && !slices.Contains(notSteered, name) {
 			t.Errorf("%s talks to a node, and nobody checks its JSON", name)
 		}

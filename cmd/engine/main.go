@@ -1,10 +1,11 @@
-// Command engine runs a Penstock node, shows and changes nodes and clusters, imports the data of an nsqd, and measures
-// a running node.
+// Command engine, which is installed as penstock, runs a Penstock node, shows and changes nodes and clusters, imports
+// the data of an nsqd, and measures a running node.
 //
 // Exit codes: 0 success; 1 an error that none of the others covers; 2 a wrong flag, variable, file or argument; 3 the
 // data directory cannot be used; 4 an address cannot be listened on; 5 the commit log of a single node lacks messages
 // that were answered OK; 6 the process may use too little memory; 10 the node or the cluster is unhealthy; 11 the
-// result is partial, because a node did not answer.
+// result is partial, because a node did not answer. fsck, segdump and clogdump end with 1 if something is damaged, and
+// with 2 if they could not look.
 //
 // Each group of commands is a package below internal, which lists its commands in its comment. TestGroups checks what
 // they import of each other:
@@ -14,6 +15,7 @@
 //	definitions                  topics and channels as a document     cli, client, operate, values
 //	traffic                      send and take messages                cli, client, values
 //	data                         backups, repairs, imports             cli, client, settings, traffic, values
+//	offline                      check and show files of stopped nodes
 //	settings                     what can be set of a node             cli, values
 //	cli                          what the commands share               client, values
 //	client                       the HTTP client of a node
@@ -31,6 +33,7 @@ import (
 	"penstock/cmd/engine/internal/data"
 	"penstock/cmd/engine/internal/definitions"
 	"penstock/cmd/engine/internal/devcluster"
+	"penstock/cmd/engine/internal/offline"
 	"penstock/cmd/engine/internal/operate"
 	"penstock/cmd/engine/internal/serve"
 	"penstock/cmd/engine/internal/settings"
@@ -48,7 +51,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "engine",
+		Use:           "penstock",
 		Short:         "A durable message engine that speaks the NSQ protocol",
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -66,6 +69,7 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(cli.InGroup(cli.CommandsOther,
 		data.AcceptLossCommand(), traffic.BenchCommand(), settings.Command(), operate.DebugCommand(version),
 		data.MigrateCommand(), data.RebuildCommand(), data.UpgradeCommand(), versionCommand())...)
+	root.AddCommand(cli.InGroup(cli.CommandsOther, offline.Commands(cli.Fail)...)...)
 	cli.Prepare(root)
 	return root
 }

@@ -33,8 +33,8 @@ func TestNSQDAddressInUse(t *testing.T) {
 			}
 		}
 	}
-	t.Setenv("ENGINE_NATIVE_ADDRESS", address)
-	execute(t, free...).check(t, cli.ExitAddress, "ENGINE_NATIVE_ADDRESS")
+	t.Setenv("PENSTOCK_NATIVE_ADDRESS", address)
+	execute(t, free...).check(t, cli.ExitAddress, "PENSTOCK_NATIVE_ADDRESS")
 }
 
 func TestNSQDRefuses(t *testing.T) {
@@ -70,7 +70,7 @@ func TestNSQDServes(t *testing.T) {
 	if n := strings.Count(p.log.String(), "without effect here"); n != 1 {
 		t.Errorf("%d warnings:\n%s", n, p.log)
 	}
-	if n := strings.Count(p.log.String(), "engine migrate nsqd --data-path . --to penstock"); n != 1 {
+	if n := strings.Count(p.log.String(), "penstock migrate nsqd --data-path . --to penstock"); n != 1 {
 		t.Errorf("the way to import is named %d times:\n%s", n, p.log)
 	}
 	p.publish("mine", 10)

@@ -45,7 +45,7 @@ func TestPubAndReadUsage(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"pub"}, "engine pub TOPIC"},
+		{[]string{"pub"}, "penstock pub TOPIC"},
 		{[]string{"pub", "t", "--rate", "-1"}, "is negative"},
 		{[]string{"pub", "t", "--header", "kind"}, "is not NAME=VALUE"},
 		{[]string{"pub", "t", "--compress", "gzip"}, "is not one of"},
@@ -60,7 +60,7 @@ func TestPubAndReadUsage(t *testing.T) {
 		{[]string{"read", "t", "--from", "yesterday"}, "is neither oldest nor newest"},
 		{[]string{"read", "t", "--from", "0001000000000002", "--partition", "3"}, "is in partition 1"},
 		{[]string{"read", "t", "--format", "xml"}, "is not one of"},
-		{[]string{"sub", "t"}, "engine sub TOPIC CHANNEL"},
+		{[]string{"sub", "t"}, "penstock sub TOPIC CHANNEL"},
 		{[]string{"sub", "t", "c", "--from", "yesterday"}, "is neither oldest nor newest"},
 		{[]string{"sub", "t", "c", "--no-finish"}, "--no-finish needs --count"},
 		{[]string{"sub", "t", "c", "--no-finish", "--count", "65537"}, "takes at most 65536 messages"},

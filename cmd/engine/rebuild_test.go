@@ -14,7 +14,7 @@ import (
 	"penstock/internal/cluster"
 )
 
-// rebuild runs engine rebuild-cluster with the directories of nodes, the first one first.
+// rebuild runs penstock rebuild-cluster with the directories of nodes, the first one first.
 func (m *members) rebuild(which ...int) string {
 	m.t.Helper()
 	return execute(m.t, append([]string{"rebuild-cluster", "--yes"}, m.paths(which...)...)...).well(m.t)
@@ -113,7 +113,7 @@ func TestRebuildCluster(t *testing.T) {
 	must(t, err)
 	must(t, os.Rename(older[0], filepath.Join(m.data[0], "etcd", "member")))
 	unfinished := launch(t, "", binary(t), append([]string{"serve", "--data-path", m.data[0]}, m.nodes[0].Args[3:]...))
-	unfinished.waitLog(t, "engine rebuild-cluster did not finish")
+	unfinished.waitLog(t, "penstock rebuild-cluster did not finish")
 	if err := <-unfinished.exited; err == nil {
 		t.Error("it ends well")
 	}
@@ -194,7 +194,7 @@ func TestRebuildWithOtherMachines(t *testing.T) {
 	}
 	out := execute(t, args...).well(t)
 	for _, says := range []string{
-		"not looked at", "on the machine of node n2: engine rebuild-cluster --rejoin ITS_DATA_PATH",
+		"not looked at", "on the machine of node n2: penstock rebuild-cluster --rejoin ITS_DATA_PATH",
 	} {
 		if !strings.Contains(out, says) {
 			t.Errorf("it does not say %q: %s", says, out)

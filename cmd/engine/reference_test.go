@@ -74,30 +74,33 @@ func least(v values.Value) string {
 
 const settingsIntro = `# Settings
 
-This page has every setting of a node ('engine serve'), of a topic and of a channel. It is written by
+This page has every setting of a node ('penstock serve'), of a topic and of a channel. It is written by
 'go test ./cmd/engine -run TestSettingsPage -update', from the same tables that the program uses.
 
 ## Where the settings of a node come from
 
 | place | form | example |
 |---|---|---|
-| a flag of 'engine serve' | '--NAME' | '--http-address 10.0.0.5:4151' |
-| the environment | 'ENGINE_', then the name in capitals, with '_' for '-' | 'ENGINE_HTTP_ADDRESS=10.0.0.5:4151' |
+| a flag of 'penstock serve' | '--NAME' | '--http-address 10.0.0.5:4151' |
+| the environment | 'PENSTOCK_', then the name in capitals, with '_' for '-' | 'PENSTOCK_HTTP_ADDRESS=10.0.0.5:4151' |
 | a TOML file | the name with '_' for '-', without sections | 'http_address = "10.0.0.5:4151"' |
 
-A flag wins over the environment, the environment over the file, and the file over the default. 'engine config' prints
-every setting with its value and the place it comes from; it takes the same flags. 'engine config --defaults' prints a
+A flag wins over the environment, the environment over the file, and the file over the default. 'penstock config' prints
+every setting with its value and the place it comes from; it takes the same flags. 'penstock config --defaults' prints a
 TOML file with all settings commented out. An unknown name is an error in each of the three places.
 
+Before the first release the variables began with 'ENGINE_'. This version still reads them, warns, and says the new
+name, which wins if both are set. What Kubernetes sets for its services, such as 'PENSTOCK_PORT', is passed over.
+
 A node reads its settings once, when it starts. It reads the files of certificates, keys, tokens, passwords and secrets
-that settings name again within 5 s when one of them has changed, at SIGHUP, and by 'engine reload', which says what
+that settings name again within 5 s when one of them has changed, at SIGHUP, and by 'penstock reload', which says what
 came of each. Until the files of a set can be used together, what was read before holds on.
 
 | other variable | what for |
 |---|---|
-| 'ENGINE_CONFIG' | the TOML file, as '--config' |
-| '` + client.EnvAddress + `' | the node that commands such as 'engine topic list' ask, as their '--http-address' |
-| '` + client.EnvNodes + `' | the nodes that 'engine pub', 'sub' and 'read' ask first, as their '--nodes' |
+| 'PENSTOCK_CONFIG' | the TOML file, as '--config' |
+| '` + client.EnvAddress + `' | the node that commands such as 'penstock topic list' ask, as their '--http-address' |
+| '` + client.EnvNodes + `' | the nodes that 'penstock pub', 'sub' and 'read' ask first, as their '--nodes' |
 | '` + client.EnvToken + `' | the token with which commands log in at a node, as the content of their '--token-file' |
 
 | type | what it takes |
@@ -117,9 +120,9 @@ given, it is the empty text. A value below the least one is refused.
 const topicIntro = `
 ## A topic
 
-'engine topic set TOPIC' changes these, 'engine topic settings TOPIC' shows them. Over HTTP they are a JSON document at
-'/topic/settings', with the names of the second column; times are in milliseconds, sizes in bytes, and 'none' is -1. How
-they work together: [Settings of a topic](../channels.md#settings-of-a-topic).
+'penstock topic set TOPIC' changes these, 'penstock topic settings TOPIC' shows them. Over HTTP they are a JSON document
+at '/topic/settings', with the names of the second column; times are in milliseconds, sizes in bytes, and 'none' is -1.
+How they work together: [Settings of a topic](../channels.md#settings-of-a-topic).
 
 | flag | JSON | type | default | what for |
 |---|---|---|---|---|
@@ -128,8 +131,8 @@ they work together: [Settings of a topic](../channels.md#settings-of-a-topic).
 const channelIntro = `
 ## A channel
 
-'engine channel set TOPIC CHANNEL' changes these, 'engine channel settings TOPIC CHANNEL' shows them. Over HTTP they are
-a JSON document at '/channel/settings'. How they work together:
+'penstock channel set TOPIC CHANNEL' changes these, 'penstock channel settings TOPIC CHANNEL' shows them. Over HTTP they
+are a JSON document at '/channel/settings'. How they work together:
 [Settings of a channel](../channels.md#settings-of-a-channel).
 
 | flag | JSON | type | default | what for |
@@ -224,16 +227,18 @@ func jsonFieldsOf(t *testing.T, settings any) map[string]string {
 
 const commandsIntro = `# Commands
 
-All commands of 'engine'. 'engine COMMAND --help' describes the arguments and flags of each. Those that talk to a node
-take '--http-address' (or the variable 'PENSTOCK_SERVER'), '--tls-ca', '--tls-cert', '--tls-key' and '--token-file' (or
-'PENSTOCK_TOKEN'), and print JSON with '--json'; 'pub', 'read' and 'sub' name nodes with '--nodes' (or
-'PENSTOCK_NODES'). 'engine completion --help' says how a shell completes names of topics, channels and nodes.
+All commands of 'penstock'. 'penstock COMMAND --help' describes the arguments and flags of each. Those that talk to a
+node take '--http-address' (or the variable 'PENSTOCK_SERVER'), '--tls-ca', '--tls-cert', '--tls-key' and '--token-file'
+(or 'PENSTOCK_TOKEN'), and print JSON with '--json'; 'pub', 'read' and 'sub' name nodes with '--nodes' (or
+'PENSTOCK_NODES'). 'penstock completion --help' says how a shell completes names of topics, channels and nodes.
 
 The exit code is 0 if the command did what it says, and otherwise:
 
 | code | meaning |
 |---|---|
 %s
+'fsck', 'segdump' and 'clogdump' end with 1 if something is damaged, and with 2 if they could not look.
+
 This page is written by 'go test ./cmd/engine -run TestCommandsPage -update'.
 `
 
@@ -247,7 +252,7 @@ var exitMeanings = []struct {
 	{cli.ExitData, "the data directory cannot be used; nothing in it was changed"},
 	{cli.ExitAddress, "the node cannot listen on an address; no data directory was made"},
 	{cli.ExitForgot, "the commit log of a single node lacks messages that were answered OK, because files of it are " +
-		"gone or an older state of the disk came back; nothing was changed: see 'engine accept-loss'"},
+		"gone or an older state of the disk came back; nothing was changed: see 'penstock accept-loss'"},
 	{cli.ExitMemory, "the node needs more memory than the process may use; nothing was changed, and it says how much it " +
 		"needs"},
 	{cli.ExitUnhealthy, "'cluster health', 'cluster status': something is wrong; what was asked for is printed"},

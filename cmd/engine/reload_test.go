@@ -153,7 +153,7 @@ func TestPasswordsStayInside(t *testing.T) {
 	}
 }
 
-// engine reload says of every file what came of it, in words and as JSON; what is refused names why, and the old one
+// penstock reload says of every file what came of it, in words and as JSON; what is refused names why, and the old one
 // holds on. Who asked is in the audit.
 func TestReloadCommand(t *testing.T) {
 	dir := t.TempDir()

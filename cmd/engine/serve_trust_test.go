@@ -17,7 +17,7 @@ func TestRefusesToListenInsecurely(t *testing.T) {
 		t.Fatal(err)
 	}
 	const there = "--cluster-address 192.0.2.1:4254 --cluster-peers a=127.0.0.1:4254"
-	const says = "`engine cluster init-tls`"
+	const says = "`penstock cluster init-tls`"
 	for name, tc := range map[string]struct {
 		flags   string
 		refused string

@@ -160,9 +160,9 @@ func (s *stateOfFacts) surfaces(t *testing.T) map[string]string {
 	look.Health = operate.Unwell(&v)
 	must(t, operate.PrintTop(&top, &look, false))
 	return map[string]string{
-		"engine top":            top.String(),
-		"engine cluster status": status.String(), "engine cluster topics": parts.String(),
-		"engine topic list": topics.String(), "health": v.Health,
+		"penstock top":            top.String(),
+		"penstock cluster status": status.String(), "penstock cluster topics": parts.String(),
+		"penstock topic list": topics.String(), "health": v.Health,
 		"console": consoleOfNode(t, &st.Nodes[1]),
 	}
 }

@@ -112,9 +112,9 @@ func (w *stateWorld) get(path string) (answers []string) {
 func (w *stateWorld) surface(name string) string {
 	w.t.Helper()
 	switch name {
-	case "engine channel list", "engine topic list", "engine cluster status", "engine cluster topics":
+	case "penstock channel list", "penstock topic list", "penstock cluster status", "penstock cluster topics":
 		return w.command(strings.Fields(name)[1:]...)
-	case "engine top":
+	case "penstock top":
 		return w.command("top", "--once", "--interval", "200ms")
 	case "health":
 		return w.health()

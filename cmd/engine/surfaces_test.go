@@ -108,10 +108,10 @@ func TestStatesOnSurfaces(t *testing.T) {
 		must(t, cluster.PrintStatus(&status, &st))
 		must(t, cluster.PrintTopics(&topics, &all))
 		surfaces := map[string]string{
-			"health": st.Health, "engine cluster status": status.String(), "the table of copies": table,
+			"health": st.Health, "penstock cluster status": status.String(), "the table of copies": table,
 		}
 		if tc.inRow {
-			surfaces["engine cluster topics"] = topics.String()
+			surfaces["penstock cluster topics"] = topics.String()
 		}
 		if tc.state != "aside" {
 			surfaces["the metric"] = after(t, read("../../docs/operate/metrics.md"), "penstock_copies{state}")
@@ -128,7 +128,7 @@ func TestStatesOnSurfaces(t *testing.T) {
 			}
 		}
 		for where, text := range map[string]string{
-			"health": st.Health, "engine cluster status": status.String(), "engine cluster topics": topics.String(),
+			"health": st.Health, "penstock cluster status": status.String(), "penstock cluster topics": topics.String(),
 		} {
 			if tc.state != "damaged" && strings.Contains(text, "damaged") {
 				t.Errorf("%s calls a %s copy damaged:\n%s", where, tc.state, text)
@@ -147,31 +147,31 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 	table, _, _ := strings.Cut(after(t, read("../../docs/reference/states.md"), "## Channels"), "\n## ")
 	for _, tc := range []struct {
 		state, field, metric string
-		fault                string // the end of the words in engine cluster status
+		fault                string // the end of the words in penstock cluster status
 		channel              cli.ChannelNumbers
 		facts                health.Facts
 		stats                node.StorageStats
 	}{
 		{
-			"dead letters aside", "aside_count", "penstock_channel_aside_messages", "engine channel list says why",
+			"dead letters aside", "aside_count", "penstock_channel_aside_messages", "penstock channel list says why",
 			cli.ChannelNumbers{Name: "billing", OutboxCount: 3, AsideCount: 2, AsideWhy: "too big"},
 			health.Facts{AsideLetters: &health.Channel{Topic: "orders", Name: "billing", Count: 2, Why: "too big"}},
 			node.StorageStats{AsideChannels: 1},
 		},
 		{
-			"full", "full_partitions", "penstock_channel_full_partitions", "engine channel list names them",
+			"full", "full_partitions", "penstock_channel_full_partitions", "penstock channel list names them",
 			cli.ChannelNumbers{Name: "billing", FullPartitions: 2},
 			health.Facts{FullChannel: &health.Channel{Topic: "orders", Name: "billing", Count: 2}},
 			node.StorageStats{FullChannels: 1},
 		},
 		{
-			"dropping", "dropped_count", "penstock_channel_dropped_total", "engine channel list says how many",
+			"dropping", "dropped_count", "penstock_channel_dropped_total", "penstock channel list says how many",
 			cli.ChannelNumbers{Name: "billing", DroppedCount: 2, Dropping: true},
 			health.Facts{DroppingChannel: &health.Channel{Topic: "orders", Name: "billing", Count: 2}},
 			node.StorageStats{DroppingChannels: 1},
 		},
 		{
-			"paused", "paused", "penstock_channel_paused", "engine channel list names them",
+			"paused", "paused", "penstock_channel_paused", "penstock channel list names them",
 			cli.ChannelNumbers{Name: "billing", Paused: true},
 			health.Facts{PausedChannel: &health.Channel{Topic: "orders", Name: "billing"}},
 			node.StorageStats{PausedChannels: 1},
@@ -186,7 +186,7 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 			node.StorageStats{SkippingChannels: 1, SkippedMessages: 2, SkippingSince: "2026-01-31T12:00:00Z"},
 		},
 		{
-			"starved", "starved", "penstock_channel_starved", "engine channel list names them",
+			"starved", "starved", "penstock_channel_starved", "penstock channel list names them",
 			cli.ChannelNumbers{Name: "billing", Starved: true},
 			health.Facts{StarvedChannel: &health.Channel{Topic: "orders", Name: "billing"}},
 			node.StorageStats{StarvedChannels: 1},
@@ -208,14 +208,14 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 		must(t, operate.PrintTop(&top, &look, false))
 		must(t, cli.PrintJSON(&asJSON, cli.ChannelsOf(all)))
 		for where, found := range map[string]bool{
-			"engine channel list": strings.Contains(list.String(), "  "+tc.state+"\n"),
+			"penstock channel list": strings.Contains(list.String(), "  "+tc.state+"\n"),
 			"the line below it": tc.channel.Paused || // the column says all
 				strings.Contains(list.String(), strings.TrimPrefix(v.Health, "healthy: the node serves; ")+"\n"),
-			"engine channel list --json": strings.Contains(asJSON.String(), `"`+tc.field+`": 2`) ||
+			"penstock channel list --json": strings.Contains(asJSON.String(), `"`+tc.field+`": 2`) ||
 				strings.Contains(asJSON.String(), `"`+tc.field+`": true`),
-			"engine top":               strings.Contains(top.String(), "  "+tc.state+"\n"),
+			"penstock top":             strings.Contains(top.String(), "  "+tc.state+"\n"),
 			"health":                   strings.Contains(v.Health, tc.state),
-			"engine cluster status":    strings.Contains(status.String(), tc.fault),
+			"penstock cluster status":  strings.Contains(status.String(), tc.fault),
 			"the HTTP interface":       strings.Contains(read("../../docs/openapi.yaml"), tc.field+":"),
 			"the metrics":              strings.Contains(read("../../docs/operate/metrics.md"), tc.metric+"{"),
 			"the alerts":               strings.Contains(read("../../deploy/prometheus/alerts.yml"), tc.metric),

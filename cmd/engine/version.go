@@ -22,7 +22,7 @@ var (
 	commit string
 )
 
-// build is what `engine version --json` prints of this program.
+// build is what `penstock version --json` prints of this program.
 type build struct {
 	Version string  `json:"version"`
 	Commit  string  `json:"commit"`

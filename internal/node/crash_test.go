@@ -69,7 +69,7 @@ func TestPowerCutAnywhere(t *testing.T) {
 		options: smallOptions, lives: 3, operations: []int{1500}, sizes: []int{1, 40, 300, 3000},
 		refusedEvery: 7, attempts: 3,
 	}
-	w.cutPower(t, seedCount(t, "PENSTOCK_CRASH_SEEDS", 60))
+	w.cutPower(t, seedCount(t, "TEST_CRASH_SEEDS", 60))
 }
 
 // TestPowerCutAtSegmentEnds is TestPowerCutAnywhere with segments of one batch: nearly all checkpoints end where a
@@ -86,7 +86,7 @@ func TestPowerCutAtSegmentEnds(t *testing.T) {
 		lives: 12, operations: []int{100, 400, 1500}, sizes: []int{3000, 3500}, pause: time.Millisecond,
 		refusedEvery: 50, attempts: 2,
 	}
-	w.cutPower(t, seedCount(t, "PENSTOCK_CRASH_SEEDS", 40))
+	w.cutPower(t, seedCount(t, "TEST_CRASH_SEEDS", 40))
 }
 
 // workload is what runs in the lives of an engine whose power is cut.

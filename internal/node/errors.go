@@ -21,7 +21,7 @@ var ErrForgotten = clog.ErrForgotten
 
 // forgottenHelp says what an operator can do about ErrForgotten.
 const forgottenHelp = "messages that this node answered OK are missing: put the files back from where they were " +
-	"moved to, mount what is not mounted, or restore a backup; to go on without what is missing, run: engine accept-loss"
+	"moved to, mount what is not mounted, or restore a backup; to go on without what is missing, run: penstock accept-loss"
 
 // Errors that callers act on, tested with errors.Is. The text of each is stable. It says what happened and what that
 // means for the data; where it ends in "nothing was stored" or "nothing was changed", the request can be repeated

@@ -49,11 +49,11 @@ func (e *Engine) logLevel() {
 	case level >= e.opts.MaxLevel:
 	case !e.members.others():
 		e.log.Info("the data directory is at an older feature level and stays so until it is raised: older versions can be "+
-			"started on it. To raise it stop the node and run engine upgrade",
+			"started on it. To raise it stop the node and run penstock upgrade",
 			"level", level, "known", e.opts.MaxLevel)
 	default:
 		e.log.Info("the cluster is at an older feature level and stays so until it is raised: nodes can go back to the "+
-			"older version. To raise it run engine cluster upgrade when all nodes run this version",
+			"older version. To raise it run penstock cluster upgrade when all nodes run this version",
 			"level", level, "known", e.opts.MaxLevel)
 	}
 }

@@ -129,7 +129,7 @@ var (
 	}
 	ProducerNames = Resource{
 		Name: "names of producers", Bound: "4096 in a partition", Parts: 4,
-		AtBound: "a new name is refused; `engine producer remove` makes room", Metric: "penstock_topic_producers",
+		AtBound: "a new name is refused; `penstock producer remove` makes room", Metric: "penstock_topic_producers",
 	}
 )
 

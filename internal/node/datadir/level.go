@@ -52,7 +52,7 @@ func (m *Node) CheckFormat(max int) error {
 // before anything else touches the directory. Open reports every other problem.
 func Check(dir string, newest int) error {
 	if _, err := os.Lstat(filepath.Join(dir, BackupFile)); err == nil {
-		return fmt.Errorf("engine: %s is a backup: nothing was changed; make a data directory of it with engine restore, "+
+		return fmt.Errorf("engine: %s is a backup: nothing was changed; make a data directory of it with penstock restore, "+
 			"and name that", dir)
 	}
 	data, err := os.ReadFile(filepath.Join(dir, NodePath))

@@ -30,7 +30,7 @@ var (
 	// ErrProducerShare is ErrTooManyProducers because one owner has MaxOwnedProducers of them.
 	ErrProducerShare error = &kindError{"engine: too many names of producers belong to this token in the partition; " +
 		"nothing was changed: use fewer names, wait until some were unused for 7 days, or remove those that no program " +
-		"uses any more (engine producer remove)", ErrTooManyProducers}
+		"uses any more (penstock producer remove)", ErrTooManyProducers}
 	// ErrInflation is ErrBatchTooBig because of MaxInflationRatio.
 	ErrInflation error = &kindError{"engine: the compressed batch becomes much larger when it is decompressed than its " +
 		"size allows; nothing was stored, send it less compressed", ErrBatchTooBig}
@@ -113,7 +113,7 @@ var (
 	ErrProducerName     = errors.New("engine: a producer's name has at most 255 bytes of UTF-8; nothing was changed")
 	// ErrProducerLevel says that producers cannot be opened at this feature level.
 	ErrProducerLevel = errors.New("engine: producers need feature level 3, because older versions cannot read what is " +
-		"stored about them; nothing was changed, raise the data directory (engine upgrade) or the cluster (engine " +
+		"stored about them; nothing was changed, raise the data directory (penstock upgrade) or the cluster (penstock " +
 		"cluster upgrade)")
 	// ErrNoPartition says that the topic has no partition with that number.
 	ErrNoPartition = errors.New("engine: the topic has no such partition; nothing was changed")

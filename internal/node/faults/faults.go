@@ -96,12 +96,12 @@ var all = []struct {
 	{
 		"read_only_topics", func(s *Stats) int64 { return int64(s.ReadOnlyTopics) },
 		"topics of which partitions are read only: a part of their logs is missing, damaged or of a newer version, so " +
-			"nothing new is stored there; the node's health names the first, engine topic list all",
+			"nothing new is stored there; the node's health names the first, penstock topic list all",
 	},
 	{
 		"contested_copies", func(s *Stats) int64 { return int64(s.Contested) },
 		"copies have messages that their leaders lack and that were probably answered OK: nothing is cut, and an operator " +
-			"has to choose: see engine cluster topics, and engine cluster force-leader --dry-run",
+			"has to choose: see penstock cluster topics, and penstock cluster force-leader --dry-run",
 	},
 	{
 		"commit_torn_groups", func(s *Stats) int64 { return int64(s.TornGroups) },
@@ -161,48 +161,48 @@ var all = []struct {
 	{
 		"aside_cuts", func(s *Stats) int64 { return int64(s.AsideCuts) },
 		"cuts took messages from copies that their leaders did not have: mostly ends of logs that were never answered OK; " +
-			"engine aside list shows them",
+			"penstock aside list shows them",
 	},
 	{
 		"channels_with_dead_letters_aside", func(s *Stats) int64 { return int64(s.AsideChannels) },
-		"dead letters could not be moved to the dead-letter topic: they are kept and tried again; engine channel list " +
+		"dead letters could not be moved to the dead-letter topic: they are kept and tried again; penstock channel list " +
 			"says why",
 	},
 	{
 		"full_channels", func(s *Stats) int64 { return int64(s.FullChannels) },
 		"nothing new of a partition is delivered, because too many messages wait between finished ones: nothing is lost; " +
-			"engine channel list names them",
+			"penstock channel list names them",
 	},
 	{
 		"dropping_channels", func(s *Stats) int64 { return int64(s.DroppingChannels) },
 		"channels lost messages in the last 10 minutes: retention or a quota removed them before they were finished; " +
-			"engine channel list says how many",
+			"penstock channel list says how many",
 	},
 	{
 		"skipping_channels", func(s *Stats) int64 { return int64(s.SkippingChannels) },
-		"channels discard what is published, because somebody made them skip; engine channel list names them",
+		"channels discard what is published, because somebody made them skip; penstock channel list names them",
 	},
 	{
 		"paused_channels", func(s *Stats) int64 { return int64(s.PausedChannels) },
-		"channels deliver nothing, because somebody paused them; engine channel list names them",
+		"channels deliver nothing, because somebody paused them; penstock channel list names them",
 	},
 	{
 		"paused_topics", func(s *Stats) int64 { return int64(s.PausedTopics) },
-		"channels get nothing of what is published, because somebody paused the topic; engine topic list names them",
+		"channels get nothing of what is published, because somebody paused the topic; penstock topic list names them",
 	},
 	{
 		"starved_channels", func(s *Stats) int64 { return int64(s.StarvedChannels) },
-		"messages wait and somebody consumes, but no consumer has asked for any for 10 s; engine channel list names them",
+		"messages wait and somebody consumes, but no consumer has asked for any for 10 s; penstock channel list names them",
 	},
 	{
 		"topics_over_quota", func(s *Stats) int64 { return int64(s.OverQuotaTopics) },
-		"publishing was refused in the last minute, because the channels have not finished what the topic may keep; engine " +
-			"topic list names them",
+		"publishing was refused in the last minute, because the channels have not finished what the topic may keep; " +
+			"penstock topic list names them",
 	},
 	{
 		"delays_refused_topics", func(s *Stats) int64 { return int64(s.DelaysRefused) },
 		"topics refuse delayed messages, because as many wait as max-ranges, max-state-bytes or token-share allows; " +
-			"what has no delay goes on; engine topic list names them",
+			"what has no delay goes on; penstock topic list names them",
 	},
 	{
 		"state_over_limit_bytes", func(s *Stats) int64 { return max(0, s.stateOver()) },

@@ -23,7 +23,7 @@ var notFaults = map[string]bool{
 	"ScrubRounds": true, "ScrubBytes": true, "ScrubPartitions": true, "ScrubRunning": true,
 }
 
-// Every trouble that a node counts has words for people, so that engine cluster status shows it: each field of
+// Every trouble that a node counts has words for people, so that penstock cluster status shows it: each field of
 // Stats is one of the faults, or is listed here.
 func TestFaultsHaveWords(t *testing.T) {
 	for i := range reflect.TypeFor[Stats]().NumField() {

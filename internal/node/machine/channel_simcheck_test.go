@@ -345,7 +345,7 @@ func FuzzChannel(f *testing.F) {
 	})
 }
 
-// Random numbers drive the machine. PENSTOCK_SIM_SEEDS=from-to chooses the seeds, for instance 0-100000.
+// Random numbers drive the machine. TEST_SIM_SEEDS=from-to chooses the seeds, for instance 0-100000.
 func TestChannelRandom(t *testing.T) {
 	from, to := seedtest.Range(t, 600, 50)
 	for seed := from; seed < to && !t.Failed(); seed++ {

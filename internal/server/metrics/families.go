@@ -362,7 +362,7 @@ var (
 	channelOutbox = define(ofChannels, gauge, "channel_outbox_messages",
 		"Dead letters that wait to be moved to the dead-letter topic.", "topic", "channel")
 	channelAside = define(ofChannels, gauge, "channel_aside_messages",
-		"Those of them that could not be moved when they were tried last; engine channel list says why.",
+		"Those of them that could not be moved when they were tried last; penstock channel list says why.",
 		"topic", "channel")
 	channelOldest = define(ofChannels, gauge, "channel_oldest_unfinished_age_seconds",
 		"Age of the oldest message that is not finished; 0 if there is none. If the message is only in a segment, the age "+

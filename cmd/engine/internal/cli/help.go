@@ -43,7 +43,7 @@ var GroupOrder = []string{
 	GroupNode, GroupSecurity, GroupCluster, GroupRetention, GroupMessages, GroupClients, GroupMemory, GroupStorage,
 }
 
-// The groups of commands in `engine --help`.
+// The groups of commands in `penstock --help`.
 const (
 	CommandsRun   = "run"
 	CommandsDaily = "daily"

@@ -32,7 +32,7 @@ func Run(root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	}
 	err = explain(cmd, err)
 	if text := Sentence(err); text != "" {
-		fmt.Fprintf(stderr, "engine: %s\n", clip.Plain(text))
+		fmt.Fprintf(stderr, "penstock: %s\n", clip.Plain(text))
 	}
 	var exit *exitError
 	if errors.As(err, &exit) {

@@ -23,7 +23,7 @@ type operator struct{ cli.Operator }
 // drainPoll is the interval at which drain --wait asks for the status.
 const drainPoll = 100 * time.Millisecond
 
-// Command has the commands of engine cluster below it.
+// Command has the commands of penstock cluster below it.
 func Command() *cobra.Command {
 	o := new(operator)
 	cmd := &cobra.Command{
@@ -39,7 +39,8 @@ func Command() *cobra.Command {
 	return cmd
 }
 
-// StatusCommand and HealthCommand are commands of engine cluster, and of engine: they work with a single node, too.
+// StatusCommand and HealthCommand are commands of penstock cluster, and of penstock itself: they work with a single
+// node, too.
 func StatusCommand() *cobra.Command {
 	o := new(operator)
 	return o.Anywhere(o.statusCommand())
@@ -81,7 +82,7 @@ func (o *operator) topicsCommand() *cobra.Command {
 			return o.Print(all, func(w io.Writer) error { return PrintTopics(w, all) })
 		})
 	cmd.Long = "Show the leader and the replicas of every partition. The exit code is 0 in whatever state the\n" +
-		"partitions are: a script asks engine cluster health, which ends with 10 if something is wrong."
+		"partitions are: a script asks penstock cluster health, which ends with 10 if something is wrong."
 	return cmd
 }
 
@@ -110,7 +111,7 @@ func (o *operator) drainCommand() *cobra.Command {
 				return err
 			case needed > 0:
 				return o.Done("node %s leads no partition, but do not stop it yet: %s it for their min_isr, and take no messages "+
-					"without it; see engine cluster health", args[0], cli.InNumber(needed, "partition needs", "partitions need"))
+					"without it; see penstock cluster health", args[0], cli.InNumber(needed, "partition needs", "partitions need"))
 			}
 			return o.Done("node %s leads no partition: it may be stopped now", args[0])
 		})
@@ -146,11 +147,11 @@ func (o *operator) waitForDrain(ctx context.Context, node string, wait time.Dura
 		case leaders == 0:
 			return needed, nil
 		case late && leaders < 0:
-			return 0, fmt.Errorf("node %s did not begin to drain within %v: it may begin later; see engine cluster status",
+			return 0, fmt.Errorf("node %s did not begin to drain within %v: it may begin later; see penstock cluster status",
 				node, wait)
 		case late:
 			return 0, fmt.Errorf("node %s still leads %s after %v: other in-sync replicas are missing, or it needs "+
-				"more time; see engine cluster topics", node, cli.Counted(leaders, "partition"), wait)
+				"more time; see penstock cluster topics", node, cli.Counted(leaders, "partition"), wait)
 		}
 		select {
 		case <-time.After(min(drainPoll, time.Until(deadline))):
@@ -198,7 +199,7 @@ func (o *operator) moveCommand() *cobra.Command {
 				Topic: args[0], Partition: &p, From: admin.NodeRef(from), To: admin.NodeRef(to), Cancel: cancel,
 			})
 		})
-	cmd.Long = "Move a replica to another node. The old one is removed when the new one is in sync. engine cluster\n" +
+	cmd.Long = "Move a replica to another node. The old one is removed when the new one is in sync. penstock cluster\n" +
 		"rebalance --dry-run shows the moves that are under way, who began them, and what they do or wait for. A move\n" +
 		"whose target is being drained, or is dead for a minute, is undone by itself; --cancel undoes any other one."
 	cmd.Flags().StringVar(&from, "from", "", "node to move the replica from")

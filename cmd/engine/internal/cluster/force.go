@@ -39,7 +39,7 @@ func (o *operator) forceLeaderCommand() *cobra.Command {
 		"cluster command loses acknowledged messages. Use it when the in-sync replicas are gone for good, or to choose\n" +
 		"between a contested copy and its leader. If one of the in-sync replicas can come back, start it instead. Before\n" +
 		"it asks, and with --dry-run, it says where the copies that can be asked end, and what is known to be lost. What\n" +
-		"the other copies lose is kept aside on their nodes for some days: see engine aside."
+		"the other copies lose is kept aside on their nodes for some days: see penstock aside."
 	cmd.Flags().BoolVar(&yes, "yes", false,
 		"do not ask for confirmation; messages that only other replicas have are lost for good")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what is known to be lost, and change nothing")

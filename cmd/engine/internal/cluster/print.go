@@ -82,7 +82,7 @@ func levels(st *admin.Status) string {
 	case st.WantedLevel > st.Level:
 		return fmt.Sprintf("%d, being raised to %d", st.Level, st.WantedLevel)
 	case newest > st.Level:
-		return fmt.Sprintf("%d, can be raised to %d with engine cluster upgrade when all nodes know it", st.Level, newest)
+		return fmt.Sprintf("%d, can be raised to %d with penstock cluster upgrade when all nodes know it", st.Level, newest)
 	}
 	return strconv.Itoa(st.Level)
 }

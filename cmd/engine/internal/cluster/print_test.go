@@ -49,7 +49,7 @@ func TestPrintPlan(t *testing.T) {
 	want := []string{
 		"under way: t/3 from n1 to n2, begun by the operator: node n2 fetches what it lacks",
 		"u      0          n1    n4  copy", "u      1          n1    n2  lead",
-		"idle, 3 moves under way, 2 of them waiting (engine cluster rebalance --dry-run says for what)",
+		"idle, 3 moves under way, 2 of them waiting (penstock cluster rebalance --dry-run says for what)",
 		"nothing else is to be moved", "paused; node n9 is gone, and its replicas are made elsewhere",
 	}
 	for _, line := range want {
@@ -59,7 +59,7 @@ func TestPrintPlan(t *testing.T) {
 	}
 }
 
-// Every fault that a node counts is one line of engine cluster status. A node without faults has no line.
+// Every fault that a node counts is one line of penstock cluster status. A node without faults has no line.
 func TestFaultsTable(t *testing.T) {
 	all := node.StorageStats{
 		Failed: true, DiskFull: true, DiskState: "hung", SkippingSince: "2026-01-31T12:00:00Z", SkippedBefore: true,

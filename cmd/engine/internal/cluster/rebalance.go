@@ -51,8 +51,8 @@ func (o *operator) rebalanceCommand() *cobra.Command {
 	cmd.Long = "Spread replicas and leaders evenly over nodes and racks, for example after a node has joined. Only as\n" +
 		"many partitions are copied at the same time as rebalance-moves says, and a partition moves only when all of\n" +
 		"its replicas are in sync, except those on nodes that have been dead for a minute. The cluster also does this\n" +
-		"by itself, when a node has joined or been away for as long as rebalance-after says. engine cluster status shows\n" +
-		"the progress."
+		"by itself, when a node has joined or been away for as long as rebalance-after says. penstock cluster status\n" +
+		"shows the progress."
 	return cmd
 }
 
@@ -116,10 +116,10 @@ func (o *operator) waitForRebalance(ctx context.Context, limit time.Duration) er
 		}
 		switch {
 		case late && paused:
-			return fmt.Errorf("the rebalance is not complete after %v and stands still: %s; engine cluster rebalance --resume "+
-				"ends the pause", limit, last)
+			return fmt.Errorf("the rebalance is not complete after %v and stands still: %s; penstock cluster rebalance "+
+				"--resume ends the pause", limit, last)
 		case late:
-			return fmt.Errorf("the rebalance is not complete after %v: it goes on; see engine cluster status", limit)
+			return fmt.Errorf("the rebalance is not complete after %v: it goes on; see penstock cluster status", limit)
 		}
 		select {
 		case <-ctx.Done():
@@ -136,7 +136,7 @@ func rebalancing(r *admin.Rebalancing) string {
 		text += fmt.Sprintf(", %s under way", cli.Counted(r.MoveCount, "move"))
 	}
 	if r.WaitingCount > 0 {
-		text += fmt.Sprintf(", %d of them waiting (engine cluster rebalance --dry-run says for what)", r.WaitingCount)
+		text += fmt.Sprintf(", %d of them waiting (penstock cluster rebalance --dry-run says for what)", r.WaitingCount)
 	}
 	switch {
 	case r.RemainingCount >= cluster.MaxProposalCount:

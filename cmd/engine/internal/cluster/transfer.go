@@ -78,7 +78,7 @@ func (o *operator) waitForLeader(
 		}
 		if late {
 			return fmt.Errorf("partition %d of topic %s is led by node %s after %v, not by node %s: the order stays in force; "+
-				"see engine cluster topics %[2]s", partition, topic, cmp.Or(leader, "(nobody)"), limit, node)
+				"see penstock cluster topics %[2]s", partition, topic, cmp.Or(leader, "(nobody)"), limit, node)
 		}
 		select {
 		case <-time.After(min(transferPoll, time.Until(deadline))):

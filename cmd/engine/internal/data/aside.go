@@ -30,7 +30,7 @@ type asideDir struct {
 	prompt io.Writer
 }
 
-// AsideCommand has the commands of engine aside below it.
+// AsideCommand has the commands of penstock aside below it.
 func AsideCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "aside",
@@ -78,7 +78,7 @@ func (d *asideDir) open(change bool) (aio.Disk, error) {
 func (d *asideDir) find(disk aio.Disk, id string) (aside.Entry, error) {
 	e, err := aside.Find(disk, id)
 	if err != nil {
-		return e, fmt.Errorf("there is no cut %s: %w; engine aside list shows those that there are", id, err)
+		return e, fmt.Errorf("there is no cut %s: %w; penstock aside list shows those that there are", id, err)
 	}
 	return e, nil
 }
@@ -182,7 +182,7 @@ func asideShowCommand() *cobra.Command {
 			}
 			return err
 		})
-	cmd.Long = "Print the messages that a cut took from a copy, one per line, in their order. ID is one of engine\n" +
+	cmd.Long = "Print the messages that a cut took from a copy, one per line, in their order. ID is one of penstock\n" +
 		"aside list.\n\n" + traffic.FormatHelp
 	p.Flags(cmd.Flags())
 	cli.CompletesChoices(cmd)

@@ -60,7 +60,7 @@ func asidePublishCommand() *cobra.Command {
 		})
 	cmd.Long = strings.TrimSpace(`
 Publish again what a cut took from a copy: to its topic, or to another one with --topic, as new messages at the end of
-the partition that they were in. ID is one of engine aside list.
+the partition that they were in. ID is one of penstock aside list.
 
 First make sure that they are missing: what was never answered OK may have been published again by its sender. A second
 run publishes nothing that an earlier one has, not even after a crash, because each cut has a producer of its own.

@@ -48,7 +48,7 @@ func BackupCommand(version string) *cobra.Command {
 		"of the data directory, and copied otherwise. Interrupting the command does not end the backup.\n" +
 		"With --from, the command copies the data directory of a stopped node.\n" +
 		"A backup has the messages of this node and the metadata of the whole cluster: in a cluster, back every node up.\n" +
-		"Restore a backup with engine restore."
+		"Restore a backup with penstock restore."
 	o.Flags(cmd)
 	cmd.Flags().StringVar(&from, "from", "", "copy this data directory of a stopped node")
 	cmd.Flags().StringVar(&etcdDir, "etcd-data-path", "",
@@ -127,7 +127,7 @@ func unverified(to string, missing []backup.Missing) error {
 	}
 	return cli.Fail(cli.ExitData, fmt.Errorf("%s is damaged: messages do not read back, on the node as in the backup: "+
 		"%s; keep the backups before it. In a cluster the node repairs them from another replica: make another backup then. "+
-		"engine restore --accept-loss restores the rest", to, backup.Named(missing)))
+		"penstock restore --accept-loss restores the rest", to, backup.Named(missing)))
 }
 
 // incomplete says what to do with a directory of which the node does not say whether the backup in it is complete.

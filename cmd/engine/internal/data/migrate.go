@@ -15,7 +15,7 @@ import (
 	"penstock/internal/migrate"
 )
 
-// migration holds the flags of `engine migrate nsqd`.
+// migration holds the flags of `penstock migrate nsqd`.
 type migration struct {
 	dataPath    string
 	to          string

@@ -29,7 +29,7 @@ func RebuildCommand() *cobra.Command {
 	cmd := r.Action("rebuild-cluster DATA_PATH...", "Rebuild a cluster's lost metadata from its nodes' data directories",
 		cobra.MinimumNArgs(1), r.run)
 	cmd.Long = "Rebuild the metadata of a cluster whose etcd has lost its majority for good, from the data directories\n" +
-		"of its stopped nodes: after disks have failed, or after engine restore made the directories of backups. Stop\n" +
+		"of its stopped nodes: after disks have failed, or after penstock restore made the directories of backups. Stop\n" +
 		"all nodes, and name every directory of which anything is there. The node of the first one begins the cluster\n" +
 		"anew: it must be one that runs etcd. Of a node on another machine, name a directory with copies of its\n" +
 		"node.json and its etcd directory or cluster.json; the command says what to run on that machine.\n" +
@@ -49,7 +49,7 @@ func RebuildCommand() *cobra.Command {
 	return cmd
 }
 
-// rebuilder runs engine rebuild-cluster.
+// rebuilder runs penstock rebuild-cluster.
 type rebuilder struct {
 	*operator
 	etcdDirs         map[string]string // by node
@@ -164,8 +164,8 @@ func fits(n *rebuildNode, others []*rebuildNode) error {
 	return nil
 }
 
-// readMetadata finds the newest metadata of the directory: of its etcd, or left by engine restore or an earlier run. It
-// changes nothing but a copy of etcd, which it removes.
+// readMetadata finds the newest metadata of the directory: of its etcd, or left by penstock restore or an earlier run.
+// It changes nothing but a copy of etcd, which it removes.
 func (n *rebuildNode) readMetadata(ctx context.Context) error {
 	data, err := n.ReadFile(cluster.ExportFile, backup.MaxMetadataBytes)
 	if err != nil {

@@ -93,7 +93,7 @@ func (r *rebuilder) plan(nodes []*rebuildNode, newest *cluster.Export) (*Rebuild
 				"found: topics and settings that were changed since are not known", n.NodeID, n.Seen.Revision, n.Seen.Generation))
 		}
 		if n.Partial {
-			p.Elsewhere = append(p.Elsewhere, fmt.Sprintf("on the machine of node %s: engine rebuild-cluster --rejoin "+
+			p.Elsewhere = append(p.Elsewhere, fmt.Sprintf("on the machine of node %s: penstock rebuild-cluster --rejoin "+
 				"ITS_DATA_PATH", n.NodeID))
 		}
 	}

@@ -31,7 +31,7 @@ func RestoreCommand() *cobra.Command {
 		"Never run the restored node beside the original one under the same name: --new-identity gives it another.\n" +
 		"The node of a cluster keeps its name. It may have acknowledged more than the backup has; so it leads nothing\n" +
 		"before it has compared itself with the other replicas, which must have the rest.\n" +
-		"When all nodes of a cluster are lost, restore all of them, and then begin it anew with engine rebuild-cluster."
+		"When all nodes of a cluster are lost, restore all of them, and then begin it anew with penstock rebuild-cluster."
 	cmd.Flags().StringVar(&to, "data-path", "", "the new data directory")
 	cmd.Flags().BoolVar(&anew, "new-identity", false, "give the node a new name; not for a node of a cluster")
 	cmd.Flags().BoolVar(&accept, "accept-loss", false,

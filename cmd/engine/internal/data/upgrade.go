@@ -17,7 +17,7 @@ func UpgradeCommand() *cobra.Command {
 		Use:   "upgrade --data-path DIR",
 		Short: "Raise a single node's data directory to the newest feature level",
 		Long: "Raise the data directory of a stopped single node to the newest feature level that this version knows.\n" +
-			"Afterwards older versions refuse to use the directory. To upgrade a cluster, use engine cluster upgrade.",
+			"Afterwards older versions refuse to use the directory. To upgrade a cluster, use penstock cluster upgrade.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if dir == "" {

@@ -45,8 +45,8 @@ func (o *operator) definitionsApply() *cobra.Command {
 			}
 			return o.apply(ctx, changes)
 		})
-	cmd.Long = "Create and change topics and channels as a document says, which engine definitions export printed, or\n" +
-		"somebody wrote: JSON or TOML; - means standard input. What the document does not name stays as it is, and\n" +
+	cmd.Long = "Create and change topics and channels as a document says, which penstock definitions export printed,\n" +
+		"or somebody wrote: JSON or TOML; - means standard input. What the document does not name stays as it is, and\n" +
 		"applying it again changes nothing. The whole document is checked first: a wrong one changes nothing.\n\n" +
 		"With --prune, topics and channels that the document does not name are deleted with their messages, except the\n" +
 		"dead letters of channels that stay. Whether topics or channels are paused, or channels skip, is no definition:\n" +

@@ -40,7 +40,7 @@ const (
 	ephemeralSuffix     = "#ephemeral" // such topics and channels are no definitions: they go with their last user
 )
 
-// definitions is the document of `engine definitions`: which topics and channels there are, and their settings.
+// definitions is the document of `penstock definitions`: which topics and channels there are, and their settings.
 type definitions struct {
 	Version int               `json:"version"`
 	Topics  []topicDefinition `json:"topics"`
@@ -255,7 +255,7 @@ func readDefinitions(name string, stdin io.Reader) (*definitions, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(d); err != nil {
-		return nil, fmt.Errorf("%s holds no definitions as engine definitions export prints them; nothing was changed: %s",
+		return nil, fmt.Errorf("%s holds no definitions as penstock definitions export prints them; nothing was changed: %s",
 			name, jsonbody.Explain(err))
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {

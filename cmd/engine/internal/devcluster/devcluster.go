@@ -36,7 +36,7 @@ const (
 	stopMargin = 5 * time.Second
 )
 
-// Options are the options of `engine dev-cluster`.
+// Options are the options of `penstock dev-cluster`.
 type Options struct {
 	Nodes        int
 	DataPath     string
@@ -61,7 +61,7 @@ func Command() *cobra.Command {
 			"begin at base-port for n1, base-port+10 for n2 and so on: the first port is for NSQ, HTTP +1, lookup +2,\n" +
 			"native clients +3, connections between nodes +4; on the nodes that hold the metadata also\n" +
 			"etcd members +5, etcd clients +6.\n" +
-			"When a node is ready, a line about it is printed: text on a terminal, otherwise JSON. Run `engine` with the\n" +
+			"When a node is ready, a line about it is printed: text on a terminal, otherwise JSON. Run `penstock` with the\n" +
 			"args in the JSON to start that node again by hand.\n\n" +
 			"The nodes share the secret in <data-path>/cluster.secret, which is made at the first start, unless the flags\n" +
 			"after -- name another one, or certificates, or say --cluster-insecure.\n\n" +

@@ -235,8 +235,8 @@ func (d *nodeRunner) announce(n *Node, pid int) {
 	fmt.Fprintf(d.stdout, "%s is ready: NSQ %s, HTTP %s, lookup %s, native %s, pid %d, log %s\n",
 		n.Node, n.NSQ, n.HTTP, n.Lookup, n.Native, pid, n.logName)
 	if before > 0 && len(d.waiting) == 0 {
-		fmt.Fprintf(d.stdout, "all nodes are ready; engine cluster status --http-address %s shows them, Ctrl-C stops them\n",
-			n.HTTP)
+		fmt.Fprintf(d.stdout, "all nodes are ready; penstock cluster status --http-address %s shows them, "+
+			"Ctrl-C stops them\n", n.HTTP)
 	}
 }
 

@@ -79,7 +79,7 @@ func (o *operator) channelSkipLoses(ctx context.Context, args []string) (string,
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("Channel %s of topic %s discards what waits, and ALL THAT IS PUBLISHED until engine channel "+
+	return fmt.Sprintf("Channel %s of topic %s discards what waits, and ALL THAT IS PUBLISHED until penstock channel "+
 		"unskip:\nnow %s.", args[1], args[0], c.Unfinished()), nil
 }
 

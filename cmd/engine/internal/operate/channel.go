@@ -15,7 +15,7 @@ import (
 	"penstock/internal/server/api"
 )
 
-// ChannelCommand has the commands of engine channel below it.
+// ChannelCommand has the commands of penstock channel below it.
 func ChannelCommand() *cobra.Command {
 	o := new(operator)
 	cmd := &cobra.Command{
@@ -151,7 +151,7 @@ func (o *operator) channelListCommand() *cobra.Command {
 		})
 	cmd.Long = "List channels with their depth and counters. In a cluster, the figures of all live nodes are added up.\n" +
 		"Only CONSUMERS is the number of subscriptions at the leader that has the most, because most consumers subscribe\n" +
-		"at each leader; it is too low if consumers choose their partitions. engine channel consumers lists all\n" +
+		"at each leader; it is too low if consumers choose their partitions. penstock channel consumers lists all\n" +
 		"subscriptions, and top and the console count as this list does.\n" +
 		"If a node does not answer, or no node serves some partitions, the figures of the others are shown, and the exit\n" +
 		"code is 11."

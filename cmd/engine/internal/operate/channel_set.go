@@ -18,7 +18,7 @@ func (o *operator) channelSetCommand() *cobra.Command {
 	cmd = o.Action("set TOPIC CHANNEL", "Change a channel's settings", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			if !cli.AnyOwn(cmd) {
-				return cli.Fail(cli.ExitUsage, errors.New("say what to set; see engine channel set --help"))
+				return cli.Fail(cli.ExitUsage, errors.New("say what to set; see penstock channel set --help"))
 			}
 			var s node.ChannelSettings
 			q := cli.QueryOf(args[0], args[1])
@@ -42,7 +42,7 @@ func (o *operator) channelSetCommand() *cobra.Command {
 		"A filter consists of rules. A RULE is HEADER=VALUE, HEADER^=PREFIX, HEADER*=GLOB, HEADER~=REGEXP, or HEADER for\n" +
 		"messages that have this header. A message matches if one rule matches, with --filter-all if all rules match. The\n" +
 		"channel delivers the messages that match, with --filter-invert those that do not. All others count as confirmed."
-	f.add(cmd, "engine channel settings --json")
+	f.add(cmd, "penstock channel settings --json")
 	cmd.Flags().BoolVar(&noFilter, "no-filter", false, "remove the filter and deliver every message")
 	for _, name := range []string{"filter", "filter-all", "filter-invert"} {
 		cmd.MarkFlagsMutuallyExclusive(name, "no-filter")

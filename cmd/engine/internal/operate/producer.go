@@ -86,7 +86,7 @@ func printProducers(w io.Writer, rows *api.ProducerRows, each bool) error {
 		fmt.Fprintf(w, "%s without a name\n", cli.Counted(rows.Nameless, "producer"))
 	}
 	if rows.More {
-		fmt.Fprintf(w, "there are more: engine producer list TOPIC NAME shows one\n")
+		fmt.Fprintf(w, "there are more: penstock producer list TOPIC NAME shows one\n")
 	}
 	return nil
 }

@@ -99,7 +99,7 @@ func readSettingsFile(name string, stdin io.Reader, into any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
-		return fmt.Errorf("%s holds no settings as engine prints them with --json: %w", name, err)
+		return fmt.Errorf("%s holds no settings as penstock prints them with --json: %w", name, err)
 	}
 	return nil
 }

@@ -257,7 +257,7 @@ func PrintTop(w io.Writer, look *topLook, redraws bool) error {
 	return err
 }
 
-// cutTo cuts a line to the width of a terminal whose picture is redrawn: engine cluster health has the rest.
+// cutTo cuts a line to the width of a terminal whose picture is redrawn: penstock cluster health has the rest.
 func cutTo(line string, redraws bool, width int) string {
 	const more = " ..."
 	if letters := []rune(line); redraws && len(letters) > width && width > len(more) {

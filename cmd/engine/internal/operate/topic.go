@@ -18,7 +18,7 @@ import (
 // operator is cli.Operator with the commands of this package.
 type operator struct{ cli.Operator }
 
-// TopicCommand has the commands of engine topic below it.
+// TopicCommand has the commands of penstock topic below it.
 func TopicCommand() *cobra.Command {
 	o := new(operator)
 	cmd := &cobra.Command{
@@ -26,7 +26,7 @@ func TopicCommand() *cobra.Command {
 		Short: "Show and change topics",
 		Long: "Show and change topics through the HTTP API of a node. In a cluster, this can be any node.\n" +
 			"If the node requires a token, name a file that holds it with --token-file.\n" +
-			"To manage replicas and leaders, use engine cluster.",
+			"To manage replicas and leaders, use penstock cluster.",
 	}
 	o.Flags(cmd)
 	cmd.AddCommand(o.topicListCommand(), o.topicSettingsCommand(), o.topicSetCommand(), o.topicPeekCommand(),
@@ -92,7 +92,7 @@ func (o *operator) checkPartitions(ctx context.Context, topic string, want int) 
 	}
 	switch {
 	case have.Partitions < want:
-		return fmt.Errorf("topic %s existed before, with %s and not %d; nothing was changed: engine topic set "+
+		return fmt.Errorf("topic %s existed before, with %s and not %d; nothing was changed: penstock topic set "+
 			"--partitions adds some", topic, cli.Counted(have.Partitions, "partition"), want)
 	case have.Partitions > want:
 		return fmt.Errorf("topic %s existed before, with %s and not %d; nothing was changed: partitions cannot be taken "+

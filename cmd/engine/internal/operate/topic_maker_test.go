@@ -8,7 +8,7 @@ import (
 	"penstock/cmd/engine/internal/cli"
 )
 
-// engine topic list has a column of the tokens for which topics count if there are any.
+// penstock topic list has a column of the tokens for which topics count if there are any.
 func TestTopicListSaysWhoMadeATopic(t *testing.T) {
 	made := cli.TopicNumbers{Name: "orders", MadeBy: "shop"}
 	made.Add(&cli.TopicNumbers{Name: "orders", MadeBy: "shop"})

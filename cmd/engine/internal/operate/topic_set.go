@@ -19,7 +19,7 @@ func (o *operator) topicSetCommand() *cobra.Command {
 	cmd = o.Action("set TOPIC", "Change a topic's settings", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
 			if !cli.AnyOwn(cmd) {
-				return cli.Fail(cli.ExitUsage, errors.New("say what to set; see engine topic set --help"))
+				return cli.Fail(cli.ExitUsage, errors.New("say what to set; see penstock topic set --help"))
 			}
 			s, err := TopicSettingsOf(ctx, &o.Client, args[0])
 			if err != nil {
@@ -38,7 +38,7 @@ func (o *operator) topicSetCommand() *cobra.Command {
 		"those that the file does not contain get their defaults, except the number of partitions, which stays the same.\n" +
 		"The command fails if somebody else changes the settings at the same time. Retention and quotas apply to each\n" +
 		"partition."
-	f.add(cmd, "engine topic settings --json")
+	f.add(cmd, "penstock topic settings --json")
 	return cmd
 }
 

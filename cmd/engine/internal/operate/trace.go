@@ -103,7 +103,7 @@ func readOf(tr *node.Trace) string {
 			text += "; a later seek of a channel is not looked for"
 		}
 	case machine.CutDamage:
-		text += "; the log cannot be read further: see engine cluster status"
+		text += "; the log cannot be read further: see penstock cluster status"
 	default:
 		text += fmt.Sprintf("; cut, because the limit of %s is reached: what came later is not known", tr.Cut)
 	}

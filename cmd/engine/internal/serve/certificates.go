@@ -175,7 +175,7 @@ func (c *certificates) warnOfNode(name string, rule trust.Names) {
 		if r.setting == "cluster-tls-cert" && rule != trust.NamesIgnored && !trust.Speaks(r.certs[0], name) {
 			c.log.Warn("the certificate "+r.name+" of cluster-tls-cert does not name this node: whoever has the certificate "+
 				"of another node can speak for this one, and with cluster-tls-names = required the others refuse it; nothing "+
-				"that is stored is affected; make certificates with the nodes' names (engine cluster init-tls does), or say "+
+				"that is stored is affected; make certificates with the nodes' names (penstock cluster init-tls does), or say "+
 				"cluster-tls-names = ignored", "node", name, "subject", r.certs[0].Subject.CommonName)
 		}
 	}

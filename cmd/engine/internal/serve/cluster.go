@@ -33,7 +33,7 @@ import (
 // anew is the command that sets the files of this node's etcd aside.
 func anew(n *settings.Options) string {
 	c := &n.Cluster
-	command := "engine rebuild-cluster --rejoin " + n.Engine.DataPath
+	command := "penstock rebuild-cluster --rejoin " + n.Engine.DataPath
 	if c.EtcdDataPath != "" {
 		command += " --etcd-data-path " + n.Engine.NodeID + "=" + c.EtcdDataPath
 	}
@@ -108,7 +108,7 @@ func joinable(
 }
 
 // errBeginsElsewhere is for a node that is to begin the metadata store anew and runs none.
-var errBeginsElsewhere = errors.New("this data directory was named first to engine rebuild-cluster, and the node " +
+var errBeginsElsewhere = errors.New("this data directory was named first to penstock rebuild-cluster, and the node " +
 	"runs no etcd: run the command again, with the data directory of one of the nodes in cluster-peers first")
 
 // endpoints starts the embedded etcd member, if this node has one, and returns the addresses of etcd.
@@ -325,7 +325,7 @@ func memberExit(err error) int {
 // cannot go on. It may hold locks then, so the process does not shut down in order. As after a kill, everything that
 // was answered OK is on the disk.
 func endProcess(err error) {
-	fmt.Fprintf(os.Stderr, "engine: %s\n", cli.Sentence(err))
+	fmt.Fprintf(os.Stderr, "penstock: %s\n", cli.Sentence(err))
 	os.Exit(memberExit(err))
 }
 

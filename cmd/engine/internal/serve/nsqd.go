@@ -100,7 +100,7 @@ func sayUnimported(logger *slog.Logger, nsqdPath, dataPath string) {
 	}
 	logger.Warn("the directory has the data of an nsqd, which is left as it is and is not served; to import it, stop "+
 		"this node and run the command",
-		"command", fmt.Sprintf("engine migrate nsqd --data-path %s --to %s", nsqdPath, dataPath))
+		"command", fmt.Sprintf("penstock migrate nsqd --data-path %s --to %s", nsqdPath, dataPath))
 }
 
 // nsqdLine is nsqd's command line and configuration file, as parsed.
@@ -137,12 +137,12 @@ func (n *nsqdLine) parse(args []string, usage io.Writer) error {
 	return err
 }
 
-// config returns the settings of this program. From lowest to highest precedence they come from the defaults, ENGINE_*
-// variables, nsqd's file and nsqd's flags.
+// config returns the settings of this program. From lowest to highest precedence they come from the defaults,
+// PENSTOCK_* variables, nsqd's file and nsqd's flags.
 func (n *nsqdLine) config(environ []string) (*settings.Config, error) {
 	c := settings.New(pflag.NewFlagSet(nsqdName, pflag.ContinueOnError))
 	c.Node.AddressNames = "--tcp-address, --http-address or --https-address, or in the environment with " +
-		"ENGINE_NATIVE_ADDRESS, ENGINE_LOOKUP_ADDRESS, ENGINE_LOOKUP_TCP_ADDRESS or ENGINE_CLUSTER_ADDRESS"
+		"PENSTOCK_NATIVE_ADDRESS, PENSTOCK_LOOKUP_ADDRESS, PENSTOCK_LOOKUP_TCP_ADDRESS or PENSTOCK_CLUSTER_ADDRESS"
 	if err := n.presets(c); err != nil {
 		return nil, err
 	}
@@ -202,7 +202,7 @@ const maxNSQDBodyBytes = 12 << 20
 
 // nsqdMinTLS is the lowest TLS version that clients may speak unless --tls-min-version says it. nsqd's default is 1.0.
 // go-nsq, when it is configured by its options, NSQ's tools and pynsq offer 1.2 at most. Native clients and other nodes
-// need what engine serve's default says.
+// need what penstock serve's default says.
 const nsqdMinTLS = "1.2"
 
 // related adjusts settings that depend on several flags.

@@ -155,7 +155,7 @@ func (f *nsqdFlag) key() string {
 func (f *nsqdFlag) usage(known []*settings.Setting) string {
 	for _, t := range f.targets {
 		if slices.ContainsFunc(known, func(s *settings.Setting) bool { return s.Name == t.setting }) {
-			return "sets --" + t.setting + " of engine serve"
+			return "sets --" + t.setting + " of penstock serve"
 		}
 	}
 	return "accepted, but has no effect"

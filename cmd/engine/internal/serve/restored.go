@@ -30,7 +30,7 @@ func seed(ctx context.Context, n *settings.Options, o *etcd.MemberOptions, log *
 	}
 	e := new(cluster.Export)
 	if err := datadir.UnsealFile(data, e, func() error { return nil }); err != nil {
-		return fmt.Errorf("%s is damaged: the cluster was not begun anew; run engine rebuild-cluster again: %w", name, err)
+		return fmt.Errorf("%s is damaged: the cluster was not begun anew; run penstock rebuild-cluster again: %w", name, err)
 	}
 	ops := make([]kv.Op, len(e.Rows))
 	for i := range e.Rows {

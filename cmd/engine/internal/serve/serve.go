@@ -32,9 +32,9 @@ func Command(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run a node",
-		Long: "Run a node. Settings come from flags, ENGINE_* environment variables and a TOML file, in this order of\n" +
-			"precedence; `engine config` prints them all. Files of certificates and tokens are read again when they have\n" +
-			"changed, at SIGHUP, and by `engine reload`. SIGTERM or SIGINT stops the node after it has answered pending\n" +
+		Long: "Run a node. Settings come from flags, PENSTOCK_* environment variables and a TOML file, in this order of\n" +
+			"precedence; `penstock config` prints them all. Files of certificates and tokens are read again when they have\n" +
+			"changed, at SIGHUP, and by `penstock reload`. SIGTERM or SIGINT stops the node after it has answered pending\n" +
 			"requests. A second signal stops it immediately; nothing that was answered OK is lost.",
 		Args: cobra.NoArgs,
 	}
@@ -58,6 +58,9 @@ func serve(ctx context.Context, c *settings.Config, logTo io.Writer) error {
 	level := new(slog.LevelVar)
 	logger := newLogger(logTo, n.LogFormat, n.LogLevel, level)
 	n.Engine.Logger = logger
+	for _, w := range c.Warnings {
+		logger.Warn(w)
+	}
 	files := credentialFiles(n)
 	trusts, err := judge(c, logger, level)
 	if err != nil {

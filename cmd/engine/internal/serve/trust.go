@@ -49,7 +49,7 @@ func trusted(n *settings.Options) (*trust.Trust, error) {
 	for _, address := range c.Addresses(n.Engine.NodeID) {
 		if !loopback(address) {
 			return nil, fmt.Errorf("other machines can reach %s, and whoever does could read and change everything: make "+
-				"certificates with `engine cluster init-tls`, or give all nodes the same --cluster-secret-file, or say "+
+				"certificates with `penstock cluster init-tls`, or give all nodes the same --cluster-secret-file, or say "+
 				"--cluster-insecure if the network keeps strangers out", address)
 		}
 	}

@@ -93,7 +93,7 @@ func trustRows(c *Cluster) []*Setting {
 			"file with the secret that all nodes share, at least 32 random characters; while it is replaced, a second line "+
 				"has the other"),
 		row("cluster-tls-ca", "", values.Text(&c.Trust.CA),
-			"PEM file with the authority of the nodes' certificates; engine cluster init-tls makes one"),
+			"PEM file with the authority of the nodes' certificates; penstock cluster init-tls makes one"),
 		row("cluster-tls-cert", "", values.Text(&c.Trust.Cert),
 			"PEM file with this node's certificate for the other nodes and the embedded etcd"),
 		row("cluster-tls-key", "", values.Text(&c.Trust.Key),

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,12 +15,16 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/client"
 	"penstock/cmd/engine/internal/values"
 )
 
 const (
-	envPrefix = "ENGINE_"
-	envConfig = "ENGINE_CONFIG"
+	envPrefix = "PENSTOCK_"
+	envConfig = "PENSTOCK_CONFIG"
+
+	// oldEnvPrefix began the variables before they were called after the product. The next version refuses them.
+	oldEnvPrefix = "ENGINE_"
 
 	// maxConfigBytes bounds the TOML file, so that a wrong --config cannot exhaust the memory.
 	maxConfigBytes = 1 << 20
@@ -34,6 +39,7 @@ type Config struct {
 	Node     *Options
 	Settings []*Setting
 	Source   map[string]string
+	Warnings []string // of old names in the environment
 	flags    map[string]*values.Flag
 }
 
@@ -55,22 +61,54 @@ func New(fs *pflag.FlagSet) *Config {
 		}
 	}
 	fs.SortFlags = false // help lists them in the order of the table
-	fs.StringVar(&n.config, "config", "", "TOML `FILE` with settings (or ENGINE_CONFIG)")
+	fs.StringVar(&n.config, "config", "", "TOML `FILE` with settings (or PENSTOCK_CONFIG)")
 	return c
+}
+
+// variable is one of the environment that is meant for serve.
+type variable struct{ name, value string }
+
+// serviceLink matches what Kubernetes sets in every pod for each service of its namespace. Those of the services
+// penstock and penstock-client begin with our prefix.
+var serviceLink = regexp.MustCompile(
+	`^\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=|^\w+_PORT=(tcp|udp|sctp)://`)
+
+// variables returns the variables that are meant for serve, by their names without prefix. Those of the commands, and
+// those that Kubernetes sets, are not.
+func (c *Config) variables(environ []string) map[string]variable {
+	env, old := map[string]variable{}, map[string]variable{}
+	for _, kv := range environ {
+		k, v, _ := strings.Cut(kv, "=")
+		if v == "" || serviceLink.MatchString(kv) || k == client.EnvAddress || k == client.EnvNodes || k == client.EnvToken {
+			continue
+		}
+		if name, ours := strings.CutPrefix(k, envPrefix); ours {
+			env[name] = variable{k, v}
+		} else if name, ours := strings.CutPrefix(k, oldEnvPrefix); ours {
+			old[name] = variable{k, v}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(old)) {
+		warning := "the environment variable " + old[name].name + " is called " + envPrefix + name +
+			" now; the next version does not read the old name"
+		if _, both := env[name]; both {
+			warning += ", and this one does not either, because both are set"
+		} else {
+			env[name] = old[name]
+		}
+		c.Warnings = append(c.Warnings, warning)
+	}
+	return env
 }
 
 // Load applies the file and the environment, and then the flags again.
 func (c *Config) Load(environ []string) error {
-	env := map[string]string{}
-	for _, kv := range environ {
-		if k, v, ok := strings.Cut(kv, "="); ok && strings.HasPrefix(k, envPrefix) && v != "" {
-			env[k] = v
-		}
-	}
+	env := c.variables(environ)
+	config := strings.TrimPrefix(envConfig, envPrefix)
 	if c.Node.config == "" {
-		c.Node.config = env[envConfig]
+		c.Node.config = env[config].value
 	}
-	delete(env, envConfig)
+	delete(env, config)
 	if c.Node.config != "" {
 		if err := c.loadFile(c.Node.config); err != nil {
 			return err
@@ -101,21 +139,22 @@ func (c *Config) Set(s *Setting, v, source string) error {
 	return nil
 }
 
-func (c *Config) loadEnv(env map[string]string) error {
+func (c *Config) loadEnv(env map[string]variable) error {
 	known := make([]string, 0, len(c.Settings)+1)
 	for _, s := range c.Settings {
-		if v, ok := env[s.env()]; ok {
-			if err := c.Set(s, v, "environment "+s.env()); err != nil {
+		name := strings.TrimPrefix(s.env(), envPrefix)
+		if v, ok := env[name]; ok {
+			if err := c.Set(s, v.value, "environment "+v.name); err != nil {
 				return err
 			}
-			delete(env, s.env())
+			delete(env, name)
 		}
-		known = append(known, strings.TrimPrefix(s.env(), envPrefix))
+		known = append(known, name)
 	}
 	known = append(known, strings.TrimPrefix(envConfig, envPrefix))
-	for _, k := range slices.Sorted(maps.Keys(env)) {
-		return fmt.Errorf("the environment variable %s is not a setting%s; see engine config",
-			k, cli.OrNearest(strings.TrimPrefix(k, envPrefix), envPrefix, known))
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		return fmt.Errorf("the environment variable %s is not a setting%s; see penstock config",
+			env[name].name, cli.OrNearest(name, envPrefix, known))
 	}
 	return nil
 }
@@ -134,7 +173,7 @@ func (c *Config) loadFile(name string) error {
 	for _, k := range slices.Sorted(maps.Keys(file)) {
 		s := byKey[k]
 		if s == nil {
-			return fmt.Errorf("the configuration file %s has the unknown key %s%s; see engine config",
+			return fmt.Errorf("the configuration file %s has the unknown key %s%s; see penstock config",
 				name, k, cli.OrNearest(k, "", known))
 		}
 		v, err := TOMLText(file[k])

@@ -33,6 +33,9 @@ func Command() *cobra.Command {
 		if err := c.Load(os.Environ()); err != nil {
 			return cli.Fail(cli.ExitUsage, err)
 		}
+		for _, w := range c.Warnings {
+			fmt.Fprintf(cmd.ErrOrStderr(), "penstock: %s\n", w)
+		}
 		if asJSON {
 			return c.printJSON(cmd.OutOrStdout())
 		}
@@ -70,9 +73,9 @@ func (c *Config) printJSON(w io.Writer) error {
 
 func (c *Config) printDefaults(w io.Writer) error {
 	var b strings.Builder
-	b.WriteString("# Settings of `engine serve`, each with its default.\n" +
+	b.WriteString("# Settings of `penstock serve`, each with its default.\n" +
 		"# Remove the # in front of a key to change it. A flag (--data-path) overrides the environment\n" +
-		"# (ENGINE_DATA_PATH), and the environment overrides this file. Units of sizes are B, KB, KiB, MB, MiB, GB and\n" +
+		"# (PENSTOCK_DATA_PATH), and the environment overrides this file. Units of sizes are B, KB, KiB, MB, MiB, GB and\n" +
 		"# GiB, units of times ms, s, m and h.\n")
 	group := ""
 	for _, s := range c.Settings {

@@ -41,7 +41,8 @@ func TestPrecedence(t *testing.T) {
 	file := writeFile(t, "max_topics = 10\nmsg_timeout = \"10s\"\nio = \"pwrite\"\ndisable_auto_create = "+
 		"true\nmax_message_bytes = \"2MiB\"\nretention_bytes = 4096\n")
 	environ := []string{
-		"ENGINE_CONFIG=" + file, "ENGINE_MSG_TIMEOUT=20s", "ENGINE_IO=uring", "OTHER_IO=pwrite", "ENGINE_MAX_CHANNELS=",
+		"PENSTOCK_CONFIG=" + file, "PENSTOCK_MSG_TIMEOUT=20s", "PENSTOCK_IO=uring", "OTHER_IO=pwrite",
+		"PENSTOCK_MAX_CHANNELS=",
 	}
 	c, err := loaded(t, []string{"--io", "auto", "--data-path=/d"}, environ)
 	if err != nil {
@@ -50,7 +51,7 @@ func TestPrecedence(t *testing.T) {
 	want := map[string][2]string{
 		"data_path":           {"/d", "flag --data-path"},
 		"io":                  {"auto", "flag --io"},
-		"msg_timeout":         {"20s", "environment ENGINE_MSG_TIMEOUT"},
+		"msg_timeout":         {"20s", "environment PENSTOCK_MSG_TIMEOUT"},
 		"max_topics":          {"10", "file " + file},
 		"disable_auto_create": {"true", "file " + file},
 		"max_message_bytes":   {"2MiB", "file " + file},
@@ -77,7 +78,7 @@ func TestPrecedence(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Node.Engine.MaxTopics != 11 {
-		t.Errorf("--config lost to ENGINE_CONFIG: max_topics is %d", c.Node.Engine.MaxTopics)
+		t.Errorf("--config lost to PENSTOCK_CONFIG: max_topics is %d", c.Node.Engine.MaxTopics)
 	}
 }
 
@@ -94,14 +95,18 @@ func TestConfigErrors(t *testing.T) {
 		{name: "wrong type", file: "max_topics = [1]\n", want: "max_topics: the value must be"},
 		{name: "wrong value", file: "msg_timeout = 5\n", want: "is not a time with a unit"},
 		{
-			name: "unknown variable", env: []string{"ENGINE_MAX_TOPIC=1"},
-			want: "ENGINE_MAX_TOPIC is not a setting; the nearest one is ENGINE_MAX_TOPICS",
+			name: "unknown variable", env: []string{"PENSTOCK_MAX_TOPIC=1"},
+			want: "PENSTOCK_MAX_TOPIC is not a setting; the nearest one is PENSTOCK_MAX_TOPICS",
 		},
 		{
-			name: "wrong variable", env: []string{"ENGINE_MAX_TOPICS=many"},
-			want: "environment ENGINE_MAX_TOPICS: \"many\" is not a whole number",
+			name: "wrong variable", env: []string{"PENSTOCK_MAX_TOPICS=many"},
+			want: "environment PENSTOCK_MAX_TOPICS: \"many\" is not a whole number",
 		},
-		{name: "too small", env: []string{"ENGINE_MAX_TOPICS=0"}, want: "0 is less than 1"},
+		{
+			name: "unknown old variable", env: []string{"ENGINE_MAX_TOPIC=1"},
+			want: "ENGINE_MAX_TOPIC is not a setting; the nearest one is PENSTOCK_MAX_TOPICS",
+		},
+		{name: "too small", env: []string{"PENSTOCK_MAX_TOPICS=0"}, want: "0 is less than 1"},
 		{name: "no file", args: []string{"--config", "/nonexistent/engine.toml"}, want: "does not exist"},
 		{name: "a folder", args: []string{"--config", "/"}, want: "not a regular file"},
 		{name: "wrong flag value", args: []string{"--io", "mmap"}, want: "not one of auto, uring, pwrite"},
@@ -161,8 +166,8 @@ func TestDefaultsFile(t *testing.T) {
 func TestSecretsAreNotShown(t *testing.T) {
 	const password, inURL, inQuery = "hunter2", "swordfish", "sesame"
 	c, err := loaded(t, nil, []string{
-		"ENGINE_AUTH_HTTP_ADDRESS=127.0.0.1:1,http://me:" + inURL + "@127.0.0.1:2/auth?key=" + inQuery +
-			"@,https://127.0.0.1:3/a@b", "ENGINE_ETCD_PASSWORD=" + password,
+		"PENSTOCK_AUTH_HTTP_ADDRESS=127.0.0.1:1,http://me:" + inURL + "@127.0.0.1:2/auth?key=" + inQuery +
+			"@,https://127.0.0.1:3/a@b", "PENSTOCK_ETCD_PASSWORD=" + password,
 	})
 	if err != nil {
 		t.Fatal(err)

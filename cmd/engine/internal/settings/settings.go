@@ -9,8 +9,8 @@ import (
 	"penstock/internal/server"
 )
 
-// Options holds all options of `engine serve`. The settings table below is the only place that gives its fields names
-// for users: flags, ENGINE_* variables, TOML keys, defaults, help texts, `engine config` and GET /config/<name> all
+// Options holds all options of `penstock serve`. The settings table below is the only place that gives its fields names
+// for users: flags, PENSTOCK_* variables, TOML keys, defaults, help texts, `penstock config` and GET /config/<name> all
 // come from it.
 type Options struct {
 	Engine          node.Options

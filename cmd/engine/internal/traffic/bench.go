@@ -205,7 +205,7 @@ func (o *operator) benchTopic(ctx context.Context, topic string, w io.Writer) (l
 	switch {
 	case err != nil:
 		return func() {
-			fmt.Fprintf(w, "engine: topic %s stays, because it is not known whether this run created it: %v\n", topic, err)
+			fmt.Fprintf(w, "penstock: topic %s stays, because it is not known whether this run created it: %v\n", topic, err)
 		}
 	case exists:
 		return func() {}
@@ -214,7 +214,7 @@ func (o *operator) benchTopic(ctx context.Context, topic string, w io.Writer) (l
 		ctx, cancel := context.WithTimeout(context.Background(), benchDeleteTimeout) // also after Ctrl-C
 		defer cancel()
 		if err := o.Client.Post(ctx, "/topic/delete", cli.QueryOf(topic, ""), nil, nil); err != nil {
-			fmt.Fprintf(w, "engine: topic %s was not deleted and keeps its messages: %v\n", topic, err)
+			fmt.Fprintf(w, "penstock: topic %s was not deleted and keeps its messages: %v\n", topic, err)
 		}
 	}
 }

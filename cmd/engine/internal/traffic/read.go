@@ -171,7 +171,7 @@ func (r *reading) one(ctx context.Context, c *nodes.Client, topic string, partit
 			return err
 		}
 		if !r.follow && !reached() && time.Since(last) > readPatience {
-			return fmt.Errorf("nothing came from the leader of partition %d for %v, so not all was printed (%w): engine "+
+			return fmt.Errorf("nothing came from the leader of partition %d for %v, so not all was printed (%w): penstock "+
 				"cluster health says whether it has a leader, --partition reads another one, --from begins behind a place that "+
 				"cannot be read", partition, readPatience, err)
 		}

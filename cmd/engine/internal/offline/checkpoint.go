@@ -9,8 +9,8 @@ import (
 	"penstock/segment"
 )
 
-// Partition is one entry of the commit log's checkpoint: where the segments of a partition end.
-type Partition struct {
+// checkpointEntry is one entry of the commit log's checkpoint: where the segments of a partition end.
+type checkpointEntry struct {
 	ID      segment.Identity
 	State   segment.State
 	Cursors []byte // the engine's own encoding
@@ -18,9 +18,9 @@ type Partition struct {
 
 var errCheckpoint = errors.New("the checkpoint's checksum is right, but it does not decode: another version wrote it")
 
-// DecodeCheckpoint reads the chunks of a checkpoint, put together: a count, and an entry for each partition. No bytes
+// decodeCheckpoint reads the chunks of a checkpoint, put together: a count, and an entry for each partition. No bytes
 // are an empty node.
-func DecodeCheckpoint(p []byte) ([]Partition, error) {
+func decodeCheckpoint(p []byte) ([]checkpointEntry, error) {
 	if len(p) == 0 {
 		return nil, nil
 	}
@@ -30,7 +30,7 @@ func DecodeCheckpoint(p []byte) ([]Partition, error) {
 	le := binary.LittleEndian
 	count := le.Uint32(p)
 	p = p[4:]
-	var parts []Partition
+	var parts []checkpointEntry
 	for range count {
 		part, rest, err := decodeEntry(p)
 		if err != nil {
@@ -46,14 +46,14 @@ func DecodeCheckpoint(p []byte) ([]Partition, error) {
 
 // decodeEntry reads one partition: topic (16 bytes), number (4), state (56), committed (8), a leader-epoch table
 // (header of 8 bytes with the count in its second half, 24 bytes each) and cursors (length, bytes).
-func decodeEntry(p []byte) (part Partition, rest []byte, err error) {
+func decodeEntry(p []byte) (part checkpointEntry, rest []byte, err error) {
 	const idBytes, stateBytes, tableBytes, epochBytes = 20, 64, 8, 24
 	le := binary.LittleEndian
 	if len(p) < idBytes+stateBytes+tableBytes {
 		return part, nil, errCheckpoint
 	}
 	q := p[idBytes:]
-	part = Partition{
+	part = checkpointEntry{
 		ID: segment.Identity{Topic: uuid.UUID(p[:16]), Partition: le.Uint32(p[16:])},
 		State: segment.State{
 			Next: segment.Position(le.Uint64(q)), NextID: segment.MsgID(le.Uint64(q[8:])),
@@ -76,9 +76,9 @@ func decodeEntry(p []byte) (part Partition, rest []byte, err error) {
 	return part, q[n:], nil
 }
 
-// DecodeCut reads the payload of a commit log record that cuts a partition: a kind (1: what is above goes; 2: the log
+// decodeCut reads the payload of a commit log record that cuts a partition: a kind (1: what is above goes; 2: the log
 // begins anew), 7 zero bytes, an entry.
-func DecodeCut(p []byte) (part Partition, anew bool, err error) {
+func decodeCut(p []byte) (part checkpointEntry, anew bool, err error) {
 	if len(p) < 8 || p[0] != 1 && p[0] != 2 {
 		return part, false, errCheckpoint
 	}

@@ -1,4 +1,4 @@
-package main
+package offline
 
 import (
 	"encoding/json"
@@ -10,16 +10,15 @@ import (
 
 	"penstock/internal/node/machine"
 	"penstock/segment"
-	"penstock/tools/internal/offline"
 )
 
-// dumper shows one file.
-type dumper struct {
-	options
+// segmentDumper shows one file.
+type segmentDumper struct {
+	segmentOptions
 	out     io.Writer
 	enc     *json.Encoder
 	name    string
-	head    offline.SegmentHeader
+	head    segmentHeader
 	scratch []byte
 }
 
@@ -31,15 +30,15 @@ func (f osFile) ReadAt(p []byte, off int64) error {
 	return err
 }
 
-// line is one line of JSON. Kind says which of the others is set.
-type line struct {
-	Kind    string                 `json:"kind"` // segment, batch, record, control, end
-	File    string                 `json:"file"`
-	Segment *offline.SegmentHeader `json:"segment,omitempty"`
-	Batch   *batchLine             `json:"batch,omitempty"`
-	Record  *recordLine            `json:"record,omitempty"`
-	Control *controlLine           `json:"control,omitempty"`
-	End     *endLine               `json:"end,omitempty"`
+// segmentLine is one line of JSON. Kind says which of the others is set.
+type segmentLine struct {
+	Kind    string         `json:"kind"` // segment, batch, record, control, end
+	File    string         `json:"file"`
+	Segment *segmentHeader `json:"segment,omitempty"`
+	Batch   *batchLine     `json:"batch,omitempty"`
+	Record  *recordLine    `json:"record,omitempty"`
+	Control *controlLine   `json:"control,omitempty"`
+	End     *endLine       `json:"end,omitempty"`
 }
 
 type batchLine struct {
@@ -74,7 +73,7 @@ type endLine struct {
 }
 
 // file shows everything and says whether the header or the very first batch does not verify.
-func (d *dumper) file() (damaged bool, err error) {
+func (d *segmentDumper) file() (damaged bool, err error) {
 	f, err := os.Open(d.name)
 	if err != nil {
 		return false, err
@@ -84,10 +83,10 @@ func (d *dumper) file() (damaged bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	r := offline.NewReader(osFile{f}, st.Size())
+	r := newBatchReader(osFile{f}, st.Size())
 	p, err := r.Bytes(0, segment.SegmentHeaderBytes)
 	if err == nil {
-		d.head, err = offline.DecodeSegmentHeader(p)
+		d.head, err = decodeSegmentHeader(p)
 	}
 	if err != nil {
 		d.end(0, 0, 0, err)
@@ -97,8 +96,8 @@ func (d *dumper) file() (damaged bool, err error) {
 	return d.batches(r)
 }
 
-func (d *dumper) batches(r *offline.Reader) (damaged bool, err error) {
-	chain := offline.Chain{Position: d.head.FirstPosition, ID: d.head.FirstID}
+func (d *segmentDumper) batches(r *batchReader) (damaged bool, err error) {
+	chain := expected{Position: d.head.FirstPosition, ID: d.head.FirstID}
 	at, n := d.head.First, 0
 	for ; ; n++ {
 		var h segment.Header
@@ -125,9 +124,9 @@ func (d *dumper) batches(r *offline.Reader) (damaged bool, err error) {
 	}
 }
 
-func (d *dumper) segment() {
+func (d *segmentDumper) segment() {
 	if d.json {
-		d.print(line{Kind: "segment", Segment: &d.head})
+		d.print(segmentLine{Kind: "segment", Segment: &d.head})
 		return
 	}
 	h := &d.head
@@ -141,9 +140,9 @@ func (d *dumper) segment() {
 	fmt.Fprintln(d.out)
 }
 
-func (d *dumper) batch(at segment.Offset, h *segment.Header) {
+func (d *segmentDumper) batch(at segment.Offset, h *segment.Header) {
 	if d.json {
-		d.print(line{Kind: "batch", Batch: &batchLine{
+		d.print(segmentLine{Kind: "batch", Batch: &batchLine{
 			d.head.FileByte(at), at, h.Position, h.FirstID, h.Count, h.Size(), h.Codec, h.Flags, h.Epoch,
 			time.Unix(0, h.Created).UTC(), time.Unix(0, h.Appended).UTC(), h.PrevCRC, h.CRC,
 		}})
@@ -158,12 +157,12 @@ func (d *dumper) batch(at segment.Offset, h *segment.Header) {
 		h.PrevCRC)
 }
 
-func (d *dumper) content(h *segment.Header, body []byte) (err error) {
+func (d *segmentDumper) content(h *segment.Header, body []byte) (err error) {
 	if h.Control() {
 		return machine.DecodeControls(body, func(c *machine.Control) error {
-			l := describe(c)
+			l := describeControl(c)
 			if d.json {
-				d.print(line{Kind: "control", Control: &l})
+				d.print(segmentLine{Kind: "control", Control: &l})
 			} else {
 				fmt.Fprintf(d.out, "%14s%s\n", "", l.text())
 			}
@@ -171,10 +170,10 @@ func (d *dumper) content(h *segment.Header, body []byte) (err error) {
 		})
 	}
 	id := h.FirstID
-	d.scratch, err = offline.Records(h, body, d.scratch, func(r *segment.Record) error {
+	d.scratch, err = records(h, body, d.scratch, func(r *segment.Record) error {
 		shown := r.Body[:min(len(r.Body), max(d.bodies, 0))]
 		if d.json {
-			d.print(line{Kind: "record", Record: &recordLine{id, r.Defer, len(r.Headers), len(r.Body), shown}})
+			d.print(segmentLine{Kind: "record", Record: &recordLine{id, r.Defer, len(r.Headers), len(r.Body), shown}})
 		} else {
 			fmt.Fprintf(d.out, "%14sid %d, %d bytes", "", id, len(r.Body))
 			if r.Defer > 0 {
@@ -188,15 +187,15 @@ func (d *dumper) content(h *segment.Header, body []byte) (err error) {
 	return err
 }
 
-func (d *dumper) end(fileByte int64, at segment.Offset, batches int, why error) {
+func (d *segmentDumper) end(fileByte int64, at segment.Offset, batches int, why error) {
 	if d.json {
-		d.print(line{Kind: "end", End: &endLine{fileByte, at, batches, why.Error()}})
+		d.print(segmentLine{Kind: "end", End: &endLine{fileByte, at, batches, why.Error()}})
 		return
 	}
 	fmt.Fprintf(d.out, "%12d  end after %d batches: %v\n", fileByte, batches, why)
 }
 
-func (d *dumper) print(l line) {
+func (d *segmentDumper) print(l segmentLine) {
 	l.File = d.name
 	if err := d.enc.Encode(l); err != nil {
 		panic("BUG: a line does not encode: " + err.Error())

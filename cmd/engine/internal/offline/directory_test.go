@@ -32,13 +32,13 @@ func FuzzDecode(f *testing.F) {
 	f.Add(checkpoint)
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 1})
 	f.Fuzz(func(t *testing.T, p []byte) {
-		if h, err := DecodeSegmentHeader(p); err == nil && len(p) < segment.SegmentHeaderBytes {
+		if h, err := decodeSegmentHeader(p); err == nil && len(p) < segment.SegmentHeaderBytes {
 			t.Errorf("a short header was accepted: %+v", h)
 		}
-		if x, err := DecodeIndex(p); err == nil && len(p) != 64+32*len(x.Entries) {
+		if x, err := decodeIndex(p); err == nil && len(p) != 64+32*len(x.Entries) {
 			t.Errorf("%d entries from %d bytes", len(x.Entries), len(p))
 		}
-		if parts, err := DecodeCheckpoint(p); err == nil && len(parts)*100 > len(p) {
+		if parts, err := decodeCheckpoint(p); err == nil && len(parts)*100 > len(p) {
 			t.Errorf("%d partitions from %d bytes", len(parts), len(p))
 		}
 	})
@@ -50,21 +50,21 @@ func TestSeedsDecode(t *testing.T) {
 	binary.LittleEndian.PutUint16(head[6:], segment.SegmentHeaderBytes)
 	binary.LittleEndian.PutUint64(head[32:], 1000)
 	binary.LittleEndian.PutUint32(head[84:], batch.Checksum(head[:84]))
-	h, err := DecodeSegmentHeader(head)
+	h, err := decodeSegmentHeader(head)
 	if err != nil || h.Base != 1000 || h.FileByte(1001) != segment.SegmentHeaderBytes+1 {
 		t.Errorf("%+v, %v", h, err)
 	}
 	for _, at := range []int{0, 4, 5, 32, 84, 88, segment.SegmentHeaderBytes - 1} {
 		bad := bytes.Clone(head)
 		bad[at] ^= 0x80
-		if _, err := DecodeSegmentHeader(bad); err == nil {
+		if _, err := decodeSegmentHeader(bad); err == nil {
 			t.Errorf("byte %d may change", at)
 		}
 	}
 }
 
 func TestChain(t *testing.T) {
-	c := Chain{Position: 5, ID: 10}
+	c := expected{Position: 5, ID: 10}
 	h := segment.Header{Position: 5, FirstID: 10, Count: 3, PrevCRC: 77, CRC: 88}
 	if err := c.Next(&h); err != nil { // the checksum before is not known at the first batch
 		t.Fatal(err)
@@ -101,10 +101,10 @@ func TestRefusesDirectoriesInUse(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := Open(dir, false); err == nil || !strings.Contains(err.Error(), "stop it first") {
+		if _, err := openDirectory(dir, false); err == nil || !strings.Contains(err.Error(), "stop it first") {
 			t.Errorf("without LOCK: %v: %v, want a refusal", remove, err)
 		}
-		live, err := Open(dir, true)
+		live, err := openDirectory(dir, true)
 		if err != nil {
 			t.Fatal(err)
 		}

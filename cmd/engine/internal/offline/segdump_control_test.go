@@ -1,4 +1,4 @@
-package main
+package offline
 
 import (
 	"testing"
@@ -56,7 +56,7 @@ func TestDescribeControl(t *testing.T) {
 			`producer taken "p", id 9, epoch 2, tenure 4294967296`,
 		},
 	} {
-		l := describe(&x.c)
+		l := describeControl(&x.c)
 		if got := l.text(); got != x.want {
 			t.Errorf("kind %d: %q, want %q", x.c.Kind, got, x.want)
 		}

@@ -1,14 +1,14 @@
-package main
+package offline
 
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"syscall"
 
 	"penstock/segment"
 	"penstock/segment/aio"
-	"penstock/tools/internal/offline"
 )
 
 // maxIndexBytes bounds the index file that is read whole.
@@ -18,7 +18,7 @@ const maxIndexBytes = 64 << 20
 type walk struct {
 	c     *checker
 	p     *partition
-	chain offline.Chain
+	chain expected
 	lost  bool // the file before is damaged: the next one begins anew
 	files []openSegment
 }
@@ -27,7 +27,7 @@ type walk struct {
 type openSegment struct {
 	number uint32
 	name   string
-	head   offline.SegmentHeader
+	head   segmentHeader
 }
 
 // segments verifies what the segment files of a partition must hold: everything below the checkpoint. What lies above
@@ -55,14 +55,14 @@ func (w *walk) find(name string, at int64, format string, args ...any) {
 // open reads the headers of the live files: from the last one that starts a log, up to the one that the
 // checkpoint names. A missing or damaged file is a finding; the others are still read.
 func (w *walk) open() error {
-	dir := offline.PartitionDir(w.p.id)
+	dir := partitionDir(w.p.id)
 	numbers, err := w.c.dir.Segments(w.p.id)
 	if err != nil {
 		return err
 	}
 	st := &w.p.base
 	base := func(n uint32) (segment.Offset, bool) {
-		h, err := w.header(path.Join(dir, offline.SegmentName(n)), n)
+		h, err := w.header(path.Join(dir, segmentName(n)), n)
 		return h.Base, err == nil
 	}
 	indexed, err := w.c.dir.HasIndex(w.p.id, st.Segment)
@@ -86,7 +86,7 @@ func (w *walk) open() error {
 			gaps = append(gaps, fmt.Sprintf("the segments between %d and %d are missing; their messages are not served",
 				numbers[i-1], n))
 		}
-		name := path.Join(dir, offline.SegmentName(n))
+		name := path.Join(dir, segmentName(n))
 		h, err := w.header(name, n)
 		if err != nil {
 			if !damage(err) {
@@ -107,7 +107,7 @@ func (w *walk) open() error {
 		return err
 	}
 	if k := len(numbers); st.SegmentBase < st.End && (k == 0 || numbers[k-1] != last) {
-		w.find(path.Join(dir, offline.SegmentName(last)), -1, "the newest segment is missing; its messages are not served")
+		w.find(path.Join(dir, segmentName(last)), -1, "the newest segment is missing; its messages are not served")
 	}
 	return nil
 }
@@ -136,7 +136,7 @@ func damage(err error) bool {
 	return !errors.As(err, &errno) || errno == syscall.EIO || errors.Is(err, aio.ErrMedia)
 }
 
-func (w *walk) header(name string, n uint32) (h offline.SegmentHeader, err error) {
+func (w *walk) header(name string, n uint32) (h segmentHeader, err error) {
 	f, err := w.c.dir.Disk.Open(name)
 	if err != nil {
 		return h, err
@@ -146,11 +146,11 @@ func (w *walk) header(name string, n uint32) (h offline.SegmentHeader, err error
 	if err != nil {
 		return h, err
 	}
-	p, err := offline.NewReader(f, size).Bytes(0, segment.SegmentHeaderBytes)
+	p, err := newBatchReader(f, size).Bytes(0, segment.SegmentHeaderBytes)
 	if err != nil {
 		return h, err
 	}
-	if h, err = offline.DecodeSegmentHeader(p); err != nil {
+	if h, err = decodeSegmentHeader(p); err != nil {
 		return h, err
 	}
 	if h.Topic != w.p.id.Topic || h.Partition != w.p.id.Partition || h.Number != n {
@@ -170,11 +170,11 @@ func (w *walk) file(i int) error {
 	}
 	if i == 0 || w.lost || w.files[i-1].number+1 != s.number {
 		w.lost = false
-		w.chain = offline.Chain{Position: s.head.FirstPosition, ID: s.head.FirstID}
+		w.chain = expected{Position: s.head.FirstPosition, ID: s.head.FirstID}
 	} else if s.head.FirstPosition != w.chain.Position || s.head.FirstID != w.chain.ID {
 		w.find(s.name, 0, "its header begins at position %d and id %d, the segment before ends before %d and %d",
 			s.head.FirstPosition, s.head.FirstID, w.chain.Position, w.chain.ID)
-		w.chain = offline.Chain{Position: s.head.FirstPosition, ID: s.head.FirstID}
+		w.chain = expected{Position: s.head.FirstPosition, ID: s.head.FirstID}
 	}
 	f, err := w.c.dir.Disk.Open(s.name)
 	if err != nil {
@@ -205,9 +205,9 @@ func (w *walk) lastNumber() uint32 {
 // batches reads one file and says whether all of it is right. After a damaged batch the rest of the file is not
 // looked at: where the next one begins is not known.
 func (w *walk) batches(
-	s *openSegment, f offline.Source, size int64, end segment.Offset, newest bool, x *indexCheck,
+	s *openSegment, f source, size int64, end segment.Offset, newest bool, x *indexCheck,
 ) bool {
-	r := offline.NewReader(f, size)
+	r := newBatchReader(f, size)
 	var h segment.Header
 	at := s.head.First
 	for end < 0 || at < end {
@@ -255,20 +255,20 @@ func (w *walk) compareEnd(s *openSegment) {
 // its segment; but something wrote or kept it wrongly.
 type indexCheck struct {
 	name  string
-	index *offline.Index // nil: there is none
+	index *indexFile // nil: there is none
 	next  int
 	wrong string
 }
 
 func (w *walk) index(s *openSegment) *indexCheck {
-	name := path.Join(path.Dir(s.name), offline.IndexName(s.number))
+	name := path.Join(path.Dir(s.name), indexName(s.number))
 	x := &indexCheck{name: name}
 	data, err := w.c.dir.Disk.ReadFile(name, maxIndexBytes)
-	if errors.Is(err, offline.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return x
 	}
 	if err == nil {
-		x.index, err = offline.DecodeIndex(data)
+		x.index, err = decodeIndex(data)
 	}
 	if err != nil {
 		w.find(name, -1, "%v; it is made again from its segment", err)

@@ -1,4 +1,4 @@
-package main
+package offline
 
 import (
 	"encoding/json"
@@ -13,7 +13,6 @@ import (
 
 	"penstock/batch"
 	"penstock/segment"
-	"penstock/tools/internal/offline"
 )
 
 // asideDir has what cuts took from copies: internal/node/FORMAT.md.
@@ -132,7 +131,7 @@ func (c *checker) asideBatches(t *asideCut) (err error) {
 			err = batch.VerifyBody(&h, body)
 		}
 		if err == nil && !h.Control() {
-			c.scratch, err = offline.Records(&h, body, c.scratch, nil)
+			c.scratch, err = records(&h, body, c.scratch, nil)
 		}
 		if err == nil && batches > 0 && h.Position == before.Position+1 && h.PrevCRC != before.CRC {
 			err = errors.New("it does not continue the batch before it")

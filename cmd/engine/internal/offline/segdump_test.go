@@ -1,4 +1,4 @@
-package main
+package offline
 
 import (
 	"bytes"
@@ -11,7 +11,6 @@ import (
 
 	"penstock/internal/node"
 	"penstock/segment"
-	"penstock/tools/internal/offline"
 )
 
 // segmentFile makes a segment with 3000 messages of a real engine.
@@ -49,16 +48,14 @@ func segmentFile(t *testing.T) string {
 }
 
 func segdump(args ...string) (code int, stdout, stderr string) {
-	var out, errs bytes.Buffer
-	code = run(args, &out, &errs)
-	return code, out.String(), errs.String()
+	return execute("segdump", args...)
 }
 
-func lines(t *testing.T, out string) (all []line) {
+func lines(t *testing.T, out string) (all []segmentLine) {
 	t.Helper()
 	dec := json.NewDecoder(strings.NewReader(out))
 	for dec.More() {
-		var l line
+		var l segmentLine
 		if err := dec.Decode(&l); err != nil {
 			t.Fatal(err)
 		}
@@ -67,10 +64,10 @@ func lines(t *testing.T, out string) (all []line) {
 	return all
 }
 
-func TestDump(t *testing.T) {
+func TestSegdump(t *testing.T) {
 	name := segmentFile(t)
 	code, out, errs := segdump("--json", "--records", "--body", "4", name)
-	if code != offline.Clean || errs != "" {
+	if code != exitClean || errs != "" {
 		t.Fatalf("exit code %d, %s", code, errs)
 	}
 	var next segment.MsgID
@@ -96,13 +93,13 @@ func TestDump(t *testing.T) {
 	for _, want := range []string{
 		"segment 0 of topic", "channel created billing, id 0", `id 2999, 7 bytes: "message"`, "unwritten space",
 	} {
-		if code != offline.Clean || !strings.Contains(out, want) {
+		if code != exitClean || !strings.Contains(out, want) {
 			t.Errorf("exit code %d; the text lacks %q", code, want)
 		}
 	}
 }
 
-func TestDumpOfDamage(t *testing.T) {
+func TestSegdumpOfDamage(t *testing.T) {
 	name := segmentFile(t)
 	data, err := os.ReadFile(name)
 	if err != nil {
@@ -118,14 +115,14 @@ func TestDumpOfDamage(t *testing.T) {
 		if err := os.WriteFile(name, damaged, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if code, out, _ := segdump(name); code != offline.Corrupt || !strings.Contains(out, want) {
+		if code, out, _ := segdump(name); code != exitCorrupt || !strings.Contains(out, want) {
 			t.Errorf("byte %d: exit code %d, want %q:\n%s", at, code, want, out)
 		}
 	}
-	if code, _, errs := segdump(name + ".none"); code != offline.CannotCheck || errs == "" {
+	if code, _, errs := segdump(name + ".none"); code != exitNotChecked || errs == "" {
 		t.Errorf("a missing file: exit code %d, %q", code, errs)
 	}
-	if code, _, errs := segdump(); code != offline.CannotCheck || !strings.Contains(errs, "usage") {
+	if code, _, errs := segdump(); code != exitNotChecked || errs == "" {
 		t.Errorf("no file: exit code %d, %q", code, errs)
 	}
 }

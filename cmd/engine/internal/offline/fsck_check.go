@@ -1,4 +1,4 @@
-package main
+package offline
 
 import (
 	"errors"
@@ -10,12 +10,11 @@ import (
 	"penstock/internal/node/machine"
 	"penstock/segment"
 	"penstock/segment/aio"
-	"penstock/tools/internal/offline"
 )
 
 // checker verifies one directory.
 type checker struct {
-	dir    *offline.Dir
+	dir    *directory
 	report *report
 	names  map[string]string // topic uuid → name
 	parts  map[segment.Identity]*partition
@@ -32,14 +31,14 @@ type checker struct {
 type partition struct {
 	id     segment.Identity
 	base   segment.State // at the checkpoint: what the segments must hold
-	chain  offline.Chain // after what was replayed
+	chain  expected      // after what was replayed
 	end    segment.Offset
 	broken bool // it stopped following; one finding is enough
 }
 
 func check(path string) (*report, error) {
 	start := time.Now()
-	dir, err := offline.Open(path, false)
+	dir, err := openDirectory(path, false)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +98,7 @@ func (c *checker) orphaned(id segment.Identity) error {
 		return err
 	}
 	c.report.find(finding{
-		Path: offline.PartitionDir(id), Offset: -1, Topic: c.topic(id),
+		Path: partitionDir(id), Offset: -1, Topic: c.topic(id),
 		Detail: "there are segments, and the commit log, which says where they end, is empty or gone: " +
 			"a node refuses to start",
 	})
@@ -181,7 +180,7 @@ func (c *checker) decodeCheckpoint() error {
 		return nil
 	}
 	c.decoded = true
-	parts, err := offline.DecodeCheckpoint(c.checkpoint)
+	parts, err := decodeCheckpoint(c.checkpoint)
 	if err != nil {
 		return err
 	}
@@ -193,7 +192,7 @@ func (c *checker) decodeCheckpoint() error {
 		st := p.State
 		c.add(&partition{
 			id: p.ID, base: st, end: st.End,
-			chain: offline.Chain{Position: st.Next, ID: st.NextID, CRC: st.LastCRC, CRCKnown: true},
+			chain: expected{Position: st.Next, ID: st.NextID, CRC: st.LastCRC, CRCKnown: true},
 		})
 	}
 	return nil
@@ -225,7 +224,7 @@ func (c *checker) Record(rec *clog.Record) error {
 	id := segment.Identity{Topic: rec.Topic, Partition: rec.Partition}
 	p := c.parts[id]
 	if p == nil {
-		p = &partition{id: id, chain: offline.Chain{CRCKnown: true}}
+		p = &partition{id: id, chain: expected{CRCKnown: true}}
 		c.add(p)
 	}
 	if p.broken {
@@ -251,7 +250,7 @@ func (c *checker) Record(rec *clog.Record) error {
 
 // cut follows a replica whose log was cut to what its leader had, or begun anew.
 func (c *checker) cut(rec *clog.Record) error {
-	to, anew, err := offline.DecodeCut(rec.Payload)
+	to, anew, err := decodeCut(rec.Payload)
 	if err != nil {
 		return err
 	}
@@ -265,7 +264,7 @@ func (c *checker) cut(rec *clog.Record) error {
 		p.base = st
 	}
 	p.end, p.broken = st.End, false
-	p.chain = offline.Chain{Position: st.Next, ID: st.NextID, CRC: st.LastCRC, CRCKnown: true}
+	p.chain = expected{Position: st.Next, ID: st.NextID, CRC: st.LastCRC, CRCKnown: true}
 	return nil
 }
 
@@ -274,7 +273,7 @@ func (c *checker) body(h *segment.Header, body []byte) (err error) {
 	if h.Control() {
 		return machine.DecodeControls(body, func(*machine.Control) error { return nil })
 	}
-	c.scratch, err = offline.Records(h, body, c.scratch, nil)
+	c.scratch, err = records(h, body, c.scratch, nil)
 	return err
 }
 

@@ -1,4 +1,4 @@
-package main
+package offline
 
 import (
 	"bytes"
@@ -11,13 +11,10 @@ import (
 
 	"penstock/internal/node"
 	"penstock/segment"
-	"penstock/tools/internal/offline"
 )
 
 func clogdump(args ...string) (code int, stdout, stderr string) {
-	var out, errs bytes.Buffer
-	code = run(args, &out, &errs)
-	return code, out.String(), errs.String()
+	return execute("clogdump", args...)
 }
 
 func openOrders(t *testing.T, dir string) (*node.Engine, *node.Topic) {
@@ -33,7 +30,7 @@ func openOrders(t *testing.T, dir string) (*node.Engine, *node.Topic) {
 	return e, topic
 }
 
-func TestDump(t *testing.T) {
+func TestClogdump(t *testing.T) {
 	dir := t.TempDir()
 	e, topic := openOrders(t, dir)
 	for range 50 {
@@ -41,17 +38,17 @@ func TestDump(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if code, _, errs := clogdump(dir); code != offline.CannotCheck || !strings.Contains(errs, "running") {
+	if code, _, errs := clogdump(dir); code != exitNotChecked || !strings.Contains(errs, "running") {
 		t.Errorf("while the node runs: exit code %d, %q", code, errs)
 	}
-	if code, out, errs := clogdump("--live", dir); code != offline.Clean || !strings.Contains(out, "group") {
+	if code, out, errs := clogdump("--live", dir); code != exitClean || !strings.Contains(out, "group") {
 		t.Errorf("--live: exit code %d, %q", code, errs)
 	}
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
 	code, out, errs := clogdump("--json", "--records", dir)
-	if code != offline.Clean {
+	if code != exitClean {
 		t.Fatalf("exit code %d, %s", code, errs)
 	}
 	var messages uint32
@@ -86,7 +83,7 @@ func TestDump(t *testing.T) {
 	}
 }
 
-func TestDumpOfDamage(t *testing.T) {
+func TestClogdumpOfDamage(t *testing.T) {
 	dir := t.TempDir()
 	e, topic := openOrders(t, dir)
 	if _, err := topic.Publish(t.Context(), bytes.Repeat([]byte("find me"), 100)); err != nil {
@@ -116,10 +113,10 @@ func TestDumpOfDamage(t *testing.T) {
 	if !changed {
 		t.Fatal("the message is not in the commit log")
 	}
-	if code, out, _ := clogdump(dir); code != offline.Corrupt || !strings.Contains(out, "DAMAGED") {
+	if code, out, _ := clogdump(dir); code != exitCorrupt || !strings.Contains(out, "DAMAGED") {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
-	if code, _, errs := clogdump(); code != offline.CannotCheck || !strings.Contains(errs, "usage") {
+	if code, _, errs := clogdump(); code != exitNotChecked || errs == "" {
 		t.Errorf("no directory: exit code %d, %q", code, errs)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package offline
 
 import (
 	"os/exec"
@@ -8,7 +8,7 @@ import (
 
 // The engine opens every golden directory whole (package engine's tests), so fsck calls every one of them clean.
 func TestGoldenDirectoriesAreClean(t *testing.T) {
-	archives, err := filepath.Glob("../../internal/node/testdata/golden/*.tar.gz")
+	archives, err := filepath.Glob("../../../../internal/node/testdata/golden/*.tar.gz")
 	if err != nil || len(archives) < 8 {
 		t.Fatalf("there are %d golden directories: %v", len(archives), err)
 	}

@@ -1,4 +1,4 @@
-package main
+package offline
 
 import (
 	"fmt"
@@ -22,7 +22,7 @@ type report struct {
 	Messages     int64        `json:"messages"` // in segments
 	SegmentBytes int64        `json:"segment_bytes"`
 	CommitLog    commitReport `json:"commit_log"`
-	// Aside lists what cuts took from copies. It is no finding: engine aside shows it.
+	// Aside lists what cuts took from copies. It is no finding: penstock aside shows it.
 	Aside []asideCut `json:"aside,omitempty"`
 
 	Findings     []finding     `json:"findings"`
@@ -94,7 +94,7 @@ func (r *report) print(w io.Writer) error {
 			continue
 		}
 		fmt.Fprintf(w, "aside: %s: a cut took %d messages from topic %s, partition %d, positions %d to %d; they are kept: "+
-			"see engine aside\n", a.ID, a.Messages, a.Topic, a.Partition, a.From, a.Until-1)
+			"see penstock aside\n", a.ID, a.Messages, a.Topic, a.Partition, a.From, a.Until-1)
 	}
 	for _, f := range r.Findings {
 		place := f.Path

@@ -1,4 +1,4 @@
-package main
+package offline
 
 import (
 	"fmt"
@@ -50,7 +50,7 @@ type producerLine struct {
 	Tenure uint64 `json:"tenure,omitempty"`
 }
 
-func describe(c *machine.Control) controlLine {
+func describeControl(c *machine.Control) controlLine {
 	l := controlLine{Entry: controlNames[c.Kind], Channel: c.Channel}
 	if l.Entry == "" {
 		l.Entry = fmt.Sprintf("kind %d", c.Kind)

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 
 	"github.com/google/uuid"
 
@@ -13,11 +12,8 @@ import (
 	"penstock/segment"
 )
 
-// ErrNotExist is fs.ErrNotExist.
-var ErrNotExist = fs.ErrNotExist
-
-// SegmentHeader is the header block of a segment file (segment/FORMAT.md).
-type SegmentHeader struct {
+// segmentHeader is the header block of a segment file (segment/FORMAT.md).
+type segmentHeader struct {
 	Topic         uuid.UUID        `json:"topic"`
 	Partition     uint32           `json:"partition"`
 	Number        uint32           `json:"number"`
@@ -30,8 +26,8 @@ type SegmentHeader struct {
 	Capacity      int64            `json:"capacity_bytes"`
 }
 
-// DecodeSegmentHeader reads a header block of segment.SegmentHeaderBytes.
-func DecodeSegmentHeader(p []byte) (h SegmentHeader, err error) {
+// decodeSegmentHeader reads a header block of segment.SegmentHeaderBytes.
+func decodeSegmentHeader(p []byte) (h segmentHeader, err error) {
 	le := binary.LittleEndian
 	switch {
 	case len(p) < segment.SegmentHeaderBytes:
@@ -46,7 +42,7 @@ func DecodeSegmentHeader(p []byte) (h SegmentHeader, err error) {
 		len(bytes.Trim(p[88:segment.SegmentHeaderBytes], "\x00")) != 0:
 		return h, errors.New("the segment header has fields that its version does not have")
 	}
-	return SegmentHeader{
+	return segmentHeader{
 		Topic: uuid.UUID(p[8:24]), Partition: le.Uint32(p[24:]), Number: le.Uint32(p[28:]), Starts: p[5]&1 != 0,
 		Base: segment.Offset(le.Uint64(p[32:])), First: segment.Offset(le.Uint64(p[40:])),
 		FirstPosition: segment.Position(le.Uint64(p[48:])), FirstID: segment.MsgID(le.Uint64(p[56:])),
@@ -55,30 +51,30 @@ func DecodeSegmentHeader(p []byte) (h SegmentHeader, err error) {
 }
 
 // FileByte is where the log's offset at lies in the file.
-func (h *SegmentHeader) FileByte(at segment.Offset) int64 {
+func (h *segmentHeader) FileByte(at segment.Offset) int64 {
 	return segment.SegmentHeaderBytes + int64(at-h.Base)
 }
 
-// IndexEntry is one entry of an index.
-type IndexEntry struct {
+// indexEntry is one entry of an index.
+type indexEntry struct {
 	Offset   segment.Offset
 	Position segment.Position
 	FirstID  segment.MsgID
 	Appended int64
 }
 
-// Index is an index file.
-type Index struct {
+// indexFile is an index file.
+type indexFile struct {
 	Topic      uuid.UUID
 	Partition  uint32
 	Number     uint32
 	First, End segment.Offset
 	LastCRC    uint32
-	Entries    []IndexEntry
+	Entries    []indexEntry
 }
 
-// DecodeIndex reads a whole index file.
-func DecodeIndex(p []byte) (*Index, error) {
+// decodeIndex reads a whole index file.
+func decodeIndex(p []byte) (*indexFile, error) {
 	le := binary.LittleEndian
 	const head, entry = 64, 32
 	switch {
@@ -93,12 +89,12 @@ func DecodeIndex(p []byte) (*Index, error) {
 	case le.Uint32(p[56:]) != batch.Checksum(p[head:]):
 		return nil, errors.New("the checksum of the index entries is wrong")
 	}
-	x := &Index{
+	x := &indexFile{
 		Topic: uuid.UUID(p[8:24]), Partition: le.Uint32(p[24:]), Number: le.Uint32(p[28:]),
 		First: segment.Offset(le.Uint64(p[32:])), End: segment.Offset(le.Uint64(p[40:])), LastCRC: le.Uint32(p[52:]),
 	}
 	for p = p[head:]; len(p) > 0; p = p[entry:] {
-		x.Entries = append(x.Entries, IndexEntry{
+		x.Entries = append(x.Entries, indexEntry{
 			segment.Offset(le.Uint64(p)), segment.Position(le.Uint64(p[8:])), segment.MsgID(le.Uint64(p[16:])),
 			int64(le.Uint64(p[24:])),
 		})
@@ -106,14 +102,14 @@ func DecodeIndex(p []byte) (*Index, error) {
 	return x, nil
 }
 
-// Source is a file to read; aio.File is one.
-type Source interface {
+// source is a file to read; aio.File is one.
+type source interface {
 	ReadAt(p []byte, off int64) error
 }
 
-// Reader reads the batches of a segment file one after the other through one buffer.
-type Reader struct {
-	src  Source
+// batchReader reads the batches of a segment file one after the other through one buffer.
+type batchReader struct {
+	src  source
 	size int64
 	buf  []byte
 	at   int64 // file byte of buf[0]
@@ -123,13 +119,13 @@ type Reader struct {
 // windowBytes is what one read takes at once; a larger batch takes what it needs.
 const windowBytes = 1 << 20
 
-// NewReader reads a file of size bytes.
-func NewReader(src Source, size int64) *Reader {
-	return &Reader{src: src, size: size, buf: make([]byte, windowBytes)}
+// newBatchReader reads a file of size bytes.
+func newBatchReader(src source, size int64) *batchReader {
+	return &batchReader{src: src, size: size, buf: make([]byte, windowBytes)}
 }
 
 // Bytes returns n bytes at off, borrowed until the next call.
-func (r *Reader) Bytes(off int64, n int) ([]byte, error) {
+func (r *batchReader) Bytes(off int64, n int) ([]byte, error) {
 	if off < 0 || off+int64(n) > r.size {
 		return nil, fmt.Errorf("the file ends at byte %d", r.size)
 	}
@@ -147,7 +143,7 @@ func (r *Reader) Bytes(off int64, n int) ([]byte, error) {
 }
 
 // Batch decodes and verifies the batch at off, header and body. What it returns is borrowed until the next call.
-func (r *Reader) Batch(off int64, h *segment.Header) (body []byte, err error) {
+func (r *batchReader) Batch(off int64, h *segment.Header) (body []byte, err error) {
 	p, err := r.Bytes(off, segment.HeaderBytes)
 	if err != nil {
 		return nil, err
@@ -161,8 +157,8 @@ func (r *Reader) Batch(off int64, h *segment.Header) (body []byte, err error) {
 	return p[segment.HeaderBytes:], batch.VerifyBody(h, p[segment.HeaderBytes:])
 }
 
-// Chain is what the next batch of a partition must continue.
-type Chain struct {
+// expected is what the next batch of a partition must continue.
+type expected struct {
 	Position segment.Position
 	ID       segment.MsgID
 	CRC      uint32
@@ -170,7 +166,7 @@ type Chain struct {
 }
 
 // Next checks that h continues the chain, and moves it on.
-func (c *Chain) Next(h *segment.Header) error {
+func (c *expected) Next(h *segment.Header) error {
 	switch {
 	case h.Position != c.Position:
 		return fmt.Errorf("the batch has position %d where %d follows", h.Position, c.Position)
@@ -179,12 +175,12 @@ func (c *Chain) Next(h *segment.Header) error {
 	case c.CRCKnown && h.PrevCRC != c.CRC:
 		return fmt.Errorf("the batch follows one with checksum %08x, the one before it has %08x", h.PrevCRC, c.CRC)
 	}
-	*c = Chain{h.Position + 1, h.NextID(), h.CRC, true}
+	*c = expected{h.Position + 1, h.NextID(), h.CRC, true}
 	return nil
 }
 
-// Records decodes every record of a batch's stored body, decompressed into scratch if need be, and hands it to visit.
-func Records(h *segment.Header, body, scratch []byte, visit func(r *segment.Record) error) ([]byte, error) {
+// records decodes every record of a batch's stored body, decompressed into scratch if need be, and hands it to visit.
+func records(h *segment.Header, body, scratch []byte, visit func(r *segment.Record) error) ([]byte, error) {
 	raw, err := batch.DecompressBody(h, body, scratch)
 	if err != nil {
 		return scratch, err
