@@ -146,7 +146,12 @@ func TestLevel(t *testing.T) {
 		s    sample
 		want int
 		name string
-	}{{sample{}, 1, ""}, {sample{Name: "a"}, 1, ""}, {sample{AgeMs: 1}, 2, "age_ms"}, {sample{AgeMs: 1, Rate: 1}, 3, "rate"}} {
+	}{
+		{sample{}, 1, ""},
+		{sample{Name: "a"}, 1, ""},
+		{sample{AgeMs: 1}, 2, "age_ms"},
+		{sample{AgeMs: 1, Rate: 1}, 3, "rate"},
+	} {
 		if level, name := rows.Level(&tc.s); level != tc.want || name != tc.name {
 			t.Errorf("%+v: level %d because of %q", tc.s, level, name)
 		}
