@@ -61,7 +61,7 @@ race: ## run the tests of the packages with goroutines under the race detector; 
 lock-order: ## run tests whose mutexes panic when locks are taken out of order
 	$(GO) test -tags lockcheck -short -timeout 10m ./internal/lock ./clog ./segment ./netproto ./replicate/peer ./internal/cluster
 	$(GO) test -tags lockcheck -short -timeout 10m -run 'TestClusterM|TestRemote|TestModel' ./internal/node
-	$(GO) test -tags lockcheck -short -timeout 10m -run 'TestGoNSQ|TestSlow|TestHeld|TestPipelined|TestSubscriber|TestMax' ./internal/server
+	$(GO) test -tags lockcheck -short -timeout 10m -run 'TestGoNSQ|TestSlow|TestHeld|TestPipelined|TestSubscriber|TestMax' ./internal/server ./internal/server/nsq
 
 test-giouring: ## run the storage tests on the giouring library
 	$(GO) test $(GIOURING_FLAGS) ./internal/uring ./segment/aio/...

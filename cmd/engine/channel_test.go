@@ -14,7 +14,7 @@ import (
 	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/node/machine"
-	"penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 // publishRush publishes a message with the header kind=rush to the topic orders.
@@ -100,7 +100,7 @@ func TestChannelAndTopicCommands(t *testing.T) {
 		!strings.Contains(got[1], `  -  7  kind=rush  "order\n`) {
 		t.Errorf("peek prints %q", got)
 	}
-	var list server.PeekList
+	var list api.PeekList
 	must(t, json.Unmarshal([]byte(steer(t, "topic", "peek", "orders", "--json", "--from", "0001000000000001", "--count",
 		"1")), &list))
 	if len(list.Messages) != 1 || list.Messages[0].ID != "0001000000000001" || list.Messages[0].Number != 1 {

@@ -13,7 +13,7 @@ import (
 	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/patience"
-	"penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 // startRealCluster is startDev with three real nodes, which store what they are sent, each with an embedded etcd.
@@ -64,7 +64,7 @@ func TestCommandsOnACluster(t *testing.T) {
 
 	at(0, "channel", "seek", "orders", "billing", "--to", "end")
 	at(1, "channel", "seek", "orders", "billing", "--to", "count", "--value", "-2")
-	var list server.PeekList
+	var list api.PeekList
 	must(t, json.Unmarshal([]byte(at(2, "channel", "peek", "orders", "billing", "--json")), &list))
 	if len(list.Messages) != 4 {
 		t.Errorf("after a seek 2 back in 2 of 5 partitions %d messages wait", len(list.Messages))
@@ -110,7 +110,7 @@ func lookOnACluster(t *testing.T, nodes []string, at func(i int, args ...string)
 			got[1] != "orders  billing  12  0  0  12  0  0  0  0  ok" {
 			t.Errorf("channel list prints %q", got)
 		}
-		var list server.PeekList
+		var list api.PeekList
 		must(t, json.Unmarshal([]byte(at(i, "channel", "peek", "orders", "billing", "--json", "--count", "100")), &list))
 		if len(list.Messages) != 12 || list.Messages[0].Headers[0].Name != "kind" {
 			t.Errorf("peek prints %+v", list)

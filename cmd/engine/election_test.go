@@ -48,7 +48,7 @@ func etcdLeader(t *testing.T, dir string, nodes map[string]devcluster.Node) stri
 		if _, err := fmt.Sscan(n.NSQ[len(host)+1:], &port); err != nil {
 			t.Fatal(err)
 		}
-		address := fmt.Sprintf("%s:%d", host, port+6) // see planDevCluster
+		address := fmt.Sprintf("%s:%d", host, port+6) // see devcluster.Plan
 		c, err := clientv3.New(clientv3.Config{
 			Endpoints: []string{"https://" + address}, DialTimeout: 10 * time.Second, TLS: config,
 		})

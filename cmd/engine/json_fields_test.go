@@ -25,7 +25,7 @@ import (
 	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/patience"
-	nsqd "penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 var updateFields = flag.Bool("update-json-fields", false, "write testdata/json_fields.txt")
@@ -198,7 +198,7 @@ func TestJSONFields(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(patience.Or(90 * time.Second)); ; time.Sleep(20 * time.Millisecond) {
 			o := execute(t, append(append(strings.Fields(command), "orders", "billing"), trusted...)...)
-			var list nsqd.WaitingList
+			var list api.WaitingList
 			if o.code == 0 && json.Unmarshal([]byte(o.stdout), &list) == nil && len(list.Messages) > 0 {
 				break
 			}
@@ -217,7 +217,7 @@ func TestJSONFields(t *testing.T) {
 	run("topic list")
 	run("topic set", "orders", "--quota-count", "1000000", "--keep-age", "1h", "--keep-bytes", "1MiB")
 	run("topic settings", "orders")
-	var list nsqd.PeekList
+	var list api.PeekList
 	must(t, json.Unmarshal([]byte(run("topic peek", "orders")), &list))
 	run("channel seek", "orders", "billing", "--to", "end")
 	run("trace", "orders", list.Messages[0].ID)

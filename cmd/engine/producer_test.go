@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"penstock/cmd/engine/internal/cli"
-	"penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 // The commands show what a real node knows of producers, and remove one from all partitions.
@@ -42,7 +42,7 @@ func TestProducerCommands(t *testing.T) {
 	if got != "producer b was removed from 5 partitions of topic orders\n" {
 		t.Errorf("%q", got)
 	}
-	var left server.ProducerRows
+	var left api.ProducerRows
 	must(t, json.Unmarshal([]byte(steer(t, "producer", "list", "orders", "--json")), &left))
 	if len(left.Producers) != 2 || left.Producers[0].Producer != "a" {
 		t.Errorf("%+v", left)

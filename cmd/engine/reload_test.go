@@ -26,7 +26,7 @@ import (
 	"penstock/cmd/engine/internal/clitest"
 	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/patience"
-	nsqd "penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 var httpsAddress = regexp.MustCompile(`msg=ready .* https=(\S+)`)
@@ -185,7 +185,7 @@ func TestReloadCommand(t *testing.T) {
 	}
 	results := func(want string) {
 		t.Helper()
-		var r nsqd.Reload
+		var r api.Reload
 		o := reload("--json")
 		if err := json.Unmarshal([]byte(o.stdout), &r); err != nil {
 			t.Fatalf("%v: %+v", err, o)

@@ -19,7 +19,7 @@ import (
 	"penstock/internal/cluster/admin"
 	"penstock/internal/node/health"
 	"penstock/internal/patience"
-	nsqd "penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 // stateRow is a row of docs/reference/states.md: by surface, what it shows while the state holds; "": nothing, and the
@@ -147,7 +147,7 @@ func (w *stateWorld) console() string {
 	var said []string
 	marks := regexp.MustCompile(`(\w+): "([a-z ]+)"`).FindAllStringSubmatch(
 		after(w.t, read("ui.js"), "const marks = ")[:200], -1)
-	var page nsqd.ChannelPage
+	var page api.ChannelPage
 	must(w.t, json.Unmarshal([]byte(w.get("/channels?topic=orders")[0]), &page))
 	for i := range page.Channels {
 		data, err := json.Marshal(&page.Channels[i])
@@ -179,7 +179,7 @@ func (w *stateWorld) consoleOfCluster(script, marks string) (said []string) {
 			said = append(said, "draining")
 		}
 	}
-	var topics nsqd.TopicPage
+	var topics api.TopicPage
 	must(w.t, json.Unmarshal([]byte(w.get("/topics")[0]), &topics))
 	for i := range topics.Topics {
 		said = append(said, strings.ReplaceAll(string(topics.Topics[i].State), "_", " "))

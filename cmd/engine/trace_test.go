@@ -8,7 +8,7 @@ import (
 	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/node"
 	"penstock/internal/node/machine"
-	"penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 // The command tells what a real node's log says, as a table and as JSON, and says what is wrong with an id.
@@ -20,7 +20,7 @@ func TestTraceCommand(t *testing.T) {
 	publishRush(t, n.http, "one")
 	publishRush(t, n.http, "two")
 	steer(t, "channel", "seek", "orders", "billing", "--to", "count", "--value", "1")
-	var list server.PeekList
+	var list api.PeekList
 	must(t, json.Unmarshal([]byte(steer(t, "topic", "peek", "orders", "--json")), &list))
 	got := rows(steer(t, "trace", "orders", list.Messages[0].ID))
 	text := strings.Join(got, "\n")

@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	// plainWidth is the width of help texts that do not go to a terminal, and leastWidth that of a very narrow one.
+	// PlainWidth is the width of help texts that do not go to a terminal, and leastWidth that of a very narrow one.
 	PlainWidth = 80
 	leastWidth = 40
 
-	// groupKey is the annotation of a flag that names the group under which help lists it.
+	// GroupKey is the annotation of a flag that names the group under which help lists it.
 	GroupKey = "group"
 )
 
@@ -85,6 +85,7 @@ func WidthOf(w io.Writer) int {
 	return PlainWidth
 }
 
+// HelpText returns what cmd prints with --help, wrapped to the width.
 func HelpText(cmd *cobra.Command, width int) string {
 	text := cmd.Long
 	if text == "" {
@@ -144,7 +145,7 @@ type flagGroup struct {
 	flags *pflag.FlagSet
 }
 
-// flagGroups splits flags by their annotation groupKey. Flags without one come first.
+// flagGroups splits flags by their annotation GroupKey. Flags without one come first.
 func flagGroups(all *pflag.FlagSet) []flagGroup {
 	order := append([]string{""}, GroupOrder...)
 	sets := map[string]*pflag.FlagSet{}

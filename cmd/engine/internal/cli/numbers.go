@@ -16,7 +16,7 @@ import (
 	"penstock/cmd/engine/internal/client"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/node/health"
-	"penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 // NodeStats is the part of a node's /stats that is shown.
@@ -27,6 +27,7 @@ type NodeStats struct {
 	} `json:"storage"`
 }
 
+// TopicNumbers are the numbers of a topic, of one node or added up.
 type TopicNumbers struct {
 	Name         string `json:"topic_name"`
 	Depth        int64  `json:"depth"`
@@ -49,6 +50,7 @@ type TopicNumbers struct {
 	Channels      []ChannelNumbers `json:"channels,omitempty"`
 }
 
+// ChannelNumbers are the numbers of a channel, of one node or added up.
 type ChannelNumbers struct {
 	Topic         string `json:"topic_name,omitempty"`
 	Name          string `json:"channel_name"`
@@ -127,7 +129,7 @@ func partial(lacks []string) error {
 func unservedOf(all []TopicNumbers) (lacks []string) {
 	for i := range all {
 		n := &all[i]
-		none := server.Unserved(n.Partitions, n.Served)
+		none := api.Unserved(n.Partitions, n.Served)
 		if len(none) == 0 {
 			continue
 		}
@@ -156,7 +158,7 @@ func partitionNames(ns []int) string {
 	return "partitions " + strings.Join(text, ", ") + more
 }
 
-// look is topicsNow, but gone names only the nodes that do not answer.
+// look is TopicsNow, but gone names only the nodes that do not answer.
 func (o *Operator) look(ctx context.Context, topic ...string) (all []TopicNumbers, gone []string, err error) {
 	nodes, gone, err := o.Members(ctx)
 	if err != nil {
@@ -260,7 +262,7 @@ func (n *TopicNumbers) Add(m *TopicNumbers) {
 	n.Connected += m.Connected
 	n.MaxProducers = max(n.MaxProducers, m.MaxProducers)
 	n.Partitions = max(n.Partitions, m.Partitions)
-	n.Served = server.AllServed(n.Served, m.Served)
+	n.Served = api.AllServed(n.Served, m.Served)
 	n.Paused = n.Paused || m.Paused
 	n.OverQuota = n.OverQuota || m.OverQuota
 	n.DelaysRefused += m.DelaysRefused
@@ -298,12 +300,9 @@ func (n *TopicNumbers) Add(m *TopicNumbers) {
 
 // NumbersOf returns the numbers of one node.
 func NumbersOf(ctx context.Context, c *client.Client, topic ...string) ([]TopicNumbers, error) {
-	q := url.Values{}
+	q := url.Values{"format": {"json"}, "include_clients": {"false"}, "include_mem": {"false"}}
 	if len(topic) > 0 {
 		q.Set("topic", topic[0])
-	}
-	for name, v := range map[string]string{"format": "json", "include_clients": "false", "include_mem": "false"} {
-		q.Set(name, v)
 	}
 	var st NodeStats
 	if err := c.Get(ctx, "/stats", q, &st); err != nil {
@@ -370,7 +369,7 @@ func joinStates(state string, more []stateWord) string {
 // state says whether the topic, or one of its channels, is paused or, before that, whether somebody serves it, and
 // stores what is published and confirmed.
 func (n *TopicNumbers) state(paused bool) string {
-	switch none := len(server.Unserved(n.Partitions, n.Served)); {
+	switch none := len(api.Unserved(n.Partitions, n.Served)); {
 	case none > 0 && none == n.Partitions:
 		return "not served"
 	case none > 0:

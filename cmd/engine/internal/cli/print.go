@@ -15,16 +15,20 @@ import (
 	"penstock/internal/clip"
 )
 
+// PrintJSON prints v as indented JSON.
 func PrintJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
 }
 
+// Table returns a writer that aligns the columns of a table; their texts are separated by tabs.
 func Table(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }
 
+// Dash returns a text for a table, and - for none.
 func Dash(s string) string { return cmp.Or(clip.Plain(s), "-") }
 
+// Stamp returns a time for a table, and - for none.
 func Stamp(t time.Time) string {
 	if t.IsZero() {
 		return "-"

@@ -23,6 +23,7 @@ type operator struct{ cli.Operator }
 // drainPoll is the interval at which drain --wait asks for the status.
 const drainPoll = 100 * time.Millisecond
 
+// Command has the commands of penstock cluster below it.
 func Command() *cobra.Command {
 	o := new(operator)
 	cmd := &cobra.Command{

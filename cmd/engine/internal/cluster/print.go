@@ -14,6 +14,7 @@ import (
 	"penstock/internal/node/health"
 )
 
+// PrintStatus prints the status of a cluster and of its nodes.
 func PrintStatus(w io.Writer, st *admin.Status) error {
 	if !st.Joined {
 		fmt.Fprintf(w, "node %s is no live member of the cluster: what follows may be old\n", st.Node)
@@ -116,6 +117,7 @@ func notWhole(n *admin.Node) string {
 	return strings.Join(states, ", ")
 }
 
+// PrintTopics prints where the partitions are.
 func PrintTopics(w io.Writer, all *admin.Topics) error {
 	fmt.Fprintf(w, "as of %s\n", health.Age(millis(all.AgeMs))+" ago")
 	t := cli.Table(w)

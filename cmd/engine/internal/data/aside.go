@@ -30,6 +30,7 @@ type asideDir struct {
 	prompt io.Writer
 }
 
+// AsideCommand has the commands of penstock aside below it.
 func AsideCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "aside",

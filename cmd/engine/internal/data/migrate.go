@@ -28,6 +28,7 @@ type migration struct {
 	again       bool
 }
 
+// MigrateCommand has the commands that import the data of other servers below it.
 func MigrateCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "migrate", Short: "Import data from another system"}
 	cmd.AddCommand(migrateNSQDCommand())

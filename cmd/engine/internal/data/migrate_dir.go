@@ -23,10 +23,11 @@ const (
 	importHoldTime = 24 * time.Hour
 )
 
-// dirTarget imports into the data directory of a stopped node.
-type dirTarget struct{ e *node.Engine }
+// DirTarget imports into the data directory of a stopped node.
+type DirTarget struct{ e *node.Engine }
 
-func OpenDirTarget(ctx context.Context, dir string, largest int, logTo io.Writer) (*dirTarget, error) {
+// OpenDirTarget opens the directory, or makes it, for messages of at most largest bytes.
+func OpenDirTarget(ctx context.Context, dir string, largest int, logTo io.Writer) (*DirTarget, error) {
 	o := node.Options{
 		DataPath: dir, LockWait: time.Second, MaxMsgTimeout: importHoldTime,
 		Logger: slog.New(slog.NewTextHandler(logTo, &slog.HandlerOptions{Level: slog.LevelWarn})),
@@ -38,13 +39,13 @@ func OpenDirTarget(ctx context.Context, dir string, largest int, logTo io.Writer
 	if err != nil {
 		return nil, err
 	}
-	return &dirTarget{e}, nil
+	return &DirTarget{e}, nil
 }
 
-func (d *dirTarget) Close() error    { return d.e.Close() }
-func (d *dirTarget) Exclusive() bool { return true }
+func (d *DirTarget) Close() error    { return d.e.Close() }
+func (d *DirTarget) Exclusive() bool { return true }
 
-func (d *dirTarget) Topic(_ context.Context, name string) (migrate.TargetTopic, error) {
+func (d *DirTarget) Topic(_ context.Context, name string) (migrate.TargetTopic, error) {
 	var out migrate.TargetTopic
 	for _, t := range d.e.Stats(name, "") {
 		out = migrate.TargetTopic{
@@ -60,12 +61,12 @@ func (d *dirTarget) Topic(_ context.Context, name string) (migrate.TargetTopic, 
 	return out, nil
 }
 
-func (d *dirTarget) CreateTopic(ctx context.Context, name string) error {
+func (d *DirTarget) CreateTopic(ctx context.Context, name string) error {
 	_, err := d.e.CreateTopic(ctx, name, 1)
 	return err
 }
 
-func (d *dirTarget) CreateChannel(ctx context.Context, topic, channel string) error {
+func (d *DirTarget) CreateChannel(ctx context.Context, topic, channel string) error {
 	t, err := d.topic(topic)
 	if err != nil {
 		return err
@@ -74,7 +75,7 @@ func (d *dirTarget) CreateChannel(ctx context.Context, topic, channel string) er
 	return err
 }
 
-func (d *dirTarget) topic(name string) (*node.Topic, error) {
+func (d *DirTarget) topic(name string) (*node.Topic, error) {
 	t, ok := d.e.LookupTopic(name)
 	if !ok {
 		return nil, node.ErrNoTopic
@@ -82,7 +83,7 @@ func (d *dirTarget) topic(name string) (*node.Topic, error) {
 	return t, nil
 }
 
-func (d *dirTarget) channel(topic, channel string) (*node.Channel, error) {
+func (d *DirTarget) channel(topic, channel string) (*node.Channel, error) {
 	t, err := d.topic(topic)
 	if err != nil {
 		return nil, err
@@ -94,7 +95,7 @@ func (d *dirTarget) channel(topic, channel string) (*node.Channel, error) {
 	return c, nil
 }
 
-func (d *dirTarget) PauseTopic(ctx context.Context, name string) error {
+func (d *DirTarget) PauseTopic(ctx context.Context, name string) error {
 	t, err := d.topic(name)
 	if err != nil {
 		return err
@@ -102,7 +103,7 @@ func (d *dirTarget) PauseTopic(ctx context.Context, name string) error {
 	return t.Pause(ctx)
 }
 
-func (d *dirTarget) PauseChannel(ctx context.Context, topic, channel string) error {
+func (d *DirTarget) PauseChannel(ctx context.Context, topic, channel string) error {
 	c, err := d.channel(topic, channel)
 	if err != nil {
 		return err
@@ -110,7 +111,7 @@ func (d *dirTarget) PauseChannel(ctx context.Context, topic, channel string) err
 	return c.Pause(ctx)
 }
 
-func (d *dirTarget) Publish(ctx context.Context, topic string, bodies [][]byte) (uint64, error) {
+func (d *DirTarget) Publish(ctx context.Context, topic string, bodies [][]byte) (uint64, error) {
 	t, err := d.topic(topic)
 	if err != nil {
 		return 0, err
@@ -119,7 +120,7 @@ func (d *dirTarget) Publish(ctx context.Context, topic string, bodies [][]byte) 
 	return uint64(id), err
 }
 
-func (d *dirTarget) LastID(ctx context.Context, topic, channel string) (uint64, error) {
+func (d *DirTarget) LastID(ctx context.Context, topic, channel string) (uint64, error) {
 	last := uint64(0)
 	err := d.drain(ctx, topic, channel, math.MaxUint64, func(id uint64) bool {
 		last = max(last, id)
@@ -130,7 +131,7 @@ func (d *dirTarget) LastID(ctx context.Context, topic, channel string) (uint64, 
 
 // Confirm takes delivery of all messages up to the id last, finishes those for which drop returns true, and gives the
 // others back. The attempts that this adds are kept in memory only, so they are gone once the directory is closed.
-func (d *dirTarget) Confirm(ctx context.Context, topic, channel string, last uint64, drop func(uint64) bool) error {
+func (d *DirTarget) Confirm(ctx context.Context, topic, channel string, last uint64, drop func(uint64) bool) error {
 	c, err := d.channel(topic, channel)
 	if err != nil {
 		return err
@@ -152,7 +153,7 @@ func (d *dirTarget) Confirm(ctx context.Context, topic, channel string, last uin
 
 // drain takes delivery of the messages that wait in a channel, up to the id last, and finishes those for which drop
 // returns true.
-func (d *dirTarget) drain(ctx context.Context, topic, channel string, last uint64, drop func(uint64) bool) error {
+func (d *DirTarget) drain(ctx context.Context, topic, channel string, last uint64, drop func(uint64) bool) error {
 	c, err := d.channel(topic, channel)
 	if err != nil {
 		return err
@@ -193,7 +194,7 @@ func (d *dirTarget) drain(ctx context.Context, topic, channel string, last uint6
 }
 
 // drained reports whether nothing waits any more: every message that is not confirmed has been delivered to the sink.
-func (d *dirTarget) drained(topic, channel string) bool {
+func (d *DirTarget) drained(topic, channel string) bool {
 	for _, t := range d.e.Stats(topic, channel) {
 		for _, c := range t.Channels {
 			return c.Depth == 0

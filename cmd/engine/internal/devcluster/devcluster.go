@@ -23,15 +23,15 @@ import (
 )
 
 const (
-	// maxDevNodes bounds --nodes: on one machine, more nodes show nothing that sixteen do not.
+	// maxNodes bounds --nodes: on one machine, more nodes show nothing that sixteen do not.
 	maxNodes = 16
-	// devPortStep is the distance between the first ports of two nodes. Each node uses devPortCount consecutive ports.
+	// PortStep is the distance between the first ports of two nodes. Each node uses portCount consecutive ports.
 	PortStep  = 10
 	portCount = 7
 	loopback  = "127.0.0.1"
-	// devSecretName is the file with the secret of the nodes, in data-path.
+	// SecretName is the file with the secret of the nodes, in data-path.
 	SecretName = "cluster.secret"
-	// devStopMargin is the time beyond its own --shutdown-timeout that a node gets before it is killed. It needs that
+	// stopMargin is the time beyond its own --shutdown-timeout that a node gets before it is killed. It needs that
 	// to close its files and its part of the metadata store.
 	stopMargin = 5 * time.Second
 )
@@ -49,6 +49,7 @@ type Options struct {
 	SecretFile   string // made for the nodes; empty: the flags of serve say how they trust each other
 }
 
+// Command runs the nodes of a cluster on this machine.
 func Command() *cobra.Command {
 	o := new(Options)
 	cmd := &cobra.Command{

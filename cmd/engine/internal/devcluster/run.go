@@ -24,12 +24,12 @@ import (
 const (
 	readyPoll    = 50 * time.Millisecond
 	readyTimeout = 2 * time.Second // for one request
-	// A node that keeps ending is started again after a pause, which doubles from devFirstPause to devLastPause. After
-	// a node has run for devSteady, its pause starts over.
+	// A node that keeps ending is started again after a pause, which doubles from firstPause to lastPause. After
+	// a node has run for steadyAfter, its pause starts over.
 	firstPause  = 200 * time.Millisecond
 	lastPause   = 10 * time.Second
 	steadyAfter = 30 * time.Second
-	// devLogTail is how much of the end of a log is read to find out why a node did not start.
+	// logTailBytes is how much of the end of a log is read to find out why a node did not start.
 	logTailBytes = 4 << 10
 )
 
@@ -125,7 +125,7 @@ func (d *nodeRunner) start(n *Node) (*exec.Cmd, error) {
 }
 
 // keep runs one node until ctx ends, or until the node ends and is not to be started again. It calls ready when the
-// options is ready for the first time. It returns an error if the node ends without ever having been ready.
+// node is ready for the first time. It returns an error if the node ends without ever having been ready.
 func (d *nodeRunner) keep(ctx context.Context, n *Node, ready func()) error {
 	pause, wasReady := firstPause, false
 	for {

@@ -13,23 +13,23 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/cmd/engine/internal/cli"
-	nsqd "penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
+// AuditCommand shows the audit of all nodes, of which each keeps its own.
 func AuditCommand() *cobra.Command {
 	o := new(operator)
 	return o.Anywhere(o.auditCommand())
 }
 
-// auditCommand shows the audit of all nodes, of which each keeps its own.
 func (o *operator) auditCommand() *cobra.Command {
 	count := 50
 	cmd := o.Action("audit", "Show who changed what, and who was refused", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
-			if count < 1 || count > nsqd.MaxPageCount {
-				return cli.Fail(cli.ExitUsage, fmt.Errorf("--count is 1 to %d", nsqd.MaxPageCount))
+			if count < 1 || count > api.MaxPageCount {
+				return cli.Fail(cli.ExitUsage, fmt.Errorf("--count is 1 to %d", api.MaxPageCount))
 			}
-			var all nsqd.ClusterAudit
+			var all api.ClusterAudit
 			if err := o.Client.Get(ctx, "/audit", url.Values{"all": {""}, "count": {strconv.Itoa(count)}}, &all); err != nil {
 				return err
 			}
@@ -51,7 +51,7 @@ func (o *operator) auditCommand() *cobra.Command {
 	return cmd
 }
 
-func printAudit(w io.Writer, all *nsqd.ClusterAudit) error {
+func printAudit(w io.Writer, all *api.ClusterAudit) error {
 	t := cli.Table(w)
 	fmt.Fprintln(t, "TIME\tNODE\tWHO\tFROM\tWHAT\tOF\tRESULT")
 	for i := range all.Entries {
@@ -74,7 +74,7 @@ func printAudit(w io.Writer, all *nsqd.ClusterAudit) error {
 }
 
 // knownOf says what may be concluded from what is not listed.
-func knownOf(all *nsqd.ClusterAudit) string {
+func knownOf(all *api.ClusterAudit) string {
 	if all.Since.IsZero() {
 		return "since when nothing is missing is not known: a node does not say it"
 	}

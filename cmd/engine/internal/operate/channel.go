@@ -12,9 +12,10 @@ import (
 
 	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/node"
-	"penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
+// ChannelCommand has the commands of penstock channel below it.
 func ChannelCommand() *cobra.Command {
 	o := new(operator)
 	cmd := &cobra.Command{
@@ -236,7 +237,7 @@ func (o *operator) channelPeekCommand() *cobra.Command {
 }
 
 func (o *operator) peek(ctx context.Context, path string, q url.Values) error {
-	var list server.PeekList
+	var list api.PeekList
 	if err := o.Client.Get(ctx, path, q, &list); err != nil {
 		return err
 	}
@@ -249,7 +250,7 @@ func (o *operator) waitingCommand(what, short, when string) *cobra.Command {
 	cmd := o.Action(what+" TOPIC CHANNEL", short, cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
 		q := cli.QueryOf(args[0], args[1])
 		q.Set("count", strconv.Itoa(count))
-		var list server.WaitingList
+		var list api.WaitingList
 		if err := o.Client.Get(ctx, "/channel/"+what, q, &list); err != nil {
 			return err
 		}
@@ -275,7 +276,7 @@ func (o *operator) redriveCommand() *cobra.Command {
 					ask = min(ask, most-total)
 				}
 				q.Set("count", strconv.Itoa(ask))
-				var moved server.Redriven
+				var moved api.Redriven
 				if err := o.Client.Post(ctx, "/channel/redrive", q, nil, &moved); err != nil {
 					if total > 0 {
 						return fmt.Errorf("%w; %s moved before that", err, cli.InNumber(total, "message was", "messages were"))
@@ -287,7 +288,7 @@ func (o *operator) redriveCommand() *cobra.Command {
 				}
 			}
 			if o.AsJSON {
-				return cli.PrintJSON(o.Out, server.Redriven{Moved: total})
+				return cli.PrintJSON(o.Out, api.Redriven{Moved: total})
 			}
 			return o.Done("%s published again for channel %s of topic %s",
 				cli.InNumber(total, "message was", "messages were"), args[1], args[0])

@@ -12,9 +12,10 @@ import (
 	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/clip"
 	"penstock/internal/node/health"
-	"penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
+// PrintTopicNumbers prints a list of topics.
 func PrintTopicNumbers(w io.Writer, all []cli.TopicNumbers) error {
 	t := cli.Table(w)
 	maker, head := func(string) string { return "" }, ""
@@ -30,6 +31,7 @@ func PrintTopicNumbers(w io.Writer, all []cli.TopicNumbers) error {
 	return t.Flush()
 }
 
+// PrintChannels prints a list of channels, and below it what holds some of them up.
 func PrintChannels(w io.Writer, all []cli.TopicNumbers) error {
 	t := cli.Table(w)
 	fmt.Fprintln(t, "TOPIC\tCHANNEL\tDEPTH\tIN FLIGHT\tDEFERRED\tRECEIVED SINCE START\tREQUEUED SINCE START\t"+
@@ -96,7 +98,7 @@ func shown(text *string, raw []byte) string {
 	return s
 }
 
-func printPeeked(w io.Writer, list *server.PeekList) error {
+func printPeeked(w io.Writer, list *api.PeekList) error {
 	t := cli.Table(w)
 	fmt.Fprintln(t, "ID\tPARTITION\tNUMBER\tPUBLISHED\tDUE\tBYTES\tHEADERS\tBODY")
 	for i := range list.Messages {
@@ -111,7 +113,7 @@ func printPeeked(w io.Writer, list *server.PeekList) error {
 	return t.Flush()
 }
 
-func printWaiting(w io.Writer, list *server.WaitingList, when string) error {
+func printWaiting(w io.Writer, list *api.WaitingList, when string) error {
 	t := cli.Table(w)
 	if when == "SINCE" {
 		fmt.Fprintln(t, "ID\tPARTITION\tNUMBER\tSINCE\tTIMES OUT\tATTEMPTS\tCONSUMER")

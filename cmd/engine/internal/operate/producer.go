@@ -12,9 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/cmd/engine/internal/cli"
-	"penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
+// ProducerCommand has the commands of penstock producer below it.
 func ProducerCommand() *cobra.Command {
 	o := new(operator)
 	cmd := &cobra.Command{
@@ -31,7 +32,7 @@ func ProducerCommand() *cobra.Command {
 }
 
 // producers asks for the producers of args: a topic, and perhaps a name.
-func (o *operator) producers(ctx context.Context, args []string) (rows server.ProducerRows, err error) {
+func (o *operator) producers(ctx context.Context, args []string) (rows api.ProducerRows, err error) {
 	q := cli.QueryOf(args[0], "")
 	if len(args) > 1 {
 		q.Set("producer", args[1])
@@ -56,7 +57,7 @@ func (o *operator) producerListCommand() *cobra.Command {
 }
 
 // printProducers prints a row for each name and owner, or for each partition.
-func printProducers(w io.Writer, rows *server.ProducerRows, each bool) error {
+func printProducers(w io.Writer, rows *api.ProducerRows, each bool) error {
 	t := cli.Table(w)
 	fmt.Fprintln(t, "PRODUCER\tOWNER\tPARTITIONS\tLAST USED\tEPOCH\tNEXT NUMBER")
 	for i := 0; i < len(rows.Producers); {

@@ -8,19 +8,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/cmd/engine/internal/cli"
-	nsqd "penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
+// ReloadCommand asks a node to look at its files of credentials, and says what came of each.
 func ReloadCommand() *cobra.Command {
 	o := new(operator)
 	return o.Anywhere(o.reloadCommand())
 }
 
-// reloadCommand asks a node to look at its files of credentials, and says what came of each.
 func (o *operator) reloadCommand() *cobra.Command {
 	cmd := o.Action("reload", "Make a node read its certificates, tokens and secrets again", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
-			var r nsqd.Reload
+			var r api.Reload
 			if err := o.Client.Post(ctx, "/reload", nil, nil, &r); err != nil {
 				return err
 			}
@@ -40,7 +40,7 @@ func (o *operator) reloadCommand() *cobra.Command {
 	return cmd
 }
 
-func printReload(w io.Writer, r *nsqd.Reload) error {
+func printReload(w io.Writer, r *api.Reload) error {
 	if len(r.Files) == 0 {
 		fmt.Fprintln(w, "the node's settings name no file of credentials")
 		return nil

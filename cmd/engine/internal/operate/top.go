@@ -19,7 +19,7 @@ import (
 	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/clip"
 	"penstock/internal/node/health"
-	"penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 const (
@@ -44,7 +44,7 @@ type topRow struct {
 	ClientCount   int     `json:"client_count"`
 	Paused        bool    `json:"paused"`
 	LagSeconds    float64 `json:"lag_seconds"` // until the channel is empty at this rate; -1: it never is
-	State         string  `json:"state"`       // see topicNumbers.ownState and stateOf
+	State         string  `json:"state"`       // see TopicNumbers.OwnState and StateOf
 }
 
 // topLook is what one refresh prints as JSON.
@@ -71,7 +71,7 @@ func TopOf(before, after []cli.TopicNumbers, elapsed time.Duration, most int) to
 	for i := range after {
 		t := &after[i]
 		old := cmp.Or(was[t.Name], &cli.TopicNumbers{})
-		if !slices.Equal(server.Unserved(old.Partitions, old.Served), server.Unserved(t.Partitions, t.Served)) {
+		if !slices.Equal(api.Unserved(old.Partitions, old.Served), api.Unserved(t.Partitions, t.Served)) {
 			old = t
 		}
 		row := topRow{
@@ -128,6 +128,7 @@ func rate(before, after uint64, elapsed time.Duration) float64 {
 	return float64(after-before) / elapsed.Seconds()
 }
 
+// TopCommand shows again and again what all topics and channels do.
 func TopCommand() *cobra.Command {
 	o := new(operator)
 	var interval time.Duration

@@ -18,6 +18,7 @@ import (
 // operator is cli.Operator with the commands of this package.
 type operator struct{ cli.Operator }
 
+// TopicCommand has the commands of penstock topic below it.
 func TopicCommand() *cobra.Command {
 	o := new(operator)
 	cmd := &cobra.Command{

@@ -17,6 +17,7 @@ import (
 	"penstock/segment"
 )
 
+// TraceCommand tells the life of one message.
 func TraceCommand() *cobra.Command {
 	o := new(operator)
 	cmd := o.Action("trace TOPIC ID", "Tell the life of one message", cobra.ExactArgs(2),

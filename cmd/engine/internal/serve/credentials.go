@@ -16,6 +16,7 @@ import (
 	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/settings"
 	"penstock/internal/server"
+	"penstock/internal/server/api"
 	"penstock/internal/server/auth"
 )
 
@@ -143,10 +144,10 @@ func (w *watchedSet) states() []string {
 
 // look reads the sets of which a file has changed since they were read, or that could not be used then; all of them if
 // asked is set. It says only once of the same files that they cannot be used. why says what made it do so.
-func (c *credentials) look(why string, asked bool) []server.CredentialFile {
+func (c *credentials) look(why string, asked bool) []api.CredentialFile {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var all []server.CredentialFile
+	var all []api.CredentialFile
 	var read, took []string
 	var refused []error
 	bad := false
@@ -194,15 +195,15 @@ func (c *credentials) take(w *watchedSet, states []string) (settings []string, e
 
 // results says of each file what came of the last look. Of a set that was refused, those that have changed are refused;
 // if none has, all are.
-func (w *watchedSet) results(states, took []string) (all []server.CredentialFile) {
+func (w *watchedSet) results(states, took []string) (all []api.CredentialFile) {
 	same := slices.Equal(states, w.used)
 	for i, f := range w.files {
-		r := server.CredentialFile{Setting: f.setting, File: f.name, Result: server.Unchanged, Since: w.since[i]}
+		r := api.CredentialFile{Setting: f.setting, File: f.name, Result: api.Unchanged, Since: w.since[i]}
 		switch {
 		case w.refusal != nil && (same || states[i] != w.used[i]):
-			r.Result, r.Error = server.Refused, cli.Sentence(w.refusal)
+			r.Result, r.Error = api.Refused, cli.Sentence(w.refusal)
 		case slices.Contains(took, f.setting):
-			r.Result = server.Reloaded
+			r.Result = api.Reloaded
 		}
 		all = append(all, r)
 	}

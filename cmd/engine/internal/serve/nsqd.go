@@ -30,6 +30,7 @@ const (
 	nsqdDirectory = "penstock"
 )
 
+// NSQDCommand runs a node of the program's version with nsqd's command line.
 func NSQDCommand(version string) *cobra.Command {
 	return &cobra.Command{
 		Use:   nsqdName,

@@ -23,6 +23,8 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/health"
 	"penstock/internal/server"
+	"penstock/internal/server/api"
+	"penstock/internal/server/stats"
 )
 
 // Command runs a node of the program's version.
@@ -95,7 +97,7 @@ func serve(ctx context.Context, c *settings.Config, logTo io.Writer) error {
 	}
 	startup.Enter("begins to listen")
 	n.NSQ.Front = front
-	reload := func() []server.CredentialFile { return watched.look("POST /reload", true) }
+	reload := func() []api.CredentialFile { return watched.look("POST /reload", true) }
 	srv, err := listen(e, c, part, logger, level, reload)
 	if err != nil {
 		front.Close()
@@ -126,7 +128,7 @@ func serve(ctx context.Context, c *settings.Config, logTo io.Writer) error {
 // nothing. It returns by what the nodes of a cluster trust each other, nil for a single node.
 func judge(c *settings.Config, logger *slog.Logger, level *slog.LevelVar) (trusts *trust.Trust, err error) {
 	n := c.Node
-	if n.Engine.Latencies, err = server.Latencies(n.LatencyPercentiles, n.LatencyWindow); err != nil {
+	if n.Engine.Latencies, err = stats.Latencies(n.LatencyPercentiles, n.LatencyWindow); err != nil {
 		return nil, cli.Fail(cli.ExitUsage, err)
 	}
 	if err := checkSecrets(n, credentialFiles(n)); err != nil {
@@ -228,7 +230,7 @@ func checkOptions(c *settings.Config, logger *slog.Logger, level *slog.LevelVar)
 
 func listen(
 	e *node.Engine, c *settings.Config, part *clusterPart, logger *slog.Logger, level *slog.LevelVar,
-	reload func() []server.CredentialFile,
+	reload func() []api.CredentialFile,
 ) (*server.Server, error) {
 	o := nsqOptions(c, logger, level)
 	o.Reload = reload

@@ -114,7 +114,7 @@ func (p *clusterPart) admits(c *settings.Cluster, peers []etcd.Voter) func(*x509
 		}
 		return p.trust.MayEnter(cert, func(name string) bool {
 			return known[name] || slices.ContainsFunc(named, func(pattern string) bool {
-				ok, _ := path.Match(pattern, name) // checkAddresses has judged it
+				ok, _ := path.Match(pattern, name) // CheckAddresses has judged it
 				return ok
 			})
 		})

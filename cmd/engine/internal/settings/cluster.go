@@ -223,6 +223,7 @@ func (c *Cluster) CheckAddresses() error {
 	return nil
 }
 
+// EtcdDir returns the directory of the embedded etcd.
 func (c *Cluster) EtcdDir(n *Options) string {
 	return cmp.Or(c.EtcdDataPath, filepath.Join(n.Engine.DataPath, "etcd"))
 }

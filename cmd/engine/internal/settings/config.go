@@ -130,6 +130,7 @@ func (c *Config) Load(environ []string) error {
 	return nil
 }
 
+// Set sets a setting, and says in an error where the value came from.
 func (c *Config) Set(s *Setting, v, source string) error {
 	if err := s.Value.Set(v); err != nil {
 		return fmt.Errorf("%s: %w", source, err)
@@ -215,6 +216,7 @@ func ReadFile(name string) (file map[string]any, err error) {
 	return file, nil
 }
 
+// TOMLText returns a value of a TOML file in the notation of a flag.
 func TOMLText(v any) (string, error) {
 	switch v := v.(type) {
 	case string:

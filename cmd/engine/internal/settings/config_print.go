@@ -12,6 +12,7 @@ import (
 	"penstock/cmd/engine/internal/cli"
 )
 
+// Command prints all settings.
 func Command() *cobra.Command {
 	var asJSON, defaults bool
 	cmd := &cobra.Command{

@@ -17,7 +17,7 @@ func exposed(s *Setting) error {
 		"a file for --%s-file, into the environment variable %s, or into the file of --config", s.Name, s.Name, s.env())
 }
 
-// ReadSecretFiles reads the files of those secrets that have one, into etcdPassword and authServers.
+// ReadSecretFiles reads the files of those secrets that have one, into EtcdPassword and AuthServers.
 func (n *Options) ReadSecretFiles() (err error) {
 	c, o := &n.Cluster, &n.Offers
 	if c.EtcdPasswordFile != "" {

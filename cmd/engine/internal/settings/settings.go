@@ -34,7 +34,7 @@ type Offers struct {
 	Snappy, Deflate bool
 	authAddresses   string
 	AuthFile        string   // has further addresses
-	AuthServers     []string // all of them, see readSecretFiles
+	AuthServers     []string // all of them, see ReadSecretFiles
 }
 
 // Setting is one row of the table. Its name in kebab-case is the flag. The TOML key has underscores instead of dashes,

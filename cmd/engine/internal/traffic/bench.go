@@ -28,6 +28,7 @@ const (
 	benchDeleteTimeout = 20 * time.Second
 )
 
+// BenchCommand has the commands of penstock bench below it.
 func BenchCommand() *cobra.Command {
 	o := new(operator)
 	cmd := &cobra.Command{

@@ -2,15 +2,19 @@ package traffic
 
 import (
 	"bufio"
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os/signal"
 	"sync"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"penstock/batch"
@@ -70,6 +74,18 @@ func (p *Printer) Begin(out io.Writer) {
 		out = &clip.Writer{To: out}
 	}
 	p.out, p.left = bufio.NewWriterSize(out, 64<<10), p.count
+}
+
+// whileRead does what prints messages, until a signal comes or nobody reads them any more.
+func (p *Printer) whileRead(cmd *cobra.Command, do func(context.Context) error) error {
+	signal.Ignore(syscall.SIGPIPE) // who reads the output may have seen enough
+	ctx, stop := cli.UntilSignal(cmd.Context())
+	defer stop()
+	p.Begin(cmd.OutOrStdout())
+	if err := do(ctx); !errors.Is(err, syscall.EPIPE) {
+		return cli.WithExitCode(err)
+	}
+	return nil
 }
 
 // ErrEnough ends a run that has printed as many messages as it should.

@@ -54,6 +54,7 @@ type Publication struct {
 	stopped chan struct{} // closed when failed is set
 }
 
+// PubCommand publishes messages.
 func PubCommand() *cobra.Command {
 	p := &Publication{}
 	cmd := &cobra.Command{

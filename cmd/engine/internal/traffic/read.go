@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,6 +27,7 @@ type reading struct {
 	follow    bool
 }
 
+// ReadCommand reads a topic without a channel.
 func ReadCommand() *cobra.Command {
 	r := &reading{}
 	cmd := &cobra.Command{
@@ -51,15 +50,7 @@ PLACE is one of:
 			if err := CheckNamed(r.partition, args[0]); err != nil {
 				return err
 			}
-			signal.Ignore(syscall.SIGPIPE) // who reads the output may have seen enough
-			ctx, stop := cli.UntilSignal(cmd.Context())
-			defer stop()
-			r.Begin(cmd.OutOrStdout())
-			err := r.run(ctx, args[0], cmd.ErrOrStderr())
-			if errors.Is(err, syscall.EPIPE) {
-				return nil
-			}
-			return cli.WithExitCode(err)
+			return r.whileRead(cmd, func(ctx context.Context) error { return r.run(ctx, args[0], cmd.ErrOrStderr()) })
 		},
 	}
 	f := cmd.Flags()

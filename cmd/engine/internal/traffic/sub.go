@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,6 +33,7 @@ type subscription struct {
 	noFinish bool
 }
 
+// SubCommand consumes a channel.
 func SubCommand() *cobra.Command {
 	s := &subscription{}
 	cmd := &cobra.Command{
@@ -57,15 +56,9 @@ PLACE is where a channel begins that is created; one that exists goes on where i
 			if err := CheckNamed(-1, args[0], args[1]); err != nil {
 				return err
 			}
-			signal.Ignore(syscall.SIGPIPE) // who reads the output may have seen enough
-			ctx, stop := cli.UntilSignal(cmd.Context())
-			defer stop()
-			s.Begin(cmd.OutOrStdout())
-			err := s.run(ctx, args[0], args[1], cmd.ErrOrStderr())
-			if errors.Is(err, syscall.EPIPE) {
-				return nil
-			}
-			return cli.WithExitCode(err)
+			return s.whileRead(cmd, func(ctx context.Context) error {
+				return s.run(ctx, args[0], args[1], cmd.ErrOrStderr())
+			})
 		},
 	}
 	f := cmd.Flags()

@@ -23,21 +23,18 @@ type Value interface {
 
 type textValue struct{ p *string }
 
-func Text(p *string) Value                 { return textValue{p} }
-func (v textValue) Set(s string) error     { *v.p = s; return nil }
-func (v textValue) String() string         { return *v.p }
-func (v textValue) Type() string           { return "text" }
-func (v textValue) Get() any               { return *v.p }
-func Boolean(p *bool) Value                { return boolValue{p} }
-func Addresses(p *[]string) Value          { return listValue{p, "addresses", isAddress} }
-func Hosts(p *[]string) Value              { return listValue{p, "hosts", isHost} }
-func Choice(p *string, of ...string) Value { return ChoiceValue{p, of} }
-func Count(p *int, least int) Value        { return CountValue{p, least} }
-func Size64(
-	p *int64, least int64,
-) Value {
-	return BytesValue{p: p, Least: least, most: math.MaxInt64}
-}
+// Text and the functions like it return values that are stored where p points. least is the smallest one.
+func Text(p *string) Value                                 { return textValue{p} }
+func (v textValue) Set(s string) error                     { *v.p = s; return nil }
+func (v textValue) String() string                         { return *v.p }
+func (v textValue) Type() string                           { return "text" }
+func (v textValue) Get() any                               { return *v.p }
+func Boolean(p *bool) Value                                { return boolValue{p} }
+func Addresses(p *[]string) Value                          { return listValue{p, "addresses", isAddress} }
+func Hosts(p *[]string) Value                              { return listValue{p, "hosts", isHost} }
+func Choice(p *string, of ...string) Value                 { return ChoiceValue{p, of} }
+func Count(p *int, least int) Value                        { return CountValue{p, least} }
+func Size64(p *int64, least int64) Value                   { return BytesValue{p, least, math.MaxInt64} }
 func Size(p *int, least int64) Value                       { return IntBytesValue{p, least} }
 func Duration(p *time.Duration, least time.Duration) Value { return DurationValue{p, least} }
 
@@ -94,6 +91,7 @@ func Conceals(v Value) bool {
 	return ok && c.conceals()
 }
 
+// IsSet is shown in place of a secret.
 const IsSet = "(set)"
 
 // urlsValue is a comma-separated list of HOST:PORTs or URLs. User names and passwords in them are not shown, nor what
