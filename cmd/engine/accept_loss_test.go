@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"penstock/cmd/engine/internal/cli"
-	"penstock/internal/node"
+	"penstock/internal/node/offline"
 )
 
 // A single node whose commit log is gone is refused with an exit code of its own. It says what to do, and when the loss
@@ -42,7 +42,7 @@ func TestForgottenCommitLog(t *testing.T) {
 	execute(t, serve...).check(t, cli.ExitForgot, "the folder clog is empty or gone")
 	backUpAndRestore(t, dir, "lacks what the node wrote to it (the folder clog is empty or gone): messages that were "+
 		"answered OK are missing; put back what was moved away and make the backup again, or restore an older one")
-	var loss node.Loss
+	var loss offline.Loss
 	out := execute(t, "accept-loss", "--data-path", dir, "--yes", "--json").well(t)
 	if err := json.Unmarshal([]byte(out), &loss); err != nil || loss.Forgotten == "" || len(loss.Partitions) != 1 ||
 		loss.Partitions[0].Topic != "orders" || loss.Partitions[0].NextID != 0 {

@@ -265,7 +265,7 @@ func drain(t *testing.T, topic *node.Topic, got map[string]node.ID) {
 	var mu sync.Mutex
 	go func() {
 		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
-			s := topic.Engine().Stats(topic.Name(), "c")
+			s := node.EngineOf(topic).Stats(topic.Name(), "c")
 			if len(s) == 1 && len(s[0].Channels) == 1 {
 				if ch := s[0].Channels[0]; ch.Depth == 0 && ch.InFlightCount == 0 && ch.DeferredCount == 0 {
 					break

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"penstock/internal/node"
-	"penstock/internal/node/base"
 	"penstock/internal/server/api"
+	"penstock/internal/node/names"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	nativewire "penstock/internal/server/native/wire"
@@ -287,8 +287,8 @@ func TestTenantTakesAllPartitions(t *testing.T) {
 
 // A topic remembers every name of a token that there is.
 func TestMakersAreRemembered(t *testing.T) {
-	if auth.MaxMaker != base.MaxTokenName {
-		t.Errorf("a token has a name of %d bytes, and a topic remembers %d", auth.MaxMaker, base.MaxTokenName)
+	if auth.MaxMaker != names.MaxTokenBytes {
+		t.Errorf("a token has a name of %d bytes, and a topic remembers %d", auth.MaxMaker, names.MaxTokenBytes)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/cmd/engine/internal/cli"
-	"penstock/internal/node"
+	"penstock/internal/node/offline"
 )
 
 // AcceptLossCommand lets a single node start again whose commit log has forgotten something. The node must not be
@@ -46,7 +46,7 @@ type lossOptions struct {
 // run finds out what is lost, asks, and reports.
 func (o *lossOptions) run(cmd *cobra.Command) error {
 	out, asked := cmd.OutOrStdout(), error(nil)
-	loss, accepted, err := node.AcceptLoss(o.dir, func(l *node.Loss) bool {
+	loss, accepted, err := offline.AcceptLoss(o.dir, func(l *offline.Loss) bool {
 		if !o.asJSON {
 			if asked = printLoss(out, l); asked != nil {
 				return false
@@ -89,7 +89,7 @@ func (o *lossOptions) confirm(cmd *cobra.Command) error {
 }
 
 // printLoss prints what is missing and what is left.
-func printLoss(out io.Writer, l *node.Loss) error {
+func printLoss(out io.Writer, l *offline.Loss) error {
 	fmt.Fprintln(out, "missing:", l.Forgotten)
 	if l.Wanted > 0 {
 		fmt.Fprintf(out, "the commit log ends with group %d, and once reached group %d or more\n", l.Reached, l.Wanted)

@@ -18,9 +18,9 @@ import (
 	"penstock/cmd/engine/internal/settings"
 	"penstock/internal/cluster"
 	"penstock/internal/cluster/etcd"
-	"penstock/internal/node"
 	"penstock/internal/node/backup"
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/offline"
 )
 
 // RebuildCommand rebuilds the metadata of a cluster from the data directories of its stopped nodes.
@@ -58,12 +58,12 @@ type rebuilder struct {
 
 // rebuildNode is one of the named directories.
 type rebuildNode struct {
-	*node.Stopped
+	*offline.Dir
 	etcd   string          // the directory of its etcd
 	export *cluster.Export // its newest metadata; nil: it has none
 	source string          // of export, in words
 	noEtcd string          // why its etcd says nothing, if that is odd
-	copies []node.StoppedCopy
+	copies []offline.Copy
 	odd    string // what is wrong with its commit log
 }
 
@@ -110,11 +110,11 @@ func (r *rebuilder) run(ctx context.Context, paths []string) (err error) {
 func (r *rebuilder) open(ctx context.Context, paths []string) (nodes []*rebuildNode, err error) {
 	for _, path := range paths {
 		path = filepath.Clean(path)
-		s, err := node.OpenStopped(path)
+		s, err := offline.Open(path)
 		if err != nil {
 			return nodes, err
 		}
-		n := &rebuildNode{Stopped: s, etcd: cmp.Or(r.etcdDirs[s.NodeID], filepath.Join(path, "etcd"))}
+		n := &rebuildNode{Dir: s, etcd: cmp.Or(r.etcdDirs[s.NodeID], filepath.Join(path, "etcd"))}
 		nodes = append(nodes, n)
 		if err := fits(n, nodes[:len(nodes)-1]); err != nil {
 			return nodes, err

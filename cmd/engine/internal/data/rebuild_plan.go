@@ -11,7 +11,7 @@ import (
 
 	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/cluster"
-	"penstock/internal/node"
+	"penstock/internal/node/offline"
 	"penstock/segment"
 )
 
@@ -117,14 +117,14 @@ func describe(n *rebuildNode) *rebuildMetadata {
 
 // place fills in the partitions: those of the metadata, and those that only a directory knows.
 func (p *RebuildPlan) place(nodes []*rebuildNode, placed []cluster.PlacedPartition) {
-	found := map[segment.Identity]map[string]*node.StoppedCopy{}
+	found := map[segment.Identity]map[string]*offline.Copy{}
 	partial := map[string]bool{}
 	for _, n := range nodes {
 		partial[n.NodeID] = n.Partial
 		for i := range n.copies {
 			c := &n.copies[i]
 			if found[c.ID] == nil {
-				found[c.ID] = map[string]*node.StoppedCopy{}
+				found[c.ID] = map[string]*offline.Copy{}
 			}
 			found[c.ID][n.NodeID] = c
 		}
@@ -153,7 +153,7 @@ func (p *RebuildPlan) place(nodes []*rebuildNode, placed []cluster.PlacedPartiti
 }
 
 // unknown adds the partitions that the metadata do not know.
-func (p *RebuildPlan) unknown(found map[segment.Identity]map[string]*node.StoppedCopy) {
+func (p *RebuildPlan) unknown(found map[segment.Identity]map[string]*offline.Copy) {
 	known := len(p.Partitions)
 	for id, copies := range found {
 		part := rebuildPartition{Topic: id.Topic.String(), Partition: id.Partition, Missing: []string{}, Unknown: true}
@@ -174,7 +174,7 @@ func named(nodes []*rebuildNode, name string) bool {
 }
 
 // add adds the copy of a node. c is nil if no named directory holds it.
-func (p *rebuildPartition) add(name string, c *node.StoppedCopy, partial map[string]bool) {
+func (p *rebuildPartition) add(name string, c *offline.Copy, partial map[string]bool) {
 	isPartial, isNamed := partial[name]
 	switch {
 	case c != nil:
