@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"penstock/internal/node"
-	"penstock/internal/server/api"
 	"penstock/internal/node/names"
+	"penstock/internal/server/api"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	nativewire "penstock/internal/server/native/wire"
