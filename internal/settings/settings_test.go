@@ -54,7 +54,7 @@ func TestFieldsAsFlags(t *testing.T) {
 		{"level", "top", "", "low|middle|high"},
 		{"name", "a b", "a b", ""},
 		{"rate", "7", "7", ""},
-		{"rate", "-1", "", "not a number"},
+		{"rate", "-1", "", "not a whole number of 0 or more"},
 		{"rate", "4294967296", "", "0 to 4294967295"},
 		{"bytes", "1.5MiB", "1536KiB", ""},
 		{"bytes", "10GB", "10GB", ""},
