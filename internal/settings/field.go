@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Field is one setting of one topic or channel: it points into the struct that holds the value. Set, String and Type are
-// those of a flag (pflag.Value). A Field is made anew for each use, by Row.Of.
+// Field is one setting of one topic or channel: it points into the struct that holds the value. Set, String and Type
+// are those of a flag (pflag.Value). A Field is made anew for each use, by Row.Of.
 type Field interface {
 	Set(text string) error // parses the notation of a flag; after an error the value is as before
 	String() string        // in the notation of Set
@@ -46,8 +46,8 @@ type number[N integer] struct {
 	unit        Unit
 }
 
-// Number is a number from least to most; with a least of None it may be None, too. In a log it is a uvarint, so there it
-// must not be None.
+// Number is a number from least to most; with a least of None it may be None, too. In a log it is a uvarint, so there
+// it must not be None.
 func Number[N integer](p *N, least, most int64, unit Unit) Field {
 	return number[N]{p, least, most, unit}
 }

@@ -10,8 +10,8 @@ import (
 
 // ChannelSettings is what an operator configures for a channel. ChannelRows says of each field what it does. It is
 // replicated: the control entry ChannelConfigured carries it in every partition's log, and Cursor holds it. The zero
-// value is the behaviour of a channel that was never configured. A value that was handed over is never changed in place,
-// because its copies share Filter.Rules and Unknown.
+// value is the behaviour of a channel that was never configured. A value that was handed over is never changed in
+// place, because its copies share Filter.Rules and Unknown.
 type ChannelSettings struct {
 	Version       uint64 `json:"version"` // grows with every change; 0: never configured, all defaults
 	Order         Order  `json:"order"`
