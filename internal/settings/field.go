@@ -80,7 +80,7 @@ func (f number[N]) parse(text string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%q is not a number", text)
+		return 0, fmt.Errorf("%q is not a whole number of 0 or more", text)
 	}
 	return n, nil
 }
@@ -182,7 +182,7 @@ func (f choice[S]) IsZero() bool { return *f.p == "" || *f.p == f.of[0] }
 
 func (f choice[S]) Set(value string) error {
 	if value != "" && !slices.Contains(f.of, S(value)) {
-		return fmt.Errorf("%q is none of %s", value, f.Type())
+		return fmt.Errorf("%q is not one of %s", value, strings.ReplaceAll(f.Type(), "|", ", "))
 	}
 	*f.p = S(value)
 	return nil
@@ -227,7 +227,7 @@ func (f named[N]) Set(value string) error {
 		i = 0
 	}
 	if i < 0 {
-		return fmt.Errorf("%q is none of %s", value, f.Type())
+		return fmt.Errorf("%q is not one of %s", value, strings.ReplaceAll(f.Type(), "|", ", "))
 	}
 	*f.p = N(i)
 	return nil
