@@ -208,6 +208,7 @@ func nsqOptions(c *settings.Config, logger *slog.Logger, level *slog.LevelVar) s
 	o.Auth.HTTPAddresses = c.Node.Offers.AuthServers
 	// A limit that both packages enforce has only one setting.
 	o.MaxMessageBytes = c.Node.Engine.MaxMessageBytes
+	o.MaxChannelConsumers = c.Node.Engine.MaxConsumers
 	o.MaxInflationRatio = c.Node.Engine.MaxInflationRatio
 	o.MsgTimeout = c.Node.Engine.MsgTimeout
 	o.MaxMsgTimeout = c.Node.Engine.MaxMsgTimeout
