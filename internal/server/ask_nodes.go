@@ -27,6 +27,9 @@ type question struct {
 	Names   []string     `json:"names,omitempty"` // of topics
 	Clients bool         `json:"clients,omitempty"`
 	Served  bool         `json:"served,omitempty"` // the answer says which partitions the node serves
+	// Partitions: the answer has the lag of each partition. Hours: it has the points of the last hours.
+	Partitions bool `json:"partitions,omitempty"`
+	Hours      bool `json:"hours,omitempty"`
 
 	Sort   history.Order `json:"sort,omitempty"`
 	Filter string        `json:"filter,omitempty"`
@@ -38,14 +41,17 @@ type questionKind string
 
 // The kinds, with the fields that they use and the answer.
 const (
-	askBusiest  questionKind = "busiest"  // Sort, Filter, Count. Answer: []history.Topic, as they were at the last look
-	askLetters  questionKind = "letters"  // Answer: []DeadLetters of the partitions that the node leads
-	askTopics   questionKind = "topics"   // Names. Answer: []topicRow
-	askChannels questionKind = "channels" // Topic, Channel, Clients, Served. Answer: channelsHere or []ListedChannel
-	askHistory  questionKind = "history"  // Topic, Channel. Answer: history.Series
-	askKept     questionKind = "kept"     // Topic, Channel, Names of nodes. Answer: map[string]history.Series
-	askRecords  questionKind = "records"  // After. Answer: records
-	askAudit    questionKind = "audit"    // Answer: audit.List
+	askBusiest questionKind = "busiest" // Sort, Filter, Count. Answer: []history.Topic, as they were at the last look
+	askLetters questionKind = "letters" // Answer: []DeadLetters of the partitions that the node leads
+	askTopics  questionKind = "topics"  // Names. Answer: []topicRow
+	// Topic, Channel, Clients, Served, Partitions. Answer: channelsHere or []ListedChannel
+	askChannels  questionKind = "channels"
+	askAttention questionKind = "attention" // Names: keys of rows, or none. Answer: []history.Attention
+	askVitals    questionKind = "vitals"    // Answer: Vitals
+	askHistory   questionKind = "history"   // Topic, Channel, Hours. Answer: history.Series
+	askKept      questionKind = "kept"      // Topic, Channel, Names of nodes, Hours. Answer: map[string]history.Series
+	askRecords   questionKind = "records"   // After, Hours. Answer: records
+	askAudit     questionKind = "audit"     // Answer: audit.List
 )
 
 // answerQuestion implements node.Answerer.
@@ -65,12 +71,16 @@ func (s *Server) answerQuestion(_ context.Context, text []byte) ([]byte, error) 
 	case askChannels:
 		v = s.channelsHere(&q)
 	case askHistory:
-		v = s.history.Series(q.Topic, q.Channel)
+		v = s.past(q.Hours).Series(q.Topic, q.Channel)
+	case askAttention:
+		v = s.attentionHere(q.Names)
+	case askVitals:
+		v = s.vitalsHere()
 	case askKept:
 		v = s.keptHere(&q)
 	case askRecords:
 		var r records
-		r.Records, r.More = s.history.Records(q.After)
+		r.Records, r.More = s.past(q.Hours).Records(q.After)
 		v = r
 	case askAudit:
 		v = s.audit.List()

@@ -74,8 +74,9 @@ type Server struct {
 	metrics  *metrics.Collector
 	counts   counters
 	deleted  web.Deletions
-	history  *history.Log
-	kept     history.Kept // of other nodes
+	pasts    [2]*past
+	history  *history.Log // of pasts, that of the last minutes
+	statting sync.Mutex   // held while a goroutine asks the file system; see vitalsHere
 
 	known    *shares.Budget // connections of NSQ's and native clients that have sent AUTH
 	received *shares.Budget // Options.MaxLargeInputBytes: large commands and bodies that have not wholly arrived
@@ -105,9 +106,10 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 		quit:     make(chan struct{}),
 		conns:    make(map[*conn]struct{}),
 		received: shares.New(&shares.LargeInput, o.MaxLargeInputBytes, o.largestCommand()),
-		history:  history.New(), strangers: strangers.New(unproven(o.MaxStrangers, descriptors.Limit())),
+		pasts:    newPasts(), strangers: strangers.New(unproven(o.MaxStrangers, descriptors.Limit())),
 		turns: newTurns(),
 	}
+	s.history = s.past(false).Log
 	s.metrics = metrics.New(metrics.Options{
 		Engine: e, Version: s.opts.Version, Started: s.started, MaxSeries: s.opts.MaxMetricSeries,
 		Server: s.meter,
