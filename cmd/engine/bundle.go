@@ -134,7 +134,7 @@ func (o *operator) bundleCommand() *cobra.Command {
 	cmd.Flags().StringVarP(&file, "output", "o", "",
 		"the `FILE` to write; it must not exist; empty means a name with the time")
 	cmd.Flags().BoolVar(&all, "all", false, "ask all nodes of the cluster")
-	cmd.Flags().DurationVar(&profile, "cpu-profile", profile, "how long each node records its use of the CPU; 0 means not")
+	durationVar(cmd.Flags(), &profile, "cpu-profile", profile, "how long each node records its use of the CPU; 0 means not")
 	return cmd
 }
 

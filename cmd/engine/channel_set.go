@@ -57,7 +57,8 @@ func (o *operator) channelSetCommand() *cobra.Command {
 		"messages that have this header. A message matches if one rule matches, with --filter-all if all rules match. The\n" +
 		"channel delivers the messages that match, with --filter-invert those that do not. All others count as confirmed."
 	set = cmd.Flags()
-	set.StringVar(&f.order, "order", "none",
+	f.order = "none"
+	set.Var(choice(&f.order, "none", "partition", "key", "declared"), "order",
 		"order of delivery: none; partition or key: one message of each in flight; declared: like partition, for "+
 			"consumers that use SUB_ORDERED")
 	set.StringVar(&f.keyHeader, "key-header", "", "header that holds the key; empty means "+machine.DefaultKeyHeader)
@@ -78,6 +79,7 @@ func (o *operator) channelSetCommand() *cobra.Command {
 	set.BoolVar(&f.noFilter, "no-filter", false, "remove the filter and deliver every message")
 	set.StringVar(&f.file, "file", "",
 		"file with all settings, in the JSON format of engine channel settings --json; - means standard input")
+	completesChoices(cmd)
 	for _, name := range []string{"filter", "filter-all", "filter-invert"} {
 		cmd.MarkFlagsMutuallyExclusive(name, "no-filter")
 	}
@@ -143,6 +145,9 @@ func readSettingsFile(name string, stdin io.Reader, into any) error {
 	}
 	if err != nil {
 		return fmt.Errorf("cannot read the settings: %w", err)
+	}
+	if data, err = withoutUnits(data); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()

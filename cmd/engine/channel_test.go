@@ -64,8 +64,8 @@ func TestChannelAndTopicCommands(t *testing.T) {
 	if got := steer(t, "channel", "create", "orders", "billing"); got != "channel billing of topic orders exists\n" {
 		t.Errorf("create prints %q", got)
 	}
-	execute(t, "channel", "create", "orders", "other", "--from", "noon").check(t, exitUsage, "is not a place")
-	execute(t, "channel", "fork", "orders", "billing", "other", "--at", "noon").check(t, exitUsage, "is not a place")
+	execute(t, "channel", "create", "orders", "other", "--from", "noon").check(t, exitUsage, "neither oldest nor newest")
+	execute(t, "channel", "fork", "orders", "billing", "other", "--at", "noon").check(t, exitUsage, "neither oldest nor newest")
 	execute(t, "channel", "fork", "orders", "billing").check(t, exitUsage, "accepts 3 arg(s)")
 	execute(t, "channel", "fork", "orders", "billing", "billing").check(t, exitOther, "of that name already")
 	if got := steer(t, "channel", "fork", "orders", "billing", "audit"); got !=
@@ -104,12 +104,16 @@ func TestChannelAndTopicCommands(t *testing.T) {
 	if len(list.Messages) != 1 || list.Messages[0].ID != "0001000000000001" || list.Messages[0].Number != 1 {
 		t.Errorf("topic peek --json is %+v", list)
 	}
-	if got := steer(t, "channel", "seek", "orders", "billing", "--to",
-		"end"); got != "channel billing of topic orders continues at the end\n" {
-		t.Errorf("seek prints %q", got)
+	for place, want := range map[string]string{
+		"oldest": "the oldest message", "1h ago": "or later", "0001000000000001": "message 0001000000000001",
+		"newest": "the next message that is published",
+	} {
+		if got := steer(t, "channel", "seek", "orders", "billing", "--to", place); !strings.HasSuffix(got, want+"\n") {
+			t.Errorf("seek to %s prints %q", place, got)
+		}
 	}
-	if got := steer(t, "channel", "seek", "orders", "billing", "--to", "count", "--value", "-2"); !strings.HasSuffix(got,
-		"at count -2\n") {
+	steer(t, "channel", "seek", "orders", "billing", "--to", "newest")
+	if got := steer(t, "channel", "seek", "orders", "billing", "--to", "-2"); !strings.HasSuffix(got, "at 2 messages back\n") {
 		t.Errorf("seek prints %q", got)
 	}
 	must(t, json.Unmarshal([]byte(steer(t, "channel", "peek", "orders", "billing", "--json")), &list))
@@ -184,8 +188,8 @@ func TestSettingsCommands(t *testing.T) {
 	out = steer(t, "topic", "set", "orders", "--retention-bytes", "1GiB", "--retention-age", "72h", "--retention-count",
 		"none", "--keep-age", "24h", "--keep-bytes", "none", "--quota-count", "1000", "--quota-mode", "drop-oldest")
 	want = []string{
-		"version  1", "keep bytes  1GiB", "keep messages  no limit", "keep for  72h",
-		"keep confirmed bytes  no limit", "keep confirmed for  24h", "quota bytes  no limit",
+		"version  1", "retention bytes  1GiB", "retention count  no limit", "retention age  72h",
+		"keep bytes  no limit", "keep age  24h", "quota bytes  no limit",
 		"quota messages  1000",
 		"quota mode  drop-oldest", "min isr  majority of the replicas", "partitions  1", "durability  synced",
 	}
@@ -201,7 +205,7 @@ func TestSettingsCommands(t *testing.T) {
 	if ts.Version != 2 || ts.Partitions != 3 || ts.Durability != "synced" || ts.QuotaCount != 1000 || ts.KeepBytes != -1 {
 		t.Errorf("topic set --json prints %+v", ts)
 	}
-	if got := rows(steer(t, "topic", "set", "orders", "--keep-bytes", "0")); got[4] != "keep confirmed bytes  not set" {
+	if got := rows(steer(t, "topic", "set", "orders", "--keep-bytes", "0")); got[4] != "keep bytes  not set" {
 		t.Errorf("topic set --keep-bytes 0 prints %q", got)
 	}
 	ts = topicSettings{}

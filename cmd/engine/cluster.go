@@ -113,7 +113,7 @@ func (o *operator) drainCommand() *cobra.Command {
 			return o.done("node %s leads no partition: it may be stopped now", args[0])
 		})
 	cmd.Flags().BoolVar(&off, "off", false, "end the drain: the node may get leaderships and replicas again")
-	cmd.Flags().DurationVar(&wait, "wait", 0,
+	durationVar(cmd.Flags(), &wait, "wait", 0,
 		"wait up to this long until the node leads no partition and can be stopped without a pause; 0 means do not wait")
 	return cmd
 }

@@ -61,7 +61,7 @@ func TestCommandsOnACluster(t *testing.T) {
 	changeSettingsOnACluster(t, nodes, at)
 
 	at(0, "channel", "seek", "orders", "billing", "--to", "end")
-	at(1, "channel", "seek", "orders", "billing", "--to", "count", "--value", "-2")
+	at(1, "channel", "seek", "orders", "billing", "--to", "-2")
 	var list server.PeekList
 	must(t, json.Unmarshal([]byte(at(2, "channel", "peek", "orders", "billing", "--json")), &list))
 	if len(list.Messages) != 4 {

@@ -51,7 +51,7 @@ func (o *operator) healthCommand() *cobra.Command {
 	cmd.Long = "Say in one sentence whether the node and, if it is part of one, its cluster are healthy, and why not.\n" +
 		"The node answers from what it knows itself: it waits for no other node. The exit code is 0 if all is\n" +
 		"well, and 10 if something is wrong or the node does not answer. It works with a single node, too."
-	cmd.Flags().DurationVar(&wait, "wait", 0, "wait up to this long until all is well; 0 means ask once")
+	durationVar(cmd.Flags(), &wait, "wait", 0, "wait up to this long until all is well; 0 means ask once")
 	return cmd
 }
 

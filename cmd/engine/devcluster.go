@@ -79,7 +79,7 @@ func devClusterCommand() *cobra.Command {
 	f.IntVar(&o.basePort, "base-port", 14150, "first port of the first node")
 	f.BoolVar(&o.asJSON, "json", false, "print JSON on a terminal, too")
 	f.BoolVar(&o.restart, "restart", false, "restart a node that ends by itself or is killed")
-	f.DurationVar(&o.startTimeout, "start-timeout", time.Minute,
+	durationVar(f, &o.startTimeout, "start-timeout", time.Minute,
 		"maximum time to wait until all nodes are ready for the first time")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.serveFlags = args

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"penstock/batch"
 	nodes "penstock/client"
 	"penstock/internal/clip"
 )
@@ -140,23 +138,4 @@ func textOr(b []byte) (text *string, raw []byte) {
 		return &s, nil
 	}
 	return nil, b
-}
-
-// place reads --from. partition is that of an ID, otherwise -1.
-func place(text string) (from nodes.From, partition int, err error) {
-	switch text {
-	case "oldest":
-		return nodes.FromOldest(), -1, nil
-	case "newest":
-		return nodes.FromNewest(), -1, nil
-	}
-	if id, err := batch.ParseID([]byte(text)); err == nil {
-		return nodes.FromID(id), int(id.Partition()), nil
-	}
-	at, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil {
-		return from, 0, &exitError{exitUsage, fmt.Errorf("--from %s is neither oldest nor newest, nor an ID of 16 hex "+
-			"digits, nor a time such as 2026-01-31T12:00:00Z", text)}
-	}
-	return nodes.FromTime(at), -1, nil
 }

@@ -144,7 +144,7 @@ func topCommand() *cobra.Command {
 		"On a terminal the picture is redrawn; q ends it. Elsewhere, each refresh prints further lines, with --json one\n" +
 		"JSON object on a line."
 	o.flags(cmd)
-	cmd.Flags().DurationVar(&interval, "interval", time.Second,
+	durationVar(cmd.Flags(), &interval, "interval", time.Second,
 		"time between two refreshes, and over which rates are measured")
 	cmd.Flags().BoolVar(&once, "once", false, "print once and end")
 	cmd.Flags().IntVar(&lines, "lines", 0,

@@ -36,11 +36,25 @@ func parseCount(s string) (int64, error) {
 }
 
 func parseAge(s string) (int64, error) {
-	d, err := time.ParseDuration(s)
+	d, err := parseDuration(s)
 	if err != nil || d < 0 || d%time.Millisecond != 0 {
-		return 0, fmt.Errorf("%q is not a time in whole milliseconds, such as 30m or 72h", s)
+		return 0, fmt.Errorf("%q is not a time in whole milliseconds, such as 30m, 72h or 10d", s)
 	}
 	return d.Milliseconds(), nil
+}
+
+// leastRetentionBytes is what a retention keeps at least: with less the topic would keep next to nothing, and whoever
+// says 10 means 10GiB.
+const leastRetentionBytes = 4096
+
+// parseRetention reads how many bytes to keep.
+func parseRetention(s string) (int64, error) {
+	n, err := parseBytes(s)
+	if err == nil && n > 0 && n < leastRetentionBytes {
+		return 0, fmt.Errorf("%s keeps %s, less than one block of the disk (%s): say a unit, such as %sGiB", s,
+			counted(n, "byte"), formatBytes(leastRetentionBytes), s)
+	}
+	return n, err
 }
 
 // kept describes a retention.
@@ -136,13 +150,13 @@ func (o *operator) topicSetCommand() *cobra.Command {
 		"The command fails if somebody else changes the settings at the same time. Retention and quotas apply to each\n" +
 		"partition."
 	set = cmd.Flags()
-	set.Var(keepValue{&f.retentionBytes, parseBytes, formatBytes, "bytes"}, "retention-bytes",
+	set.Var(keepValue{&f.retentionBytes, parseRetention, formatBytes, "bytes"}, "retention-bytes",
 		"number of bytes to keep; 0 means "+nodesDefault+", none means "+noLimit)
 	set.Var(keepValue{&f.retentionCount, parseCount, formatCount, "count"}, "retention-count",
 		"number of messages to keep; 0 means "+nodesDefault+", none means "+noLimit)
 	set.Var(keepValue{&f.retentionAgeMs, parseAge, formatAge, "duration"}, "retention-age",
-		"how long to keep messages, such as 72h; 0 means "+nodesDefault+", none means "+noLimit)
-	set.Var(keepValue{&f.keepBytes, parseBytes, formatBytes, "bytes"}, "keep-bytes",
+		"how long to keep messages, such as 72h or 10d; 0 means "+nodesDefault+", none means "+noLimit)
+	set.Var(keepValue{&f.keepBytes, parseRetention, formatBytes, "bytes"}, "keep-bytes",
 		"how much of the log to keep although all channels have confirmed it; 0 means nothing, none means "+noLimit)
 	set.Var(keepValue{&f.keepAgeMs, parseAge, formatAge, "duration"}, "keep-age",
 		"how long to keep what all channels have confirmed, such as 24h; 0 means not at all, none means "+noLimit)
@@ -212,6 +226,9 @@ func (f *topicFlags) apply(set *pflag.FlagSet, stdin io.Reader, s *topicSettings
 		if set.Changed(name) {
 			apply()
 		}
+	}
+	if set.Changed("partitions") && f.partitions < 1 {
+		return fmt.Errorf("--partitions is %d: a topic has one or more", f.partitions)
 	}
 	return s.Validate()
 }

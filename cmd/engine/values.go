@@ -297,9 +297,9 @@ type durationValue struct {
 }
 
 func (v durationValue) Set(s string) error {
-	d, err := time.ParseDuration(s)
+	d, err := parseDuration(s)
 	if err != nil {
-		return fmt.Errorf("%q is not a time with a unit, such as 5ms, 30s or 1h", s)
+		return err
 	}
 	if d < v.least {
 		return fmt.Errorf("%s is less than %s, the smallest value", formatDuration(d), formatDuration(v.least))
@@ -360,14 +360,16 @@ func parseBytes(s string) (int64, error) {
 	return int64(n), nil
 }
 
-// formatBytes formats a size exactly, in the largest binary unit that divides n.
+// formatBytes formats a size exactly, in the unit that needs the fewest digits: a binary one, or a decimal one from MB
+// on.
 func formatBytes(n int64) string {
-	for _, u := range byteUnits[:4] {
-		if n != 0 && n%u.n == 0 {
-			return strconv.FormatInt(n/u.n, 10) + u.name
+	digits, unit := strconv.FormatInt(n, 10), ""
+	for _, u := range byteUnits[:7] {
+		if d := strconv.FormatInt(n/u.n, 10); n%u.n == 0 && len(d) < len(digits) {
+			digits, unit = d, u.name
 		}
 	}
-	return strconv.FormatInt(n, 10)
+	return digits + unit
 }
 
 // counted returns a number with a noun: 1 message, 2 messages. The noun must be one that gets an s.
