@@ -57,7 +57,7 @@ async function all(t, page, suffix, each = async () => {}) {
 		await openParts(page);
 		await page.getByRole("button", { name: "Peek" }).click();
 		await page.locator(".messages li").first().waitFor();
-		await page.getByLabel("Quota (messages)").waitFor();
+		await page.getByLabel("Quota messages").waitFor();
 	});
 	await visit("#/topics/orders/billing", "billing", "channel", async () => {
 		await page.getByText("holder").first().waitFor();
@@ -169,11 +169,17 @@ export async function slow(t) {
 	await page.getByText("Waiting for the node…").waitFor({ state: "detached" });
 	// A click that comes twice saves once, and hears of nobody else's change.
 	await page.getByText("Settings", { exact: true }).click();
-	await page.getByLabel("Keep for (ms)").fill("604800000");
+	await page.getByLabel("Retention age").fill("604800000");
+	await page.getByRole("button", { name: "Save" }).click();
+	await page.getByText("“604800000” is not a time with a unit, such as 30m, 72h or 10d. Nothing was changed.").waitFor();
+	await page.getByLabel("Retention age").fill("7d");
 	await page.getByText("7 days", { exact: true }).waitFor();
+	await page.getByLabel("Retention bytes").fill("10 GiB");
 	await page.getByRole("button", { name: "Save" }).evaluate((e) => { e.click(); e.click(); });
-	await page.getByText("The settings hold from now on.").waitFor();
+	await page.getByText("The settings are saved.").waitFor();
 	t.check((await page.locator(".settings .trouble").count()) === 0, "saving twice is a conflict with oneself");
+	const kept = [await page.getByLabel("Retention age").inputValue(), await page.getByLabel("Retention bytes").inputValue()];
+	t.check(kept.join() === "168h,10GiB", `the settings are ${kept}`);
 	// Nothing answers any more.
 	t.expect(() => true);
 	await page.route((u) => !u.pathname.startsWith("/console/"), () => {});
@@ -236,7 +242,7 @@ export async function texts(t) {
 	const shown = await page.locator(".messages pre").allTextContents();
 	t.check(shown.includes('{\n  "id": 12345678901234567890,\n  "price": 1.10,\n  "of": []\n}')
 		&& shown.includes("\\u202egnp.exe \\u001b[31m"), `the bodies are shown as ${JSON.stringify(shown)}`);
-	await page.getByRole("button", { name: "Go on after these" }).click();
+	await page.getByRole("button", { name: "Next messages" }).click();
 	await page.getByText("There is no message.").waitFor();
 	await go(page, `#/topics/${encodeURIComponent(script)}`); // there is no such topic, and its name is shown
 	await heading(page, script);
@@ -264,7 +270,7 @@ export async function large(t) {
 		await pager.getByRole("button", { name: "Next" }).click();
 		await page.getByText(`${shown} of 200`).waitFor();
 	}
-	await table.getByRole("button", { name: "Give away the leadership of partition 50" }).waitFor();
+	await table.getByRole("button", { name: "Transfer the leadership of partition 50" }).waitFor();
 	await page.getByText("Peek at stored messages").click();
 	await page.getByRole("button", { name: "Peek" }).click();
 	const body = page.locator(".messages pre").first();
@@ -289,14 +295,14 @@ export async function settings(t) {
 	await tabs[1].locator(".settings").getByLabel("Messages per second").fill("200");
 	await tabs[1].getByLabel("Deliveries before a message is a dead letter").fill("7");
 	await tabs[0].getByRole("button", { name: "Save" }).click();
-	await tabs[0].getByText("The settings hold from now on.").waitFor();
+	await tabs[0].getByText("The settings are saved.").waitFor();
 	await tabs[1].getByRole("button", { name: "Save" }).click();
 	await tabs[1].getByText("Somebody else changed the settings meanwhile").waitFor();
 	await tabs[1].getByText("was 100").waitFor();
 	await t.shot(tabs[1], "settings-conflict");
 	await tabs[1].getByRole("button", { name: "Save" }).click();
-	await tabs[1].getByText("The settings hold from now on.").waitFor();
-	await tabs[0].getByRole("button", { name: "Read again" }).click();
+	await tabs[1].getByText("The settings are saved.").waitFor();
+	await tabs[0].getByRole("button", { name: "Reload" }).click();
 	await tabs[0].waitForFunction(() => [...document.querySelectorAll("input")].some((e) => e.value === "200"));
 }
 
@@ -322,9 +328,9 @@ export async function actions(t) {
 	await row(page, "c").getByRole("link", { name: "c" }).click();
 	await heading(page, "made");
 	await page.getByRole("button", { name: "Pause" }).press("Enter");
-	await page.getByRole("button", { name: "End the pause" }).press("Enter");
+	await page.getByRole("button", { name: "Resume" }).press("Enter");
 	await page.getByText("Channel c goes on.").waitFor();
-	await page.getByText("Seek to another place").click();
+	await page.locator("summary", { hasText: "Seek" }).click();
 	await page.getByRole("combobox", { name: "To" }).selectOption("end");
 	await page.getByRole("button", { name: "Seek…" }).press("Enter");
 	await page.getByRole("dialog").getByRole("textbox").fill("c");
@@ -357,13 +363,13 @@ export async function actions(t) {
 	await page.getByRole("button", { name: "End the drain of node n1" }).click();
 	await page.getByText("takes leaderships and replicas again").waitFor();
 	await go(page, "#/topics/orders");
-	await page.getByRole("button", { name: "Give away the leadership of partition 0" }).click();
+	await page.getByRole("button", { name: "Transfer the leadership of partition 0" }).click();
 	await page.getByText("is to lead partition 0").waitFor();
 	// The first Tab reaches the link that skips the header.
 	await page.reload();
 	await heading(page, "orders");
 	await page.keyboard.press("Tab");
-	t.check((await page.evaluate(() => document.activeElement.textContent)) === "To the page", "the first Tab skips no header");
+	t.check((await page.evaluate(() => document.activeElement.textContent)) === "Skip to content", "the first Tab skips no header");
 }
 
 // move: a copy goes from one node to another, and the page shows when it is there.
@@ -372,6 +378,7 @@ export async function move(t) {
 	await go(page, "#/topics/parcels");
 	const table = page.getByRole("region", { name: "Partitions" });
 	const replicas = table.getByRole("row").nth(1).getByRole("cell").nth(3); // after State, Leader and In sync
+	await page.locator("summary", { hasText: "Move a replica" }).click();
 	const form = page.getByRole("form", { name: "Move a replica" });
 	const [partition, source, target] = [0, 1, 2].map((i) => form.locator("input, select").nth(i));
 	await partition.fill("0");
@@ -395,7 +402,11 @@ export async function redrive(t) {
 	const fact = (name, value) => page.locator("main").getByText(name, { exact: true }).locator("..").getByText(value, { exact: true });
 	await fact("Dead letters", "1").waitFor();
 	await fact("Waiting", "0").waitFor();
-	await page.getByRole("button", { name: "Redrive dead letters" }).click();
+	await page.getByRole("button", { name: "Redrive dead letters…" }).click();
+	const dialog = page.getByRole("dialog");
+	await dialog.getByText("1 dead letter of all channels waits in topic letters.DLQ.").waitFor();
+	await usable(t, page, "the question before a redrive");
+	await dialog.getByRole("button", { name: "Redrive" }).click();
 	await page.getByText("1 dead letter went back into letters.").waitFor();
 	await fact("Waiting", "1").waitFor();
 	await page.getByText("Peek at waiting messages").click();
@@ -489,7 +500,7 @@ export async function tokens(t) {
 	await go(page, "#/topics/orders");
 	await page.getByRole("button", { name: "Pause" }).click();
 	await page.getByText("Topic orders is paused").waitFor();
-	await page.getByRole("button", { name: "End the pause" }).click();
+	await page.getByRole("button", { name: "Resume" }).click();
 	await go(page, "#/audit");
 	await row(page, "login").first().waitFor();
 	// The token is taken out of the node's file while a page is open: the page asks for another one, and stays.
