@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"penstock/internal/meta"
 	"penstock/internal/node/health"
 	"penstock/internal/server/history"
@@ -96,9 +98,14 @@ type Missing struct {
 	Why  string `json:"why"`
 }
 
-// name returns the name of this node, as it is in the answers about a cluster.
+// name returns the name of this node, as it is in the answers about a cluster. A single node that nobody has named is
+// called by its host: its id says nothing to people.
 func (s *Server) name() string {
-	return cmp.Or(s.engine.Info().NodeID, s.opts.Hostname)
+	id := s.engine.Info().NodeID
+	if _, err := uuid.Parse(id); err == nil && s.engine.Snapshot() == nil {
+		id = ""
+	}
+	return cmp.Or(id, s.opts.Hostname)
 }
 
 // askAll asks this node and all others, and passes the answers to take, one after the other, in the order of the nodes'

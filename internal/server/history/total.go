@@ -40,8 +40,9 @@ func Total(parts []Part) Series {
 	for i := range Length {
 		t := out.From + int64(i*out.Step)
 		missing := slices.ContainsFunc(parts, func(p Part) bool { return p.missing(t, int64(out.Step)) })
+		known := slices.ContainsFunc(parts, func(p Part) bool { return p.Unknown == 0 && (p.Known == nil || p.knows(t)) })
 		switch last := len(out.Known) - 1; {
-		case missing:
+		case missing || !known:
 		case last >= 0 && out.Known[last][1] == t-int64(out.Step):
 			out.Known[last][1] = t
 		default:

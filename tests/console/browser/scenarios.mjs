@@ -415,6 +415,61 @@ export async function redrive(t) {
 	await t.shot(page, "redrive");
 }
 
+// attends: the overview says what waits for a person, and leads there; a channel says where it lags, a message its life.
+export async function attends(t) {
+	const page = await t.open(t.urls[1]);
+	const list = page.getByRole("region", { name: "Needs attention" });
+	const entry = (name, why) => list.getByRole("row").filter({ hasText: name }).filter({ hasText: why });
+	await entry("orders / mail", "no consumers").waitFor({ timeout: 120000 });
+	await entry("letters.DLQ", "dead letters").waitFor();
+	t.check((await entry("orders / billing", "no consumers").count()) === 0, "a channel that is consumed is without consumers");
+	await t.shot(page, "attention");
+	await list.getByRole("link", { name: "orders / mail" }).click();
+	await heading(page, "mail");
+	const lag = page.getByRole("region", { name: "Partitions" });
+	await lag.getByRole("row").nth(3).waitFor();
+	await page.getByText("Peek at waiting messages").click();
+	await page.getByRole("button", { name: "Peek" }).click();
+	await page.locator(".messages button.name").first().click();
+	const dialog = page.getByRole("dialog");
+	await dialog.getByRole("region", { name: "Channels of the message" }).getByRole("row").filter({ hasText: "mail" }).waitFor();
+	await usable(t, page, "a trace");
+	await t.shot(page, "trace");
+	await dialog.getByRole("button", { name: "Close" }).click();
+	await dialog.waitFor({ state: "detached" });
+	// A filter is written as on the command line.
+	await page.getByText("Settings", { exact: true }).click();
+	const rules = page.getByLabel("Rules, one a line");
+	const saved = async (text, said) => {
+		await rules.fill(text);
+		await page.getByRole("button", { name: "Save" }).click();
+		await page.getByText(said).waitFor();
+		await page.getByRole("button", { name: "Close this message" }).click();
+		await page.getByRole("button", { name: "Reload" }).click();
+	};
+	await saved("region=eu\nkind^=ord\nurgent", "The settings are saved.");
+	t.check((await rules.inputValue()) === "region=eu\nkind^=ord\nurgent", `the rules are ${await rules.inputValue()}`);
+	await saved("", "The settings are saved.");
+	// The plots of hours, which the address remembers.
+	await page.getByLabel("Plots of").selectOption("hours");
+	await page.getByText("in the last 12 hours").or(page.getByRole("slider", { name: "the last 12 hours" })).first().waitFor();
+	await page.reload();
+	t.check((await page.getByLabel("Plots of").inputValue()) === "hours", "reloading loses the range of the plots");
+	// One message is finished, after a question.
+	await go(page, "#/topics/orders/billing");
+	await page.locator("summary", { hasText: "In flight" }).click();
+	await page.getByRole("button", { name: "Finish…" }).first().click();
+	await page.getByRole("dialog").getByRole("button", { name: "Finish" }).click();
+	await page.getByText(/^Message [0-9a-f]{16} is finished\./).waitFor();
+	// What nodes have left.
+	await go(page, "#/nodes");
+	const node = page.getByRole("listitem", { name: "Node n3" });
+	for (const [name, value] of [["Disk free", /^[\d.]+ [GTM]iB$/], ["Memory", /^[\d.]+ [MG]iB$/], ["Up for", /^\d+ (s|min|h)$/]]) {
+		await node.locator(".facts > div", { hasText: name }).getByText(value).waitFor();
+	}
+	await t.shot(page, "vitals");
+}
+
 // dead: a node is killed while its leaders' numbers are on the screen of another one, and then that one, too.
 export async function dead(t) {
 	const page = await t.open(t.urls[0]);

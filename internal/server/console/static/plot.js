@@ -67,7 +67,7 @@ export function Plot({ title, series, unit = short }) {
 	const names = series.map((s) => s.name).join("\n");
 	const none = !series.some((s) => [...s.points.values()].some((v) => v !== undefined));
 	const end = Math.max(...series.map((s) => s.points.end));
-	const step = series[0].points.step, inRange = ranges[step > 60 ? "hours" : "minutes"];
+	const step = series[0]?.points.step ?? 10, inRange = ranges[step > 60 ? "hours" : "minutes"];
 	range.current = end;
 	gaps.current = series.flatMap((s) => s.points.gaps);
 	useEffect(() => {

@@ -1,7 +1,7 @@
 // The life of one message, behind every id of a message, as engine trace tells it.
 import { useEffect, useState } from "./vendor/hooks.mjs";
 import { fetchNow, path } from "./api.js";
-import { bytes, Dialog, Fragment, html, Table, time, topicLink, Trouble } from "./ui.js";
+import { bytes, Dialog, Fragment, html, plural, Table, time, topicLink, Trouble } from "./ui.js";
 
 const words = (text) => text.replaceAll("_", " ");
 
@@ -22,7 +22,7 @@ function Trace({ topic, id, onClose }) {
 		${!data && !error && html`<p role="status">Asking the node…</p>`}
 		<${Trouble} error=${error} />
 		${data && html`<p>${at ? `Stored ${time(at.at)} by ${at.leader || "a leader that is not known"} in partition ${
-			data.partition}, number ${data.number}: ${bytes(at.body_bytes)}, ${at.headers} headers${
+			data.partition}, number ${data.number}: ${bytes(at.body_bytes)}, ${plural(at.headers, "header")}${
 			at.due ? `, not before ${time(at.due)}` : ""}.` : `The log does not have the message any more: it begins with
 				number ${data.log_from}.`}</p>
 		<${Table} label="Channels of the message" rows=${data.channels ?? []} empty="No channel has it."
