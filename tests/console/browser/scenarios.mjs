@@ -36,7 +36,8 @@ export async function usable(t, page, what) {
 }
 
 export async function openParts(page) {
-	for (const s of await page.locator("summary").all()) await s.click();
+	const closed = page.locator("details:not([open]) > summary"); // some come late
+	while (await closed.count()) await closed.first().click();
 }
 
 // all visits every page, with settings such as a phone's.
