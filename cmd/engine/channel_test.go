@@ -251,13 +251,13 @@ func TestChannelUsage(t *testing.T) {
 	}
 	steer(t, "channel", "create", "orders", "c")
 	for _, tc := range []struct{ args, want string }{
-		{"channel set orders c --order sideways", `order "sideways" is none of none, partition, key`},
+		{"channel set orders c --order sideways", `"sideways" is not one of none, partition, key`},
 		{"channel set orders c --sample-rate 100", "--sample-rate is 100; it must be 0 to 99"},
 		{"channel set orders c --filter x=1 --no-filter", "none of the others can be"},
 		{"channel set orders c --filter-all --no-filter", "none of the others can be"},
 		{"channel set orders c --filter-invert --no-filter", "none of the others can be"},
 		{"channel set orders c --filter x~=(", "nothing was changed"},
-		{"channel seek orders c --to nowhere", "is not a place"},
+		{"channel seek orders c --to nowhere", "neither oldest nor newest"},
 	} {
 		execute(t, strings.Fields(tc.args)...).check(t, exitUsage, tc.want)
 	}

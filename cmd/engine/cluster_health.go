@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -31,9 +30,6 @@ func (o *operator) healthCommand() *cobra.Command {
 	var wait time.Duration
 	cmd := o.action("health", "Say whether the node and its cluster are healthy", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
-			if wait < 0 {
-				return &exitError{exitUsage, errors.New("--wait cannot be negative")}
-			}
 			v, err := o.awaitHealth(ctx, wait)
 			if err != nil {
 				return err

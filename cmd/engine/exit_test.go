@@ -71,7 +71,7 @@ func TestExitUsage(t *testing.T) {
 		{[]string{"channel", "set", "a", "b", "--rate", "-1"}, `engine: --rate: "-1" is not a whole number of 0 or more`},
 		{[]string{"pub", "a", "--producer", "", "--lines"}, "--producer needs a name"},
 		{[]string{"pub", "a", "--rate", "fast"}, `engine: --rate: "fast" is not a number`},
-		{[]string{"cluster", "health", "--wait", "5"}, `engine: --wait: "5" is not a time such as 30s or 5m`},
+		{[]string{"cluster", "health", "--wait", "5"}, `engine: --wait: "5" is not a time with a unit, such as 5ms, 30s, 1h or 10d`},
 		{[]string{"topic", "list", "--json=maybe"}, `engine: --json: "maybe" is neither true nor false`},
 		{[]string{"config", "--max-audit-entries", "many"}, `engine: --max-audit-entries: "many" is not a whole number`},
 		{[]string{"topic", "list", "--colour", "1"}, "engine: unknown flag --colour; see engine topic list --help"},

@@ -227,8 +227,8 @@ func (f *topicFlags) apply(set *pflag.FlagSet, stdin io.Reader, s *topicSettings
 			apply()
 		}
 	}
-	if set.Changed("partitions") && f.partitions < 1 {
-		return fmt.Errorf("--partitions is %d: a topic has one or more", f.partitions)
+	if set.Changed("partitions") && f.partitions == 0 {
+		return errors.New("--partitions is 0: a topic has one or more")
 	}
 	return s.Validate()
 }
