@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"penstock/cmd/engine/internal/cli"
 )
 
 // What waits in each partition, the message that holds up the others of its key, and what is done about it by its id.
@@ -21,7 +23,7 @@ func TestLagCommands(t *testing.T) {
 		}
 		must(t, reply.Body.Close())
 	}
-	execute(t, "channel", "list", "--partitions").check(t, exitUsage, "needs the name of a topic")
+	execute(t, "channel", "list", "--partitions").check(t, cli.ExitUsage, "needs the name of a topic")
 	list := func() string { return steer(t, "channel", "list", "orders", "--partitions") }
 	got := rows(list())
 	if len(got) != 3 || !strings.HasPrefix(got[0], "CHANNEL  PARTITION  LEADER  DEPTH") ||
@@ -32,17 +34,19 @@ func TestLagCommands(t *testing.T) {
 	if _, err := fmt.Sscan(rows(steer(t, "channel", "peek", "orders", "billing"))[1], &first); err != nil {
 		t.Fatal(err)
 	}
-	if got := steer(t, "channel", "finish", "orders", "billing", first); !strings.HasPrefix(got, "message "+first+" is finished") {
-		t.Errorf("%q", got)
+	finished := steer(t, "channel", "finish", "orders", "billing", first)
+	if !strings.HasPrefix(finished, "message "+first+" is finished") {
+		t.Errorf("%q", finished)
 	}
-	execute(t, "channel", "finish", "orders", "billing", first).check(t, exitOther, "does not wait in channel billing")
+	execute(t, "channel", "finish", "orders", "billing", first).check(t, cli.ExitOther, "does not wait in channel billing")
 	if got := rows(list()); !strings.Contains(got[1], "  2  0  0  ") {
 		t.Errorf("%q", got)
 	}
-	if got := steer(t, "channel", "redrive", "orders", "billing", "--id", first); !strings.HasPrefix(got, "0 messages were") {
-		t.Errorf("%q", got)
+	redriven := steer(t, "channel", "redrive", "orders", "billing", "--id", first)
+	if !strings.HasPrefix(redriven, "0 messages were") {
+		t.Errorf("%q", redriven)
 	}
-	execute(t, "channel", "redrive", "orders", "billing", "--id", first, "--count", "1").check(t, exitUsage, "id")
-	execute(t, "topic", "set", "orders", "--retention-bytes", "10").check(t, exitUsage, "such as 10GiB")
-	execute(t, "topic", "set", "orders", "--partitions", "0").check(t, exitUsage, "a topic has one or more")
+	execute(t, "channel", "redrive", "orders", "billing", "--id", first, "--count", "1").check(t, cli.ExitUsage, "id")
+	execute(t, "topic", "set", "orders", "--retention-bytes", "10").check(t, cli.ExitUsage, "such as 10GiB")
+	execute(t, "topic", "set", "orders", "--partitions", "0").check(t, cli.ExitUsage, "a topic has one or more")
 }

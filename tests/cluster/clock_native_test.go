@@ -32,7 +32,7 @@ func (c *clocks) startWriters() *writers {
 	c.t.Helper()
 	for _, topic := range []string{numbersTopic, restsTopic} {
 		c.try(c.c.CreateTopic(c.within(startTimeout), topic))
-		// Two clocks that are ahead make messages look old: docs/decisions.md, "The wall clock is read once".
+		// Two clocks that are ahead make messages look old: docs/contribute/decisions.md, "The wall clock is read once".
 		c.configure(topic, map[string]any{"retention_age_ms": -1})
 	}
 	c.healthy()

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/machine"
 	"penstock/replicate/wire"
 )
@@ -93,7 +93,7 @@ func (c *Channel) change(ctx context.Context, evs ...machine.Event) error {
 		// Without a quorum the entries wait for as long as it takes. They must be written, because the machine
 		// considers them written. But the caller need not wait for that.
 		if !c.node.Host.Either(w.answered, ctx.Done()) {
-			err = errors.Join(err, base.ErrUnknown, ctx.Err())
+			err = errors.Join(err, errs.ErrUnknown, ctx.Err())
 			c.node.Host.Spawn(func() {
 				c.node.Host.Receive(w.answered)
 				c.applyOutcome(w)

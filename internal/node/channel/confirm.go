@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/machine"
 )
 
@@ -150,7 +150,7 @@ func (c *Channel) handOver(p *controlPut) error {
 // could undo these. Then the next channel delivers the messages again that they confirm. mu is held.
 func (c *Channel) notStored(p *controlPut, err error) {
 	cur := &c.cursors[p.index]
-	if !errors.Is(err, base.ErrDisk) || cur.put != p || p.takeSeq != c.m.LastTake(cur.number) {
+	if !errors.Is(err, errs.ErrDisk) || cur.put != p || p.takeSeq != c.m.LastTake(cur.number) {
 		c.failSyncs(p, err)
 		return
 	}
@@ -298,7 +298,7 @@ func (c *Channel) applyOutcome(w *controlWait) {
 	switch {
 	case w.err == nil:
 		c.controlsCommitted(w.put, w.takeSeq)
-	case errors.Is(w.err, base.ErrUnknown):
+	case errors.Is(w.err, errs.ErrUnknown):
 		c.probeCommit(w.put, w.takeSeq)
 	default:
 		c.mu.Lock()

@@ -5,8 +5,9 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
 	"penstock/internal/node/machine"
+	"penstock/internal/node/message"
 	"penstock/segment"
 )
 
@@ -371,7 +372,7 @@ func (c *Channel) offerRecord(b *offering, r *segment.Record) offered {
 	if r.Defer != 0 {
 		if due := b.h.Created/1e6 + int64(r.Defer); due*1e6 > b.now {
 			c.endRun(b)
-			b.next = c.deferAgain(b.cur, id, min(due, base.CeilMs(b.now)+int64(r.Defer)))
+			b.next = c.deferAgain(b.cur, id, min(due, clock.CeilMs(b.now)+int64(r.Defer)))
 			return offerOn
 		}
 	}
@@ -382,6 +383,7 @@ func (c *Channel) offerRecord(b *offering, r *segment.Record) offered {
 		return c.giveInRun(b, r)
 	}
 	c.endRun(b)
+	c.offer.Bytes = len(r.Body)
 	c.m.Step(b.now, &c.offer, &c.res)
 	switch c.res.Decision {
 	case machine.Skip: // it counts, too: a filter may reject a million messages in a row
@@ -450,7 +452,7 @@ func (c *Channel) deliverOne(h *segment.Header, r *segment.Record) {
 
 // deliveryOf returns the delivery of a message to a consumer, in which the caller sets Attempts, Number, Serial and
 // Epoch. It is large, and used again for each message. mu is held.
-func (c *Channel) deliveryOf(k *Consumer, id base.ID, h *segment.Header, r *segment.Record) *base.Delivery {
+func (c *Channel) deliveryOf(k *Consumer, id message.ID, h *segment.Header, r *segment.Record) *message.Delivery {
 	d := &k.delivery // Until is never set here
 	d.ID, d.Timestamp, d.Body, d.Headers = id, h.Created+r.TimeDelta*1000, r.Body, r.Headers
 	return d
@@ -475,7 +477,7 @@ func (c *Channel) block(k *Consumer) {
 }
 
 // cursorOf returns the cursor of the partition of a message. mu is held.
-func (c *Channel) cursorOf(id base.ID) *cursor {
+func (c *Channel) cursorOf(id message.ID) *cursor {
 	for i := range c.cursors {
 		if c.cursors[i].number == id.Partition() {
 			return &c.cursors[i]

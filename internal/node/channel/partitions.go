@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/machine"
 	"penstock/segment"
 )
@@ -64,7 +64,7 @@ func (c *Channel) Revoke(stays []bool) bool {
 			c.step()
 		}
 		cur.put.revoked.Store(true)
-		c.failSyncs(cur.put, base.ErrMoved)
+		c.failSyncs(cur.put, errs.ErrMoved)
 		cur.ahead.drop(c.node)
 		*cur = c.newCursor(cur.part) // controls in flight still belong to the old control put
 	}
@@ -78,7 +78,7 @@ func (c *Channel) Revoke(stays []bool) bool {
 	c.share()
 	c.mu.Unlock()
 	for _, k := range ended {
-		k.sink.Closed(base.ErrMoved)
+		k.sink.Closed(errs.ErrMoved)
 	}
 	c.Wake()
 	return true

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/machine"
 	"penstock/replicate/wire"
 )
@@ -50,9 +50,9 @@ func (c *Channel) configure(ctx context.Context, op wire.Operation) (machine.Cha
 	c.mu.Unlock()
 	switch {
 	case here == 0:
-		return machine.ChannelSettings{}, base.ErrNoLeader
+		return machine.ChannelSettings{}, errs.ErrNoLeader
 	case op.Flag && now.Version+1 != next.Version && !sameSettings(&now, next):
-		return now, base.ErrVersion
+		return now, errs.ErrVersion
 	case now.Version >= next.Version:
 		return now, c.rewriteSettings(ctx, &now)
 	}
@@ -72,7 +72,7 @@ func (c *Channel) configure(ctx context.Context, op wire.Operation) (machine.Cha
 func (c *Channel) rewriteSettings(ctx context.Context, now *machine.ChannelSettings) error {
 	err := c.topic.WriteControls(ctx, []machine.Control{{Kind: machine.ChannelConfigured, Channel: c.name, Settings: now}})
 	if err == nil && c.Err() != nil {
-		err = base.ErrNoLeader // the channel that replaces this one may have begun without these settings
+		err = errs.ErrNoLeader // the channel that replaces this one may have begun without these settings
 	}
 	return err
 }

@@ -3,7 +3,7 @@ package channel
 import (
 	"cmp"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 )
 
 // syncWait is a Sync that waits for commits. Channel.mu guards it. A crash loses it together with its caller.
@@ -35,7 +35,7 @@ func (k *Consumer) Sync(done func(error)) {
 		c.answerSync(done, c.closed)
 		return
 	case c.consumers[k.id] != k: // what it had in flight was given to others
-		c.answerSync(done, base.ErrMoved)
+		c.answerSync(done, errs.ErrMoved)
 		return
 	}
 	if err := c.lost(); err != nil {

@@ -3,7 +3,7 @@ package channel
 import (
 	"testing"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/machine"
 )
 
@@ -24,7 +24,7 @@ func TestTroubles(t *testing.T) {
 	note(2, 3)
 	note(0, 3)
 	note(0, 1)
-	c.Shut(base.ErrDeleted)
+	c.Shut(errs.ErrDeleted)
 	if c.Troubles() != (Troubles{}) {
 		t.Errorf("a channel that ended has %+v", c.Troubles())
 	}

@@ -152,6 +152,7 @@ type Event struct {
 	// confirmed
 	Unwanted bool
 	Own      bool   // EvOffer: the message is for this channel only: no filter and no sample leaves it out
+	Bytes    int    // EvOffer: of the message's body
 	Key      uint64 // EvOffer: HashKey of the message's key in an OrderKey channel; 0: it has none
 	Tag      uint64 // EvOffer, EvOfferRun: HashKey of a message's tag; EvSubscribe: of the client's; 0: none
 	Only     uint32 // EvSubscribe: the one partition whose messages the client wants, plus one; 0: all
@@ -265,7 +266,7 @@ type Channel struct {
 	settings    ChannelSettings
 	partsAll    uint32 // partitions of the topic, wherever they are led
 	maxInFlight int    // this node's share of the smaller of the two limits, of ChannelConfig and of settings; 0: no limit
-	rate        rate
+	pace        pace
 	lanes       map[uint64]*lane // by key; for lookups only
 	lanePool    *lane
 	freed       *lane // lanes to look at when the Step ends, see advanceLanes
@@ -325,7 +326,7 @@ func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
 		res.Err = c.touch(ev)
 	case EvTick:
 		c.wheel.Advance(c.nowNs/nsPerMs, c.fired)
-		c.rate.tick(c.nowNs)
+		c.pace.tick(c.nowNs)
 	case EvDrop:
 		c.drop(ev.ID)
 	case EvGone:
@@ -413,14 +414,14 @@ func (c *Channel) schedule(e *entry, dueMs int64) {
 // NextDue returns when the caller should send the next EvTick, in unix ms.
 func (c *Channel) NextDue() (int64, bool) {
 	due, ok := c.wheel.NextDue()
-	if c.rate.waiting && (!ok || c.rate.dueMs() < due) {
-		return c.rate.dueMs(), true
+	if c.pace.waiting && (!ok || c.pace.dueMs() < due) {
+		return c.pace.dueMs(), true
 	}
 	return due, ok
 }
 
 // Hungry says whether some client would take a message now, so that it makes sense to send EvNext.
-func (c *Channel) Hungry() bool { return !c.paused && c.hasCredit() && !c.rate.waiting }
+func (c *Channel) Hungry() bool { return !c.paused && c.hasCredit() && !c.pace.waiting }
 
 // ReadFrom returns the id of the next message to offer in a partition. If it is at or beyond the visible end, there is
 // nothing to read.

@@ -55,9 +55,6 @@ func (c *Channel) deliver(e *entry, cl *channelClient, res *Result) {
 	} else {
 		c.lastInRing(cl)
 	}
-	if c.rate.intervalFx != 0 {
-		c.rate.spend(c.nowNs)
-	}
 	if e.counted = e.attempts < MaxAttempts; e.counted {
 		e.attempts++
 	}

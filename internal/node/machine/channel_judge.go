@@ -93,7 +93,7 @@ func (c *Channel) judge(p *channelPart, e *entry, ev *Event, res *Result) {
 		if l, old, goesOn = c.inOrder(p, e, ev, res); !goesOn {
 			return
 		}
-		if !c.rate.allows(c.nowNs) {
+		if !c.pace.allows(c.nowNs) {
 			res.Decision, res.Why = Hold, HoldRate
 			return
 		}
@@ -108,6 +108,7 @@ func (c *Channel) judge(p *channelPart, e *entry, ev *Event, res *Result) {
 		c.passed(p)
 		return
 	}
+	c.pace.spend(c.nowNs, ev.Bytes)
 	if e != nil {
 		c.dequeue(e)
 		c.deliver(e, cl, res)

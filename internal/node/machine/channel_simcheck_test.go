@@ -111,7 +111,7 @@ func (s *sim) checkHold(p *simPart, why HoldReason) {
 		ok = s.settings.Order != OrderNone
 	case HoldRate:
 		at, due := s.c.NextDue()
-		ok = s.settings.RatePerSecond != 0 && due && at <= s.c.rate.dueMs() && s.c.rate.dueMs() > s.now/nsPerMs &&
+		ok = s.c.pace.limits() && due && at <= s.c.pace.dueMs() && s.c.pace.dueMs() > s.now/nsPerMs &&
 			!s.c.Hungry()
 	case HoldRanges:
 		ok = s.c.part(p.number).ranges.Len() >= s.cfg.MaxRanges && s.c.part(p.number).next > s.c.part(p.number).confirmed
@@ -230,13 +230,13 @@ func (s *sim) check() {
 		s.t.Fatalf("depth %d, want %d", s.c.Depth(), want) // B66
 	}
 	s.checkLags()
-	if s.c.Hungry() != (s.anyCredit() && !s.paused && !s.c.rate.waiting) {
+	if s.c.Hungry() != (s.anyCredit() && !s.paused && !s.c.pace.waiting) {
 		s.t.Fatalf("hungry %v, credit %v, paused %v", s.c.Hungry(), s.anyCredit(), s.paused)
 	}
 }
 
-// checkLags checks that the lags of the partitions add up to the channel's counts, and that what blocks others is ordered
-// and busy.
+// checkLags checks that the lags of the partitions add up to the channel's counts, and that what blocks others is
+// ordered and busy.
 func (s *sim) checkLags() {
 	var sum Lag
 	for _, l := range s.c.Lags() {
@@ -364,7 +364,7 @@ func FuzzChannel(f *testing.F) {
 	})
 }
 
-// Random numbers drive the machine. PENSTOCK_SIM_SEEDS=from-to chooses the seeds, for instance 0-100000.
+// Random numbers drive the machine. TEST_SIM_SEEDS=from-to chooses the seeds, for instance 0-100000.
 func TestChannelRandom(t *testing.T) {
 	from, to := seedtest.Range(t, 600, 50)
 	for seed := from; seed < to && !t.Failed(); seed++ {

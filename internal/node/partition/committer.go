@@ -9,7 +9,8 @@ import (
 	"penstock/batch"
 	"penstock/clog"
 	"penstock/internal/lock"
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/retain"
@@ -270,7 +271,7 @@ func (c *committer) refusal(pt *Partition, p *inbox.Put, refused error) error {
 		return nil
 	case inbox.Controls:
 		if revoked := p.Special.Revoked; revoked != nil && revoked.Load() {
-			return base.ErrNoLeader
+			return errs.ErrNoLeader
 		}
 		if err := c.refusesProducer(pt, p.Special.Controls); err != nil {
 			return err
@@ -278,7 +279,7 @@ func (c *committer) refusal(pt *Partition, p *inbox.Put, refused error) error {
 	}
 	switch {
 	case p.DeadlineNs != 0 && c.nowNs > p.DeadlineNs:
-		return base.ErrDeadline
+		return errs.ErrDeadline
 	case refused != nil && p.Kind.Internal():
 		return c.admit(pt, true)
 	}
@@ -314,7 +315,7 @@ func (c *committer) encodeControls(pt *Partition, controls []machine.Control, ds
 	st := pt.machine.State()
 	for i := range controls {
 		ct := &controls[i]
-		mustBeOfLevel(ct.Kind, c.store.Feature())
+		mustBeOfLevel(ct, c.store.Feature())
 		switch ct.Kind {
 		case machine.ChannelCreated:
 			if ct.ID = pt.fold.StartFor(st.NextID); ct.Start != nil {
@@ -435,7 +436,7 @@ func (c *committer) stampNs(pt *Partition) int64 {
 func (c *committer) encodeRecords(partition uint32, r *run, dst []byte) {
 	out := dst[segment.HeaderBytes:segment.HeaderBytes]
 	id := r.placement.FirstID
-	nowMs := base.CeilMs(c.nowNs) // rounded up: nothing is due early
+	nowMs := clock.CeilMs(c.nowNs) // rounded up: nothing is due early
 	var rec segment.Record
 	for p := r.puts.First(); p != nil; p = r.puts.After(p) {
 		p.First = batch.MakeID(partition, id)
@@ -569,9 +570,9 @@ func (pt *Partition) publishFold(end segment.MsgID) {
 
 // mustBeOfLevel panics if a control entry must not be written at this feature level. A node with an older version that
 // is still allowed to run could not fold the entry, and its copy of the partition would stop for good.
-func mustBeOfLevel(k machine.ControlKind, level int) {
-	if need := k.Level(); need < 1 || need > level {
-		panic(fmt.Sprintf("BUG: a control entry of kind %d, of feature level %d, is written at level %d", k, need, level))
+func mustBeOfLevel(ct *machine.Control, level int) {
+	if need := ct.Level(); need < 1 || need > level {
+		panic(fmt.Sprintf("BUG: a control entry of kind %d, of feature level %d, is written at level %d", ct.Kind, need, level))
 	}
 }
 

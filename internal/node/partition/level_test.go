@@ -12,7 +12,7 @@ import (
 func TestControlKindsOfALevel(t *testing.T) {
 	panics := func(k machine.ControlKind, level int) (did bool) {
 		defer func() { did = recover() != nil }()
-		mustBeOfLevel(k, level)
+		mustBeOfLevel(&machine.Control{Kind: k}, level)
 		return
 	}
 	k := machine.ChannelCreated
@@ -31,6 +31,27 @@ func TestControlKindsOfALevel(t *testing.T) {
 	}
 	if !panics(k, datadir.NewestLevel) || !panics(0, datadir.NewestLevel) {
 		t.Error("what is no kind is written")
+	}
+}
+
+// Settings that need a level make their entry need it.
+func TestSettingsMustBeOfLevel(t *testing.T) {
+	for level := datadir.FirstLevel; level <= datadir.NewestLevel; level++ {
+		for _, s := range []machine.ChannelSettings{
+			{Version: 1, MaxAttempts: 2},
+			{Version: 1, RateBytes: 5},
+			{Version: 1, Unknown: []byte{200, 1, 0}},
+		} {
+			func() {
+				need, _ := s.Level()
+				defer func() {
+					if did := recover() != nil; did != (need > level) {
+						t.Errorf("%+v at level %d: panics %v", s, level, did)
+					}
+				}()
+				mustBeOfLevel(&machine.Control{Kind: machine.ChannelConfigured, Settings: &s}, level)
+			}()
+		}
 	}
 }
 

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"penstock/clog"
-	"penstock/internal/node/base"
 	"penstock/internal/node/checkpoint"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/replay"
 	"penstock/replicate"
@@ -110,7 +110,7 @@ func (r *Replica) doCut(c *logCut) {
 		err = r.untilPossible(func() error { return r.pt.log.Truncate(c.state) })
 	}
 	switch {
-	case errors.Is(err, base.ErrClosed):
+	case errors.Is(err, errs.ErrClosed):
 		return // replay cuts
 	case err != nil:
 		r.cutFailed(c, err)
@@ -144,7 +144,7 @@ func (r *Replica) resetLog(c *logCut) error {
 	return r.clearDiscarded() // before any batch of the new log is acknowledged
 }
 
-// untilPossible calls do until its error is none that segment.Waiting knows. It returns base.ErrClosed if the engine
+// untilPossible calls do until its error is none that segment.Waiting knows. It returns errs.ErrClosed if the engine
 // closes meanwhile. It runs on the goroutine of doCut, or of a removal, without mu.
 func (r *Replica) untilPossible(do func() error) error {
 	for told := false; ; {
@@ -159,7 +159,7 @@ func (r *Replica) untilPossible(do func() error) error {
 				"at the disk", "topic", r.pt.topic.Name, "partition", r.pt.number, "error", err)
 		}
 		if !r.node.store.host.Pause(roomPause, r.node.store.stop) {
-			return base.ErrClosed
+			return errs.ErrClosed
 		}
 	}
 }
@@ -292,7 +292,7 @@ func (r *Replica) awaitAppended() error {
 		return broken != nil
 	})
 	if !ok {
-		return base.ErrClosed
+		return errs.ErrClosed
 	}
 	return broken
 }

@@ -18,7 +18,7 @@ const leapNs = 8 * 24 * 3600 * 1000 * ms
 
 // prepareLeaps lets wall clocks leap in some worlds with FeatureNumbered: those in which nothing else is judged by
 // them. Nobody delays a message there, because a delay that a clock so far ahead has set may last for days: see
-// docs/decisions.md.
+// docs/contribute/decisions.md.
 func (w *World) prepareLeaps() {
 	r := rand.New(rand.NewPCG(w.Seed, 0xd6e8feb86659fd93))
 	if w.has(FeatureNumbered) && !w.has(FeatureKeep|FeatureSettings|FeatureClocks) && r.IntN(2) == 0 {

@@ -20,11 +20,11 @@ const fields = {
 	max_attempts: ["Deliveries before a message is a dead letter", number, { "no limit": 0 }],
 	dead_letter: ["Dead letters go to"], rate_per_second: ["Messages per second", number, { "no limit": 0 }],
 	max_in_flight: ["In flight in the whole channel", number, { "no limit": 0 }],
-	sample_rate: ["Sample (percent)", number, { all: 0 }],
+	sample_rate: ["Sample (percent)", number, { all: 0 }], rate_bytes: ["Bytes per second", size, { "no limit": 0 }],
 };
-const fixed = ["version", "durability", "filter"];
+const fixed = ["version", "durability", "filter", "unknown"];
 // What GET leaves out while it is 0.
-const unsaid = { topic: { keep_age_ms: 0, keep_bytes: 0 } };
+const unsaid = { topic: { keep_age_ms: 0, keep_bytes: 0 }, channel: { rate_bytes: 0 } };
 const notes = {
 	topic: "Times have a unit (72h, 10d), sizes may have one (10GiB). default: the node's setting.",
 	channel: "",

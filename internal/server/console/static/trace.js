@@ -1,4 +1,4 @@
-// The life of one message, behind every id of a message, as engine trace tells it.
+// The life of one message, behind every id of a message, as penstock trace tells it.
 import { useEffect, useState } from "./vendor/hooks.mjs";
 import { fetchNow, path } from "./api.js";
 import { bytes, Dialog, Fragment, html, plural, Table, time, topicLink, Trouble } from "./ui.js";

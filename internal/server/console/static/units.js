@@ -1,15 +1,15 @@
 // Durations, sizes and rules in the notation of the command line: 72h, 1h30m, 10d; 10GiB, 1.5MB, 4096; region=eu.
-const times = { d: 86400000, h: 3600000, m: 60000, s: 1000, ms: 1 };
-const sizes = { TiB: 2 ** 40, GiB: 2 ** 30, MiB: 2 ** 20, KiB: 1024, TB: 1e12, GB: 1e9, MB: 1e6, kB: 1e3,
-	KB: 1e3, B: 1 };
+const times = { w: 604800000, d: 86400000, h: 3600000, m: 60000, s: 1000, ms: 1 };
+const sizes = { TiB: 2 ** 40, GiB: 2 ** 30, MiB: 2 ** 20, KiB: 1024, TB: 1e12, GB: 1e9, MB: 1e6, KB: 1e3,
+	kB: 1e3, B: 1 };
 
 // Each unit has read, which returns a whole number or undefined, and write, its inverse.
 export const duration = {
 	like: "a time with a unit, such as 30m, 72h or 10d",
 	read(text) {
 		const all = text.replaceAll(" ", "").replace("min", "m");
-		if (!/^(\d+(\.\d+)?(ms|[dhms]))+$/.test(all)) return;
-		const sum = [...all.matchAll(/([\d.]+)(ms|[dhms])/g)].reduce((n, [, v, unit]) => n + Number(v) * times[unit], 0);
+		if (!/^(\d+(\.\d+)?(ms|[wdhms]))+$/.test(all)) return;
+		const sum = [...all.matchAll(/([\d.]+)(ms|[wdhms])/g)].reduce((n, [, v, unit]) => n + Number(v) * times[unit], 0);
 		return Number.isInteger(sum) ? sum : undefined;
 	},
 	write(ms) {
@@ -31,7 +31,8 @@ export const size = {
 		return Number.isSafeInteger(n) ? n : undefined;
 	},
 	write(n) {
-		const unit = n > 0 && ["TiB", "GiB", "MiB", "KiB"].find((u) => n % sizes[u] === 0);
+		const units = Object.keys(sizes).filter((u) => u !== "B" && n > 0 && n % sizes[u] === 0);
+		const [unit] = units.sort((a, b) => sizes[b] - sizes[a]);
 		return unit ? n / sizes[unit] + unit : String(n);
 	},
 };
