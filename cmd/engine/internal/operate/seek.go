@@ -18,13 +18,17 @@ var oldSeeks = map[string]string{"beginning": "oldest", "end": "newest", "id": "
 // otherwise in an earlier version is understood, and a line on progress says how it is said now.
 func seekPlace(q url.Values, to, value string, progress io.Writer) (where string, err error) {
 	if now, old := oldSeeks[to]; old {
+		said := to
+		if value != "" {
+			said += " --value " + value
+		}
 		if now == "" {
 			if now = value; to == "count" && !strings.HasPrefix(value, "-") && !strings.HasPrefix(value, "+") {
 				now = "+" + value
 			}
 		}
 		fmt.Fprintf(progress, "penstock: --to %s is said as --to %s since this version; the next one reads only that\n",
-			strings.TrimSpace(to+" --value "+value), now)
+			said, now)
 		to, value = now, ""
 	}
 	if value != "" {
