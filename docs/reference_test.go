@@ -125,7 +125,8 @@ var httpGroups = []struct {
 	{"Channels", []string{"/channel/", "/channels"}},
 	{"The cluster", []string{"/cluster/"}},
 	{"Health and numbers", []string{
-		"/health", "/livez", "/ping", "/readyz", "/startupz", "/metrics", "/stats", "/history", "/info",
+		"/health", "/livez", "/ping", "/readyz", "/startupz", "/metrics", "/stats", "/history", "/info", "/attention",
+		"/vitals",
 	}},
 	{"The node", []string{"/"}},
 }

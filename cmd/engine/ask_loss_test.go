@@ -39,7 +39,7 @@ func TestLossIsAskedAbout(t *testing.T) {
 	waits := "3 messages wait, 0 are in flight and 0 deferred"
 	for _, tc := range []struct{ args, word, says string }{
 		{"channel skip orders billing", "billing", "ALL THAT IS PUBLISHED until penstock channel unskip:\nnow " + waits},
-		{"channel seek orders billing --to end", "billing", "Now " + waits},
+		{"channel seek orders billing --to newest", "billing", "Now " + waits},
 		{"channel redrive orders billing", "billing", "of the 0 dead letters in topic orders.DLQ"},
 		{"channel empty orders billing", "billing", waits},
 		{"channel delete orders billing", "billing", waits + ",\nand 0 dead letters not moved yet"},

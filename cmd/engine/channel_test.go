@@ -66,8 +66,10 @@ func TestChannelAndTopicCommands(t *testing.T) {
 	if got := steer(t, "channel", "create", "orders", "billing"); got != "channel billing of topic orders exists\n" {
 		t.Errorf("create prints %q", got)
 	}
-	execute(t, "channel", "create", "orders", "other", "--from", "noon").check(t, cli.ExitUsage, "is not a place")
-	execute(t, "channel", "fork", "orders", "billing", "other", "--at", "noon").check(t, cli.ExitUsage, "is not a place")
+	execute(t, "channel", "create", "orders", "other", "--from", "noon").check(t, cli.ExitUsage,
+		"neither oldest nor newest")
+	execute(t, "channel", "fork", "orders", "billing", "other", "--at", "noon").check(t, cli.ExitUsage,
+		"neither oldest nor newest")
 	execute(t, "channel", "fork", "orders", "billing").check(t, cli.ExitUsage, "accepts 3 arg(s)")
 	execute(t, "channel", "fork", "orders", "billing", "billing").check(t, cli.ExitOther, "of that name already")
 	if got := steer(t, "channel", "fork", "orders", "billing", "audit"); got !=
@@ -106,12 +108,17 @@ func TestChannelAndTopicCommands(t *testing.T) {
 	if len(list.Messages) != 1 || list.Messages[0].ID != "0001000000000001" || list.Messages[0].Number != 1 {
 		t.Errorf("topic peek --json is %+v", list)
 	}
-	if got := steer(t, "channel", "seek", "orders", "billing", "--to",
-		"end"); got != "channel billing of topic orders continues at the end\n" {
-		t.Errorf("seek prints %q", got)
+	for place, want := range map[string]string{
+		"oldest": "the oldest message", "1h ago": "or later", "0001000000000001": "message 0001000000000001",
+		"newest": "the next message that is published",
+	} {
+		if got := steer(t, "channel", "seek", "orders", "billing", "--to", place); !strings.HasSuffix(got, want+"\n") {
+			t.Errorf("seek to %s prints %q", place, got)
+		}
 	}
-	if got := steer(t, "channel", "seek", "orders", "billing", "--to", "count", "--value", "-2"); !strings.HasSuffix(got,
-		"at count -2\n") {
+	steer(t, "channel", "seek", "orders", "billing", "--to", "newest")
+	if got := steer(t, "channel", "seek", "orders", "billing", "--to", "-2"); !strings.HasSuffix(got,
+		"at 2 messages back\n") {
 		t.Errorf("seek prints %q", got)
 	}
 	must(t, json.Unmarshal([]byte(steer(t, "channel", "peek", "orders", "billing", "--json")), &list))
@@ -254,7 +261,7 @@ func TestChannelUsage(t *testing.T) {
 		{"channel set orders c --filter-all --no-filter", "none of the others can be"},
 		{"channel set orders c --filter-invert --no-filter", "none of the others can be"},
 		{"channel set orders c --filter x~=(", "nothing was changed"},
-		{"channel seek orders c --to nowhere", "is not a place"},
+		{"channel seek orders c --to nowhere", "neither oldest nor newest"},
 	} {
 		execute(t, strings.Fields(tc.args)...).check(t, cli.ExitUsage, tc.want)
 	}

@@ -62,8 +62,8 @@ func TestCommandsOnACluster(t *testing.T) {
 	lookOnACluster(t, nodes, at)
 	changeSettingsOnACluster(t, nodes, at)
 
-	at(0, "channel", "seek", "orders", "billing", "--to", "end")
-	at(1, "channel", "seek", "orders", "billing", "--to", "count", "--value", "-2")
+	at(0, "channel", "seek", "orders", "billing", "--to", "newest")
+	at(1, "channel", "seek", "orders", "billing", "--to", "-2")
 	var list api.PeekList
 	must(t, json.Unmarshal([]byte(at(2, "channel", "peek", "orders", "billing", "--json")), &list))
 	if len(list.Messages) != 4 {

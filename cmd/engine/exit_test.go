@@ -75,7 +75,10 @@ func TestExitUsage(t *testing.T) {
 		{[]string{"channel", "set", "a", "b", "--rate", "-1"}, `penstock: --rate: "-1" is not a whole number of 0 or more`},
 		{[]string{"pub", "a", "--producer", "", "--lines"}, "--producer needs a name"},
 		{[]string{"pub", "a", "--rate", "fast"}, `penstock: --rate: "fast" is not a number`},
-		{[]string{"cluster", "health", "--wait", "5"}, `penstock: --wait: "5" is not a time such as 30s or 5m`},
+		{
+			[]string{"cluster", "health", "--wait", "5"},
+			`penstock: --wait: "5" is not a time such as 500ms, 90s, 1h30m or 10d`,
+		},
 		{[]string{"topic", "list", "--json=maybe"}, `penstock: --json: "maybe" is neither true nor false`},
 		{[]string{"config", "--max-audit-entries", "many"}, `penstock: --max-audit-entries: "many" is not a whole number`},
 		{[]string{"topic", "list", "--colour", "1"}, "penstock: unknown flag --colour; see penstock topic list --help"},

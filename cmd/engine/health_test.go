@@ -176,7 +176,7 @@ func TestHealthOfASingleNode(t *testing.T) {
 		t.Errorf("after %v: %+v", time.Since(began), o)
 	}
 	execute(t, "cluster", "health", "--http-address", "a b").check(t, cli.ExitUsage, "is neither a URL")
-	execute(t, "cluster", "health", "--wait", "-1s").check(t, cli.ExitUsage, "cannot be negative")
+	execute(t, "cluster", "health", "--wait", "-1s").check(t, cli.ExitUsage, "-1s is less than 0s")
 }
 
 // cluster health --wait ends in time when the node hangs, and after an interruption says what the node said last.

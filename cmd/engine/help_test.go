@@ -101,7 +101,7 @@ func TestCompletion(t *testing.T) {
 		{"topic pause orders |", ":4"},
 		{"channel pause orders |", "billing :4"},
 		{"channel pause none |", ":4"},
-		{"channel seek orders billing --to |", "beginning end id time count :4"},
+		{"channel seek orders billing --to |", "oldest newest :4"},
 		{"cluster topics b|", "bills :4"},
 		{"cluster drain |", ":4"}, // the node is in no cluster
 		{"serve --io |", "auto uring pwrite :4"},

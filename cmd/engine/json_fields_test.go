@@ -219,7 +219,9 @@ func TestJSONFields(t *testing.T) {
 	run("topic settings", "orders")
 	var list api.PeekList
 	must(t, json.Unmarshal([]byte(run("topic peek", "orders")), &list))
-	run("channel seek", "orders", "billing", "--to", "end")
+	run("channel seek", "orders", "billing", "--to", "oldest")
+	run("channel finish", "orders", "billing", list.Messages[0].ID)
+	run("channel seek", "orders", "billing", "--to", "newest")
 	run("trace", "orders", list.Messages[0].ID)
 	run("channel redrive", "orders", "billing")
 	run("channel fork", "orders", "billing", "audit")

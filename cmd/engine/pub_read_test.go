@@ -57,11 +57,11 @@ func TestPubAndReadUsage(t *testing.T) {
 		{[]string{"read", "t", "--partition", "-5"}, "--partition is -5, and partitions count from 0"},
 		{[]string{"sub", "t t", "c"}, `"t t" is not the name of a topic`},
 		{[]string{"sub", "t", "c c"}, `"c c" is not the name of a channel`},
-		{[]string{"read", "t", "--from", "yesterday"}, "is neither oldest nor newest"},
+		{[]string{"read", "t", "--from", "tomorrow"}, "is neither oldest nor newest"},
 		{[]string{"read", "t", "--from", "0001000000000002", "--partition", "3"}, "is in partition 1"},
 		{[]string{"read", "t", "--format", "xml"}, "is not one of"},
 		{[]string{"sub", "t"}, "penstock sub TOPIC CHANNEL"},
-		{[]string{"sub", "t", "c", "--from", "yesterday"}, "is neither oldest nor newest"},
+		{[]string{"sub", "t", "c", "--from", "tomorrow"}, "is neither oldest nor newest"},
 		{[]string{"sub", "t", "c", "--no-finish"}, "--no-finish needs --count"},
 		{[]string{"sub", "t", "c", "--no-finish", "--count", "65537"}, "takes at most 65536 messages"},
 	} {

@@ -19,7 +19,7 @@ func TestTraceCommand(t *testing.T) {
 	steer(t, "channel", "create", "orders", "billing")
 	publishRush(t, n.http, "one")
 	publishRush(t, n.http, "two")
-	steer(t, "channel", "seek", "orders", "billing", "--to", "count", "--value", "1")
+	steer(t, "channel", "seek", "orders", "billing", "--to", "+1")
 	var list api.PeekList
 	must(t, json.Unmarshal([]byte(steer(t, "topic", "peek", "orders", "--json")), &list))
 	got := rows(steer(t, "trace", "orders", list.Messages[0].ID))

@@ -61,6 +61,7 @@ var TopicRows = settings.Table[TopicSettings]{
 		Of: func(s *TopicSettings) settings.Field {
 			return settings.Number(&s.RetentionBytes, settings.None, unbounded, settings.Bytes)
 		},
+		Doubt: func(s *TopicSettings) string { return tooFew(s.RetentionBytes) },
 	},
 	{
 		Tag: 2, Name: "retention_count", Flag: "retention-count", Level: 1,
@@ -71,7 +72,7 @@ var TopicRows = settings.Table[TopicSettings]{
 	},
 	{
 		Tag: 3, Name: "retention_age_ms", Flag: "retention-age", Level: 1,
-		Says: "how long to keep messages, such as 72h; 0 means the node's default, none means no limit",
+		Says: "how long to keep messages, such as 72h or 10d; 0 means the node's default, none means no limit",
 		Zero: "the node's default",
 		Of: func(s *TopicSettings) settings.Field {
 			return settings.Number(&s.RetentionAgeMs, settings.None, maxAgeMs, settings.Millis)
@@ -84,6 +85,7 @@ var TopicRows = settings.Table[TopicSettings]{
 		Of: func(s *TopicSettings) settings.Field {
 			return settings.Number(&s.KeepBytes, settings.None, unbounded, settings.Bytes)
 		},
+		Doubt: func(s *TopicSettings) string { return tooFew(s.KeepBytes) },
 	},
 	{
 		Tag: 5, Name: "keep_age_ms", Flag: "keep-age", Level: KeepLevel,
@@ -127,9 +129,15 @@ var TopicRows = settings.Table[TopicSettings]{
 	{
 		Tag: 10, Name: "partitions", Flag: "partitions", Level: 1,
 		Says: "number of partitions, which can only be raised, since each holds messages; afterwards a key may belong to " +
-			"another partition; 0 keeps their number",
+			"another partition; in JSON, 0 keeps their number",
 		Of: func(s *TopicSettings) settings.Field {
 			return settings.Number(&s.Partitions, 0, math.MaxInt32, settings.Count)
+		},
+		Doubt: func(s *TopicSettings) string {
+			if s.Partitions == 0 {
+				return "a topic has one or more"
+			}
+			return ""
 		},
 	},
 	{
@@ -139,6 +147,19 @@ var TopicRows = settings.Table[TopicSettings]{
 		Zero: string(DurabilitySynced),
 		Of:   func(s *TopicSettings) settings.Field { return settings.Choice(&s.Durability, DurabilitySynced) },
 	},
+}
+
+// leastKeptBytes is what people can mean that a topic keeps: with less it would keep next to nothing, and whoever says
+// 10 means 10GiB.
+const leastKeptBytes = 4096
+
+// tooFew says what is wrong with a number of bytes to keep.
+func tooFew(n int64) string {
+	if n <= 0 || n >= leastKeptBytes {
+		return ""
+	}
+	return fmt.Sprintf("%d bytes are less than one block of the disk (%s): say a unit, such as %dGiB", n,
+		settings.FormatBytes(leastKeptBytes), n)
 }
 
 // Level returns the lowest feature level whose versions obey the settings, and the setting that needs it.

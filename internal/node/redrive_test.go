@@ -3,6 +3,8 @@ package node_test
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -92,5 +94,32 @@ func TestRedriveFindsAll(t *testing.T) {
 	}
 	if got := fmt.Sprint(len(values(readAll(t, ch)))); got != "3" {
 		t.Errorf("%s came back", got)
+	}
+}
+
+// A redrive of single dead letters sends back these and no others, once.
+func TestRedriveOnly(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	ch := channelOf(t, topicOf(t, e, "t"), "c")
+	configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts = 1 })
+	publish(t, ch.Topic(), "before") // so that the ids of letters and of their messages differ
+	if got := readAll(t, ch); len(got) != 1 {
+		t.Fatal(got)
+	}
+	ids := publish(t, ch.Topic(), "a", "b", "c")
+	s := subscribe(t, ch, len(ids))
+	failMessages(t, s, ids...)
+	s.Close()
+	deadLetters(t, ch.Topic(), "t.DLQ", len(ids))
+	for _, want := range []int{1, 0} {
+		if n, err := ch.RedriveOnly(ctxBg, ids[1]); err != nil || n != want {
+			t.Fatalf("%d were sent back, %v; want %d", n, err, want)
+		}
+	}
+	if got := slices.Collect(maps.Values(readAll(t, ch))); len(got) != 1 || got[0] != "b" {
+		t.Errorf("%q came", got)
+	}
+	if n, err := ch.Redrive(ctxBg, 100); err != nil || n != 2 {
+		t.Errorf("%d are left, %v", n, err)
 	}
 }

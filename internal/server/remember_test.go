@@ -70,7 +70,7 @@ func TestHistoryOfANodeThatIsGone(t *testing.T) {
 // A process has the history of the one before.
 func TestHistoryAfterARestart(t *testing.T) {
 	dir := t.TempDir()
-	before, at := history.New(), time.Now().Add(-5*time.Minute).Truncate(history.Interval)
+	before, at := history.New(history.Interval), time.Now().Add(-5*time.Minute).Truncate(history.Interval)
 	before.Add(&history.Look{At: at})
 	file := filepath.Join(dir, "history", "points.jsonl")
 	if err := os.Mkdir(filepath.Dir(file), 0o700); err != nil {

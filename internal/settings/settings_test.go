@@ -200,14 +200,42 @@ func FuzzDecode(f *testing.F) {
 func TestUnits(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"0": 0, "90s": 90 * time.Second, "1d": day, "1w1d1h": 8*day + time.Hour, "36500d": 36500 * day,
+		"1.5d": 36 * time.Hour, "1d12h": 36 * time.Hour, "-2d": -2 * day, "-1d12h": -36 * time.Hour, "-1h": -time.Hour,
+		"0.5w": 84 * time.Hour, "106751d": 106751 * day,
 	} {
 		if d, err := ParseDuration(text); err != nil || d != want {
 			t.Errorf("%s: %v, %v", text, d, err)
 		}
 	}
-	for _, text := range []string{"", "d", "1x", "1d-1h", "200000w", "-1d", "1dd"} {
+	for _, text := range []string{
+		"", "10", "d", "1x", "1d-1h", "1d+1h", "0d-1h", "--1h", "--1d", "-+1h", "200000w", "1dd", "1h2d", "106752d",
+		"106751d24h", "1e400d", "1e3d", "infd", ".d",
+	} {
 		if d, err := ParseDuration(text); err == nil {
 			t.Errorf("%q is taken for %v", text, d)
+		}
+	}
+	for text, want := range map[string]int64{
+		"0": 0, "4096": 4096, "64KiB": 64 << 10, "64 KiB": 64 << 10, "1MiB": 1 << 20, "1.5GiB": 3 << 29, "2TiB": 2 << 40,
+		"10MB": 10e6, "1kB": 1000, "7B": 7,
+	} {
+		if got, err := ParseBytes(text); err != nil || got != want {
+			t.Errorf("%q: %d, %v; want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{
+		"", "B", "-1", "1.5", "1.5B", "1 MiB extra", "1e30GiB", "9223372036854775807KiB", "NaNMiB", "infMiB", "0.3KiB",
+	} {
+		if got, err := ParseBytes(text); err == nil {
+			t.Errorf("%q is taken for %d", text, got)
+		}
+	}
+	for d, want := range map[time.Duration]string{
+		0: "0s", time.Hour: "1h", 90 * time.Second: "1m30s", 15 * time.Minute: "15m", 10 * time.Second: "10s",
+		5 * time.Millisecond: "5ms", time.Hour + 30*time.Second: "1h0m30s",
+	} {
+		if got := FormatDuration(d); got != want {
+			t.Errorf("%v is written as %s, want %s", d, got, want)
 		}
 	}
 	for n, want := range map[int64]string{

@@ -22,6 +22,18 @@ type Row[S any] struct {
 	Says     string // what it does, for help and the reference page
 	Zero     string // what the value zero means, for people; "": it needs no words
 	Of       func(*S) Field
+	// Doubt says why nobody can mean the value, although it is valid; "": it may be meant. nil: any value may be meant.
+	// See Nonsense.
+	Doubt func(*S) string
+}
+
+// Nonsense says why nobody who wrote the value for a command can mean it; "": it may be meant. Requests of programs are
+// not asked: what they send is valid.
+func (r *Row[S]) Nonsense(s *S) string {
+	if r.Doubt == nil {
+		return ""
+	}
+	return r.Doubt(s)
 }
 
 // Table is all settings of a type, in the order in which people read them.

@@ -10,11 +10,12 @@ import (
 
 const day = 24 * time.Hour
 
-// ParseDuration reads a duration as Go writes it, with days and weeks, too: 90s, 1h30m, 10d, 2w12h.
+// ParseDuration reads a duration as Go writes it, with days and weeks, too: 90s, 1h30m, 10d, 1.5d, 2w12h. It may be
+// below 0.
 func ParseDuration(text string) (time.Duration, error) {
 	wrong := fmt.Errorf("%q is not a time such as 500ms, 90s, 1h30m or 10d", text)
 	var total time.Duration
-	rest := text
+	rest, below := strings.CutPrefix(text, "-")
 	for _, u := range []struct {
 		name string
 		n    time.Duration
@@ -23,19 +24,34 @@ func ParseDuration(text string) (time.Duration, error) {
 		if !found {
 			continue
 		}
-		n, err := strconv.ParseUint(head, 10, 32)
-		if err != nil || time.Duration(n) > (math.MaxInt64-total)/u.n {
+		n, ok := times(head, u.n)
+		if !ok || n > math.MaxInt64-total {
 			return 0, wrong
 		}
-		if total, rest = total+time.Duration(n)*u.n, tail; rest == "" {
-			return total, nil
+		if total, rest = total+n, tail; rest == "" {
+			rest = "0"
+			break
 		}
 	}
 	d, err := time.ParseDuration(rest)
-	if err != nil || total > 0 && (d < 0 || d > math.MaxInt64-total) {
+	signed := strings.HasPrefix(rest, "-") || strings.HasPrefix(rest, "+")
+	if err != nil || signed && rest != text || d > math.MaxInt64-total {
 		return 0, wrong
 	}
-	return total + d, nil
+	if d += total; below {
+		d = -d
+	}
+	return d, nil
+}
+
+// times returns a number of digits, which may have a fraction, of units.
+func times(number string, unit time.Duration) (time.Duration, bool) {
+	n, err := strconv.ParseFloat(number, 64)
+	if err != nil || strings.Trim(number, "0123456789.") != "" {
+		return 0, false
+	}
+	n = math.Round(n * float64(unit))
+	return time.Duration(n), n < math.MaxInt64
 }
 
 // FormatDuration writes a duration without the zero minutes and seconds that time.Duration prints: 72h, 1h30m.

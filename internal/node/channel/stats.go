@@ -107,17 +107,21 @@ func (c *Channel) syncStarts() {
 // oldestNs computes Stats.OldestNs, from memory only. mu is held.
 func (c *Channel) oldestNs() (oldest int64) {
 	for i := range c.cursors {
-		cur := &c.cursors[i]
-		if !cur.assigned {
-			continue
-		}
-		id := c.m.OldestUnconfirmed(cur.number)
-		if id >= cur.end {
-			continue
-		}
-		if ns := cur.part.Log().AppendedBy(id); ns > 0 && (oldest == 0 || ns < oldest) {
+		if ns := c.oldestIn(&c.cursors[i]); ns > 0 && (oldest == 0 || ns < oldest) {
 			oldest = ns
 		}
 	}
 	return oldest
+}
+
+// oldestIn is oldestNs of one partition. mu is held.
+func (c *Channel) oldestIn(cur *cursor) int64 {
+	if !cur.assigned {
+		return 0
+	}
+	id := c.m.OldestUnconfirmed(cur.number)
+	if id >= cur.end {
+		return 0
+	}
+	return cur.part.Log().AppendedBy(id)
 }

@@ -229,8 +229,27 @@ func (s *sim) check() {
 	if want := uint64(unread + s.c.queued + parked); s.c.Depth() != want {
 		s.t.Fatalf("depth %d, want %d", s.c.Depth(), want) // B66
 	}
+	s.checkLags()
 	if s.c.Hungry() != (s.anyCredit() && !s.paused && !s.c.pace.waiting) {
 		s.t.Fatalf("hungry %v, credit %v, paused %v", s.c.Hungry(), s.anyCredit(), s.paused)
+	}
+}
+
+// checkLags checks that the lags of the partitions add up to the channel's counts, and that what blocks others is
+// ordered and busy.
+func (s *sim) checkLags() {
+	var sum Lag
+	for _, l := range s.c.Lags() {
+		sum.Depth, sum.InFlightCount = sum.Depth+l.Depth, sum.InFlightCount+l.InFlightCount
+		sum.DeferredCount += l.DeferredCount
+		if e := s.c.look(l.Blocker); l.Behind > 0 && (e == nil || e.lane == nil || e.lane.busy == 0 ||
+			l.Blocker.Partition() != l.Partition) {
+			s.t.Fatalf("message %d is said to block %d others", l.Blocker, l.Behind)
+		}
+	}
+	if m := s.c.Stats(); sum.Depth != m.Depth || sum.InFlightCount != m.InFlightCount ||
+		sum.DeferredCount != m.DeferredCount {
+		s.t.Fatalf("the partitions together lag by %+v, the channel by %+v", sum, m)
 	}
 }
 

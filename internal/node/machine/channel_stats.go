@@ -46,8 +46,8 @@ type ClientStats struct {
 func (c *Channel) Depth() uint64 {
 	depth := uint64(c.queued) + uint64(c.parked) + uint64(c.recalled)
 	for _, p := range c.parts {
-		if p != nil && p.next < p.end {
-			depth += uint64(p.end-p.next) - uint64(p.holes) - p.ranges.Count(p.next, p.end)
+		if p != nil {
+			depth += p.unreadCount()
 		}
 	}
 	return depth

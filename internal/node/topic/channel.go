@@ -2,6 +2,7 @@ package topic
 
 import (
 	"context"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -92,6 +93,18 @@ func (c *Channel) Skip(ctx context.Context, on bool) error {
 func (c *Channel) Empty(ctx context.Context) error {
 	return c.ask(ctx, wire.Operation{Kind: wire.OpEmptyChannel}, nil, nil)
 }
+
+// Finish confirms the messages with these ids, whoever has them in flight, as if their consumers had finished them. Ids
+// that the channel does not have, or no longer, change nothing. When Finish returns nil, that is durable.
+func (c *Channel) Finish(ctx context.Context, ids ...message.ID) error {
+	concerned := func(n uint32) bool {
+		return slices.ContainsFunc(ids, func(id message.ID) bool { return id.Partition() == n })
+	}
+	return c.ask(ctx, wire.Operation{Kind: wire.OpConfirm, IDs: ids}, concerned, nil)
+}
+
+// Lags returns what waits in each partition of the channel that this node serves.
+func (c *Channel) Lags() []channel.PartitionLag { return c.local.Lags() }
 
 // channelTopic is a Topic as package channel sees it: see channel.Topic.
 type channelTopic struct{ t *Topic }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"penstock/batch"
 	"penstock/internal/node/channel"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/machine"
@@ -26,6 +27,7 @@ type redrive struct {
 	c     *Channel
 	by    string // takes the channel's claim
 	left  int
+	only  []message.ID // dead letters by their origin ids; nil: all
 	moved int
 	kept  int   // dead letters that cannot be published
 	why   error // of the last one
@@ -41,11 +43,21 @@ type redrive struct {
 // Of several calls for one channel, at whatever nodes, one works and the others return ErrRedriving. If the channel
 // skips its messages, Redrive returns ErrRedriveSkips.
 func (c *Channel) Redrive(ctx context.Context, max int) (moved int, err error) {
+	return c.redrive(ctx, &redrive{left: max})
+}
+
+// RedriveOnly is Redrive for the dead letters with these origin ids, which the messages had in the channel's topic. One
+// that is not there, or no longer, is not counted.
+func (c *Channel) RedriveOnly(ctx context.Context, ids ...message.ID) (moved int, err error) {
+	return c.redrive(ctx, &redrive{left: len(ids), only: ids})
+}
+
+func (c *Channel) redrive(ctx context.Context, r *redrive) (moved int, err error) {
 	s, err := c.ReadSettings(ctx)
 	if err != nil {
 		return 0, err
 	}
-	r := &redrive{c: c, by: c.env.Host.NewUUID().String(), left: max}
+	r.c, r.by = c, c.env.Host.NewUUID().String()
 	if err := r.claim(ctx); err != nil {
 		return 0, err
 	}
@@ -125,7 +137,9 @@ func (r *redrive) from(ctx context.Context, t *Topic) error {
 			return err
 		}
 		var dead []PeekedMessage
-		req.Count = min(r.left, maxRedriveCount)
+		if req.Count = min(r.left, maxRedriveCount); r.only != nil {
+			req.Count = maxRedriveCount
+		}
 		op := wire.Operation{Kind: wire.OpPeek, Peek: req}
 		err := store.ask(ctx, op, nil, collect(&dead))
 		if errors.Is(err, errs.ErrNoChannel) || err == nil && len(dead) == 0 {
@@ -134,15 +148,35 @@ func (r *redrive) from(ctx context.Context, t *Topic) error {
 		if err != nil {
 			return err
 		}
-		dead = dead[:min(len(dead), r.left)]
-		if err := r.sendBack(ctx, store, dead); err != nil {
+		chosen := r.chosen(dead)
+		if err := r.sendBack(ctx, store, chosen); err != nil {
 			return err
+		}
+		if r.only == nil {
+			dead = chosen // the others are asked for again
 		}
 		for _, m := range dead {
 			req.Next = machine.GoOnAfter(req.Next, m.ID)
 		}
 	}
 	return nil
+}
+
+// chosen returns those of the listed dead letters that are to be sent back.
+func (r *redrive) chosen(dead []PeekedMessage) []PeekedMessage {
+	if r.only == nil {
+		return dead[:min(len(dead), r.left)]
+	}
+	var out []PeekedMessage
+	for _, m := range dead {
+		if slices.ContainsFunc(m.Headers, func(h message.Header) bool {
+			id, err := batch.ParseID(h.Value)
+			return string(h.Key) == OriginIDHeader && err == nil && slices.Contains(r.only, id)
+		}) {
+			out = append(out, m)
+		}
+	}
+	return out
 }
 
 // sendBack publishes dead letters to the channel's topic, and confirms those that are stored there in store.
@@ -153,24 +187,21 @@ func (r *redrive) sendBack(ctx context.Context, store *Channel, dead []PeekedMes
 		headers = append(headers, channel.NewHeader(ChannelHeader, r.c.name))
 		ms[i] = message.Outgoing{Body: dead[i].Body, Headers: headers}
 	}
-	op := wire.Operation{Kind: wire.OpConfirm}
+	var ids []message.ID
 	for i, perr := range r.c.t.publishEach(ctx, ms) {
 		switch {
 		case perr == nil:
-			op.IDs = append(op.IDs, dead[i].ID)
+			ids = append(ids, dead[i].ID)
 		case channel.AboutMessage(perr):
 			r.kept, r.why = r.kept+1, perr
 		default:
 			err = fmt.Errorf("engine: a dead letter could not be sent back, it stays where it is: %w", perr)
 		}
 	}
-	if len(op.IDs) == 0 {
+	if len(ids) == 0 {
 		return err
 	}
-	concerned := func(n uint32) bool {
-		return slices.ContainsFunc(op.IDs, func(id message.ID) bool { return id.Partition() == n })
-	}
-	r.moved += len(op.IDs)
-	r.left -= len(op.IDs)
-	return errors.Join(err, store.ask(ctx, op, concerned, nil))
+	r.moved += len(ids)
+	r.left -= len(ids)
+	return errors.Join(err, store.Finish(ctx, ids...))
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"penstock/internal/meta"
 	"penstock/internal/node/health"
 	"penstock/internal/server/history"
@@ -27,6 +29,9 @@ type question struct {
 	Names   []string     `json:"names,omitempty"` // of topics
 	Clients bool         `json:"clients,omitempty"`
 	Served  bool         `json:"served,omitempty"` // the answer says which partitions the node serves
+	// Partitions: the answer has the lag of each partition. Hours: it has the points of the last hours.
+	Partitions bool `json:"partitions,omitempty"`
+	Hours      bool `json:"hours,omitempty"`
 
 	Sort   history.Order `json:"sort,omitempty"`
 	Filter string        `json:"filter,omitempty"`
@@ -38,14 +43,17 @@ type questionKind string
 
 // The kinds, with the fields that they use and the answer.
 const (
-	askBusiest  questionKind = "busiest"  // Sort, Filter, Count. Answer: []history.Topic, as they were at the last look
-	askLetters  questionKind = "letters"  // Answer: []DeadLetters of the partitions that the node leads
-	askTopics   questionKind = "topics"   // Names. Answer: []topicRow
-	askChannels questionKind = "channels" // Topic, Channel, Clients, Served. Answer: channelsHere or []ListedChannel
-	askHistory  questionKind = "history"  // Topic, Channel. Answer: history.Series
-	askKept     questionKind = "kept"     // Topic, Channel, Names of nodes. Answer: map[string]history.Series
-	askRecords  questionKind = "records"  // After. Answer: records
-	askAudit    questionKind = "audit"    // Answer: audit.List
+	askBusiest questionKind = "busiest" // Sort, Filter, Count. Answer: []history.Topic, as they were at the last look
+	askLetters questionKind = "letters" // Answer: []DeadLetters of the partitions that the node leads
+	askTopics  questionKind = "topics"  // Names. Answer: []topicRow
+	// Topic, Channel, Clients, Served, Partitions. Answer: channelsHere or []ListedChannel
+	askChannels  questionKind = "channels"
+	askAttention questionKind = "attention" // Names: keys of rows, or none. Answer: []history.Attention
+	askVitals    questionKind = "vitals"    // Answer: Vitals
+	askHistory   questionKind = "history"   // Topic, Channel, Hours. Answer: history.Series
+	askKept      questionKind = "kept"      // Topic, Channel, Names of nodes, Hours. Answer: map[string]history.Series
+	askRecords   questionKind = "records"   // After, Hours. Answer: records
+	askAudit     questionKind = "audit"     // Answer: audit.List
 )
 
 // AnswerQuestion implements node.Answerer.
@@ -65,12 +73,16 @@ func (s *Service) AnswerQuestion(_ context.Context, text []byte) ([]byte, error)
 	case askChannels:
 		v = s.channelsHere(&q)
 	case askHistory:
-		v = s.history.Series(q.Topic, q.Channel)
+		v = s.past(q.Hours).Series(q.Topic, q.Channel)
+	case askAttention:
+		v = s.attentionHere(q.Names)
+	case askVitals:
+		v = s.vitalsHere()
 	case askKept:
 		v = s.keptHere(&q)
 	case askRecords:
 		var r records
-		r.Records, r.More = s.history.Records(q.After)
+		r.Records, r.More = s.past(q.Hours).Records(q.After)
 		v = r
 	case askAudit:
 		v = s.audit.List()
@@ -86,9 +98,14 @@ type Missing struct {
 	Why  string `json:"why"`
 }
 
-// Name returns the Name of this node, as it is in the answers about a cluster.
+// Name returns the name of this node, as it is in the answers about a cluster. A single node that nobody has named is
+// called by its host: its id says nothing to people.
 func (s *Service) Name() string {
-	return cmp.Or(s.engine.Info().NodeID, s.opts.Hostname)
+	id := s.engine.Info().NodeID
+	if _, err := uuid.Parse(id); err == nil && s.engine.Snapshot() == nil {
+		id = ""
+	}
+	return cmp.Or(id, s.opts.Hostname)
 }
 
 // askAll asks this node and all others, and passes the answers to take, one after the other, in the order of the nodes'
@@ -172,7 +189,7 @@ func (s *Service) members() []*meta.Node {
 	return all
 }
 
-// Look adds the numbers of now to the history, and returns them.
+// Look adds the numbers of now to the history of the minutes and to that of the hours, and returns them.
 func (s *Service) Look(now time.Time) *history.Look {
 	publishes := s.opts.Publishes.NSQ.Counts()
 	for _, d := range []*metrics.Durations{&s.opts.Publishes.HTTP, &s.opts.Publishes.Native} {
@@ -182,6 +199,8 @@ func (s *Service) Look(now time.Time) *history.Look {
 	}
 	flush := s.engine.CommitStats().Flush
 	l := &history.Look{At: now, Topics: s.engine.Stats("", ""), Publishes: publishes, Flushes: flush[:]}
-	s.history.Add(l)
+	for _, p := range s.pasts {
+		p.add(l)
+	}
 	return l
 }

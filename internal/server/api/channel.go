@@ -38,6 +38,7 @@ func (s *Service) channelRoutes() map[string]web.Route {
 		"/channel/deferred": web.On("GET", s.onChannel(listChannel((*node.Channel).DeferredMessages)), web.View),
 		"/channel/fork":     web.On("POST", s.onChannel(s.serveChannelFork), web.Admin),
 		"/channel/redrive":  web.On("POST", s.onChannel(s.serveChannelRedrive), web.Admin),
+		"/channel/finish":   web.On("POST", s.onChannel(serveChannelFinish), web.Admin),
 	}
 }
 
@@ -335,7 +336,16 @@ func (s *Service) serveChannelRedrive(c *node.Channel, r *http.Request, q url.Va
 	if n == 0 {
 		n = node.MaxListCount
 	}
-	moved, err := c.Redrive(r.Context(), n)
+	ids, err := messageIDs(q["id"])
+	if err != nil {
+		return nil, err
+	}
+	var moved int
+	if len(ids) > 0 {
+		moved, err = c.RedriveOnly(r.Context(), ids...)
+	} else {
+		moved, err = c.Redrive(r.Context(), n)
+	}
 	if err != nil && moved > 0 {
 		return nil, web.Fail(web.AsError(channelFailure(err)).Status,
 			fmt.Sprintf("%v; %d messages were moved before", err, moved))

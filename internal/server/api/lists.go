@@ -32,9 +32,11 @@ const (
 // clusterRoutes returns our own routes about what all nodes know together. Any node answers for all.
 func (s *Service) clusterRoutes() map[string]web.Route {
 	return map[string]web.Route{
-		"/topics":   web.On("GET", s.serveTopics, web.ViewNode),
-		"/channels": web.On("GET", s.serveChannels, web.ViewSome),
-		"/history":  web.On("GET", s.serveHistory, web.ViewAny),
+		"/topics":    web.On("GET", s.serveTopics, web.ViewNode),
+		"/channels":  web.On("GET", s.serveChannels, web.ViewSome),
+		"/history":   web.On("GET", s.serveHistory, web.ViewAny),
+		"/attention": web.On("GET", s.serveAttention, web.ViewNode),
+		"/vitals":    web.On("GET", s.serveVitals, web.ViewNode),
 	}
 }
 
@@ -115,6 +117,8 @@ func AllServed(a, b []int) []int {
 type ListedChannel struct {
 	history.Channel
 	Clients []listedClient `json:"clients,omitempty"`
+	// Partitions are those in which the most waits, at most MaxPageCount; only if the request asks for them.
+	Partitions []PartitionLag `json:"partitions,omitempty"`
 }
 
 type listedClient struct {
@@ -300,6 +304,7 @@ func (s *Service) serveChannels(r *http.Request, q url.Values) (any, error) {
 	out := ChannelPage{Offset: offset}
 	ask := question{
 		What: askChannels, Topic: topic, Channel: q.Get("channel"), Clients: q.Get("clients") == "true", Served: true,
+		Partitions: q.Get("partitions") == "true",
 	}
 	out.Missing = s.askAll(r.Context(), ask, func(node string, text []byte) error {
 		var here channelsHere
@@ -310,6 +315,9 @@ func (s *Service) serveChannels(r *http.Request, q url.Values) (any, error) {
 			for j := range c.Clients {
 				c.Clients[j].Leader = node
 			}
+			for j := range c.Partitions {
+				c.Partitions[j].Leader = node
+			}
 			had := rows[c.Name]
 			if had == nil {
 				rows[c.Name] = c
@@ -317,6 +325,7 @@ func (s *Service) serveChannels(r *http.Request, q url.Values) (any, error) {
 			}
 			had.Add(&c.Channel)
 			had.Clients = append(had.Clients, c.Clients...)
+			had.Partitions = mostWaiting(append(had.Partitions, c.Partitions...))
 		}
 		return err
 	})
@@ -371,6 +380,9 @@ func (s *Service) channelRows(q *question, here *channelsHere) {
 				for _, client := range stats.ChannelOf(&t.Channels[i], true, now).Clients {
 					c.Clients = append(c.Clients, listedClient{Client: client})
 				}
+			}
+			if q.Partitions {
+				c.Partitions = s.lagsOf(q.Topic, c.Name, now)
 			}
 			here.Channels = append(here.Channels, c)
 		}

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"path/filepath"
@@ -29,34 +30,72 @@ type records struct {
 	More    bool              `json:"more"`
 }
 
+// past is what this node remembers at one distance between points, and what it keeps of other nodes. Service.Remember
+// sets file; nil: there is no disk.
+type past struct {
+	*history.Log
+	kept *history.Kept
+	name string // of the file
+	file *lines.Writer
+}
+
+// newPasts returns that of the last minutes and that of the last hours.
+func newPasts() (all [2]*past) {
+	all[0] = &past{Log: history.New(history.Interval), kept: history.NewKept(history.Interval), name: "points"}
+	all[1] = &past{Log: history.New(history.HoursInterval), kept: history.NewKept(history.HoursInterval), name: "hours"}
+	return all
+}
+
+// past returns the one that a question is about.
+func (s *Service) past(hours bool) *past {
+	if hours {
+		return s.pasts[1]
+	}
+	return s.pasts[0]
+}
+
+// open reads what an earlier process remembered.
+func (p *past) open(o *Options) {
+	l := lines.Options{
+		Dir: filepath.Join(o.DataPath, "history"), Name: p.name, MaxBytes: history.MaxFileBytes, Log: o.Logger,
+		What: "the console's history", Unsynced: true,
+	}
+	old, err := lines.Read(&l)
+	if err != nil {
+		o.Logger.Warn("the console's history of before cannot be read: it begins anew", "dir", l.Dir, "error", err)
+	}
+	for _, text := range old {
+		p.Replay(text, time.Now(), 0)
+	}
+	p.file = lines.Start(l)
+}
+
+// add adds a look, and writes it to the disk, where the next process finds it.
+func (p *past) add(k *history.Look) {
+	if !p.Add(k) || p.file == nil {
+		return
+	}
+	if text := p.Newest(); text != nil {
+		p.file.Append(text)
+	}
+}
+
 // Remember adds a look to the history at each multiple of history.Interval, writes it to the disk, where the next
 // process finds it, and fetches what the nodes whose keeper this node is remember. It ends with ctx.
 func (s *Service) Remember(ctx context.Context) {
-	var file *lines.Writer
-	if s.opts.DataPath != "" {
-		o := lines.Options{
-			Dir: filepath.Join(s.opts.DataPath, "history"), Name: "points", MaxBytes: history.MaxFileBytes, Log: s.opts.Logger,
-			What: "the console's history", Unsynced: true,
+	for _, p := range s.pasts {
+		if s.opts.DataPath == "" {
+			break
 		}
-		old, err := lines.Read(&o)
-		if err != nil {
-			s.opts.Logger.Warn("the console's history of before cannot be read: it begins anew", "dir", o.Dir, "error", err)
-		}
-		for _, text := range old {
-			s.history.Replay(text, time.Now(), 0)
-		}
-		file = lines.Start(o)
+		p.open(&s.opts)
 		defer func() {
 			ctx, cancel := context.WithTimeout(context.Background(), closePatience)
 			defer cancel()
-			file.Close(ctx)
+			p.file.Close(ctx)
 		}()
 	}
 	for {
 		s.Look(time.Now())
-		if text := s.history.Newest(); text != nil && file != nil {
-			file.Append(text)
-		}
 		s.FetchRecords(ctx)
 		now := time.Now()
 		timer := time.NewTimer(now.Truncate(history.Interval).Add(history.Interval).Sub(now))
@@ -87,19 +126,26 @@ func (s *Service) FetchRecords(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	for _, n := range s.KeptNodes() {
-		for more := true; more; {
-			ask, err := json.Marshal(question{What: askRecords, After: s.kept.Last(n.Name)})
-			if err != nil {
-				panic("BUG: " + err.Error()) // it has only names and numbers
-			}
-			var r records
-			text, err := s.engine.AskNode(ctx, n.ID, ask)
-			if err != nil || json.Unmarshal(text, &r) != nil || len(r.Records) == 0 {
-				break // it starts, ends, or is of an older version
-			}
-			s.kept.Keep(n.Name, r.Records, time.Now())
-			more = r.More
+		s.fetchFrom(ctx, n, false)
+		s.fetchFrom(ctx, n, true)
+	}
+}
+
+func (s *Service) fetchFrom(ctx context.Context, n *meta.Node, hours bool) {
+	kept := s.past(hours).kept
+	for more := true; more; {
+		ask, err := json.Marshal(question{What: askRecords, After: kept.Last(n.Name), Hours: hours})
+		if err != nil {
+			panic("BUG: " + err.Error()) // it has only names and numbers
 		}
+		var r records
+		text, err := s.engine.AskNode(ctx, n.ID, ask)
+		if err != nil || json.Unmarshal(text, &r) != nil || len(r.Records) == 0 {
+			return // it starts, ends, or is of an older version
+		}
+		last := kept.Last(n.Name)
+		kept.Keep(n.Name, r.Records, time.Now())
+		more = r.More && kept.Last(n.Name) > last
 	}
 }
 
@@ -107,7 +153,7 @@ func (s *Service) FetchRecords(ctx context.Context) {
 func (s *Service) keptHere(q *question) map[string]history.Series {
 	out := map[string]history.Series{}
 	for _, name := range q.Names {
-		if series, ok := s.kept.Series(name, q.Topic, q.Channel); ok {
+		if series, ok := s.past(q.Hours).kept.Series(name, q.Topic, q.Channel); ok {
 			out[name] = series
 		}
 	}
@@ -149,12 +195,17 @@ func (s *Service) serveHistory(r *http.Request, q url.Values) (any, error) {
 		return nil, web.Fail(400, "INVALID_ARG_CHANNEL")
 	}
 	out := Histories{Nodes: []NodeHistory{}}
-	ask := question{What: askHistory, Topic: topic, Channel: q.Get("channel")}
+	ask := question{What: askHistory, Topic: topic, Channel: q.Get("channel"), Hours: q.Get("hours") == "true"}
 	out.Missing = s.askAll(r.Context(), ask, func(node string, text []byte) error {
 		h := NodeHistory{Node: node}
-		err := json.Unmarshal(text, &h.Series)
+		if err := json.Unmarshal(text, &h.Series); err != nil {
+			return err
+		}
+		if h.Step != s.past(ask.Hours).Step() {
+			return errors.New("a node of this version remembers no hours")
+		}
 		out.Nodes = append(out.Nodes, h)
-		return err
+		return nil
 	})
 	s.addKept(r.Context(), &out, ask)
 	return out, nil
@@ -175,6 +226,9 @@ func (s *Service) addKept(ctx context.Context, out *Histories, ask question) {
 			var kept map[string]history.Series
 			err := json.Unmarshal(text, &kept)
 			for name, series := range kept {
+				if series.Step != s.past(ask.Hours).Step() {
+					continue // an older version knows of no hours
+				}
 				if b, ok := best[name]; !ok || newest(&series) > newest(&b.Series) {
 					best[name] = NodeHistory{Node: name, KeptBy: keeper, Series: series}
 				}

@@ -3,6 +3,7 @@ package api
 import (
 	"log/slog"
 	"net/http"
+	"sync"
 	"time"
 
 	"penstock/internal/server/history"
@@ -50,19 +51,21 @@ type Options struct {
 // what other nodes ask. Its methods are safe for concurrent use; what changes in it has locks of its own.
 type Service struct {
 	*Guard
-	opts    Options
-	handler http.Handler
-	turns   turns
-	counts  requestCounts
-	deleted web.Deletions
-	history *history.Log
-	kept    history.Kept // of other nodes
+	opts     Options
+	handler  http.Handler
+	turns    turns
+	counts   requestCounts
+	deleted  web.Deletions
+	pasts    [2]*past
+	history  *history.Log // of pasts, that of the last minutes
+	statting sync.Mutex   // held while a goroutine asks the file system; see vitalsHere
 }
 
 // New returns a Service for the node of the guard. It serves requests as soon as Handler has them; the caller runs
 // Remember.
 func New(o Options) *Service {
-	s := &Service{Guard: o.Guard, opts: o, turns: newTurns(), history: history.New()}
+	s := &Service{Guard: o.Guard, opts: o, turns: newTurns(), pasts: newPasts()}
+	s.history = s.past(false).Log
 	s.handler = s.counted(s.Table().Handler(s.Policy()))
 	return s
 }

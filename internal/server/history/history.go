@@ -1,7 +1,7 @@
-// Package history keeps what a node did in the last 15 minutes: rates, depths and percentiles, one point for each 10 s,
-// of the node and of the topics and channels that it serves. /history and the lists of topics show it; nothing else
-// reads it. A node keeps its own on its disk for the next process, and that of two others in memory, for the time when
-// they are dead ([Record], [Kept]). [Total] adds up what all nodes know.
+// Package history keeps what a node did in the last 15 minutes, a point for each 10 s, and in the last 12 hours, a point
+// for each 8 minutes: rates, depths and percentiles of the node and of the topics and channels that it serves. /history
+// and the lists of topics show it; nothing else reads it. A node keeps its own on its disk for the next process, and
+// that of two others in memory, for the time when they are dead ([Record], [Kept]). [Total] adds up what all nodes know.
 //
 // A [Log] is a step function of looks at the node's counters. It has no clock and no goroutine; the server adds a look
 // at each multiple of Interval of the wall clock, so that the points of several nodes can be added up.
@@ -18,13 +18,14 @@ import (
 )
 
 const (
-	// Interval is the time between two points.
-	Interval = 10 * time.Second
-	// Length is the number of points that are kept.
+	// Interval is the time between two points of the last minutes, and HoursInterval between two of the last hours.
+	Interval      = 10 * time.Second
+	HoursInterval = 8 * time.Minute
+	// Length is the number of points that are kept of each.
 	Length = 90
-	// MaxBytes bounds the memory of all points together. A topic or channel in which something happens gets a ring of
-	// about 2 KiB as long as there is room, and gives it back when nothing has happened for 15 minutes. Beside the rings
-	// every topic and channel costs about 300 bytes.
+	// MaxBytes bounds the memory of all points of a Log. A topic or channel in which something happens gets a ring of
+	// about 2 KiB as long as there is room, and gives it back when nothing has happened for Length points. Beside the
+	// rings every topic and channel costs about 300 bytes.
 	MaxBytes = 16 << 20
 )
 
@@ -49,8 +50,9 @@ var (
 
 // Log keeps the points. Any goroutine may call its methods.
 type Log struct {
+	interval  time.Duration
 	mu        sync.Mutex // guards all below; nothing is called while it is held
-	tick      int64      // of the newest points: seconds since 1970, divided by those of Interval; 0: no points yet
+	tick      int64      // of the newest points: seconds since 1970, divided by those of interval; 0: no points yet
 	looked    bool       // this process has, so that there are counts to compare with
 	bytes     int        // of all rings
 	node      *object
@@ -77,25 +79,28 @@ func newTopic() *topic {
 
 func newChannel() *channel { return &channel{object: object{fields: channelFields}} }
 
-// New returns an empty Log.
-func New() *Log {
-	l := &Log{topics: map[string]*topic{}, node: &object{fields: nodeFields}}
+// New returns an empty Log with a point for each interval.
+func New(interval time.Duration) *Log {
+	l := &Log{interval: interval, topics: map[string]*topic{}, node: &object{fields: nodeFields}}
 	l.node.ring = newRing(nodeFields)
 	l.bytes = 4 * len(l.node.ring)
 	return l
 }
 
+// Step is the time between two points, in seconds.
+func (l *Log) Step() int { return int(l.interval / time.Second) }
+
 // Add adds the points of a look. Rates are those since the look before; the first look gives none. A second look in the
-// same Interval is ignored.
-func (l *Log) Add(k *Look) {
+// same interval is ignored: then Add returns false.
+func (l *Log) Add(k *Look) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	tick := tickOf(k.At)
+	tick := tickOf(k.At, l.interval)
 	if tick <= l.tick {
-		return
+		return false
 	}
 	s := step{first: !l.looked, after: !l.looked && l.tick != 0, tick: tick, at: k.At}
-	s.seconds = float64(tick-l.tick) * Interval.Seconds()
+	s.seconds = float64(tick-l.tick) * l.interval.Seconds()
 	s.missed = int(min(tick-l.tick-1, Length))
 	sum := nodeSums{}
 	for i := range k.Topics {
@@ -106,6 +111,7 @@ func (l *Log) Add(k *Look) {
 	l.publishes, l.flushes = k.Publishes, k.Flushes
 	l.dropGone(&s)
 	l.tick, l.looked = tick, true
+	return true
 }
 
 // step is what the points of one look share.
@@ -320,7 +326,7 @@ func (p *Points) UnmarshalJSON(text []byte) error {
 func (l *Log) Series(topic, channel string) Series {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	step := int(Interval / time.Second)
+	step := l.Step()
 	s := Series{
 		From: (l.tick - Length + 1) * int64(step), Step: step, Fields: map[string]Points{}, Known: l.known(int64(step)),
 	}

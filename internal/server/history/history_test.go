@@ -26,7 +26,7 @@ func look(i int, published, finished uint64, depth int64) *Look {
 func last(p Points) float32 { return p[len(p)-1] }
 
 func TestRates(t *testing.T) {
-	l := New()
+	l := New(Interval)
 	l.Add(look(0, 1000, 500, 7))
 	if s := l.Series("", ""); last(s.Fields["published"]) != 0 {
 		t.Errorf("the first look has the rate %v: nobody knows when that was", s.Fields["published"])
@@ -64,7 +64,7 @@ func TestRates(t *testing.T) {
 
 // What is idle for as long as points are kept gives its memory back, and what is gone is forgotten.
 func TestMemoryIsGivenBack(t *testing.T) {
-	l := New()
+	l := New(Interval)
 	own := l.bytes
 	l.Add(look(0, 0, 0, 0))
 	if l.bytes != own {
@@ -91,7 +91,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 
 // A topic in which nothing happens has no memory of its own, and its newest values are known all the same.
 func TestIdleTopic(t *testing.T) {
-	l := New()
+	l := New(Interval)
 	k := &Look{Topics: []node.TopicStats{{Name: "t", MessageCount: 3, LedBytes: 421}}}
 	own := l.bytes
 	for i := range 3 {
@@ -115,7 +115,7 @@ func TestIdleTopic(t *testing.T) {
 }
 
 func TestMemoryIsBounded(t *testing.T) {
-	l := New()
+	l := New(Interval)
 	k := &Look{At: begin}
 	for i := range 20_000 {
 		k.Topics = append(k.Topics, node.TopicStats{
@@ -200,7 +200,7 @@ func BenchmarkAdd20000(b *testing.B) {
 	for i := range 20_000 {
 		k.Topics = append(k.Topics, node.TopicStats{Name: fmt.Sprint(i), Channels: make([]node.ChannelStats, 1)})
 	}
-	l := New()
+	l := New(Interval)
 	for i := 0; b.Loop(); i++ {
 		k.At = begin.Add(time.Duration(i) * Interval)
 		l.Add(k)

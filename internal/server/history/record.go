@@ -31,7 +31,7 @@ const MaxFileBytes = 32 << 20
 // depthField is a field of the node that every look has.
 var depthField = slices.Index(nodeFields, "depth")
 
-func tickOf(t time.Time) int64 { return t.Unix() / int64(Interval/time.Second) }
+func tickOf(t time.Time, interval time.Duration) int64 { return t.Unix() / int64(interval/time.Second) }
 
 // Newest returns the newest record, encoded; nil: the last look has none.
 func (l *Log) Newest() []byte {
@@ -104,7 +104,8 @@ func (o *object) at(tick int64) (p Points) {
 // than what is known, too old, or more than ahead ticks in the future, is ignored.
 func (l *Log) Replay(text []byte, now time.Time, ahead int64) {
 	var r Record
-	if json.Unmarshal(text, &r) != nil || r.Tick > tickOf(now)+ahead || r.Tick <= tickOf(now)-Length {
+	tick := tickOf(now, l.interval)
+	if json.Unmarshal(text, &r) != nil || r.Tick > tick+ahead || r.Tick <= tick-Length {
 		return // a crash tore it, the clock was set, or it is too old
 	}
 	l.mu.Lock()
@@ -153,9 +154,13 @@ func (l *Log) tickKnown(tick int64) bool {
 
 // Kept has what other nodes remember, so that it is not lost with them. Any goroutine may call its methods.
 type Kept struct {
-	mu   sync.Mutex // guards logs; below it are the mutexes of the logs
-	logs map[string]*Log
+	interval time.Duration
+	mu       sync.Mutex // guards logs; below it are the mutexes of the logs
+	logs     map[string]*Log
 }
+
+// NewKept returns an empty Kept for logs with this interval.
+func NewKept(interval time.Duration) *Kept { return &Kept{interval: interval, logs: map[string]*Log{}} }
 
 // Last returns the tick of the newest record of a node; 0: there is none.
 func (k *Kept) Last(node string) int64 {
@@ -171,17 +176,14 @@ func (k *Kept) Last(node string) int64 {
 func (k *Kept) Keep(node string, records []json.RawMessage, now time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.logs == nil {
-		k.logs = map[string]*Log{}
-	}
 	if k.logs[node] == nil {
-		k.logs[node] = New()
+		k.logs[node] = New(k.interval)
 	}
 	for _, text := range records {
 		k.logs[node].Replay(text, now, Length) // its clock may be ahead
 	}
 	for name, l := range k.logs {
-		if l.tick <= tickOf(now)-Length {
+		if l.tick <= tickOf(now, k.interval)-Length {
 			delete(k.logs, name)
 		}
 	}

@@ -20,14 +20,14 @@ func text(t *testing.T, v any) string {
 // What a process wrote is the past of the next one. The points of the time in between are missing, and that of the
 // first look, of which nobody knows the rates; torn lines, and those of another clock, are passed over.
 func TestHistorySurvivesARestart(t *testing.T) {
-	l := New()
+	l := New(Interval)
 	var file [][]byte
 	for i := range Length + 20 {
 		l.Add(look(i, uint64(1000+100*i), uint64(500+10*i), int64(i)))
 		file = append(file, l.Newest())
 	}
 	now := begin.Add((Length + 19) * Interval)
-	next := New()
+	next := New(Interval)
 	file = append(file, []byte(`{"tick":1`), []byte(`{"tick":99999999999,"node":[1]}`))
 	for _, line := range file {
 		next.Replay(line, now, 0)
@@ -55,8 +55,8 @@ func TestHistorySurvivesARestart(t *testing.T) {
 
 // What another node has kept is what the node itself has; it is fetched in parts, and goes when it is old.
 func TestKept(t *testing.T) {
-	l := New()
-	k := new(Kept)
+	l := New(Interval)
+	k := NewKept(Interval)
 	for i := range 7 {
 		l.Add(look(i, uint64(1000+100*i), uint64(500+10*i), int64(i)))
 		if i%3 == 0 {

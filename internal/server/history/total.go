@@ -40,6 +40,14 @@ func Total(parts []Part) Series {
 	for i := range Length {
 		t := out.From + int64(i*out.Step)
 		missing := slices.ContainsFunc(parts, func(p Part) bool { return p.missing(t, int64(out.Step)) })
+		known := slices.ContainsFunc(parts, func(p Part) bool { return p.Unknown == 0 && (p.Known == nil || p.knows(t)) })
+		switch last := len(out.Known) - 1; {
+		case missing || !known:
+		case last >= 0 && out.Known[last][1] == t-int64(out.Step):
+			out.Known[last][1] = t
+		default:
+			out.Known = append(out.Known, [2]int64{t, t})
+		}
 		for j := range parts {
 			for name, points := range parts[j].Fields {
 				if out.Fields[name] == nil {

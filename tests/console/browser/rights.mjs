@@ -31,8 +31,8 @@ async function seen(t, page, what) {
 
 const topicParts = ["Publish", "Peek at stored messages", "Settings"];
 const topicChanges = ["Pause", "Empty the topic…", "Delete the topic…"];
-const channelParts = ["In flight", "Deferred", "Peek at waiting messages", "Seek to another place", "Settings"];
-const channelChanges = ["Pause", "Redrive dead letters", "Empty the channel…", "Delete the channel…"];
+const channelParts = ["In flight", "Deferred", "Peek at waiting messages", "Seek", "Settings"];
+const channelChanges = ["Pause", "Redrive dead letters…", "Empty the channel…", "Delete the channel…"];
 
 // looker may look at everything.
 async function looker(t, page) {
@@ -52,13 +52,13 @@ async function looker(t, page) {
 	await row(page, "billing").first().waitFor();
 	await page.getByText("Your token may look, not change anything or read messages.").waitFor();
 	await row(page, "ok").first().waitFor(); // the partitions
-	t.check((await page.getByRole("button", { name: "Give away" }).count()) === 0, "leaderships can be given away");
+	t.check((await page.getByRole("button", { name: "Transfer" }).count()) === 0, "leaderships can be transferred");
 	await offers(t, page, "a topic", ["Settings"]);
 	await openParts(page);
-	await page.getByText("or no limit. −1: no limit. Read only.").waitFor();
-	await offers(t, page, "a topic's settings", ["Settings", "Read again"]);
-	const open = await page.locator(".settings").locator("input, select").evaluateAll(
-		(fields) => fields.filter((f) => !f.readOnly).length);
+	await page.getByText("default: the node's setting. Read only.").waitFor();
+	await offers(t, page, "a topic's settings", ["Settings", "Reload"]);
+	const open = await page.locator(".settings").locator("input, select, textarea").evaluateAll(
+		(fields) => fields.filter((f) => !f.readOnly && !f.disabled).length);
 	t.check(open === 0, `${open} settings can be typed into`);
 	await seen(t, page, "topic-looker");
 	await go(page, "#/topics/orders/billing");
@@ -107,12 +107,12 @@ async function owner(t, page) {
 	await row(page, "ok").first().waitFor();
 	await page.getByRole("button", { name: "Pause" }).waitFor();
 	await offers(t, page, "one's own topic", ["Create", ...topicParts, ...topicChanges]);
-	t.check((await page.getByRole("button", { name: "Give away" }).count()) === 0, "leaderships can be given away");
+	t.check((await page.getByRole("button", { name: "Transfer" }).count()) === 0, "leaderships can be transferred");
 	await seen(t, page, "topic-owner");
 	await page.getByText("Settings", { exact: true }).click();
-	await page.getByLabel("Quota (messages)").fill("500000");
+	await page.getByLabel("Quota messages").fill("500000");
 	await page.getByRole("button", { name: "Save" }).click();
-	await page.getByText("The settings hold from now on.").waitFor();
+	await page.getByText("The settings are saved.").waitFor();
 	await go(page, "#/topics/orders/billing");
 	await page.getByRole("button", { name: "Pause" }).waitFor();
 	await offers(t, page, "a channel of one's own topic", [...channelParts, ...channelChanges]);
@@ -163,7 +163,7 @@ export async function rights(t) {
 	await login(page, "owner");
 	await go(page, "#/topics/orders");
 	await page.getByText("Settings", { exact: true }).click();
-	await page.getByLabel("Quota (messages)").fill("7");
+	await page.getByLabel("Quota messages").fill("7");
 	t.expect((text) => text.includes("401") || text.includes("403"));
 	let answer;
 	const held = new Promise((done) => (answer = done));
@@ -177,23 +177,23 @@ export async function rights(t) {
 	await page.getByText("This token may not do that: it lacks the permission.").waitFor();
 	answer();
 	await page.getByText("Your token may look, not change anything or read messages.").waitFor();
-	await offers(t, page, "a topic whose right is gone", ["Settings", "Read again"]);
-	t.check((await page.getByLabel("Quota (messages)").inputValue()) === "7", "what was typed is gone");
+	await offers(t, page, "a topic whose right is gone", ["Settings", "Reload"]);
+	t.check((await page.getByLabel("Quota messages").inputValue()) === "7", "what was typed is gone");
 	// It is given back: the page that is open offers it again by itself, and takes it away again.
 	await t.ask("let the owner own");
 	await page.getByRole("button", { name: "Pause" }).waitFor({ timeout: 120000 });
-	t.check((await page.getByLabel("Quota (messages)").inputValue()) === "7", "what was typed is gone with new rights");
+	t.check((await page.getByLabel("Quota messages").inputValue()) === "7", "what was typed is gone with new rights");
 	await t.ask("let the owner look only");
 	await page.getByRole("button", { name: "Pause" }).waitFor({ state: "detached", timeout: 120000 });
 	await logout(page);
 	// The audit tells of this one refusal: no page has asked for what it was not to see. Only the list of topics may be
 	// asked for by a page whose rights have just changed, by a login or by an operator, before it hears of that.
 	await login(page, "root");
-	await page.getByRole("button", { name: "Give away the leadership of partition 0" }).waitFor();
-	await offers(t, page, "a topic", ["Create", "Move", ...topicParts, ...topicChanges]);
+	await page.getByRole("button", { name: "Transfer the leadership of partition 0" }).waitFor();
+	await offers(t, page, "a topic", ["Create", "Move a replica", ...topicParts, ...topicChanges]);
 	await go(page, "#/nodes");
 	await page.getByRole("button", { name: "Drain node n1" }).waitFor();
-	await offers(t, page, "the page of nodes", ["Spread the replicas evenly", "Pause rebalancing", "Drain"]);
+	await offers(t, page, "the page of nodes", ["Rebalance replicas", "Pause rebalancing", "Drain"]);
 	const told = await page.evaluate(async () => (await (await fetch("/audit?count=200")).json()).entries
 		.filter((e) => e.kind === "refused" && e.what !== "GET /topics")
 		.map((e) => `${e.who} ${e.what} ${e.names}`));

@@ -36,7 +36,8 @@ export async function usable(t, page, what) {
 }
 
 export async function openParts(page) {
-	for (const s of await page.locator("summary").all()) await s.click();
+	const closed = page.locator("details:not([open]) > summary"); // some come late
+	while (await closed.count()) await closed.first().click();
 }
 
 // all visits every page, with settings such as a phone's.
@@ -57,7 +58,7 @@ async function all(t, page, suffix, each = async () => {}) {
 		await openParts(page);
 		await page.getByRole("button", { name: "Peek" }).click();
 		await page.locator(".messages li").first().waitFor();
-		await page.getByLabel("Quota (messages)").waitFor();
+		await page.getByLabel("Quota messages").waitFor();
 	});
 	await visit("#/topics/orders/billing", "billing", "channel", async () => {
 		await page.getByText("holder").first().waitFor();
@@ -169,11 +170,17 @@ export async function slow(t) {
 	await page.getByText("Waiting for the node…").waitFor({ state: "detached" });
 	// A click that comes twice saves once, and hears of nobody else's change.
 	await page.getByText("Settings", { exact: true }).click();
-	await page.getByLabel("Keep for (ms)").fill("604800000");
+	await page.getByLabel("Retention age").fill("604800000");
+	await page.getByRole("button", { name: "Save" }).click();
+	await page.getByText("“604800000” is not a time with a unit, such as 30m, 72h or 10d. Nothing was changed.").waitFor();
+	await page.getByLabel("Retention age").fill("7d");
 	await page.getByText("7 days", { exact: true }).waitFor();
+	await page.getByLabel("Retention bytes").fill("10 GiB");
 	await page.getByRole("button", { name: "Save" }).evaluate((e) => { e.click(); e.click(); });
-	await page.getByText("The settings hold from now on.").waitFor();
+	await page.getByText("The settings are saved.").waitFor();
 	t.check((await page.locator(".settings .trouble").count()) === 0, "saving twice is a conflict with oneself");
+	const kept = [await page.getByLabel("Retention age").inputValue(), await page.getByLabel("Retention bytes").inputValue()];
+	t.check(kept.join() === "168h,10GiB", `the settings are ${kept}`);
 	// Nothing answers any more.
 	t.expect(() => true);
 	await page.route((u) => !u.pathname.startsWith("/console/"), () => {});
@@ -236,7 +243,7 @@ export async function texts(t) {
 	const shown = await page.locator(".messages pre").allTextContents();
 	t.check(shown.includes('{\n  "id": 12345678901234567890,\n  "price": 1.10,\n  "of": []\n}')
 		&& shown.includes("\\u202egnp.exe \\u001b[31m"), `the bodies are shown as ${JSON.stringify(shown)}`);
-	await page.getByRole("button", { name: "Go on after these" }).click();
+	await page.getByRole("button", { name: "Next messages" }).click();
 	await page.getByText("There is no message.").waitFor();
 	await go(page, `#/topics/${encodeURIComponent(script)}`); // there is no such topic, and its name is shown
 	await heading(page, script);
@@ -264,7 +271,7 @@ export async function large(t) {
 		await pager.getByRole("button", { name: "Next" }).click();
 		await page.getByText(`${shown} of 200`).waitFor();
 	}
-	await table.getByRole("button", { name: "Give away the leadership of partition 50" }).waitFor();
+	await table.getByRole("button", { name: "Transfer the leadership of partition 50" }).waitFor();
 	await page.getByText("Peek at stored messages").click();
 	await page.getByRole("button", { name: "Peek" }).click();
 	const body = page.locator(".messages pre").first();
@@ -289,14 +296,14 @@ export async function settings(t) {
 	await tabs[1].locator(".settings").getByLabel("Messages per second").fill("200");
 	await tabs[1].getByLabel("Deliveries before a message is a dead letter").fill("7");
 	await tabs[0].getByRole("button", { name: "Save" }).click();
-	await tabs[0].getByText("The settings hold from now on.").waitFor();
+	await tabs[0].getByText("The settings are saved.").waitFor();
 	await tabs[1].getByRole("button", { name: "Save" }).click();
 	await tabs[1].getByText("Somebody else changed the settings meanwhile").waitFor();
 	await tabs[1].getByText("was 100").waitFor();
 	await t.shot(tabs[1], "settings-conflict");
 	await tabs[1].getByRole("button", { name: "Save" }).click();
-	await tabs[1].getByText("The settings hold from now on.").waitFor();
-	await tabs[0].getByRole("button", { name: "Read again" }).click();
+	await tabs[1].getByText("The settings are saved.").waitFor();
+	await tabs[0].getByRole("button", { name: "Reload" }).click();
 	await tabs[0].waitForFunction(() => [...document.querySelectorAll("input")].some((e) => e.value === "200"));
 }
 
@@ -322,9 +329,9 @@ export async function actions(t) {
 	await row(page, "c").getByRole("link", { name: "c" }).click();
 	await heading(page, "made");
 	await page.getByRole("button", { name: "Pause" }).press("Enter");
-	await page.getByRole("button", { name: "End the pause" }).press("Enter");
+	await page.getByRole("button", { name: "Resume" }).press("Enter");
 	await page.getByText("Channel c goes on.").waitFor();
-	await page.getByText("Seek to another place").click();
+	await page.locator("summary", { hasText: "Seek" }).click();
 	await page.getByRole("combobox", { name: "To" }).selectOption("end");
 	await page.getByRole("button", { name: "Seek…" }).press("Enter");
 	await page.getByRole("dialog").getByRole("textbox").fill("c");
@@ -357,13 +364,13 @@ export async function actions(t) {
 	await page.getByRole("button", { name: "End the drain of node n1" }).click();
 	await page.getByText("takes leaderships and replicas again").waitFor();
 	await go(page, "#/topics/orders");
-	await page.getByRole("button", { name: "Give away the leadership of partition 0" }).click();
+	await page.getByRole("button", { name: "Transfer the leadership of partition 0" }).click();
 	await page.getByText("is to lead partition 0").waitFor();
 	// The first Tab reaches the link that skips the header.
 	await page.reload();
 	await heading(page, "orders");
 	await page.keyboard.press("Tab");
-	t.check((await page.evaluate(() => document.activeElement.textContent)) === "To the page", "the first Tab skips no header");
+	t.check((await page.evaluate(() => document.activeElement.textContent)) === "Skip to content", "the first Tab skips no header");
 }
 
 // move: a copy goes from one node to another, and the page shows when it is there.
@@ -372,6 +379,7 @@ export async function move(t) {
 	await go(page, "#/topics/parcels");
 	const table = page.getByRole("region", { name: "Partitions" });
 	const replicas = table.getByRole("row").nth(1).getByRole("cell").nth(3); // after State, Leader and In sync
+	await page.locator("summary", { hasText: "Move a replica" }).click();
 	const form = page.getByRole("form", { name: "Move a replica" });
 	const [partition, source, target] = [0, 1, 2].map((i) => form.locator("input, select").nth(i));
 	await partition.fill("0");
@@ -395,13 +403,72 @@ export async function redrive(t) {
 	const fact = (name, value) => page.locator("main").getByText(name, { exact: true }).locator("..").getByText(value, { exact: true });
 	await fact("Dead letters", "1").waitFor();
 	await fact("Waiting", "0").waitFor();
-	await page.getByRole("button", { name: "Redrive dead letters" }).click();
+	await page.getByRole("button", { name: "Redrive dead letters…" }).click();
+	const dialog = page.getByRole("dialog");
+	await dialog.getByText("1 dead letter of all channels waits in topic letters.DLQ.").waitFor();
+	await usable(t, page, "the question before a redrive");
+	await dialog.getByRole("button", { name: "Redrive" }).click();
 	await page.getByText("1 dead letter went back into letters.").waitFor();
 	await fact("Waiting", "1").waitFor();
 	await page.getByText("Peek at waiting messages").click();
 	await page.getByRole("button", { name: "Peek" }).click();
 	await page.locator(".messages li", { hasText: "a letter that nobody could read" }).waitFor();
 	await t.shot(page, "redrive");
+}
+
+// attends: the overview says what waits for a person, and leads there; a channel says where it lags, a message its life.
+export async function attends(t) {
+	const page = await t.open(t.urls[1]);
+	const list = page.getByRole("region", { name: "Needs attention" });
+	const entry = (name, why) => list.getByRole("row").filter({ hasText: name }).filter({ hasText: why });
+	await entry("orders / mail", "no consumers").waitFor({ timeout: 120000 });
+	await entry("letters.DLQ", "dead letters").waitFor();
+	t.check((await entry("orders / billing", "no consumers").count()) === 0, "a channel that is consumed is without consumers");
+	await t.shot(page, "attention");
+	await list.getByRole("link", { name: "orders / mail" }).click();
+	await heading(page, "mail");
+	const lag = page.getByRole("region", { name: "Partitions" });
+	await lag.getByRole("row").nth(3).waitFor();
+	await page.getByText("Peek at waiting messages").click();
+	await page.getByRole("button", { name: "Peek" }).click();
+	await page.locator(".messages button.name").first().click();
+	const dialog = page.getByRole("dialog");
+	await dialog.getByRole("region", { name: "Channels of the message" }).getByRole("row").filter({ hasText: "mail" }).waitFor();
+	await usable(t, page, "a trace");
+	await t.shot(page, "trace");
+	await dialog.getByRole("button", { name: "Close" }).click();
+	await dialog.waitFor({ state: "detached" });
+	// A filter is written as on the command line.
+	await page.getByText("Settings", { exact: true }).click();
+	const rules = page.getByLabel("Rules, one a line");
+	const saved = async (text, said) => {
+		await rules.fill(text);
+		await page.getByRole("button", { name: "Save" }).click();
+		await page.getByText(said).waitFor();
+		await page.getByRole("button", { name: "Close this message" }).click();
+		await page.getByRole("button", { name: "Reload" }).click();
+	};
+	await saved("region=eu\nkind^=ord\nurgent", "The settings are saved.");
+	t.check((await rules.inputValue()) === "region=eu\nkind^=ord\nurgent", `the rules are ${await rules.inputValue()}`);
+	await saved("", "The settings are saved.");
+	// The plots of hours, which the address remembers.
+	await page.getByLabel("Plots of").selectOption("hours");
+	await page.getByText("in the last 12 hours").or(page.getByRole("slider", { name: "the last 12 hours" })).first().waitFor();
+	await page.reload();
+	t.check((await page.getByLabel("Plots of").inputValue()) === "hours", "reloading loses the range of the plots");
+	// One message is finished, after a question.
+	await go(page, "#/topics/orders/billing");
+	await page.locator("summary", { hasText: "In flight" }).click();
+	await page.getByRole("button", { name: "Finish…" }).first().click();
+	await page.getByRole("dialog").getByRole("button", { name: "Finish" }).click();
+	await page.getByText(/^Message [0-9a-f]{16} is finished\./).waitFor();
+	// What nodes have left.
+	await go(page, "#/nodes");
+	const node = page.getByRole("listitem", { name: "Node n3" });
+	for (const [name, value] of [["Disk free", /^[\d.]+ [GTM]iB$/], ["Memory", /^[\d.]+ [MG]iB$/], ["Up for", /^\d+ (s|min|h)$/]]) {
+		await node.locator(".facts > div", { hasText: name }).getByText(value).waitFor();
+	}
+	await t.shot(page, "vitals");
 }
 
 // dead: a node is killed while its leaders' numbers are on the screen of another one, and then that one, too.
@@ -489,7 +556,7 @@ export async function tokens(t) {
 	await go(page, "#/topics/orders");
 	await page.getByRole("button", { name: "Pause" }).click();
 	await page.getByText("Topic orders is paused").waitFor();
-	await page.getByRole("button", { name: "End the pause" }).click();
+	await page.getByRole("button", { name: "Resume" }).click();
 	await go(page, "#/audit");
 	await row(page, "login").first().waitFor();
 	// The token is taken out of the node's file while a page is open: the page asks for another one, and stays.

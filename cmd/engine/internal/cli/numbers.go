@@ -101,7 +101,7 @@ func (o *Operator) Topics(ctx context.Context, topic ...string) (all []TopicNumb
 		}
 		unserved := unservedOf(all)
 		if len(gone) > 0 || len(unserved) == 0 || time.Since(begun) > serveWait {
-			return all, partial(append(gone, unserved...)), nil
+			return all, Partial(append(gone, unserved...)), nil
 		}
 		select {
 		case <-ctx.Done():
@@ -114,11 +114,11 @@ func (o *Operator) Topics(ctx context.Context, topic ...string) (all []TopicNumb
 // TopicsNow is topics without waiting until every partition is served.
 func (o *Operator) TopicsNow(ctx context.Context, topic ...string) (all []TopicNumbers, missing, err error) {
 	all, gone, err := o.look(ctx, topic...)
-	return all, partial(append(gone, unservedOf(all)...)), err
+	return all, Partial(append(gone, unservedOf(all)...)), err
 }
 
-// partial returns the error of a result that lacks something; nil: it lacks nothing.
-func partial(lacks []string) error {
+// Partial returns the error of a result that lacks something; nil: it lacks nothing.
+func Partial(lacks []string) error {
 	if len(lacks) == 0 {
 		return nil
 	}
@@ -137,13 +137,13 @@ func unservedOf(all []TopicNumbers) (lacks []string) {
 			return append(lacks, "the same holds for further topics")
 		}
 		lacks = append(lacks, fmt.Sprintf("nobody serves %s of topic %s: what its channels have there is not counted",
-			partitionNames(none), n.Name))
+			PartitionNames(none), n.Name))
 	}
 	return lacks
 }
 
-// partitionNames names partitions in a sentence, at most maxNamed of them.
-func partitionNames(ns []int) string {
+// PartitionNames names partitions in a sentence, at most maxNamed of them.
+func PartitionNames(ns []int) string {
 	if len(ns) == 1 {
 		return fmt.Sprint("partition ", ns[0])
 	}

@@ -93,8 +93,6 @@ func wrongValue(e *pflag.InvalidValueError) error {
 	switch {
 	case errors.Is(cause, strconv.ErrRange):
 		return fmt.Errorf("%q is too large or too small", e.GetValue())
-	case strings.HasPrefix(cause.Error(), "time: "):
-		takes = "not a time such as 30s or 5m"
 	case !errors.As(cause, &number):
 		return cause
 	case kind == "bool":

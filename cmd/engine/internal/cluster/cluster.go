@@ -14,6 +14,7 @@ import (
 
 	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/client"
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/cluster/admin"
 )
 
@@ -116,7 +117,7 @@ func (o *operator) drainCommand() *cobra.Command {
 			return o.Done("node %s leads no partition: it may be stopped now", args[0])
 		})
 	cmd.Flags().BoolVar(&off, "off", false, "end the drain: the node may get leaderships and replicas again")
-	cmd.Flags().DurationVar(&wait, "wait", 0,
+	values.DurationVar(cmd.Flags(), &wait, "wait", 0,
 		"wait up to this long until the node leads no partition and can be stopped without a pause; 0 means do not wait")
 	return cmd
 }

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/node/health"
 )
 
@@ -38,9 +38,6 @@ func (o *operator) healthCommand() *cobra.Command {
 	var wait time.Duration
 	cmd := o.Action("health", "Say whether the node and its cluster are healthy", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
-			if wait < 0 {
-				return cli.Fail(cli.ExitUsage, errors.New("--wait cannot be negative"))
-			}
 			v, err := o.awaitHealth(ctx, wait)
 			if err != nil {
 				return err
@@ -57,7 +54,7 @@ func (o *operator) healthCommand() *cobra.Command {
 	cmd.Long = "Say in one sentence whether the node and, if it is part of one, its cluster are healthy, and why not.\n" +
 		"The node answers from what it knows itself: it waits for no other node. The exit code is 0 if all is\n" +
 		"well, and 10 if something is wrong or the node does not answer. It works with a single node, too."
-	cmd.Flags().DurationVar(&wait, "wait", 0, "wait up to this long until all is well; 0 means ask once")
+	values.DurationVar(cmd.Flags(), &wait, "wait", 0, "wait up to this long until all is well; 0 means ask once")
 	return cmd
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/cluster"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/meta"
@@ -45,7 +46,7 @@ func (o *operator) rebalanceCommand() *cobra.Command {
 	f.BoolVar(&pause, "pause", false, "begin no more moves; moves that are under way end")
 	f.BoolVar(&resume, "resume", false, "end a pause")
 	f.BoolVar(&cancel, "cancel", false, "want no rebalance any more; moves that are under way end")
-	f.DurationVar(&wait, "wait", 0, "wait up to this long until nothing is left to move; 0 means do not wait")
+	values.DurationVar(f, &wait, "wait", 0, "wait up to this long until nothing is left to move; 0 means do not wait")
 	cmd.MarkFlagsMutuallyExclusive("dry-run", "pause", "resume", "cancel")
 	cmd.MarkFlagsMutuallyExclusive("dry-run", "pause", "wait")
 	cmd.Long = "Spread replicas and leaders evenly over nodes and racks, for example after a node has joined. Only as\n" +

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/cluster/admin"
 )
 
@@ -43,7 +44,7 @@ func (o *operator) transferLeaderCommand() *cobra.Command {
 		"committed: publishers wait for a moment, and nothing fails. Without --to, the other replica that leads the\n" +
 		"fewest partitions is chosen. To move all leaderships away from a node, drain it."
 	cmd.Flags().StringVar(&to, "to", "", "node that is to lead")
-	cmd.Flags().DurationVar(&wait, "wait", 0, "wait up to this long until the node leads; 0 means do not wait")
+	values.DurationVar(cmd.Flags(), &wait, "wait", 0, "wait up to this long until the node leads; 0 means do not wait")
 	o.CompletesNodes(cmd, "to")
 	return cmd
 }

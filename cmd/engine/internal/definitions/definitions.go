@@ -251,6 +251,9 @@ func readDefinitions(name string, stdin io.Reader) (*definitions, error) {
 			return nil, err
 		}
 	}
+	if data, err = operate.WithoutUnits(data); err != nil {
+		return nil, fmt.Errorf("%s: %w; nothing was changed", name, err)
+	}
 	d := new(definitions)
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()

@@ -19,6 +19,7 @@ import (
 	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/client"
 	"penstock/cmd/engine/internal/settings"
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/cluster/trust"
 )
 
@@ -81,7 +82,7 @@ func Command() *cobra.Command {
 	f.IntVar(&o.BasePort, "base-port", 14150, "first port of the first node")
 	f.BoolVar(&o.asJSON, "json", false, "print JSON on a terminal, too")
 	f.BoolVar(&o.restart, "restart", false, "restart a node that ends by itself or is killed")
-	f.DurationVar(&o.startTimeout, "start-timeout", time.Minute,
+	values.DurationVar(f, &o.startTimeout, "start-timeout", time.Minute,
 		"maximum time to wait until all nodes are ready for the first time")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.serveFlags = args

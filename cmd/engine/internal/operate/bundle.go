@@ -26,6 +26,7 @@ import (
 	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/client"
 	"penstock/cmd/engine/internal/settings"
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/cluster/admin"
 )
 
@@ -135,7 +136,8 @@ func (o *operator) bundleCommand(version string) *cobra.Command {
 	cmd.Flags().StringVarP(&file, "output", "o", "",
 		"the `FILE` to write; it must not exist; empty means a name with the time")
 	cmd.Flags().BoolVar(&all, "all", false, "ask all nodes of the cluster")
-	cmd.Flags().DurationVar(&profile, "cpu-profile", profile, "how long each node records its use of the CPU; 0 means not")
+	values.DurationVar(cmd.Flags(), &profile, "cpu-profile", profile,
+		"how long each node records its use of the CPU; 0 means not")
 	return cmd
 }
 

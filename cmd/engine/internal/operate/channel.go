@@ -7,10 +7,12 @@ import (
 	"io"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/node"
 	"penstock/internal/server/api"
 )
@@ -29,6 +31,7 @@ func ChannelCommand() *cobra.Command {
 		o.AsksBefore(o.seekCommand(), 1, o.channelSeekLoses),
 		o.channelPeekCommand(), o.waitingCommand("pending", "Show messages in flight", "SINCE"),
 		o.waitingCommand("deferred", "Show deferred messages", "DUE"), o.AsksBefore(o.redriveCommand(), 1, o.redriveSays),
+		o.channelFinishCommand(),
 		o.channelCreateCommand(), o.channelForkCommand(),
 		o.AsksBefore(o.channelDeleteCommand(), 1, o.channelDeleteLoses),
 		o.AsksBefore(o.channelVerb("empty",
@@ -88,7 +91,11 @@ func (o *operator) channelCreateCommand() *cobra.Command {
 		func(ctx context.Context, args []string) error {
 			q := cli.QueryOf(args[0], args[1])
 			if from != "" {
-				q.Set("from", from)
+				p, err := cli.ParsePlace("from", from, time.Now())
+				if err != nil {
+					return err
+				}
+				q.Set("from", p.String())
 			}
 			if err := o.Client.Post(ctx, "/channel/create", q, nil, nil); err != nil {
 				return err
@@ -100,11 +107,10 @@ func (o *operator) channelCreateCommand() *cobra.Command {
 		"  oldest  the oldest message that is kept in each partition\n" +
 		"  newest  after the newest message of each partition\n" +
 		"  ID      the message with this id; in the other partitions, the channel starts as without --from\n" +
-		"  TIME    the first message stored at TIME or later, such as 2026-01-31T12:00:00Z, in each partition\n" +
+		"  TIME    the first message stored at TIME or later, in each partition, such as\n" +
+		"          " + values.TimeHelp + "\n" +
 		"A channel that exists stays where it is."
-	cmd.Flags().StringVar(&from, "from", "", "oldest, newest, a message id or a time")
-	cli.Must(cmd.RegisterFlagCompletionFunc("from", cobra.FixedCompletions(
-		[]string{"oldest", "newest"}, cobra.ShellCompDirectiveNoFileComp)))
+	cli.PlaceFlag(cmd, &from, "from", "oldest, newest, a message id or a time")
 	return cmd
 }
 
@@ -117,8 +123,12 @@ func (o *operator) channelForkCommand() *cobra.Command {
 			q.Set("new", args[2])
 			place := "where channel " + args[1] + " stands"
 			if at != "" {
-				q.Set("at", at)
-				place = "at " + at
+				p, err := cli.ParsePlace("at", at, time.Now())
+				if err != nil {
+					return err
+				}
+				q.Set("at", p.String())
+				place = "at " + p.String()
 			}
 			if err := o.Client.Post(ctx, "/channel/fork", q, nil, nil); err != nil {
 				return err
@@ -131,17 +141,20 @@ func (o *operator) channelForkCommand() *cobra.Command {
 		"  oldest  the oldest message that is kept in each partition\n" +
 		"  newest  after the newest message of each partition\n" +
 		"  ID      the message with this id; in the other partitions, where the other channel stands\n" +
-		"  TIME    the first message stored at TIME or later, such as 2026-01-31T12:00:00Z, in each partition\n" +
+		"  TIME    the first message stored at TIME or later, in each partition, such as\n" +
+		"          " + values.TimeHelp + "\n" +
 		"It fails if the new channel exists. Whether the other channel is paused is not copied."
-	cmd.Flags().StringVar(&at, "at", "", "oldest, newest, a message id or a time")
-	cli.Must(cmd.RegisterFlagCompletionFunc("at", cobra.FixedCompletions(
-		[]string{"oldest", "newest"}, cobra.ShellCompDirectiveNoFileComp)))
+	cli.PlaceFlag(cmd, &at, "at", "oldest, newest, a message id or a time")
 	return cmd
 }
 
 func (o *operator) channelListCommand() *cobra.Command {
+	partitions := false
 	cmd := o.Action("list [TOPIC]", "List channels with their depth and counters", cobra.MaximumNArgs(1),
 		func(ctx context.Context, args []string) error {
+			if partitions {
+				return o.listLags(ctx, args)
+			}
 			all, missing, err := o.Topics(ctx, args...)
 			if err != nil {
 				return err
@@ -154,7 +167,12 @@ func (o *operator) channelListCommand() *cobra.Command {
 		"at each leader; it is too low if consumers choose their partitions. penstock channel consumers lists all\n" +
 		"subscriptions, and top and the console count as this list does.\n" +
 		"If a node does not answer, or no node serves some partitions, the figures of the others are shown, and the exit\n" +
-		"code is 11."
+		"code is 11.\n\n" +
+		"--partitions shows what waits in each partition of a topic's channels, at most 200 partitions of each channel,\n" +
+		"those with the most first. HELD UP BY is the message behind which the most others of an ordered channel wait:\n" +
+		"penstock channel peek --from ID shows its key, penstock trace its life."
+	cmd.Flags().BoolVar(&partitions, "partitions", false,
+		"show the partitions of the channels of TOPIC, which must be named")
 	return cmd
 }
 
@@ -171,37 +189,32 @@ func (o *operator) channelSettingsCommand() *cobra.Command {
 
 func (o *operator) seekCommand() *cobra.Command {
 	var to, value string
-	cmd := o.Action("seek TOPIC CHANNEL --to PLACE [--value VALUE]", "Move a channel to another position in its topic",
+	cmd := o.Action("seek TOPIC CHANNEL --to PLACE", "Move a channel to another position in its topic",
 		cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			q := cli.QueryOf(args[0], args[1])
-			q.Set("to", to)
-			if value != "" {
-				q.Set("value", value)
+			where, err := seekPlace(q, to, value, o.Prompt)
+			if err != nil {
+				return err
 			}
 			if err := o.Client.Post(ctx, "/channel/seek", q, nil, nil); err != nil {
 				return err
 			}
-			place := "the " + to
-			if value != "" {
-				place = to + " " + value
-			}
-			return o.Done("channel %s of topic %s continues at %s", args[1], args[0], place)
+			return o.Done("channel %s of topic %s continues at %s", args[1], args[0], where)
 		})
 	cmd.Long = "Move a channel to another position in its topic, backward or forward. Messages in flight are\n" +
 		"forgotten: a consumer that answers one of them gets an error.\n\n" +
 		"PLACE is one of:\n" +
-		"  beginning  the oldest stored message of each partition\n" +
-		"  end        after the newest message of each partition\n" +
-		"  id         the message with the id VALUE; other partitions are not affected\n" +
-		"  time       the first message stored at VALUE or later, in each partition; VALUE is a time such as\n" +
-		"             2026-01-31T12:00:00Z, or in nanoseconds since 1970\n" +
-		"  count      VALUE messages after the oldest unconfirmed one, or before it if VALUE is negative, in each partition"
-	cmd.Flags().StringVar(&to, "to", "", "beginning, end, id, time or count")
-	cmd.Flags().StringVar(&value, "value", "", "the message id, the time or the number of messages")
+		"  oldest  the oldest stored message of each partition\n" +
+		"  newest  after the newest message of each partition\n" +
+		"  ID      the message with this id; other partitions are not affected\n" +
+		"  TIME    the first message stored at TIME or later, in each partition, such as\n" +
+		"          " + values.TimeHelp + "\n" +
+		"  +N, -N  N messages after the oldest unconfirmed one, or before it, in each partition"
+	cli.PlaceFlag(cmd, &to, "to", "oldest, newest, a message id, a time, or a number of messages with its sign")
+	cmd.Flags().StringVar(&value, "value", "", "what belonged to --to in an earlier version")
+	cli.Must(cmd.Flags().MarkHidden("value"))
 	cli.Must(cmd.MarkFlagRequired("to"))
-	cli.Must(cmd.RegisterFlagCompletionFunc("to", cobra.FixedCompletions(
-		[]string{"beginning", "end", "id", "time", "count"}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
 
@@ -261,12 +274,38 @@ func (o *operator) waitingCommand(what, short, when string) *cobra.Command {
 	return cmd
 }
 
+func (o *operator) channelFinishCommand() *cobra.Command {
+	cmd := o.Action("finish TOPIC CHANNEL ID", "Finish one message of a channel, whoever has it", cobra.ExactArgs(3),
+		func(ctx context.Context, args []string) error {
+			q := cli.QueryOf(args[0], args[1])
+			q.Set("id", args[2])
+			if err := o.Client.Post(ctx, "/channel/finish", q, nil, nil); err != nil {
+				return err
+			}
+			return o.Done("message %s is finished in channel %s of topic %s", args[2], args[1], args[0])
+		})
+	cmd.Long = "Finish one message of a channel, as if a consumer had done it: one that holds up an ordered channel, a\n" +
+		"delayed one that is not to be delivered, or one that no consumer can handle. It is not delivered to this channel\n" +
+		"any more; other channels and the topic keep it. A consumer that has it just then gets an error when it answers."
+	return cmd
+}
+
 func (o *operator) redriveCommand() *cobra.Command {
 	most := 0
+	var ids []string
 	cmd := o.Action("redrive TOPIC CHANNEL", "Publish a channel's dead letters again, for this channel only",
 		cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
 			if most < 0 {
 				return cli.Fail(cli.ExitUsage, fmt.Errorf("%d is not a number of messages", most))
+			}
+			if len(ids) > 0 {
+				q := cli.QueryOf(args[0], args[1])
+				q["id"] = ids
+				var moved api.Redriven
+				if err := o.Client.Post(ctx, "/channel/redrive", q, nil, &moved); err != nil {
+					return err
+				}
+				return o.redriven(moved.Moved, args)
 			}
 			total := 0
 			for most == 0 || total < most {
@@ -287,16 +326,24 @@ func (o *operator) redriveCommand() *cobra.Command {
 					break
 				}
 			}
-			if o.AsJSON {
-				return cli.PrintJSON(o.Out, api.Redriven{Moved: total})
-			}
-			return o.Done("%s published again for channel %s of topic %s",
-				cli.InNumber(total, "message was", "messages were"), args[1], args[0])
+			return o.redriven(total, args)
 		})
 	cmd.Long = "Publish a channel's dead letters to its topic again, for this channel only. They are taken from the\n" +
 		"dead-letter topic in the channel's settings and from those that they named before, through the channel\n" +
 		"\"redrive\" of these topics. Their attempts are counted from the beginning again. One redrive of a channel\n" +
 		"runs at a time. Dead letters that cannot be published stay where they are, and are counted."
 	cmd.Flags().IntVar(&most, "count", 0, "maximum number of messages to publish; 0 means all")
+	cmd.Flags().StringSliceVar(&ids, "id", nil,
+		"publish only the dead letters of the messages that had these IDs (header penstock-origin-id)")
+	cmd.MarkFlagsMutuallyExclusive("id", "count")
 	return cmd
+}
+
+// redriven says how many dead letters were published again.
+func (o *operator) redriven(count int, args []string) error {
+	if o.AsJSON {
+		return cli.PrintJSON(o.Out, api.Redriven{Moved: count})
+	}
+	return o.Done("%s published again for channel %s of topic %s",
+		cli.InNumber(count, "message was", "messages were"), args[1], args[0])
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -40,7 +41,13 @@ type settingFlag[S any] struct {
 // Set checks the text, and keeps it for apply.
 func (f *settingFlag[S]) Set(text string) error {
 	f.of.given[f.index].texts = append(f.of.given[f.index].texts, text)
-	return f.Field.Set(text)
+	if err := f.Field.Set(text); err != nil {
+		return err
+	}
+	if why := f.of.rows[f.index].Nonsense(&f.of.tried); why != "" {
+		return errors.New(why)
+	}
+	return nil
 }
 
 // Type is one word, which the help shows behind the flag's name.
@@ -101,6 +108,9 @@ func readSettingsFile(name string, stdin io.Reader, into any) error {
 	}
 	if err != nil {
 		return fmt.Errorf("cannot read the settings: %w", err)
+	}
+	if data, err = WithoutUnits(data); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()

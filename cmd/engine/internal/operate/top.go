@@ -17,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/clip"
 	"penstock/internal/node/health"
 	"penstock/internal/server/api"
@@ -147,7 +148,7 @@ func TopCommand() *cobra.Command {
 		"On a terminal the picture is redrawn; q ends it. Elsewhere, each refresh prints further lines, with --json one\n" +
 		"JSON object on a line."
 	o.Flags(cmd)
-	cmd.Flags().DurationVar(&interval, "interval", time.Second,
+	values.DurationVar(cmd.Flags(), &interval, "interval", time.Second,
 		"time between two refreshes, and over which rates are measured")
 	cmd.Flags().BoolVar(&once, "once", false, "print once and end")
 	cmd.Flags().IntVar(&lines, "lines", 0,

@@ -93,7 +93,7 @@ func TestConfigErrors(t *testing.T) {
 		{name: "table", file: "[engine]\ndata_path = \"x\"\n", want: "unknown key engine"},
 		{name: "bad TOML", file: "data_path = \n", want: "not valid TOML at line 1"},
 		{name: "wrong type", file: "max_topics = [1]\n", want: "max_topics: the value must be"},
-		{name: "wrong value", file: "msg_timeout = 5\n", want: "is not a time with a unit"},
+		{name: "wrong value", file: "msg_timeout = 5\n", want: "is not a time such as"},
 		{
 			name: "unknown variable", env: []string{"PENSTOCK_MAX_TOPIC=1"},
 			want: "PENSTOCK_MAX_TOPIC is not a setting; the nearest one is PENSTOCK_MAX_TOPICS",

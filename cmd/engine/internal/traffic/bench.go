@@ -70,7 +70,7 @@ func (o *operator) benchMode(
 	f.BoolVar(&keep, "keep-topic", false, "do not delete the topic at the end, although this run created it")
 	f.StringVar(&cfg.Topic, "topic", "bench_"+mode, "topic to use")
 	f.IntVar(&cfg.Connections, "connections", 1, "number of connections")
-	f.DurationVar(&cfg.Duration, "duration", 10*time.Second, "how long to measure; 0 means until --messages")
+	values.DurationVar(f, &cfg.Duration, "duration", 10*time.Second, "how long to measure; 0 means until --messages")
 	f.Int64Var(&cfg.Messages, "messages", 0,
 		"number of messages, including the warm-up; 0 means until --duration. With this flag, --duration and --warm-up "+
 			"default to 0")
@@ -89,7 +89,7 @@ func (o *operator) benchMode(
 	}
 	f.IntVar(&cfg.Headers, "headers", 0, headers)
 	if mode != "read" {
-		f.DurationVar(&cfg.WarmUp, "warm-up", warmUp, "how long to run before the measurement begins")
+		values.DurationVar(f, &cfg.WarmUp, "warm-up", warmUp, "how long to run before the measurement begins")
 	}
 	if mode == "sub" || mode == "e2e" {
 		f.StringVar(&cfg.Channel, "channel", "bench", "channel to use")
@@ -104,7 +104,7 @@ func (o *operator) benchMode(
 		f.Float64Var(&cfg.Rate, "rate", 0, "messages per second over all connections, in an open loop; 0 means a closed loop")
 	case "e2e":
 		f.Float64Var(&cfg.Rate, "rate", 10_000, "messages per second over all connections")
-		f.DurationVar(&cfg.Interval, "interval", 0,
+		values.DurationVar(f, &cfg.Interval, "interval", 0,
 			"also report the latencies of each interval of this length, counted from the end of the warm-up; 0 means no")
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

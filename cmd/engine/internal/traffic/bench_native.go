@@ -39,7 +39,8 @@ func addBenchNative(set *pflag.FlagSet, mode string) *benchNative {
 		"native: HOST:PORT of the native protocol of one or more nodes, separated by commas (or "+client.EnvNodes+")")
 	own.Var(values.Choice(&n.compress, "", "s2", "zstd"), "compress", "native: how producers compress batches: s2 or zstd")
 	own.Var(values.Choice(&n.body, "random", "json"), "body", "native: random bodies, which hardly compress, or json")
-	own.DurationVar(&n.producer.Linger, "linger", 0, "native: how long a message waits for others to share its batch")
+	values.DurationVar(own, &n.producer.Linger, "linger", 0,
+		"native: how long a message waits for others to share its batch")
 	own.Var(values.Size(&n.producer.MaxBatchBytes, 1<<10), "batch-bytes",
 		"native: limit of a batch before compression")
 	own.VisitAll(func(f *pflag.Flag) { n.names = append(n.names, f.Name) })

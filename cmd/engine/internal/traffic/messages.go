@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os/signal"
 	"sync"
@@ -17,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock/batch"
 	nodes "penstock/client"
 	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/values"
@@ -162,19 +160,10 @@ func textOr(b []byte) (text *string, raw []byte) {
 
 // place reads --from. partition is that of an ID, otherwise -1.
 func place(text string) (from nodes.From, partition int, err error) {
-	switch text {
-	case "oldest":
-		return nodes.FromOldest(), -1, nil
-	case "newest":
-		return nodes.FromNewest(), -1, nil
-	}
-	if id, err := batch.ParseID([]byte(text)); err == nil {
-		return nodes.FromID(id), int(id.Partition()), nil
-	}
-	at, err := time.Parse(time.RFC3339Nano, text)
+	p, err := cli.ParsePlace("from", text, time.Now())
 	if err != nil {
-		return from, 0, cli.Fail(cli.ExitUsage, fmt.Errorf("--from %s is neither oldest nor newest, nor an ID of 16 hex "+
-			"digits, nor a time such as 2026-01-31T12:00:00Z", text))
+		return from, 0, err
 	}
-	return nodes.FromTime(at), -1, nil
+	from, partition = p.From()
+	return from, partition, nil
 }

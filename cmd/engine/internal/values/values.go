@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"penstock/internal/settings"
 	"penstock/netproto"
 )
 
@@ -258,7 +259,7 @@ type BytesValue struct {
 }
 
 func (v BytesValue) Set(s string) error {
-	n, err := ParseBytes(s)
+	n, err := settings.ParseBytes(s)
 	if err != nil {
 		return err
 	}
@@ -298,9 +299,9 @@ type DurationValue struct {
 }
 
 func (v DurationValue) Set(s string) error {
-	d, err := time.ParseDuration(s)
+	d, err := settings.ParseDuration(s)
 	if err != nil {
-		return fmt.Errorf("%q is not a time with a unit, such as 5ms, 30s or 1h", s)
+		return err
 	}
 	if d < v.Least {
 		return fmt.Errorf("%s is less than %s, the smallest value", FormatDuration(d), FormatDuration(v.Least))
@@ -312,64 +313,9 @@ func (v DurationValue) String() string { return FormatDuration(*v.p) }
 func (v DurationValue) Type() string   { return "duration" }
 func (v DurationValue) Get() any       { return FormatDuration(*v.p) }
 
-// FormatDuration formats without the zero minutes and seconds that time.Duration prints: 1h, not 1h0m0s.
-func FormatDuration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
-}
-
-var byteUnits = []struct {
-	name string
-	n    int64
-}{
-	{"TiB", 1 << 40},
-	{"GiB", 1 << 30},
-	{"MiB", 1 << 20},
-	{"KiB", 1 << 10},
-	{"TB", 1e12},
-	{"GB", 1e9},
-	{"MB", 1e6},
-	{"KB", 1e3},
-	{"kB", 1e3},
-	{"B", 1},
-}
-
-// ParseBytes parses a size: a whole number, or a number with a unit (64MiB, 1.5GB, 4096).
-func ParseBytes(s string) (int64, error) {
-	digits, unit := s, int64(1)
-	for _, u := range byteUnits {
-		if rest, ok := strings.CutSuffix(s, u.name); ok {
-			digits, unit = strings.TrimSpace(rest), u.n
-			break
-		}
-	}
-	if n, err := strconv.ParseInt(digits, 10, 64); err == nil && n >= 0 && n <= math.MaxInt64/unit {
-		return n * unit, nil
-	}
-	// A fraction is allowed only with a unit larger than a byte, and only if the result is a whole number of bytes.
-	f, err := strconv.ParseFloat(digits, 64)
-	n := f * float64(unit)
-	if err != nil || unit == 1 || !(n >= 0 && n < 1<<62) || n != math.Trunc(n) {
-		return 0, fmt.Errorf("%q is not a size in bytes, such as 4096, 64KiB or 1GiB", s)
-	}
-	return int64(n), nil
-}
-
-// FormatBytes formats a size exactly, in the largest binary unit that divides n.
-func FormatBytes(n int64) string {
-	for _, u := range byteUnits[:4] {
-		if n != 0 && n%u.n == 0 {
-			return strconv.FormatInt(n/u.n, 10) + u.name
-		}
-	}
-	return strconv.FormatInt(n, 10)
-}
+// FormatDuration and FormatBytes write what the values of this package read.
+func FormatDuration(d time.Duration) string { return settings.FormatDuration(d) }
+func FormatBytes(n int64) string            { return settings.FormatBytes(n) }
 
 // Flag remembers the value from the command line. Flags are parsed before the file is read, and must still take
 // precedence over it.

@@ -67,7 +67,7 @@ function App() {
 		await send("DELETE", "/session").then(know, (e) => announce(e.message, "bad"));
 	};
 	return html`
-		<a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); main.current?.focus(); }}>To the page</a>
+		<a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); main.current?.focus(); }}>Skip to content</a>
 		<header>
 			<a class="brand" href="#/"><img src="icon.svg" alt="" width="24" height="24" /> Penstock</a>
 			${(!session.auth || session.name) && html`<nav aria-label="Pages">${places.filter(([name]) => name !== "audit"

@@ -1,7 +1,8 @@
 // Messages and their bodies: always as text nodes, so that nothing in them is ever more than text.
 import { useMemo, useState } from "./vendor/hooks.mjs";
-import { fetchNow, path } from "./api.js";
-import { html, plural, time, Trouble } from "./ui.js";
+import { fetchNow, path, post } from "./api.js";
+import { act, channelLink, html, plural, time, Trouble } from "./ui.js";
+import { Id } from "./trace.js";
 
 const encoder = new TextEncoder();
 const most = 65536; // characters of a body that are shown: a browser is slow with more
@@ -62,6 +63,17 @@ function Body({ m, form }) {
 
 const value = (x) => (x.value === undefined ? `${x.value_base64} (base64)` : seen(x.value));
 
+// Origin says where a dead letter came from, and sends it back there.
+function Origin({ m }) {
+	const [topic, channel, id] = ["topic", "channel", "id"].map((name) => m.headers?.find((h) =>
+		h.name === `penstock-origin-${name}`)?.value);
+	if (!topic || !channel || !id) return null;
+	const back = () => act(() => post(path("/channel/redrive", { topic, channel, id })), (r) => (r.moved
+		? `The dead letter went back into ${topic}.` : "The dead letter waits no longer: it was redriven before."));
+	return html`<p><small>Dead letter of <a href=${channelLink(topic, channel)}>${topic} / ${channel}</a>, message
+		${" "}<${Id} topic=${topic} id=${id} /></small> <button type="button" onClick=${back}>Redrive</button></p>`;
+}
+
 // Peek shows stored messages without taking them.
 export function Peek({ where, of }) {
 	const [form, setForm] = useState("text");
@@ -99,14 +111,15 @@ export function Peek({ where, of }) {
 		${list && html`<p role="status">${list.messages.length === 0
 			? "There is no message." : `${plural(list.messages.length, "message")}, as read at ${list.at}.`}</p>
 			<ol class="messages">${list.messages.map((m) => html`<li key=${m.id}>
-				<p><b class="name">
-					${m.id}</b> <small>partition ${m.partition}, number ${m.number}, ${time(m.timestamp)}, ${
+				<p><${Id} topic=${of.topic} id=${m.id} /> <small>partition ${m.partition}, number ${m.number},
+					${" "}${time(m.timestamp)}, ${
 					m.body_bytes.toLocaleString("en")} ${m.body_bytes === 1 ? "byte" : "bytes"}${
 					m.truncated ? ", only the beginning is shown" : ""}${m.due ? `, due ${time(m.due)}` : ""}</small></p>
 				${m.headers && html`<p><small>${m.headers.map((x, i) => html`<span class="header" key=${i}>
 					${seen(x.name)}: ${value(x)}</span> `)}</small></p>`}
+				<${Origin} m=${m} />
 				<${Body} m=${m} form=${form} />
 			</li>`)}</ol>
 			${last && list.messages.every((m) => m.partition === last.partition) && html`<button onClick=${() => ask(null,
-				{ partition: String(last.partition), from: String(last.number + 1) })}>Go on after these</button>`}`}`;
+				{ partition: String(last.partition), from: String(last.number + 1) })}>Next messages</button>`}`}`;
 }

@@ -8,7 +8,8 @@ const presences = { live: ["good", "live"], no_lease: ["warn", "runs without a l
 	unknown: ["warn", "not known"] }, states = "damaged contested short shortened unknown_topics".split(" ");
 
 export function Nodes({ session, fresh }) {
-	if (!session.cluster) return html`<h1>Nodes</h1><${Health} fresh=${fresh} /><${Alone} />`;
+	if (!session.cluster) return html`<h1>Nodes</h1><${Health} fresh=${fresh} /><${Alone}
+		view=${session.view} />`;
 	return html`<h1>Nodes</h1>${session.view
 		? html`<${Health} cluster=${true} fresh=${fresh} /><${Members} fresh=${fresh} admin=${session.admin} />`
 		: html`<${Lacks} may=${session} of="cluster" />`}`;
@@ -16,7 +17,7 @@ export function Nodes({ session, fresh }) {
 
 function Members({ fresh, admin }) {
 	const look = useLook(path("/cluster/status", { faults: "1" }), 3000);
-	const s = look.data;
+	const s = look.data, vitals = useLook("/vitals", 5000).data?.nodes ?? [];
 	if (!s) return html`<${Trouble} error=${look.error} />`;
 	const change = admin && ((where, body) => act(() => post(where, body), (r) => r.message).then(look.again));
 	const r = s.rebalance;
@@ -27,15 +28,21 @@ function Members({ fresh, admin }) {
 			["Feature level", s.level], ["Rebalance", r.state + (r.moves ? `, ${r.moves} moving` : "")]]} />
 		<p class="note">As node ${s.node} knows it; the metadata store answered it ${span(s.age_ms / 1000)} ago.</p>
 		${admin ? html`<div class="actions">
-			<button onClick=${() => change("/cluster/rebalance", { action: "start" })}>Spread the replicas evenly</button>
+			<button onClick=${() => change("/cluster/rebalance", { action: "start" })}>Rebalance replicas</button>
 			<button onClick=${() => change("/cluster/rebalance", { action: r.state === "paused" ? "resume" : "pause" })}>
-				${r.state === "paused" ? "Go on rebalancing" : "Pause rebalancing"}</button>
+				${r.state === "paused" ? "Resume rebalancing" : "Pause rebalancing"}</button>
 		</div>` : html`<${Lacks} may=${{ view: true }} />`}
 		<ul class="nodes">${s.nodes.toSorted((a, b) => (a.name < b.name ? -1 : 1)).map((n) =>
-			html`<${Member} key=${n.id} n=${n} stale=${fresh.stale} change=${change} />`)}</ul>`;
+			html`<${Member} key=${n.id} n=${n} stale=${fresh.stale} change=${change}
+				vital=${vitals.find((v) => v.node === n.name)}
+				mixed=${s.nodes.some((o) => o.version !== n.version)} />`)}</ul>`;
 }
 
-function Member({ n, stale, change }) {
+// facts of a process and its machine; undefined: nobody said them.
+const facts = (v) => (v ? [["Disk free", v.disk_free_bytes ? bytes(v.disk_free_bytes) : "not known"],
+	["Memory", v.memory_bytes ? bytes(v.memory_bytes) : "not known"], ["Up for", span(v.uptime_seconds)]] : []);
+
+function Member({ n, stale, change, vital, mixed }) {
 	const [kind, word] = stale ? ["warn", "not known now"] : presences[n.presence] ?? ["warn", n.presence];
 	return html`<li class="node ${kind}" aria-label=${`Node ${n.name}`}>
 		<h2><span class="name">${n.name}</span> <${Tag} kind=${kind}>${word}${
@@ -44,8 +51,9 @@ function Member({ n, stale, change }) {
 			${n.disk !== "good" && html`<${Tag} kind=bad>disk ${n.disk}<//>`} ${states.map((w) =>
 				!!n[w] && html`<${Tag} kind=bad>${n[w]} ${w.replace("_", " ")}<//>`)}</h2>
 		<${Facts} of=${[["Leads", n.leaders], ["Replicas", n.replicas],
-			["In sync", n.in_sync, n.in_sync < n.replicas && "bad"], n.rack && ["Rack", n.rack]]} />
-		<p class="note">Number ${n.id}, version ${n.version}, NSQ ${n.nsq}, HTTP ${n.https || n.http}, nodes ${n.peer}</p>
+			["In sync", n.in_sync, n.in_sync < n.replicas && "bad"], n.rack && ["Rack", n.rack], ...facts(vital)]} />
+		<p class="note">Number ${n.id}, version ${mixed ? html`<b>${n.version}</b> (not all nodes have it)`
+			: n.version}, NSQ ${n.nsq}, HTTP ${n.https || n.http}, nodes ${n.peer}</p>
 		${n.draining && n.live && n.leaders === 0 && html`<p>${n.needed > 0
 			? `It leads nothing, but do not stop it yet: ${n.needed} ${n.needed === 1 ? "partition needs" : "partitions need"
 				} it for min_isr, and would take no messages.`
@@ -67,11 +75,13 @@ function Member({ n, stale, change }) {
 	</li>`;
 }
 
-function Alone() {
+function Alone({ view }) {
 	const { data: i, error } = useLook("/info", 5000);
+	const vital = useLook(view && "/vitals", 5000).data?.nodes[0];
 	if (!i) return html`<${Trouble} error=${error} />`;
 	return html`<ul class="nodes"><li class="node" aria-label="This node">
-		<h2><span class="name">${i.storage.node_id || i.hostname}</span> <${Tag}>a single node<//></h2>
+		<h2><span class="name">${vital?.node ?? i.hostname}</span> <${Tag}>a single node<//></h2>
+		<${Facts} of=${facts(vital)} />
 		<p class="note">Version ${i.version.replace(/^.*engine\./, "")}, since ${time(i.start_time * 1000)},
 			${" "}NSQ port ${i.tcp_port}, HTTP port ${i.http_port}</p>
 		<p class="note">${i.storage.file_system} on ${i.storage.device

@@ -1,7 +1,8 @@
 // The overview: is all well, how much happens, and where.
 import { path, useLook } from "./api.js";
-import { bytes, Facts, html, Marks, Missing, rate, span, Table, Tag, topicLink, Trouble, short } from "./ui.js";
-import { newest, Plot, pointsOf } from "./plot.js";
+import { bytes, channelLink, Facts, html, Marks, Missing, Pager, rate, span, Table, Tag, topicLink, Trouble, short,
+	useAddress } from "./ui.js";
+import { newest, Plot, pointsOf, useHistory } from "./plot.js";
 
 // Health is one sentence about the node and its cluster. It is green only as long as the node says so now.
 export function Health({ cluster, fresh }) {
@@ -26,17 +27,19 @@ export function Overview(props) {
 }
 
 function Everything({ session, fresh }) {
-	const history = useLook("/history");
+	const { recent, shown, range } = useHistory({});
 	const topics = useLook(path("/topics", { sort: "published", count: 10, dead_letters: true }));
 	const waiting = useLook(path("/topics", { sort: "depth", count: 10 }));
-	const nodes = history.data?.nodes ?? [];
-	const sums = (field) => pointsOf(history.data?.total, field), now = (field) => newest(sums(field));
+	const nodes = shown.data?.nodes ?? [];
+	const sums = (field) => pointsOf(shown.data?.total, field);
+	const now = (field) => newest(pointsOf(recent.data?.total, field));
 	const perNode = (field) => nodes.map((n) => ({ name: n.node, points: pointsOf(n, field) }));
 	return html`
 		<h1>Overview</h1>
 		<${Health} cluster=${session.cluster} fresh=${fresh} />
-		<${Missing} of=${history.data?.missing} />
-		<${Trouble} error=${history.data ? null : history.error} />
+		<${Missing} of=${recent.data?.missing} />
+		<${Trouble} error=${recent.data ? null : recent.error} />
+		<${Attention} />
 		<${Facts} of=${[
 			["Published", rate(now("published"))],
 			["Written", now("published_bytes") === undefined ? "–" : `${bytes(now("published_bytes"))}/s`],
@@ -48,6 +51,7 @@ function Everything({ session, fresh }) {
 				href=${topicLink(most.topic)}>${short(topics.data.dead_letters.reduce((n, t) => n + t.count, 0))}</a>`]),
 		]} />
 		<p class="note">These are the numbers of the last full 10 s; the p99 is that of the slowest node.</p>
+		${range}
 		<div class="plots">
 			<${Plot} title="Messages per second" unit=${rate} series=${[{ name: "published",
 				points: sums("published") }, { name: "delivered", points: sums("delivered") }, { name: "finished",
@@ -68,6 +72,30 @@ function Everything({ session, fresh }) {
 					columns=${[["Waiting", (t) => short(t.depth)], ["Oldest", (t) => (t.oldest_seconds
 					? span(t.oldest_seconds) : "–")]]} worth=${(t) => t.depth > 0} empty="Nothing waits." /></section>
 		</div>`;
+}
+
+const onPage = 10;
+
+// Attention lists what waits for a person: the worst first, and at its end the dead letters.
+function Attention() {
+	const [at, setOffset] = useAddress("offset", 0), offset = Number(at) || 0;
+	const { data, error } = useLook(path("/attention", { count: 200 }), 5000);
+	if (!data) return html`<${Trouble} error=${error} />`;
+	const rows = [...data.channels, ...data.dead_letters.map((l) => ({ topic: l.topic, name: "", depth: l.count,
+		why: ["dead letters"] }))];
+	const link = (c) => (c.name ? channelLink(c.topic, c.name) : topicLink(c.topic));
+	return html`<section><h2>Needs attention</h2>
+		<${Table} label="Needs attention" rows=${rows.slice(offset, offset + onPage)} keyOf=${(c) => `${c.topic}/${c.name}`}
+			empty="No channel is paused, grows, skips, or waits for consumers, and no dead letters wait." columns=${[
+			{ name: "Channel", of: (c) => html`<a href=${link(c)}>${c.topic}${c.name && ` / ${c.name}`}</a>` },
+			{ name: "Why", of: (c) => c.why.map((w) => html`<${Tag} key=${w} kind="warn">${w}<//> `) },
+			{ name: "Waiting", number: true, of: (c) => short(c.depth) },
+			{ name: "Oldest", number: true, of: (c) => (c.oldest_seconds ? span(c.oldest_seconds) : "–") },
+			{ name: "In 5 min", number: true, of: (c) => (c.grown ? `${c.grown > 0 ? "+" : ""}${short(c.grown)}` : "–") },
+			{ name: "Consumers", number: true, of: (c) => (c.name ? short(c.client_count) : "–") },
+		]} />
+		${rows.length > onPage && html`<${Pager} label="Pages of what needs attention" of=${{ count: rows.length }}
+			offset=${offset} count=${onPage} onOffset=${setOffset} />`}</section>`;
 }
 
 function Busy({ label, look, columns, worth, empty }) {

@@ -4,7 +4,7 @@ import { path, post, useLook } from "./api.js";
 import { act, bytes, channelLink, Destroy, Facts, html, Marks, Missing, Pager, Part, rate, short, span, Table,
 	Tag, Trouble, useAddress, useLater } from "./ui.js";
 import { Lacks, useMay } from "./may.js";
-import { newest, Plot, pointsOf } from "./plot.js";
+import { newest, Plot, pointsOf, useHistory } from "./plot.js";
 import { Peek } from "./messages.js";
 import { Settings } from "./settings.js";
 
@@ -18,11 +18,11 @@ export function Topic({ topic, session }) {
 	// Who may look at some channels only is told of these.
 	const channels = useLook(may?.looks && path("/channels", { topic, offset: offset || undefined, count: pageSize }));
 	const own = useLook(seen("/stats", { format: "json", include_clients: "false", include_mem: "false" }));
-	const history = useLook(seen("/history"), 5000);
+	const { recent, shown, range } = useHistory(may?.view && { topic }, 5000);
 	const { data } = channels;
-	const sums = (field) => pointsOf(history.data?.total, field);
-	const paused = own.data?.topics?.[0]?.paused;
-	const last = (field) => newest(sums(field)); // undefined: no node has measured it yet
+	const sums = (field) => pointsOf(shown.data?.total, field);
+	const { paused, made_by: maker } = own.data?.topics?.[0] ?? {};
+	const last = (field) => newest(pointsOf(recent.data?.total, field)); // undefined: no node has measured it yet
 	const verb = (name, said) => act(() => post(path(`/topic/${name}`, { topic })), said).then(() => {
 		channels.again();
 		own.again();
@@ -33,7 +33,9 @@ export function Topic({ topic, session }) {
 		<${Missing} of=${data?.missing} unserved=${data?.unserved_partitions} />
 		${data && html`
 		<${Facts} of=${[["Published", rate(last("published"))], ["Delivered", rate(last("delivered"))],
-			["Waiting", short(last("depth"))], ["Stored", bytes(last("stored_bytes"))], ["Channels", short(data.count)]]} />
+			["Waiting", short(last("depth"))], ["Stored", bytes(last("stored_bytes"))], ["Channels", short(data.count)],
+			maker && ["Made by", html`<span class="name">${maker}</span>`]]} />
+		${may.view && range}
 		<div class="plots">
 			<${Plot} title="Messages per second" unit=${rate} series=${[{ name: "published",
 				points: sums("published") }, { name: "delivered", points: sums("delivered") }]} />
@@ -65,13 +67,13 @@ export function Topic({ topic, session }) {
 			{ topic })} kind="topic" readOnly=${!may.admin} />`}<//>`}
 		<${Lacks} may=${may} of="topic" />
 		${data && may.admin && html`<section class="actions" aria-label="Change the topic">
-			${paused ? html`<button onClick=${() => verb("unpause", `Topic ${topic} goes on.`)}>End the pause</button>`
+			${paused ? html`<button onClick=${() => verb("unpause", `Topic ${topic} goes on.`)}>Resume</button>`
 				: html`<button onClick=${() => verb("pause", `Topic ${topic} is paused: new messages wait in it.`)}>Pause</button>`}
 			<${Destroy} label="Empty the topic" name=${topic} onDo=${() => verb("empty", `Topic ${topic} was emptied.`)}
 				warning="Messages that no channel has got yet, because the topic is paused or has no channel,
 					are discarded for ever." />
 			<${Destroy} label="Delete the topic" name=${topic}
-				warning="The topic goes with all its messages and channels, on all nodes. This cannot be taken back."
+				warning="The topic goes with all its messages and channels, on all nodes. This cannot be undone."
 				onDo=${async () => (await act(() => post(path("/topic/delete",
 					{ topic })), `Topic ${topic} was deleted.`)) && (location.hash = "#/topics")} />
 		</section>`}`;
@@ -92,8 +94,8 @@ function NewChannel({ session, topic, done }) {
 	return html`<form class="row" onSubmit=${create} aria-label="Create a channel">
 		<label>New channel <input required maxlength="64" value=${name} onInput=${(e) => set(e.target.value)} /></label>
 		<label>begins at <select value=${from} onChange=${(e) => setFrom(e.target.value)}>
-			<option value="">the usual place</option><option value="oldest">the oldest message</option><option
-				value="newest">the next message</option></select></label>
+			<option value="">default</option><option value="oldest">oldest: the oldest message</option><option
+				value="newest">newest: the next message</option></select></label>
 		<button disabled=${refused}>Create</button>
 		${refused && html`<p class="note" role="status">Your token may not make a channel of this name.</p>`}
 	</form>`;
@@ -147,11 +149,12 @@ function Partitions({ topic, admin }) {
 				&& html`<small>(without ${p.replicas.filter((r) => !p.isr.includes(r)).join(", ")})</small>`}` },
 			{ name: "Replicas", of: (p) => p.replicas.join(", ") },
 			admin && { name: "Leadership", of: (p) => html`<button onClick=${() => lead(p.partition)}
-				aria-label=${`Give away the leadership of partition ${p.partition}`}>Give away</button>` },
+				aria-label=${`Transfer the leadership of partition ${p.partition}`}>Transfer</button>` },
 		].filter(Boolean)} />
 		${sorted.length > partitionPage && html`<${Pager} label="Pages of partitions" of=${{ count: sorted.length }}
 			offset=${offset} count=${partitionPage} onOffset=${setOffset} />`}
-		${admin && html`<form class="row" onSubmit=${go} aria-label="Move a replica">
+		${admin && html`<${Part} title="Move a replica">${() => html`<form class="row" onSubmit=${go}
+				aria-label="Move a replica">
 			<label>Move partition <input type="number" required min="0" max=${t.partitions.length - 1}
 				value=${move.partition} onInput=${field("partition")} /></label>
 			<label>from <select required value=${move.from} onChange=${field("from")}><option value=""></option>
@@ -160,5 +163,5 @@ function Partitions({ topic, admin }) {
 				${nodes.filter((n) => n.live && !p?.replicas.includes(n.name)).map((n) => html`<option key=${n.name}>
 				${n.name}</option>`)}</select></label>
 			<button>Move</button>
-		</form>`}`;
+		</form>`}<//>`}`;
 }

@@ -38,15 +38,15 @@ function List({ made }) {
 			empty=${wanted
 				? "No topic has that in its name." : "There is no topic yet."} columns=${[
 				{ name: "Topic", sort: "name", of: (t) => html`<a href=${topicLink(t.name)}>${t.name}</a> ${states(t)}` },
-				{ name: "Published", sort: "published", number: true, of: (t) => rate(t.published_per_second) },
-				{ name: "Delivered", sort: "delivered", number: true, of: (t) => rate(t.delivered_per_second) },
 				{ name: "Waiting", sort: "depth", number: true, of: (t) => short(t.depth) },
 				{ name: "Oldest", sort: "oldest", number: true, of: (t) => (t.oldest_seconds ? span(t.oldest_seconds) : "–") },
+				{ name: "Published", sort: "published", number: true, of: (t) => rate(t.published_per_second) },
+				{ name: "Delivered", sort: "delivered", number: true, of: (t) => rate(t.delivered_per_second) },
 				{ name: "In flight", number: true, of: (t) => short(t.in_flight_count) },
 				{ name: "Channels", number: true, of: (t) => short(t.channel_count) },
 				{ name: "Consumers", number: true, of: (t) => short(t.client_count) },
 				{ name: "Stored", sort: "stored", number: true, of: (t) => bytes(t.stored_bytes) },
-				{ name: "Ever", number: true, of: (t) => short(t.published_count) },
+				{ name: "Messages in all", number: true, of: (t) => short(t.published_count) },
 			]} />`}`;
 }
 

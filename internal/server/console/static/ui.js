@@ -204,8 +204,8 @@ export function Dialog({ title, onClose, children }) {
 	</dialog>`;
 }
 
-// Destroy is a button for what cannot be taken back: it asks for the name.
-export function Destroy({ label, name, warning, onDo }) {
+// Destroy is a button for what cannot be undone: it asks for the name or, with plain, only once more.
+export function Destroy({ label, name, warning, plain, onDo }) {
 	const [open, setOpen] = useState(false);
 	const [typed, setTyped] = useState("");
 	const close = () => {
@@ -214,7 +214,7 @@ export function Destroy({ label, name, warning, onDo }) {
 	};
 	const go = async (e) => {
 		e.preventDefault();
-		if (typed !== name) return;
+		if (!plain && typed !== name) return;
 		close();
 		await onDo();
 	};
@@ -223,11 +223,11 @@ export function Destroy({ label, name, warning, onDo }) {
 		${open && html`<${Dialog} title=${`${label}: ${name}`} onClose=${close}>
 			<form onSubmit=${go}>
 				<p>${warning}</p>
-				<label><span>Type <b class="name">${name}</b> to go on</span>
+				${!plain && html`<label><span>Type <b class="name">${name}</b> to confirm</span>
 					<input autocomplete="off" autocapitalize="off" spellcheck=${false} value=${typed}
-						onInput=${(e) => setTyped(e.target.value)} autofocus /></label>
-				<div class="buttons"><button type="button" onClick=${close}>Leave it</button>
-					<button class="danger" disabled=${typed !== name}>${label}</button></div>
+						onInput=${(e) => setTyped(e.target.value)} autofocus /></label>`}
+				<div class="buttons"><button type="button" onClick=${close}>Cancel</button>
+					<button class="danger" disabled=${!plain && typed !== name}>${label}</button></div>
 			</form>
 		<//>`}
 	<//>`;
