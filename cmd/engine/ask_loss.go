@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 )
 
 // asksBefore makes cmd ask on a terminal before it does what cannot be taken back. says returns a sentence that says in
@@ -130,7 +130,7 @@ func (o *operator) redriveSays(ctx context.Context, args []string) (string, erro
 	if err := o.client.Get(ctx, "/channel/settings", of(args[0], args[1]), &s); err != nil {
 		return "", err
 	}
-	topic := cmp.Or(s.DeadLetter, args[0]+machine.DeadLetterSuffix)
+	topic := cmp.Or(s.DeadLetter, args[0]+fold.DeadLetterSuffix)
 	waits, err := o.channelOf(ctx, []string{topic, node.RedriveChannel})
 	if err != nil {
 		return "", err

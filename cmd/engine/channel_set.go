@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 )
 
 // channelFlags are a channel's settings as flags. Only flags that are given change a setting.
@@ -60,10 +60,10 @@ func (o *operator) channelSetCommand() *cobra.Command {
 	set.StringVar(&f.order, "order", "none",
 		"order of delivery: none; partition or key: one message of each in flight; declared: like partition, for "+
 			"consumers that use SUB_ORDERED")
-	set.StringVar(&f.keyHeader, "key-header", "", "header that holds the key; empty means "+machine.DefaultKeyHeader)
+	set.StringVar(&f.keyHeader, "key-header", "", "header that holds the key; empty means "+fold.DefaultKeyHeader)
 	set.IntVar(&f.maxAttempts, "max-attempts", 0,
 		"number of deliveries after which a message is moved to the dead-letter topic; 0 means no limit")
-	set.StringVar(&f.deadLetter, "dead-letter", "", "dead-letter topic; empty means TOPIC"+machine.DeadLetterSuffix)
+	set.StringVar(&f.deadLetter, "dead-letter", "", "dead-letter topic; empty means TOPIC"+fold.DeadLetterSuffix)
 	set.Uint32Var(&f.rate, "rate", 0,
 		"maximum messages to deliver per second in the channel, of which each node has the share that it leads; 0 means "+
 			"no limit")
@@ -101,16 +101,16 @@ func (f *channelFlags) apply(set *pflag.FlagSet, stdin io.Reader, s *node.Channe
 		"key-header": func() error { s.KeyHeader = f.keyHeader; return nil },
 		"max-attempts": func() error {
 			s.MaxAttempts = uint16(f.maxAttempts)
-			return within("max-attempts", f.maxAttempts, machine.MaxAttempts)
+			return within("max-attempts", f.maxAttempts, fold.MaxAttempts)
 		},
 		"dead-letter":   func() error { s.DeadLetter = f.deadLetter; return nil },
 		"rate":          func() error { s.RatePerSecond = f.rate; return nil },
 		"max-in-flight": func() error { s.MaxInFlight = f.maxInFlight; return nil },
 		"sample-rate": func() error {
 			s.SampleRate = uint8(f.sampleRate)
-			return within("sample-rate", f.sampleRate, machine.MaxSampleRate)
+			return within("sample-rate", f.sampleRate, fold.MaxSampleRate)
 		},
-		"no-filter":     func() error { s.Filter = machine.Filter{}; return nil },
+		"no-filter":     func() error { s.Filter = fold.Filter{}; return nil },
 		"filter":        func() error { s.Filter.Rules = parseRules(f.rules); return nil },
 		"filter-all":    func() error { s.Filter.All = f.filterAll; return nil },
 		"filter-invert": func() error { s.Filter.Invert = f.filterInvert; return nil },
@@ -156,16 +156,16 @@ func readSettingsFile(name string, stdin io.Reader, into any) error {
 // in this list.
 var ruleOperators = []struct {
 	text  string
-	match machine.Match
+	match fold.Match
 }{
-	{"^=", machine.MatchPrefix},
-	{"*=", machine.MatchGlob},
-	{"~=", machine.MatchRegexp},
-	{"=", machine.MatchExact},
+	{"^=", fold.MatchPrefix},
+	{"*=", fold.MatchGlob},
+	{"~=", fold.MatchRegexp},
+	{"=", fold.MatchExact},
 }
 
-func parseRules(rules []string) []machine.Rule {
-	out := make([]machine.Rule, len(rules))
+func parseRules(rules []string) []fold.Rule {
+	out := make([]fold.Rule, len(rules))
 	for i, r := range rules {
 		out[i] = parseRule(r)
 	}
@@ -174,19 +174,19 @@ func parseRules(rules []string) []machine.Rule {
 
 // parseRule parses a rule. It cannot fail: a text without an operator is the name of a header. The node checks names
 // and patterns.
-func parseRule(rule string) machine.Rule {
-	at, found := len(rule), machine.Rule{Header: rule, Match: machine.MatchExists}
+func parseRule(rule string) fold.Rule {
+	at, found := len(rule), fold.Rule{Header: rule, Match: fold.MatchExists}
 	for _, op := range ruleOperators {
 		if i := strings.Index(rule, op.text); i >= 0 && i < at {
 			at = i
-			found = machine.Rule{Header: rule[:i], Match: op.match, Pattern: rule[i+len(op.text):]}
+			found = fold.Rule{Header: rule[:i], Match: op.match, Pattern: rule[i+len(op.text):]}
 		}
 	}
 	return found
 }
 
 // ruleText returns a rule in the notation that parseRule reads.
-func ruleText(r *machine.Rule) string {
+func ruleText(r *fold.Rule) string {
 	for _, op := range ruleOperators {
 		if op.match == r.Match {
 			return r.Header + op.text + r.Pattern
@@ -203,7 +203,7 @@ func (o *operator) showChannelSettings(s *node.ChannelSettings) error {
 	row := func(name, value string) { fmt.Fprintf(t, "%s\t%s\n", name, value) }
 	row("version", orText(s.Version, "0: never configured"))
 	row("order", s.Order.String())
-	if s.Order == machine.OrderKey {
+	if s.Order == fold.OrderKey {
 		row("key header", s.Key())
 	}
 	row("max attempts", orText(s.MaxAttempts, "no limit"))
@@ -225,7 +225,7 @@ func orText[N ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int | ~int64](n N, zero st
 	return fmt.Sprint(n)
 }
 
-func filterText(f *machine.Filter) string {
+func filterText(f *fold.Filter) string {
 	if len(f.Rules) == 0 {
 		return "none"
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/server"
 )
 
@@ -165,7 +165,7 @@ func TestSettingsCommands(t *testing.T) {
 	var s node.ChannelSettings
 	must(t, json.Unmarshal([]byte(steer(t, "channel", "set", "orders", "billing", "--no-filter", "--max-in-flight", "9",
 		"--json")), &s))
-	if s.Version != 2 || s.MaxInFlight != 9 || s.MaxAttempts != 5 || s.Order != machine.OrderKey ||
+	if s.Version != 2 || s.MaxInFlight != 9 || s.MaxAttempts != 5 || s.Order != fold.OrderKey ||
 		len(s.Filter.Rules) != 0 {
 		t.Errorf("set --json prints %+v", s)
 	}
@@ -263,14 +263,14 @@ func TestChannelUsage(t *testing.T) {
 }
 
 func TestParseRule(t *testing.T) {
-	for text, want := range map[string]machine.Rule{
-		"a=b":    {Header: "a", Match: machine.MatchExact, Pattern: "b"},
-		"a=":     {Header: "a", Match: machine.MatchExact},
-		"a^=b=c": {Header: "a", Match: machine.MatchPrefix, Pattern: "b=c"},
-		"a*=b*":  {Header: "a", Match: machine.MatchGlob, Pattern: "b*"},
-		"a~=^b$": {Header: "a", Match: machine.MatchRegexp, Pattern: "^b$"},
-		"a=b~=c": {Header: "a", Match: machine.MatchExact, Pattern: "b~=c"},
-		"a":      {Header: "a", Match: machine.MatchExists},
+	for text, want := range map[string]fold.Rule{
+		"a=b":    {Header: "a", Match: fold.MatchExact, Pattern: "b"},
+		"a=":     {Header: "a", Match: fold.MatchExact},
+		"a^=b=c": {Header: "a", Match: fold.MatchPrefix, Pattern: "b=c"},
+		"a*=b*":  {Header: "a", Match: fold.MatchGlob, Pattern: "b*"},
+		"a~=^b$": {Header: "a", Match: fold.MatchRegexp, Pattern: "^b$"},
+		"a=b~=c": {Header: "a", Match: fold.MatchExact, Pattern: "b~=c"},
+		"a":      {Header: "a", Match: fold.MatchExists},
 	} {
 		if got := parseRule(text); got != want {
 			t.Errorf("%q is %+v, want %+v", text, got, want)

@@ -21,7 +21,7 @@ import (
 	"penstock/internal/cluster/admin"
 	"penstock/internal/jsonbody"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 )
 
 const (
@@ -407,7 +407,7 @@ func deadLetters(is, want *definitions) map[string]bool {
 	var keep func(topic string, channels []channelDefinition)
 	keep = func(topic string, channels []channelDefinition) {
 		for _, c := range channels {
-			name := topic + machine.DeadLetterSuffix
+			name := topic + fold.DeadLetterSuffix
 			if c.Settings != nil {
 				name = cmp.Or(c.Settings.DeadLetter, name)
 			}

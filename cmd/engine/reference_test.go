@@ -12,7 +12,7 @@ import (
 
 	"penstock/cmd/engine/internal/client"
 	"penstock/internal/meta"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 )
 
 // generated compares a page of docs/reference with what the program says of itself, or writes it with -update. ' in
@@ -143,7 +143,7 @@ func TestSettingsPage(t *testing.T) {
 	b.WriteString(strings.ReplaceAll(topicIntro, "'", "`"))
 	ofObject(t, &b, meta.TopicSettings{}, "topic", "set")
 	b.WriteString(strings.ReplaceAll(channelIntro, "'", "`"))
-	ofObject(t, &b, machine.ChannelSettings{}, "channel", "set")
+	ofObject(t, &b, fold.ChannelSettings{}, "channel", "set")
 	generated(t, "settings.md", b.String())
 }
 

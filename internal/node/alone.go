@@ -10,6 +10,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/health"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/partition"
@@ -236,7 +237,7 @@ func (a alone) start() {
 func (a alone) completeChannels() {
 	a.e.forEachTopic(func(t *Topic) {
 		for _, in := range t.incomplete {
-			if err := in.pt.WriteControls(context.Background(), [][]machine.Control{in.entries}, nil); err != nil {
+			if err := in.pt.WriteControls(context.Background(), [][]fold.Control{in.entries}, nil); err != nil {
 				a.e.log.Warn("channels of a topic are not in the log of one of its partitions yet; the next start tries again",
 					"topic", t.Name(), "partition", in.pt.Number(), "error", err)
 			}

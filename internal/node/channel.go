@@ -7,7 +7,7 @@ import (
 
 	"penstock/internal/node/base"
 	"penstock/internal/node/channel"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/partition"
 	"penstock/internal/node/remote"
 	"penstock/replicate/wire"
@@ -58,7 +58,7 @@ func (c *Channel) create(ctx context.Context, o origin) error {
 		c.local.ApplyPosts()
 		return nil
 	}
-	err := c.t.writeControlsOf(ctx, func(pt *partition.Partition) ([]machine.Control, error) { return c.creation(pt, o) },
+	err := c.t.writeControlsOf(ctx, func(pt *partition.Partition) ([]fold.Control, error) { return c.creation(pt, o) },
 		func(pt *partition.Partition) { pt.Follow(c.local, c.name) })
 	c.local.ApplyPosts()
 	return err
@@ -75,7 +75,7 @@ func (t *Topic) restore() {
 		}
 	}
 	var names []string
-	paused := first.ReadChannels(func(cur *machine.Cursor) { names = append(names, cur.Name) })
+	paused := first.ReadChannels(func(cur *fold.Cursor) { names = append(names, cur.Name) })
 	for _, name := range names {
 		c := newChannel(t, name)
 		for _, pt := range t.partitions() {
@@ -159,7 +159,7 @@ func (s channelTopic) Fence(n int, epoch segment.Epoch) {
 	s.t.e.cluster.remotes.Fence(pt.Identity(), pt, epoch)
 }
 
-func (s channelTopic) WriteControls(ctx context.Context, controls []machine.Control) error {
+func (s channelTopic) WriteControls(ctx context.Context, controls []fold.Control) error {
 	return s.t.writeControls(ctx, controls, nil)
 }
 

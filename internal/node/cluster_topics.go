@@ -15,8 +15,8 @@ import (
 	"penstock/internal/meta"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/fanout"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
-	"penstock/internal/node/machine"
 	"penstock/internal/node/partition"
 	"penstock/segment"
 )
@@ -481,7 +481,7 @@ func (t *Topic) channelNames() []string {
 		if !pt.Replica().HasLog() {
 			continue
 		}
-		pt.ReadChannels(func(cur *machine.Cursor) { seen[cur.Name] = true })
+		pt.ReadChannels(func(cur *fold.Cursor) { seen[cur.Name] = true })
 	}
 	names := make([]string, 0, len(seen))
 	for name := range seen {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/replicate/wire"
 )
 
@@ -17,7 +17,7 @@ type (
 )
 
 // MaxProducerRows is the most rows of a ProducerList.
-const MaxProducerRows = machine.MaxProducerCount
+const MaxProducerRows = fold.MaxProducerCount
 
 // Producers returns the producers with a name that the partitions know, sorted by name, owner and partition; with a
 // name only the one that KnownProducer.Name has so. It returns ErrClosed, and in a cluster ErrNoLeader.
@@ -80,7 +80,7 @@ func (t *Topic) RemoveProducer(ctx context.Context, name string) (removed int, e
 		return 0, ErrClosed
 	case name == "":
 		return 0, ErrNoProducer
-	case t.e.Level() < machine.ProducerRemoved.Level():
+	case t.e.Level() < fold.ProducerRemoved.Level():
 		return 0, ErrProducerLevel
 	}
 	op := wire.Operation{Kind: wire.OpRemoveProducer, Producer: name}
@@ -98,24 +98,24 @@ func (t *Topic) RemoveProducer(ctx context.Context, name string) (removed int, e
 
 // removeProducerLocal executes OpRemoveProducer.
 func (t *Topic) removeProducerLocal(ctx context.Context, op wire.Operation) (removed int, err error) {
-	if t.e.Level() < machine.ProducerRemoved.Level() {
+	if t.e.Level() < fold.ProducerRemoved.Level() {
 		return 0, ErrProducerLevel
 	}
 	for _, n := range op.Partitions {
 		pt := t.partitions()[n]
 		named, _ := pt.KnownProducers()
-		var entries []machine.Control
+		var entries []fold.Control
 		for i := range named {
 			if named[i].Shown() == op.Producer {
-				entries = append(entries, machine.Control{
-					Kind: machine.ProducerRemoved, Producer: machine.ProducerOpening{ID: named[i].ID},
+				entries = append(entries, fold.Control{
+					Kind: fold.ProducerRemoved, Producer: fold.ProducerOpening{ID: named[i].ID},
 				})
 			}
 		}
 		if len(entries) == 0 {
 			continue
 		}
-		if err := pt.WriteControls(ctx, [][]machine.Control{entries}, nil); err != nil {
+		if err := pt.WriteControls(ctx, [][]fold.Control{entries}, nil); err != nil {
 			return removed, err
 		}
 		removed += len(entries)

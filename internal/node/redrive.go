@@ -7,7 +7,8 @@ import (
 	"slices"
 
 	"penstock/internal/node/channel"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/delivery"
+	"penstock/internal/node/fold"
 	"penstock/replicate/wire"
 )
 
@@ -50,7 +51,7 @@ func (c *Channel) Redrive(ctx context.Context, max int) (moved int, err error) {
 	defer r.giveBack(ctx)
 	first := s.DeadLetter
 	if first == "" {
-		first = c.t.Name() + machine.DeadLetterSuffix
+		first = c.t.Name() + fold.DeadLetterSuffix
 	}
 	for _, t := range c.e.deadLetterTopics(ctx, first) {
 		if err := r.from(ctx, t); err != nil {
@@ -137,7 +138,7 @@ func (r *redrive) from(ctx context.Context, t *Topic) error {
 			return err
 		}
 		for _, m := range dead {
-			req.Next = machine.GoOnAfter(req.Next, m.ID)
+			req.Next = delivery.GoOnAfter(req.Next, m.ID)
 		}
 	}
 	return nil

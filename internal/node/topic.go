@@ -14,8 +14,8 @@ import (
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/fanout"
 	"penstock/internal/node/flush"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
-	"penstock/internal/node/machine"
 	"penstock/internal/node/partition"
 	"penstock/internal/node/route"
 	"penstock/replicate/wire"
@@ -364,7 +364,7 @@ func (t *Topic) pauseLocal(ctx context.Context, paused bool) error {
 	defer t.changing.Unlock()
 	// The entry is written even if the topic is already in that state: a partition that another node led until now may
 	// have missed an earlier request.
-	err := t.writeControls(ctx, []machine.Control{{Kind: machine.TopicPaused, Flag: paused}}, nil)
+	err := t.writeControls(ctx, []fold.Control{{Kind: fold.TopicPaused, Flag: paused}}, nil)
 	if err != nil {
 		return err
 	}
@@ -388,7 +388,7 @@ func (t *Topic) emptyLocal(ctx context.Context) error {
 		return err
 	}
 	defer t.changing.Unlock()
-	return t.writeControls(ctx, []machine.Control{{Kind: machine.TopicEmptied}}, nil)
+	return t.writeControls(ctx, []fold.Control{{Kind: fold.TopicEmptied}}, nil)
 }
 
 // dropEphemeral deletes the ephemeral topics that an earlier process left behind. Only a single node calls it, at the

@@ -7,7 +7,7 @@ import (
 	"sort"
 
 	"penstock/internal/node/base"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 )
 
 // This file has a topic's set of channels: looking them up, creating and deleting them. Channel itself, and what can be
@@ -225,7 +225,7 @@ func (t *Topic) deleteChannel(ctx context.Context, c *Channel) error {
 
 // writeDeleted writes the deletion of a channel into the logs of the partitions that this node leads. changing is held.
 func (t *Topic) writeDeleted(ctx context.Context, name string) error {
-	return t.writeControls(ctx, []machine.Control{{Kind: machine.ChannelDeleted, Channel: name}}, nil)
+	return t.writeControls(ctx, []fold.Control{{Kind: fold.ChannelDeleted, Channel: name}}, nil)
 }
 
 func (t *Topic) startChannels() {

@@ -11,7 +11,7 @@ import (
 	"penstock/batch"
 	"penstock/internal/meta"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/segment"
 )
 
@@ -110,11 +110,11 @@ func formOf(cmd *command, set *settings) *messageForm {
 }
 
 // messageID parses the id in a FIN, REQ or TOUCH. In youzan's form the id is a number, followed by the trace id.
-func (c *conn) messageID(id []byte) (machine.ID, error) {
+func (c *conn) messageID(id []byte) (batch.ID, error) {
 	if c.form == nil {
 		return batch.ParseID(id)
 	}
-	return machine.ID(binary.BigEndian.Uint64(id)), nil
+	return batch.ID(binary.BigEndian.Uint64(id)), nil
 }
 
 // youzan's error codes. After the first three its clients look the topic up again.
@@ -192,7 +192,7 @@ func (c *conn) subscribeAt(cmd *command, t *node.Topic, ch *node.Channel) *fault
 		}
 		return c.makeOrdered(ch)
 	}
-	if ch.Settings().Order == machine.OrderDeclared {
+	if ch.Settings().Order == fold.OrderDeclared {
 		return faultf("%s channel %s delivers in order: subscribe with SUB_ORDERED", codeOrderNeeded, ch.Name())
 	}
 	return nil
@@ -208,7 +208,7 @@ const orderTime = 5 * time.Second
 func (c *conn) makeOrdered(ch *node.Channel) *fault {
 	for {
 		s, err := ch.ReadSettings(c.ctx)
-		if err == nil && (s.Order == machine.OrderDeclared || s.Order == machine.OrderPartition) {
+		if err == nil && (s.Order == fold.OrderDeclared || s.Order == fold.OrderPartition) {
 			return c.awaitOrder(ch, s.Version)
 		}
 		if err == nil && s.Version != 0 {
@@ -216,7 +216,7 @@ func (c *conn) makeOrdered(ch *node.Channel) *fault {
 				"E_INVALID SUB_ORDERED channel %s is configured without order: set its order to partition first", ch.Name())
 		}
 		if err == nil {
-			s.Order = machine.OrderDeclared
+			s.Order = fold.OrderDeclared
 			_, err = ch.Configure(c.ctx, s)
 		}
 		switch {
@@ -311,5 +311,5 @@ func placeOf(cmd *command) (to node.SeekTo, ok bool) {
 // which a seek clamps.
 func idAt(partition int, number int64) node.ID {
 	n := segment.MsgID(min(max(number, 0), int64(segment.MaxMsgID)))
-	return batch.MakeID(uint32(min(partition, machine.MaxPartition)), n)
+	return batch.MakeID(uint32(min(partition, batch.MaxPartition)), n)
 }

@@ -14,7 +14,6 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
 	"penstock/internal/server/listen"
 	"penstock/internal/server/lookup"
 	"penstock/segment"
@@ -30,7 +29,7 @@ func withExt(ext, body string) string { return u16(len(ext)) + ext + body }
 // formed is a message as decoded by a client of youzan's.
 type formed struct {
 	full     string // the id as the client returns it in a FIN
-	id       machine.ID
+	id       batch.ID
 	trace    uint64
 	attempts int
 	version  byte
@@ -48,7 +47,7 @@ func (c *client) formed(ext, detail bool) formed {
 	}
 	m := formed{
 		attempts: int(binary.BigEndian.Uint16(d[8:])), full: string(d[10:26]),
-		id: machine.ID(binary.BigEndian.Uint64(d[10:])), trace: binary.BigEndian.Uint64(d[18:]),
+		id: batch.ID(binary.BigEndian.Uint64(d[10:])), trace: binary.BigEndian.Uint64(d[18:]),
 	}
 	d = d[messageHeaderBytes:]
 	if ext {
@@ -66,14 +65,14 @@ func (c *client) formed(ext, detail bool) formed {
 }
 
 // traced reads the answer to a command with a trace id.
-func (c *client) traced() (id machine.ID, trace, place uint64, size uint32) {
+func (c *client) traced() (id batch.ID, trace, place uint64, size uint32) {
 	c.t.Helper()
 	k, d, err := c.frame(patience)
 	if err != nil || k != frameResponse || len(d) != 2+16+8+4 || string(d[:2]) != "OK" {
 		c.t.Fatalf("want a traced OK, got %d %q, %v", k, d, err)
 	}
 	number := binary.BigEndian
-	return machine.ID(number.Uint64(d[2:])), number.Uint64(d[10:]), number.Uint64(d[18:]), number.Uint32(d[26:])
+	return batch.ID(number.Uint64(d[2:])), number.Uint64(d[10:]), number.Uint64(d[18:]), number.Uint32(d[26:])
 }
 
 // refusedAs expects an error frame with this code.

@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/segment"
 	"penstock/tools/internal/offline"
 )
@@ -160,7 +160,7 @@ func (d *dumper) batch(at segment.Offset, h *segment.Header) {
 
 func (d *dumper) content(h *segment.Header, body []byte) (err error) {
 	if h.Control() {
-		return machine.DecodeControls(body, func(c *machine.Control) error {
+		return fold.DecodeControls(body, func(c *fold.Control) error {
 			l := describe(c)
 			if d.json {
 				d.print(line{Kind: "control", Control: &l})

@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"penstock/internal/node/base"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/delivery"
+	"penstock/internal/node/fold"
 )
 
 // controlPut writes the control entries of one channel to the log of one partition. It is used again and again. While
@@ -16,17 +17,17 @@ import (
 type controlPut struct {
 	c     *Channel
 	index int
-	write func([]machine.Control) error // of Partition.NewControls
+	write func([]fold.Control) error // of Partition.NewControls
 	busy  bool
 	// revoked is set when the channel no longer has the partition. Entries that are still in the inbox are then not
 	// stored. The next channel of this name, on this node or another, began with a log without them: if they were
 	// stored and answered, that channel would not know of those settings, or of that pause.
 	revoked   atomic.Bool
-	takeSeq   uint64 // the take of entries, see machine.EvConfirmsCommitted
-	entries   []machine.Control
-	ranges    []machine.IDRange
-	deferrals []machine.Deferral
-	dead      []machine.DeadMessage
+	takeSeq   uint64 // the take of entries, see delivery.EvConfirmsCommitted
+	entries   []fold.Control
+	ranges    []fold.IDRange
+	deferrals []fold.Deferral
+	dead      []fold.DeadMessage
 	err       error // outcome of the batch; written before onAnswer runs
 	// refused says why the entries were not stored; nil: they are on their way, or were stored. They are written again
 	// before any others, because the machine does not emit them again. Until they are on their way no Sync may succeed.
@@ -62,7 +63,7 @@ func (p *controlPut) onAnswer() {
 	if c.closed == nil {
 		if p.err == nil {
 			c.controlsCommittedLocked(p, p.takeSeq)
-			deliver = c.settings.Order != machine.OrderNone // an ordered channel's next message waits for this commit
+			deliver = c.settings.Order != fold.OrderNone // an ordered channel's next message waits for this commit
 		} else {
 			c.notStored(p, p.err)
 		}
@@ -79,7 +80,7 @@ func (p *controlPut) onAnswer() {
 // queueControls adds the channel to the confirmer's list if it has entries to write. An ordered channel writes at once,
 // because its next message waits for the commit. So does a channel with a Sync, because somebody waits. mu is held.
 func (c *Channel) queueControls() {
-	if c.settings.Order != machine.OrderNone || len(c.syncs) > 0 {
+	if c.settings.Order != fold.OrderNone || len(c.syncs) > 0 {
 		c.sendControls()
 		return
 	}
@@ -195,7 +196,7 @@ func (c *Channel) flushControls() {
 }
 
 // setControls stores entries in p. It copies the slices that the machine lends only until its next TakeControls.
-func (p *controlPut) setControls(controls []machine.Control) {
+func (p *controlPut) setControls(controls []fold.Control) {
 	p.ranges, p.deferrals, p.dead = p.ranges[:0], p.deferrals[:0], p.dead[:0]
 	for i := range controls {
 		ct := &controls[i]
@@ -288,7 +289,7 @@ func (c *Channel) sendQueued() {
 // controlWait is a batch of control entries that were taken from the machine, on its way into a partition's log.
 type controlWait struct {
 	put      *controlPut   // the cursor's control put at that time; a later one counts its takes anew
-	takeSeq  uint64        // see machine.EvConfirmsCommitted
+	takeSeq  uint64        // see delivery.EvConfirmsCommitted
 	err      error         // outcome of the batch; written before answered is sent to
 	answered chan struct{} // holds the one answer
 }
@@ -325,7 +326,7 @@ func (c *Channel) probeCommit(put *controlPut, take uint64) {
 	if c.closed != nil || c.cursors[put.index].put != put {
 		return
 	}
-	paused := machine.Control{Kind: machine.ChannelPaused, Channel: c.name, Flag: c.m.Stats().Paused}
+	paused := fold.Control{Kind: fold.ChannelPaused, Channel: c.name, Flag: c.m.Stats().Paused}
 	write := c.cursors[put.index].part.NewControls(&put.revoked, true, func(err error) {
 		if err == nil {
 			c.node.Host.Spawn(func() {
@@ -334,7 +335,7 @@ func (c *Channel) probeCommit(put *controlPut, take uint64) {
 			})
 		}
 	})
-	_ = write([]machine.Control{paused}) // an error: another node leads, or the engine closes
+	_ = write([]fold.Control{paused}) // an error: another node leads, or the engine closes
 }
 
 // controlsCommittedLocked is controlsCommitted. mu is held.
@@ -343,14 +344,14 @@ func (c *Channel) controlsCommittedLocked(put *controlPut, take uint64) {
 	if cur.put != put {
 		return // the channel lost the partition meanwhile, and may have it again
 	}
-	c.ev = machine.Event{Kind: machine.EvConfirmsCommitted, Part: cur.number, Take: take}
+	c.ev = delivery.Event{Kind: delivery.EvConfirmsCommitted, Part: cur.number, Take: take}
 	c.step()
 	c.settleSyncs(put, take)
 	c.startDeadLetterMover()
 }
 
 // cloneControls makes deep copies of the slices that the machine lent.
-func cloneControls(controls []machine.Control) []machine.Control {
+func cloneControls(controls []fold.Control) []fold.Control {
 	for i := range controls {
 		controls[i].Ranges = slices.Clone(controls[i].Ranges)
 		controls[i].Deferrals = slices.Clone(controls[i].Deferrals)

@@ -10,7 +10,8 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node/base"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/delivery"
+	"penstock/internal/node/fold"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
@@ -151,7 +152,7 @@ func (c *Channel) nextDead() (dead []deadLetter, name string, ok bool) {
 	}
 	name = c.settings.DeadLetter
 	if name == "" {
-		name = c.topic.Name() + machine.DeadLetterSuffix
+		name = c.topic.Name() + fold.DeadLetterSuffix
 	}
 	return dead, name, true
 }
@@ -213,11 +214,11 @@ func (c *Channel) readDead(p *peeker, d deadLetter) (*wire.PeekedMessage, error)
 
 // errHops says that a message went from one dead-letter topic to the next too often.
 var errHops = fmt.Errorf("the message became a dead letter %d times, each time of the dead-letter topic before: "+
-	"the settings of their channels make a cycle of topics", machine.MaxDeadHops)
+	"the settings of their channels make a cycle of topics", delivery.MaxDeadHops)
 
 // deadHeaders returns the headers of a dead letter: its own, as many as fit, and those that name its origin.
 func (c *Channel) deadHeaders(own []base.Header, d deadLetter) ([]base.Header, error) {
-	hops, ok := machine.DeadHops(headerOf(own, HopsHeader))
+	hops, ok := delivery.DeadHops(headerOf(own, HopsHeader))
 	if !ok {
 		return nil, errHops
 	}
@@ -267,7 +268,7 @@ func (c *Channel) movedDead(ids []base.ID) {
 	}
 	for i := range c.cursors {
 		if rs := rangesOf(ids, c.cursors[i].number); c.cursors[i].assigned && len(rs) > 0 {
-			c.ev = machine.Event{Kind: machine.EvDeadMoved, Part: c.cursors[i].number, Ranges: rs}
+			c.ev = delivery.Event{Kind: delivery.EvDeadMoved, Part: c.cursors[i].number, Ranges: rs}
 			c.step()
 		}
 	}
@@ -279,7 +280,7 @@ func (c *Channel) movedDead(ids []base.ID) {
 }
 
 // rangesOf returns the ids of one partition as ranges. ids must be sorted.
-func rangesOf(ids []base.ID, part uint32) (rs []machine.IDRange) {
+func rangesOf(ids []base.ID, part uint32) (rs []fold.IDRange) {
 	for _, id := range ids {
 		if id.Partition() != part {
 			continue
@@ -288,7 +289,7 @@ func rangesOf(ids []base.ID, part uint32) (rs []machine.IDRange) {
 		if n := len(rs); n > 0 && rs[n-1].To == m {
 			rs[n-1].To++
 		} else {
-			rs = append(rs, machine.IDRange{From: m, To: m + 1})
+			rs = append(rs, fold.IDRange{From: m, To: m + 1})
 		}
 	}
 	return rs
@@ -297,7 +298,7 @@ func rangesOf(ids []base.ID, part uint32) (rs []machine.IDRange) {
 // one returns a copy of one whole message, or nil if there is no room for it.
 func (p *peeker) one(pt Partition, id segment.MsgID) (*wire.PeekedMessage, error) {
 	before := len(p.found)
-	err := p.readRange(pt, machine.IDRange{From: id, To: id + 1})
+	err := p.readRange(pt, fold.IDRange{From: id, To: id + 1})
 	p.view.Release()
 	switch {
 	case err != nil:

@@ -3,7 +3,7 @@ package channel
 import (
 	"penstock/batch"
 	"penstock/internal/node/base"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/delivery"
 	"penstock/segment"
 )
 
@@ -35,7 +35,7 @@ func (c *Channel) deliverRuns(b *offering, index uint32) (uint32, offered) {
 		if n > 0 {
 			c.offer.Msg, c.offer.Index = id, index
 			b.event, b.given = c.offer, n
-			b.event.Kind = machine.EvOfferRun
+			b.event.Kind = delivery.EvOfferRun
 			c.endRun(b)
 			index, b.left = index+uint32(n), b.left-n
 		}
@@ -74,7 +74,7 @@ func (c *Channel) mayRun(b *offering) bool {
 func (c *Channel) giveInRun(b *offering, r *segment.Record) offered {
 	if b.given == 0 {
 		b.event = c.offer
-		b.event.Kind = machine.EvOfferRun
+		b.event.Kind = delivery.EvOfferRun
 	}
 	k := c.consumers[b.run.Client]
 	d := c.deliveryOf(k, batch.MakeID(b.cur.number, c.offer.Msg), b.h, r)

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"penstock/internal/node/base"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/delivery"
 )
 
 // Stats is a snapshot of a channel, with the names of NSQ's /stats.
@@ -77,7 +77,7 @@ func (c *Channel) Stats() Stats {
 	if c.timed != nil {
 		s.Latencies = c.timed.Recorder()
 	}
-	c.m.EachClient(func(cs machine.ClientStats) {
+	c.m.EachClient(func(cs delivery.ClientStats) {
 		k := c.consumers[cs.Client]
 		if k == nil {
 			return

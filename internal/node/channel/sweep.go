@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
 
 // DeadLettersOnly is the filter of a channel that keeps dead letters for a redrive, and wants nothing else.
-func DeadLettersOnly() machine.Filter {
-	return machine.Filter{Rules: []machine.Rule{{Header: OriginTopicHeader, Match: machine.MatchExists}}}
+func DeadLettersOnly() fold.Filter {
+	return fold.Filter{Rules: []fold.Rule{{Header: OriginTopicHeader, Match: fold.MatchExists}}}
 }
 
 // startSweeper starts a goroutine that calls Sweep from time to time, if the channel is one for dead letters only. It
@@ -102,7 +102,7 @@ func (c *Channel) toSweep(index int) (from, end segment.MsgID, ok bool) {
 	return max(cur.swept, c.m.NextUnconfirmed(cur.number, 0)), cur.end, true
 }
 
-func isStore(f *machine.Filter) bool {
+func isStore(f *fold.Filter) bool {
 	want := DeadLettersOnly()
 	return f.Invert == want.Invert && slices.Equal(f.Rules, want.Rules)
 }

@@ -12,7 +12,7 @@ type syncWait struct {
 	done  func(error)
 }
 
-// syncMark is a place in one partition's takes (machine.Channel.TakeControls): a Sync waits for the commit of this
+// syncMark is a place in one partition's takes (delivery.Channel.TakeControls): a Sync waits for the commit of this
 // take.
 type syncMark struct {
 	put  *controlPut // the cursor's at the time of the Sync

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/internal/node/machine"
+	"penstock/internal/node/delivery"
 )
 
 // droppingFor is how long after the last message that it lost a channel counts as one that loses messages.
@@ -23,7 +23,7 @@ type starvation struct {
 
 // look takes what a channel has at a time, and returns whether it is starved: messages wait, somebody consumes, nothing
 // is in flight, and nothing was delivered for starvedAfter.
-func (s *starvation) look(m *machine.ChannelStats, now time.Duration) bool {
+func (s *starvation) look(m *delivery.ChannelStats, now time.Duration) bool {
 	waits := m.Depth > 0 && m.ClientCount > 0 && m.InFlightCount == 0 && !m.Paused && !m.Skipped
 	if !waits || m.DeliverCount != s.deliveries || now-s.looked > starvedAfter {
 		s.since = now

@@ -8,8 +8,8 @@ import (
 
 	"penstock/internal/lock"
 	"penstock/internal/node/base"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
-	"penstock/internal/node/machine"
 	"penstock/internal/node/reason"
 	"penstock/internal/node/route"
 	"penstock/netproto"
@@ -220,7 +220,7 @@ func (p *forwardedPut) reply(first base.ID, err error) {
 	default:
 		fr.Status = netproto.StatusRejected
 		ack.Reason = reason.Number(wire.AnswerPut, err)
-		var numbers *machine.SequenceError
+		var numbers *fold.SequenceError
 		if errors.As(err, &numbers) {
 			ack.First = wire.AckSequence(numbers.Want, numbers.Other)
 		} else if ack.Reason != 0 {

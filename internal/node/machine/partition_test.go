@@ -2,14 +2,18 @@ package machine
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"penstock/internal/transcripttest"
 	"penstock/segment"
 )
+
+var update = flag.Bool("update", false, "rewrite transcripts")
 
 var partitionSizes = segment.Sizes{MinSegmentBytes: 4096, MaxSegmentBytes: 16384}
 
@@ -215,32 +219,19 @@ func (w *partitionWalk) appended(before segment.State, at Placement, purpose Pur
 // The transcript shows the machine's answers to a reader. Lines that begin with a word are events, indented lines are
 // the results (rewritten by -update), and lines with # are for the reader.
 func TestPartitionTranscript(t *testing.T) {
-	replay(t, filepath.Join("testdata", "partition.txt"), playPartition)
+	transcripttest.Replay(t, filepath.Join("testdata", "partition.txt"), *update, playPartition)
 }
 
 func playPartition(t *testing.T, text string) string {
 	var out strings.Builder
 	p := NewPartition(segment.State{}, partitionSizes)
-	for _, l := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
-		if strings.HasPrefix(l, " ") {
-			continue
-		}
-		fmt.Fprintln(&out, l)
-		if l == "" || l[0] == '#' {
-			continue
-		}
-		words := strings.Fields(l)
-		a := args{t: t, line: words, values: map[string]string{}}
-		for _, w := range words[1:] {
-			key, value, _ := strings.Cut(w, "=")
-			a.values[key] = value
-		}
+	transcripttest.Play(text, &out, func(words []string) {
 		if words[0] == "restart" {
 			p = NewPartition(p.State(), partitionSizes)
-			continue
+			return
 		}
-		playPartitionEvent(t, &out, p, words[0], a)
-	}
+		playPartitionEvent(t, &out, p, words[0], transcripttest.Parse(t, words))
+	})
 	return out.String()
 }
 
@@ -248,25 +239,25 @@ var purposes = map[string]Purpose{
 	"": PurposeData, "data": PurposeData, "epoch-start": PurposeEpochStart, "checkpoint": PurposeCheckpoint,
 }
 
-func playPartitionEvent(t *testing.T, out *strings.Builder, p *Partition, word string, a args) {
+func playPartitionEvent(t *testing.T, out *strings.Builder, p *Partition, word string, a transcripttest.Args) {
 	kinds := map[string]PartitionEventKind{
 		"put": PartitionPut, "place": PartitionPlace, "append": PartitionAppend,
 		"space": PartitionSpace, "fault": PartitionFault,
 	}
 	kind, ok := kinds[word]
 	if !ok {
-		t.Fatalf("no such event: %v", a.line)
+		t.Fatalf("no such event: %v", a.Line)
 	}
 	ev := PartitionEvent{
-		Kind: kind, Purpose: purposes[a.values["for"]], Control: a.has("control"), Flag: a.has("disk"),
-		Count: uint32(a.int("count")), CRC: uint32(a.int("crc")), Bytes: int(a.int("bytes")), NextBytes: int(a.int("next")),
+		Kind: kind, Purpose: purposes[a.Values["for"]], Control: a.Has("control"), Flag: a.Has("disk"),
+		Count: uint32(a.Int("count")), CRC: uint32(a.Int("crc")), Bytes: int(a.Int("bytes")), NextBytes: int(a.Int("next")),
 	}
 	if kind == PartitionFault {
 		if ev.Err = ErrReadOnly; ev.Flag {
 			ev.Err = ErrPoisoned
 		}
 	}
-	if a.has("full") {
+	if a.Has("full") {
 		ev.Err = ErrNoSpace
 	}
 	res := stepPartition(p, ev)

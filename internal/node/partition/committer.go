@@ -10,6 +10,7 @@ import (
 	"penstock/clog"
 	"penstock/internal/lock"
 	"penstock/internal/node/base"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/retain"
@@ -62,10 +63,10 @@ type committer struct {
 	slots    []groupWork // by clog.Group.Slot
 	ev       machine.PartitionEvent
 	res      machine.PartitionResult
-	body     []byte                    // scratch: the body of a control batch
-	deferred []machine.DeferredMessage // scratch: the delayed messages of the batch that is being sealed
-	untold   []replicate.Batch         // scratch: batches of the partition being sealed, see tell
-	nowNs    int64                     // the engine's time when the group began, or its last batch with delays
+	body     []byte                 // scratch: the body of a control batch
+	deferred []fold.DeferredMessage // scratch: the delayed messages of the batch that is being sealed
+	untold   []replicate.Batch      // scratch: batches of the partition being sealed, see tell
+	nowNs    int64                  // the engine's time when the group began, or its last batch with delays
 
 	untoldBytes int // sum of Bytes in untold
 
@@ -310,25 +311,25 @@ func (c *committer) measureSpecial(pt *Partition, r *run) {
 // encodeControls encodes control entries. First it fills in the values that depend on the entry's place in the log: the
 // message id where a new channel starts, the id from which a paused topic holds messages back, a producer's id and
 // epoch.
-func (c *committer) encodeControls(pt *Partition, controls []machine.Control, dst []byte) []byte {
+func (c *committer) encodeControls(pt *Partition, controls []fold.Control, dst []byte) []byte {
 	st := pt.machine.State()
 	for i := range controls {
 		ct := &controls[i]
 		mustBeOfLevel(ct.Kind, c.store.Feature())
 		switch ct.Kind {
-		case machine.ChannelCreated:
+		case fold.ChannelCreated:
 			if ct.ID = pt.fold.StartFor(st.NextID); ct.Start != nil {
 				ct.ID = pt.fold.StartAt(*ct.Start, st.NextID)
 			}
-		case machine.TopicPaused, machine.TopicEmptied:
+		case fold.TopicPaused, fold.TopicEmptied:
 			ct.ID = st.NextID
-			if ct.Kind == machine.TopicPaused && ct.Flag && pt.fold.TopicPaused {
+			if ct.Kind == fold.TopicPaused && ct.Flag && pt.fold.TopicPaused {
 				ct.ID = pt.fold.HeldFrom // the topic is paused already, and must not release what it holds back
 			}
-		case machine.ProducerOpened, machine.ProducerTaken:
+		case fold.ProducerOpened, fold.ProducerTaken:
 			pt.fold.FillOpening(&ct.Producer, &st, c.stampNs(pt), c.secret())
 		}
-		dst = machine.AppendControl(dst, ct)
+		dst = fold.AppendControl(dst, ct)
 	}
 	return dst
 }
@@ -448,7 +449,7 @@ func (c *committer) encodeRecords(partition uint32, r *run, dst []byte) {
 			out = batch.AppendRecord(out, &rec)
 			if p.DeferMs != 0 {
 				due := nowMs + int64(p.DeferMs)
-				c.deferred = append(c.deferred, machine.DeferredMessage{
+				c.deferred = append(c.deferred, fold.DeferredMessage{
 					ID: id + segment.MsgID(i), DueMs: due, At: r.placement.Offset,
 				})
 			}
@@ -490,16 +491,16 @@ func (c *committer) sealInternal(
 	body, epoch := c.body[:0], pt.machine.State().Epoch
 	if purpose == machine.PurposeEpochStart {
 		epoch = pt.machine.NextEpoch()
-		body = machine.AppendControl(body, &machine.Control{Kind: machine.EpochStart, Epoch: epoch})
+		body = fold.AppendControl(body, &fold.Control{Kind: fold.EpochStart, Epoch: epoch})
 	}
 	foldMustBeOfLevel(pt.fold, c.store.Feature())
 	// The checkpoint follows in both cases: an epoch start may also be the first batch of a segment.
-	body = machine.AppendControl(body, &machine.Control{Kind: machine.Checkpoint, Cursors: pt.fold})
+	body = fold.AppendControl(body, &fold.Control{Kind: fold.Checkpoint, Cursors: pt.fold})
 	if segment.HeaderBytes+len(body) > segment.MaxBatchBytes {
 		// Because of confirmations, the fold has grown beyond maxPartitionStateBytes and does not fit into a batch. The
 		// checkpoint of the commit log still has it. Only a replica whose log is cut inside this segment, or begins with
 		// it, misses the fold. That replica does not lead without it (replay.ErrNoFold).
-		body = machine.AppendControl(body[:0], &machine.Control{Kind: machine.EpochStart, Epoch: epoch})
+		body = fold.AppendControl(body[:0], &fold.Control{Kind: fold.EpochStart, Epoch: epoch})
 	}
 	c.body = body
 	r := run{kind: inbox.Controls, flags: segment.FlagControl, bytes: segment.HeaderBytes + len(body)}
@@ -521,15 +522,15 @@ func (c *committer) sealInternal(
 }
 
 // applyControls applies control entries to the fold. The entries were just appended, in the batch at offset at.
-func (c *committer) applyControls(pt *Partition, controls []machine.Control, at segment.Offset) {
+func (c *committer) applyControls(pt *Partition, controls []fold.Control, at segment.Offset) {
 	end := pt.machine.State().NextID
 	for i := range controls {
 		held := pt.fold.HeldFrom
 		if err := pt.fold.ApplyAt(&controls[i], end, at); err != nil {
 			panic("BUG: the engine appended a control entry that does not apply: " + err.Error())
 		}
-		if controls[i].Kind == machine.TopicEmptied && pt.fold.TopicPaused && held < pt.fold.HeldFrom {
-			pt.postDropped(machine.IDRange{From: held, To: pt.fold.HeldFrom})
+		if controls[i].Kind == fold.TopicEmptied && pt.fold.TopicPaused && held < pt.fold.HeldFrom {
+			pt.postDropped(fold.IDRange{From: held, To: pt.fold.HeldFrom})
 		}
 	}
 	pt.publishFold(end)
@@ -544,7 +545,7 @@ func (pt *Partition) publishFold(end segment.MsgID) {
 		pt.flush.ForgetWaiting()
 	}
 	pt.producerCount.Store(int32(pt.fold.ProducerCount()))
-	var start machine.Border
+	var start fold.Border
 	if pt.log != nil {
 		start = pt.startBorder()
 	}
@@ -569,14 +570,14 @@ func (pt *Partition) publishFold(end segment.MsgID) {
 
 // mustBeOfLevel panics if a control entry must not be written at this feature level. A node with an older version that
 // is still allowed to run could not fold the entry, and its copy of the partition would stop for good.
-func mustBeOfLevel(k machine.ControlKind, level int) {
+func mustBeOfLevel(k fold.ControlKind, level int) {
 	if need := k.Level(); need < 1 || need > level {
 		panic(fmt.Sprintf("BUG: a control entry of kind %d, of feature level %d, is written at level %d", k, need, level))
 	}
 }
 
 // foldMustBeOfLevel is mustBeOfLevel for a fold that is written at the start of a segment.
-func foldMustBeOfLevel(fold *machine.Cursors, level int) {
+func foldMustBeOfLevel(fold *fold.Cursors, level int) {
 	if need := fold.Level(); need > level {
 		panic(fmt.Sprintf("BUG: a fold of feature level %d is written at level %d", need, level))
 	}

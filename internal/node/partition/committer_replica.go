@@ -5,6 +5,7 @@ import (
 
 	"penstock/clog"
 	"penstock/internal/failpoint"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/replay"
@@ -171,7 +172,7 @@ func (c *committer) foldIncoming(pt *Partition, h *segment.Header, body []byte, 
 // replicate hands a batch that was just sealed to the replica. The followers, if any, get it before this node's disk
 // has written it (tell). The puts of the batch move from the run to Replica.pending; the replica answers them when the
 // batch is committed. deferred is borrowed. Replica.mu is held.
-func (c *committer) replicate(pt *Partition, w *groupWork, r *run, deferred []machine.DeferredMessage) {
+func (c *committer) replicate(pt *Partition, w *groupWork, r *run, deferred []fold.DeferredMessage) {
 	b := &w.batches[len(w.batches)-1]
 	pt.log.Append(&b.slice)
 	c.store.flusher.MarkDirty(&pt.flush)

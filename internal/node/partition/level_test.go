@@ -4,18 +4,19 @@ import (
 	"testing"
 
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/machine"
 )
 
 // Each kind of control entry belongs to a feature level that this version knows, and no entry is written below its
 // level. A number that is not a kind is never written.
 func TestControlKindsOfALevel(t *testing.T) {
-	panics := func(k machine.ControlKind, level int) (did bool) {
+	panics := func(k fold.ControlKind, level int) (did bool) {
 		defer func() { did = recover() != nil }()
 		mustBeOfLevel(k, level)
 		return
 	}
-	k := machine.ChannelCreated
+	k := fold.ChannelCreated
 	for ; k.Level() > 0; k++ {
 		if k.Level() > datadir.NewestLevel {
 			t.Errorf("kind %d is of level %d, the newest is %d", k, k.Level(), datadir.NewestLevel)
@@ -26,7 +27,7 @@ func TestControlKindsOfALevel(t *testing.T) {
 			}
 		}
 	}
-	if k != machine.ProducerRemoved+1 {
+	if k != fold.ProducerRemoved+1 {
 		t.Errorf("kind %d has no level, or is newer than this test", k)
 	}
 	if !panics(k, datadir.NewestLevel) || !panics(0, datadir.NewestLevel) {
@@ -38,7 +39,7 @@ func TestControlKindsOfALevel(t *testing.T) {
 func TestFoldMustBeOfLevel(t *testing.T) {
 	panics := func(level int) (did bool) {
 		defer func() { did = recover() != nil }()
-		foldMustBeOfLevel(new(machine.Cursors), level)
+		foldMustBeOfLevel(new(fold.Cursors), level)
 		return
 	}
 	if panics(datadir.FirstLevel) || panics(datadir.NewestLevel) || !panics(datadir.FirstLevel-1) {
@@ -55,9 +56,9 @@ func TestCommitterAsksForTheLevel(t *testing.T) {
 		c.store.level.Store(int32(level))
 		panicked := func() (did bool) {
 			defer func() { did = recover() != nil }()
-			c.encodeControls(r.pt, []machine.Control{
-				{Kind: machine.ChannelPaused, Channel: "c", Flag: true},
-				{Kind: machine.TopicEmptied},
+			c.encodeControls(r.pt, []fold.Control{
+				{Kind: fold.ChannelPaused, Channel: "c", Flag: true},
+				{Kind: fold.TopicEmptied},
 			}, nil)
 			return
 		}()

@@ -9,8 +9,8 @@ import (
 	"penstock/internal/lock"
 	"penstock/internal/meta"
 	"penstock/internal/node/base"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
-	"penstock/internal/node/machine"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/segment"
@@ -176,7 +176,7 @@ type logCut struct {
 	ready      bool // the cut is prepared: the committer can write the record
 	stays      bool // it was ready once: the cut is made even if more damage is found meanwhile
 	state      segment.State
-	fold       *machine.Cursors
+	fold       *fold.Cursors
 	unread     error // why fold is not known; nil: it is known
 	epochs     []replicate.EpochStart
 	payload    []byte // payload of the record

@@ -9,6 +9,7 @@ import (
 	"penstock/clog"
 	"penstock/internal/node/base"
 	"penstock/internal/node/checkpoint"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/replay"
 	"penstock/replicate"
@@ -220,7 +221,7 @@ func (r *Replica) prepareCut(c *logCut) error {
 	if err := r.awaitAppended(); err != nil {
 		return err
 	}
-	c.fold, c.unread = new(machine.Cursors), nil
+	c.fold, c.unread = new(fold.Cursors), nil
 	r.clampToLog(c)
 	switch {
 	case !c.reset:
@@ -270,7 +271,7 @@ func (r *Replica) mayReset() bool {
 }
 
 // knownFold returns the fold for the record, or nil if it is not known.
-func (c *logCut) knownFold() *machine.Cursors {
+func (c *logCut) knownFold() *fold.Cursors {
 	if c.unread != nil {
 		return nil
 	}
@@ -326,7 +327,7 @@ func (r *Replica) clampToLog(c *logCut) {
 // let happen (flush.Flusher.Trim), the fold is not known before the leader sends it.
 func (pt *Partition) refold(c *logCut) (err error) {
 	for range maxFirstReads {
-		c.fold, c.unread = new(machine.Cursors), nil
+		c.fold, c.unread = new(fold.Cursors), nil
 		if err = pt.foldTo(c); !errors.Is(err, segment.ErrBelowStart) && !errors.Is(err, errFirstUnread) {
 			break
 		}
@@ -392,7 +393,7 @@ func (s *Store) foldRun(c *logCut, run []byte, at segment.Offset) (next segment.
 	for h, body, ok := it.Next(); ok && h.Position < c.to; h, body, ok = it.Next() {
 		if c.unread == nil || errors.Is(c.unread, replay.ErrNoFold) {
 			due, err := s.folder.Batch(c.fold, h, body, at+segment.Offset(size))
-			if c.unread = err; err != nil && !errors.Is(err, machine.ErrNewerControl) && !errors.Is(err, replay.ErrNoFold) {
+			if c.unread = err; err != nil && !errors.Is(err, fold.ErrNewerControl) && !errors.Is(err, replay.ErrNoFold) {
 				return 0, 0, err
 			}
 			c.fold.PublishDeferred(due)

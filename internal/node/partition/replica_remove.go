@@ -13,7 +13,7 @@ import (
 	"penstock/internal/node/base"
 	"penstock/internal/node/checkpoint"
 	"penstock/internal/node/datadir"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -218,7 +218,7 @@ func (r *Replica) isEmpty() bool {
 // file is released until the caller has called release. It takes mu.
 func (r *Replica) resetToEmpty() (release func(), err error) {
 	s, pt := r.node.store, r.pt
-	c := &logCut{reset: true, ready: true, pinFiles: true, fold: new(machine.Cursors), durable: make(chan error, 1)}
+	c := &logCut{reset: true, ready: true, pinFiles: true, fold: new(fold.Cursors), durable: make(chan error, 1)}
 	c.payload = checkpoint.AppendCut(c.payload, true, &checkpoint.Entry{ID: pt.Identity(), Fold: c.fold})
 	closed := false
 	r.run(func() {

@@ -14,6 +14,7 @@ import (
 	"penstock/internal/node/base"
 	"penstock/internal/node/checkpoint"
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/machine"
 	"penstock/replicate"
 	"penstock/segment"
@@ -349,7 +350,7 @@ func TestDroppedCopyWhoseTopicIsGone(t *testing.T) {
 	}
 	r.pt.store.disk = disk
 	log := NewRecovery(r.pt.store).Log
-	entry := checkpoint.Entry{ID: segment.Identity{Topic: uuid.UUID{8}}, Fold: new(machine.Cursors)}
+	entry := checkpoint.Entry{ID: segment.Identity{Topic: uuid.UUID{8}}, Fold: new(fold.Cursors)}
 	err := errors.Join(log.Checkpoint(checkpoint.Append(checkpoint.AppendCount(nil, 1), &entry)), log.Finish())
 	if err != nil {
 		t.Fatal(err)

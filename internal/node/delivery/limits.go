@@ -1,0 +1,222 @@
+package delivery
+
+import (
+	"penstock/batch"
+	"penstock/internal/node/fold"
+)
+
+// partShare is the share of the topic's partitions that a node leads: here of all.
+type partShare struct{ here, all uint64 }
+
+// inFlightShare returns a node's part of a limit on the messages in flight in a whole channel (0: no limit). The limit
+// is divided among the topic's partitions (all; 0: unknown): each has an equal share, and the first ones have one more
+// until nothing is left. A node has the shares of the partitions that it leads. A partition has one leader at a time,
+// so the parts of all nodes are the limit together.
+//
+// If the limit is below the number of partitions (see LacksShares), a node may have no share. It takes one
+// message at a time then, or its partitions would stand still: only in this case the nodes exceed the limit together.
+func inFlightShare(limit, all int, leads []*channelPart) int {
+	if limit == 0 || all == 0 {
+		return limit
+	}
+	n := 0
+	for _, p := range leads {
+		if p == nil {
+			continue
+		}
+		n += limit / all
+		if int(p.number) < limit%all {
+			n++
+		}
+	}
+	return max(n, 1)
+}
+
+// Settings returns the settings in force. The caller must not change what they refer to.
+func (c *Channel) Settings() fold.ChannelSettings { return c.settings }
+
+// configure applies settings that are newer than the channel's, and the number of the topic's partitions.
+func (c *Channel) configure(ev *Event) error {
+	if s := ev.Settings; s != nil && s.Version > c.settings.Version {
+		if err := s.Validate(); err != nil {
+			return err
+		}
+		c.partsAll = ev.PartsAll
+		c.adopt(*s)
+		return nil
+	}
+	c.partsAll = ev.PartsAll
+	c.limit()
+	return nil
+}
+
+// partShare returns the share of the topic's partitions that the channel has; all of them if that is not known.
+func (c *Channel) partShare() partShare {
+	here := uint64(0)
+	for _, p := range c.parts {
+		if p != nil {
+			here++
+		}
+	}
+	if here == 0 || here >= uint64(c.partsAll) {
+		return partShare{1, 1}
+	}
+	return partShare{here, uint64(c.partsAll)}
+}
+
+// adopt puts settings in force.
+func (c *Channel) adopt(s fold.ChannelSettings) {
+	old := c.settings
+	c.settings = s
+	c.limit()
+	c.special = c.isSpecial()
+	if old.MaxAttempts == 0 && s.MaxAttempts != 0 {
+		c.noteFailures()
+	}
+	if old.Order != s.Order || s.Order == fold.OrderKey && old.Key() != s.Key() {
+		c.reorder()
+	}
+	for _, p := range c.parts {
+		if p != nil {
+			c.retryDoomed(p, true)
+			c.passed(p) // a leader without these settings would deliver messages that they leave out
+		}
+	}
+}
+
+// limit computes this node's share of the limits that hold for the whole channel.
+func (c *Channel) limit() {
+	c.maxInFlight = c.cfg.MaxInFlight
+	n := inFlightShare(int(c.settings.MaxInFlight), int(c.partsAll), c.parts)
+	if n > 0 && (c.maxInFlight <= 0 || n < c.maxInFlight) {
+		c.maxInFlight = n
+	}
+	c.rate.set(uint64(c.settings.RatePerSecond), c.partShare(), c.nowNs)
+}
+
+// isSpecial says whether offers and redeliveries must check more than which client is next in the ring.
+func (c *Channel) isSpecial() bool {
+	s := &c.settings
+	if c.choosy > 0 || s.Order != fold.OrderNone || s.MaxAttempts != 0 || s.RatePerSecond != 0 || s.SampleRate != 0 {
+		return true
+	}
+	for _, p := range c.parts {
+		if p != nil && len(p.remembered) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// sampleSalt makes the channel's sample independent of its clients' samples.
+const sampleSalt = 0x5851f42d4c957f2d
+
+// outOfSample says whether the channel's own sample leaves the message out.
+func (c *Channel) outOfSample(id batch.ID) bool {
+	rate := int(c.settings.SampleRate)
+	return rate != 0 && int(mix(uint64(id)^c.cfg.SampleSeed^sampleSalt)%100) >= rate
+}
+
+// choose returns the client that gets a message of this tag and partition: the next in the ring with the same tag or,
+// if no client with the tag is subscribed, the next without a tag. It returns nil if no such client has credit. The
+// ring is not empty.
+func (c *Channel) choose(tag uint64, part uint32) *channelClient {
+	if c.choosy == 0 {
+		return c.ring
+	}
+	var untagged *channelClient
+	for cl := c.ring; ; {
+		wants := cl.only == 0 || cl.only-1 == part
+		if wants && cl.tag == tag && tag != 0 {
+			return cl
+		}
+		if wants && cl.tag == 0 && untagged == nil {
+			untagged = cl
+		}
+		if cl = cl.ringNext; cl == c.ring {
+			break
+		}
+	}
+	if untagged != nil && tag != 0 && c.awaited(tag, part) {
+		return nil
+	}
+	return untagged
+}
+
+// anyClientOf says whether some client with credit wants messages of the partition.
+func (c *Channel) anyClientOf(part uint32) bool {
+	for cl := c.ring; ; {
+		if cl.only == 0 || cl.only-1 == part {
+			return true
+		}
+		if cl = cl.ringNext; cl == c.ring {
+			return false
+		}
+	}
+}
+
+// awaited says whether a client that takes messages of the tag and the partition is subscribed, with credit or without.
+// A stopped client does not count, because it takes no message ever again.
+func (c *Channel) awaited(tag uint64, part uint32) bool {
+	for _, cl := range c.order {
+		if cl.tag == tag && !cl.stopped && (cl.only == 0 || cl.only-1 == part) {
+			return true
+		}
+	}
+	return false
+}
+
+// lastInRing moves a client to the end of the ring. The client must not be the next one to serve.
+func (c *Channel) lastInRing(cl *channelClient) {
+	cl.ringPrev.ringNext, cl.ringNext.ringPrev = cl.ringNext, cl.ringPrev
+	cl.ringPrev, cl.ringNext = c.ring.ringPrev, c.ring
+	cl.ringPrev.ringNext, cl.ringNext.ringPrev = cl, cl
+}
+
+// RateBurstMs is how far deliveries may run ahead of an even pace. Timers wake the channel a millisecond or two late;
+// this burst makes up for the delay.
+const RateBurstMs = 10
+
+// rate spaces deliveries evenly. It counts the time of the next delivery in ns and 1/65536 ns, so that the largest
+// rates are met exactly, too.
+type rate struct {
+	intervalFx uint64 // 1/65536 ns between two deliveries; 0: no limit
+	nextNs     int64  // when the next delivery is due at an even pace
+	fraction   uint64 // of nextNs, in 1/65536 ns
+	waiting    bool   // a delivery was held because of the rate
+}
+
+const rateFractionBits = 16
+
+// set changes the rate. The next delivery is due one interval from now at the latest.
+func (r *rate) set(perSecond uint64, s partShare, nowNs int64) {
+	if perSecond == 0 {
+		*r = rate{}
+		return
+	}
+	r.intervalFx = max(1, (1e9<<rateFractionBits)*s.all/(perSecond*s.here))
+	r.nextNs = min(r.nextNs, nowNs+int64(r.intervalFx>>rateFractionBits))
+}
+
+func (r *rate) readyNs() int64 { return r.nextNs - RateBurstMs*nsPerMs }
+
+// dueMs is when the next EvTick can release a held delivery, in unix ms.
+func (r *rate) dueMs() int64 { return (r.readyNs() + nsPerMs - 1) / nsPerMs }
+
+// allows says whether a delivery may begin now. If not, NextDue says when to ask again.
+func (r *rate) allows(nowNs int64) bool {
+	r.waiting = r.intervalFx != 0 && r.readyNs() > nowNs
+	return !r.waiting
+}
+
+func (r *rate) tick(nowNs int64) { r.waiting = r.waiting && r.readyNs() > nowNs }
+
+// spend counts a delivery that begins now.
+func (r *rate) spend(nowNs int64) {
+	if r.nextNs < nowNs {
+		r.nextNs, r.fraction = nowNs, 0
+	}
+	r.fraction += r.intervalFx & (1<<rateFractionBits - 1)
+	r.nextNs += int64(r.intervalFx>>rateFractionBits) + int64(r.fraction>>rateFractionBits)
+	r.fraction &= 1<<rateFractionBits - 1
+}
