@@ -60,9 +60,7 @@ type committer struct {
 	inFlight atomic.Int32 // groups on the disk
 	telling  atomic.Int64 // since when Durable runs, platform.Mono() + 1; 0: it does not
 
-	slots    []groupWork // by clog.Group.Slot
-	ev       machine.PartitionEvent
-	res      machine.PartitionResult
+	slots    []groupWork            // by clog.Group.Slot
 	body     []byte                 // scratch: the body of a control batch
 	deferred []fold.DeferredMessage // scratch: the delayed messages of the batch that is being sealed
 	untold   []replicate.Batch      // scratch: batches of the partition being sealed, see tell
@@ -147,8 +145,7 @@ func (c *committer) learnSpace() {
 		c.full = full
 		for _, pt := range c.store.Partitions() {
 			pt.replica.mu.Lock()
-			c.ev = machine.PartitionEvent{Kind: machine.PartitionSpace, Err: full}
-			pt.machine.Step(&c.ev, &c.res)
+			pt.machine.SetFull(full)
 			pt.replica.mu.Unlock()
 		}
 	}
@@ -209,7 +206,7 @@ func (r *run) bodyBytes() uint64 {
 // with Replica.mu held.
 func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox.List) (r run) {
 	free := min(g.Free(), segment.MaxBatchBytes, c.store.clog.MaxPayloadBytes())
-	refused, room, overDisk := c.admit(pt, false), c.quotaRoom(pt), pt.exceedsDisk()
+	refused, room, overDisk := pt.machine.Admit(maxRunCount, false), c.quotaRoom(pt), pt.exceedsDisk()
 	r.bytes = segment.HeaderBytes
 	for p := l.First(); p != nil; p = l.First() {
 		if ofProducer(p) && !c.judge(pt, l) {
@@ -264,7 +261,7 @@ func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox
 	return r
 }
 
-// refusal returns why p must not be stored, or nil. refused is the present answer of the machine for messages (admit).
+// refusal returns why p must not be stored, or nil. refused is the present answer of the machine for messages (machine.Partition.Admit).
 func (c *committer) refusal(pt *Partition, p *inbox.Put, refused error) error {
 	switch p.Kind {
 	case inbox.Tombstone:
@@ -281,20 +278,13 @@ func (c *committer) refusal(pt *Partition, p *inbox.Put, refused error) error {
 	case p.DeadlineNs != 0 && c.nowNs > p.DeadlineNs:
 		return base.ErrDeadline
 	case refused != nil && p.Kind.Internal():
-		return c.admit(pt, true)
+		return pt.machine.Admit(maxRunCount, true)
 	}
 	return refused
 }
 
-// admit asks the machine whether a batch may be appended now. One answer holds for a whole run.
-func (c *committer) admit(pt *Partition, control bool) error {
-	c.ev = machine.PartitionEvent{Kind: machine.PartitionPut, Count: maxRunCount, Control: control}
-	pt.machine.Step(&c.ev, &c.res)
-	return c.res.Err
-}
-
 // maxRunCount is larger than the number of messages that fit into a batch. The machine is asked for that many ids, so
-// it refuses before the message ids run out.
+// its answer holds for a whole run, and it refuses before the message ids run out.
 const maxRunCount = segment.MaxBatchBytes
 
 // measureSpecial computes the size of a run that consists of one put without Messages.
@@ -342,12 +332,11 @@ func (c *committer) reserve(pt *Partition, g *clog.Group, w *groupWork, r *run) 
 		tombstone := clog.Placement{Type: clog.Tombstone, Topic: pt.topic.ID, Partition: pt.number}
 		return machine.PurposeData, g.Reserve(tombstone, 0)
 	}
-	c.ev = machine.PartitionEvent{Kind: machine.PartitionPlace, Purpose: machine.PurposeData, Bytes: r.bytes}
-	pt.machine.Step(&c.ev, &c.res)
-	if c.res.First != machine.PurposeData {
-		return c.res.First, nil
+	first, at := pt.machine.Place(machine.PurposeData, r.bytes, 0)
+	if first != machine.PurposeData {
+		return first, nil
 	}
-	r.placement = c.res.Placement
+	r.placement = at
 	return machine.PurposeData, g.Reserve(pt.clogPlacement(r.placement.Segment, r.placement.Offset), r.bytes)
 }
 
@@ -466,10 +455,7 @@ func (c *committer) encodeRecords(partition uint32, r *run, dst []byte) {
 func (c *committer) noteAppended(
 	pt *Partition, g *clog.Group, w *groupWork, r *run, batch []byte, crc uint32, purpose machine.Purpose,
 ) {
-	c.ev = machine.PartitionEvent{
-		Kind: machine.PartitionAppend, Purpose: purpose, Bytes: len(batch), Count: r.count, CRC: crc,
-	}
-	pt.machine.Step(&c.ev, &c.res)
+	pt.machine.Appended(purpose, len(batch), r.count, crc)
 	at := &r.placement
 	pt.epochs.Note(replicate.EpochStart{Epoch: at.Epoch, Position: at.Position, Offset: at.Offset})
 	w.batches = append(w.batches, batchWork{
@@ -504,9 +490,7 @@ func (c *committer) sealInternal(
 	}
 	c.body = body
 	r := run{kind: inbox.Controls, flags: segment.FlagControl, bytes: segment.HeaderBytes + len(body)}
-	c.ev = machine.PartitionEvent{Kind: machine.PartitionPlace, Purpose: purpose, Bytes: r.bytes, NextBytes: nextBytes}
-	pt.machine.Step(&c.ev, &c.res)
-	r.placement = c.res.Placement
+	_, r.placement = pt.machine.Place(purpose, r.bytes, nextBytes)
 	dst := g.Reserve(pt.clogPlacement(r.placement.Segment, r.placement.Offset), r.bytes)
 	if dst == nil {
 		return false

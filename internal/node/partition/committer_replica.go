@@ -84,8 +84,7 @@ func (c *committer) beginEpoch(pt *Partition, g *clog.Group, w *groupWork) bool 
 	}
 	pt.correctDelays()
 	if !r.granted {
-		c.ev = machine.PartitionEvent{Kind: machine.PartitionLead, Epoch: r.leader.Epoch()}
-		pt.machine.Step(&c.ev, &c.res)
+		pt.machine.Lead(r.leader.Epoch())
 		r.granted = true
 	}
 	if !c.sealInternal(pt, g, w, machine.PurposeEpochStart, 0) {
@@ -127,11 +126,10 @@ func (c *committer) appendOne(pt *Partition, g *clog.Group, w *groupWork, in *in
 	if err := h.Decode(dst); err != nil {
 		panic("BUG: a batch that was verified does not decode: " + err.Error())
 	}
-	c.ev = machine.PartitionEvent{Kind: machine.PartitionFollow, State: segment.State{
+	pt.machine.Follow(segment.State{
 		Next: h.Position + 1, NextID: h.NextID(), End: in.offset + segment.Offset(len(dst)), LastCRC: h.CRC, Epoch: h.Epoch,
 		Segment: in.segment, SegmentBase: in.base, SegmentCapacity: in.capacity,
-	}}
-	pt.machine.Step(&c.ev, &c.res)
+	})
 	pt.epochs.Note(replicate.EpochStart{Epoch: h.Epoch, Position: h.Position, Offset: in.offset})
 	c.foldIncoming(pt, &h, dst[segment.HeaderBytes:], in.offset)
 	s := segment.Slice{

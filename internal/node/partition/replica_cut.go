@@ -10,7 +10,6 @@ import (
 	"penstock/internal/node/base"
 	"penstock/internal/node/checkpoint"
 	"penstock/internal/node/fold"
-	"penstock/internal/node/machine"
 	"penstock/internal/node/replay"
 	"penstock/replicate"
 	"penstock/segment"
@@ -420,8 +419,7 @@ func (c *committer) writeCut(pt *Partition, g *clog.Group, w *groupWork) bool {
 		return false
 	}
 	copy(dst, cut.payload)
-	c.ev = machine.PartitionEvent{Kind: machine.PartitionFollow, State: cut.state}
-	pt.machine.Step(&c.ev, &c.res)
+	pt.machine.Follow(cut.state)
 	pt.fold = cut.fold
 	pt.setUnread(cut.unread)
 	pt.epochs.Reset(cut.epochs)
