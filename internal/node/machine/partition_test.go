@@ -37,11 +37,15 @@ func TestPartitionAdmits(t *testing.T) {
 		{"corrupt", segment.State{}, corrupt, 1, false, ErrReadOnly},
 		{"corrupt, a confirmation", segment.State{}, corrupt, 0, true, ErrReadOnly},
 		{
-			"the first corruption stays", segment.State{}, func(p *Partition) { corrupt(p); p.Corrupt(disk) },
+			"the first corruption stays",
+			segment.State{},
+			func(p *Partition) { corrupt(p); p.Corrupt(disk) },
 			1, false, ErrReadOnly,
 		},
 		{
-			"a disk fault outdoes corruption", segment.State{}, func(p *Partition) { corrupt(p); p.Poison(disk) },
+			"a disk fault outdoes corruption",
+			segment.State{},
+			func(p *Partition) { corrupt(p); p.Poison(disk) },
 			1, false, disk,
 		},
 		{
