@@ -239,44 +239,27 @@ type Channel struct {
 	cfg   ChannelConfig
 	nowNs int64 // never decreases, even if the caller's clock does
 
-	parts   []*channelPart // by partition number; nil: this node does not have the partition
-	entries entryTable
-	pool    entryPool
-	wheel   Wheel[*entry]
-	fired   func(*Timer[*entry]) // c.fire, bound once
-
-	clients map[ClientID]*channelClient // for lookups only, because iterating over a map has no fixed order
-	order   []*channelClient            // in the order of subscription
-	ring    *channelClient              // circular list of clients with credit; points to the next to serve; nil: empty
+	parts   []*partition // by partition number; nil: this node does not have the partition
+	entries entries
+	clients clients
+	turns   turns
+	lanes   lanes
 
 	paused  bool
 	skipped bool
 	// skippedSinceNs, skippedBefore: see ChannelStats.
 	skippedSinceNs int64
 	skippedBefore  bool
-	sources        []*source // of all partitions; the turn goes round them in this order
-	turn           int       // index in sources of the last turn; -1: there was none, or it was of one before the first
-	round          uint64    // see source
-	changes        uint64    // counts the Steps that may let a source go on that could not; 1 and more
-	queued         int       // entries in the queues of sources
 
-	special  bool // settings, tags, or remembered delays make each message need more checks; see isSpecial
-	inFlight int  // entries in flight to all clients
-	waiting  int  // entries that wait for their time, held and doomed ones included
+	special bool // settings, tags, or remembered delays make each message need more checks; see isSpecial
+	waiting int  // entries that wait for their time, held and doomed ones included
 
-	settings    fold.ChannelSettings
-	partsAll    uint32 // partitions of the topic, wherever they are led
-	maxInFlight int    // this node's share of the smaller of the two limits, of ChannelConfig and of settings; 0: no limit
-	rate        rate
-	lanes       map[uint64]*lane // by key; for lookups only
-	lanePool    *lane
-	freed       *lane // lanes to look at when the Step ends, see advanceLanes
-	parked      int   // entries in that state
-	recalled    int   // entries in that state
-	choosy      int   // clients that have a tag, or that want one partition only
+	settings fold.ChannelSettings
+	partsAll uint32 // partitions of the topic, wherever they are led
+	rate     rate
+	recalled int // entries in that state
 
 	messageCount, requeueCount, timeoutCount uint64
-	goneMessageCount, goneFinishCount        uint64 // of clients that have unsubscribed
 	filteredCount, deadCount, droppedCount   uint64
 	skippedCount                             uint64
 	recallCount, returnCount                 uint64
@@ -291,8 +274,11 @@ func NewChannel(cfg ChannelConfig) *Channel {
 	setDefault(&cfg.TurnSize, DefaultTurnSize)
 	setDefault(&cfg.MaxKeyWaiting, DefaultMaxKeyWaiting)
 	setDefault(&cfg.MaxOutbox, DefaultMaxOutbox)
-	c := &Channel{cfg: cfg, clients: make(map[ClientID]*channelClient), maxInFlight: cfg.MaxInFlight, changes: 1, turn: -1}
-	c.fired = c.fire
+	c := &Channel{
+		cfg: cfg, clients: clients{limit: cfg.MaxInFlight}, turns: turns{size: cfg.TurnSize, changes: 1, at: -1},
+	}
+	c.turns.mayGo = c.mayGo
+	c.entries.fired = c.fire
 	return c
 }
 
@@ -308,7 +294,7 @@ func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
 	*res = Result{}
 	c.nowNs = max(c.nowNs, nowNs)
 	if ev.Kind != EvNext && ev.Kind != EvOffer && ev.Kind != EvStall {
-		c.changes++
+		c.turns.changes++
 	}
 	switch ev.Kind {
 	case EvOffer:
@@ -326,7 +312,7 @@ func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
 	case EvTouch:
 		res.Err = c.touch(ev)
 	case EvTick:
-		c.wheel.Advance(c.nowNs/nsPerMs, c.fired)
+		c.entries.wheel.Advance(c.nowNs/nsPerMs, c.entries.fired)
 		c.rate.tick(c.nowNs)
 	case EvDrop:
 		c.drop(ev.ID)
@@ -339,9 +325,9 @@ func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
 	case EvUnsubscribe:
 		c.unsubscribe(ev)
 	case EvReady:
-		res.Err = c.ready(ev)
+		res.Err = c.clients.ready(ev, c.cfg.MaxReadyCount)
 	case EvStop, EvBlocked:
-		c.hinder(ev)
+		c.clients.hinder(ev)
 	case EvPause:
 		c.paused = ev.Flag
 	case EvSkip:
@@ -349,7 +335,7 @@ func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
 	case EvEmpty:
 		c.empty()
 	case EvHold:
-		c.hold(ev)
+		c.clients.hold(ev)
 	case EvReturn:
 		res.Err = c.giveBack(ev)
 	case EvConfigure:
@@ -357,7 +343,7 @@ func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
 	default:
 		c.stepPartition(ev)
 	}
-	if c.freed != nil {
+	if c.lanes.freed != nil {
 		c.advanceLanes()
 	}
 }
@@ -374,7 +360,7 @@ func (c *Channel) stepPartition(ev *Event) {
 		c.visible(p, ev.End)
 	case EvDeferredPublished:
 		c.addDeferred(p, ev.Deferred)
-		c.settle(p)
+		p.settle()
 	case EvTrimmed:
 		c.trimmed(p, ev)
 	case EvDropped:
@@ -382,15 +368,16 @@ func (c *Channel) stepPartition(ev *Event) {
 	case EvReset:
 		c.reset(p, ev)
 	case EvConfirmsCommitted:
-		c.confirmsCommitted(p, ev.Take)
+		c.lanes.committed(p, ev.Take)
 	case EvDeadMoved:
-		c.deadMoved(p, ev.Ranges)
+		p.outbox.remove(ev.Ranges, p.log.committed, c.cfg.Ephemeral)
+		c.retryDoomed(p, false)
 	case EvCarried:
 		c.carried(p, ev.Deferred)
 	case EvUnfence:
-		c.liftFence(p)
+		p.liftFence()
 	case EvStall:
-		c.stall(p)
+		c.turns.stall(&p.unread)
 	case EvRemovePartition:
 		c.removePartition(p)
 	default:
@@ -406,15 +393,15 @@ func (c *Channel) soonMs() int64 { return (c.nowNs + nsPerMs - 1) / nsPerMs }
 // schedule sets the entry's timer. If no timer is set, the wheel may lag far behind the current time. It is advanced
 // first, because a timer that is placed relative to an old time has to pass through more levels.
 func (c *Channel) schedule(e *entry, dueMs int64) {
-	if c.wheel.Len() == 0 {
-		c.wheel.Advance(c.nowNs/nsPerMs, c.fired)
+	if c.entries.wheel.Len() == 0 {
+		c.entries.wheel.Advance(c.nowNs/nsPerMs, c.entries.fired)
 	}
-	c.wheel.Schedule(&e.timer, dueMs)
+	c.entries.wheel.Schedule(&e.timer, dueMs)
 }
 
 // NextDue returns when the caller should send the next EvTick, in unix ms.
 func (c *Channel) NextDue() (int64, bool) {
-	due, ok := c.wheel.NextDue()
+	due, ok := c.entries.wheel.NextDue()
 	if c.rate.waiting && (!ok || c.rate.dueMs() < due) {
 		return c.rate.dueMs(), true
 	}
@@ -422,7 +409,7 @@ func (c *Channel) NextDue() (int64, bool) {
 }
 
 // Hungry says whether some client would take a message now, so that it makes sense to send EvNext.
-func (c *Channel) Hungry() bool { return !c.paused && c.hasCredit() && !c.rate.waiting }
+func (c *Channel) Hungry() bool { return !c.paused && c.clients.hasCredit() && !c.rate.waiting }
 
 // ReadFrom returns the id of the next message to offer in a partition. If it is at or beyond the visible end, there is
 // nothing to read.
@@ -433,7 +420,7 @@ func (c *Channel) ReadFrom(part uint32) segment.MsgID { return c.part(part).next
 func (c *Channel) OldestUnconfirmed(part uint32) segment.MsgID { return c.part(part).confirmed }
 
 // part returns the state of a partition. It panics if the partition was not added.
-func (c *Channel) part(n uint32) *channelPart {
+func (c *Channel) part(n uint32) *partition {
 	if int64(n) >= int64(len(c.parts)) || c.parts[n] == nil {
 		panic("BUG: channel event for a partition that was not added")
 	}

@@ -78,7 +78,7 @@ func TestUnloggedDeferralsAreBounded(t *testing.T) {
 		b.redeliver()
 	}
 	b.finish(id)
-	if n := cap(b.c.part(0).deferrals); n > 64 {
+	if n := cap(b.c.part(0).log.deferrals); n > 64 {
 		t.Errorf("%d unlogged delays are kept, no message waits", n)
 	}
 	if out := b.c.TakeControls(0, nil); len(out) != 1 || out[0].Kind != fold.Confirmed {
@@ -103,13 +103,13 @@ func TestEphemeralGathersNothing(t *testing.T) {
 		{Kind: EvPause, Flag: true},
 		{Kind: EvReset, Msg: 1},
 	} {
-		if c.Step(0, &ev, &res); c.part(0).unlogged.Len() != 0 {
-			t.Fatalf("after %+v: gathered %v", ev, c.part(0).unlogged.Ranges())
+		if c.Step(0, &ev, &res); c.part(0).log.unlogged.Len() != 0 {
+			t.Fatalf("after %+v: gathered %v", ev, c.part(0).log.unlogged.Ranges())
 		}
 	}
 	p := c.part(0)
-	if len(p.deferrals) != 0 || p.resetUnlogged || c.HasControls(0) || c.TakeControls(0, nil) != nil {
-		t.Errorf("gathered delays %v, reset %v", p.deferrals, p.resetUnlogged)
+	if len(p.log.deferrals) != 0 || p.log.resetUnlogged || c.HasControls(0) || c.TakeControls(0, nil) != nil {
+		t.Errorf("gathered delays %v, reset %v", p.log.deferrals, p.log.resetUnlogged)
 	}
 }
 
@@ -139,7 +139,10 @@ func TestAttemptsTakenBack(t *testing.T) {
 	id := b.deliver()
 	attempts := func() int { return int(b.c.entries.get(id).attempts) }
 	for _, c := range []struct{ before, after uint16 }{
-		{1, 0}, {2, 1}, {fold.MaxAttempts - 1, fold.MaxAttempts - 2}, {fold.MaxAttempts, fold.MaxAttempts - 1},
+		{1, 0},
+		{2, 1},
+		{fold.MaxAttempts - 1, fold.MaxAttempts - 2},
+		{fold.MaxAttempts, fold.MaxAttempts - 1},
 		{fold.MaxAttempts + 1, fold.MaxAttempts},
 	} {
 		b.step(Event{Kind: EvRequeue, Client: 1, ID: id, Seen: 1 << 60})

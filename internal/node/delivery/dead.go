@@ -19,12 +19,83 @@ type outboxEntry struct {
 
 func (o outboxEntry) id() segment.MsgID { return o.ID }
 
+// outbox has the dead letters of a partition that the dead-letter topic does not have yet.
+type outbox struct {
+	letters []outboxEntry      // sorted by ID
+	untaken int                // how many of them were not taken yet
+	moved   fold.IDSet         // ids that left the outbox; their DeadLetterMoved was not taken yet
+	taken   []fold.DeadMessage // lent to the caller of TakeControls
+}
+
+// add puts a dead letter into the outbox. After a reset the outbox may still have the message's earlier dead letter;
+// then it is written to the log again, because the reset undid its confirmation there.
+func (b *outbox) add(d fold.DeadMessage, ephemeral bool) {
+	i := fold.SearchID(b.letters, d.ID, outboxEntry.id)
+	o := outboxEntry{DeadMessage: d, wasTaken: notTaken}
+	switch {
+	case i == len(b.letters) || b.letters[i].ID != d.ID:
+		b.letters = slices.Insert(b.letters, i, outboxEntry{})
+	case b.letters[i].take == notTaken:
+		o.wasTaken, o.wasAttempts = b.letters[i].wasTaken, b.letters[i].wasAttempts
+		b.untaken--
+	default:
+		o.wasTaken, o.wasAttempts = b.letters[i].take, b.letters[i].Attempts
+	}
+	if !ephemeral {
+		o.take = notTaken
+		b.untaken++
+	}
+	b.letters[i] = o
+}
+
+// take returns dead letters that were not taken yet, and marks them with the number of the take.
+func (b *outbox) take(number uint64) []fold.DeadMessage {
+	b.taken = b.taken[:0]
+	for i := 0; b.untaken > 0 && len(b.taken) < MaxTakenDead; i++ {
+		if o := &b.letters[i]; o.take == notTaken {
+			o.take, o.wasTaken = number, notTaken
+			b.untaken--
+			b.taken = append(b.taken, o.DeadMessage)
+		}
+	}
+	return b.taken
+}
+
+// remove removes the dead letters that the dead-letter topic has stored. Those whose DeadLettered entry is not
+// committed stay, and are moved once more.
+func (b *outbox) remove(rs []fold.IDRange, committed uint64, ephemeral bool) {
+	b.letters = fold.RemoveWithin(b.letters, rs, outboxEntry.id, func(o outboxEntry) bool {
+		gone := o.take <= committed
+		if gone && !ephemeral {
+			b.moved.Add(o.ID)
+		}
+		return gone
+	})
+}
+
+// forget removes the dead letters at or above from that were not taken yet. A reset calls it: their messages will be
+// delivered again. What the log has stays: it will be moved.
+func (b *outbox) forget(from segment.MsgID) {
+	kept := b.letters[:0]
+	for _, o := range b.letters {
+		if o.ID >= from && o.take == notTaken {
+			b.untaken--
+			if o.wasTaken == notTaken {
+				continue
+			}
+			o.take, o.Attempts, o.wasTaken = o.wasTaken, o.wasAttempts, notTaken
+		}
+		kept = append(kept, o)
+	}
+	b.letters = kept
+}
+
 // Outbox appends the partition's committed dead letters that were not moved yet, sorted by id. It omits those that are
 // not committed: after a crash such a message would still belong to the channel.
 func (c *Channel) Outbox(part uint32, dst []fold.DeadMessage) []fold.DeadMessage {
 	p := c.part(part)
-	for _, o := range p.outbox {
-		if o.take <= p.committed {
+	for _, o := range p.outbox.letters {
+		if o.take <= p.log.committed {
 			dst = append(dst, o.DeadMessage)
 		}
 	}
@@ -32,10 +103,10 @@ func (c *Channel) Outbox(part uint32, dst []fold.DeadMessage) []fold.DeadMessage
 }
 
 // LastCommitted returns the number of the last take that is known to be committed.
-func (c *Channel) LastCommitted(part uint32) uint64 { return c.part(part).committed }
+func (c *Channel) LastCommitted(part uint32) uint64 { return c.part(part).log.committed }
 
 // LastTake returns the number of the partition's last take; see TakeControls.
-func (c *Channel) LastTake(part uint32) uint64 { return c.part(part).takes }
+func (c *Channel) LastTake(part uint32) uint64 { return c.part(part).log.takes }
 
 // spent says whether the message was delivered as often as the settings allow.
 func (c *Channel) spent(e *entry) bool {
@@ -46,13 +117,13 @@ func (c *Channel) spent(e *entry) bool {
 // both. While the outbox is full, the entry waits as a doomed one.
 func (c *Channel) deadLetter(e *entry) {
 	p, m := c.part(e.id.Partition()), e.id.MsgID()
-	if len(p.outbox) >= c.cfg.MaxOutbox {
+	if len(p.outbox.letters) >= c.cfg.MaxOutbox {
 		e.state, e.dueMs = entryDoomed, c.nowNs/nsPerMs
 		p.doomed.pushBack(e)
 		c.waiting++
 		return
 	}
-	p.addDead(fold.DeadMessage{ID: m, Attempts: e.attempts}, c.cfg.Ephemeral)
+	p.outbox.add(fold.DeadMessage{ID: m, Attempts: e.attempts}, c.cfg.Ephemeral)
 	c.deadCount++
 	lane := e.lane
 	e.state = 0
@@ -61,62 +132,15 @@ func (c *Channel) deadLetter(e *entry) {
 	// the message would be lost.
 	fold.ConfirmRange(&p.confirmed, &p.ranges, fold.IDRange{From: m, To: m + 1})
 	if lane != nil {
-		c.settleLane(p, lane)
+		c.lanes.settle(p, lane)
 	}
-	c.settle(p)
-}
-
-// addDead puts a dead letter into the outbox. After a reset the outbox may still have the message's earlier dead
-// letter; then it is written to the log again, because the reset undid its confirmation there.
-func (p *channelPart) addDead(d fold.DeadMessage, ephemeral bool) {
-	i := fold.SearchID(p.outbox, d.ID, outboxEntry.id)
-	o := outboxEntry{DeadMessage: d, wasTaken: notTaken}
-	switch {
-	case i == len(p.outbox) || p.outbox[i].ID != d.ID:
-		p.outbox = slices.Insert(p.outbox, i, outboxEntry{})
-	case p.outbox[i].take == notTaken:
-		o.wasTaken, o.wasAttempts = p.outbox[i].wasTaken, p.outbox[i].wasAttempts
-		p.untaken--
-	default:
-		o.wasTaken, o.wasAttempts = p.outbox[i].take, p.outbox[i].Attempts
-	}
-	if !ephemeral {
-		o.take = notTaken
-		p.untaken++
-	}
-	p.outbox[i] = o
-}
-
-// takeDead returns dead letters that were not taken yet, and marks them with the current take.
-func (p *channelPart) takeDead() []fold.DeadMessage {
-	p.takenDead = p.takenDead[:0]
-	for i := 0; p.untaken > 0 && len(p.takenDead) < MaxTakenDead; i++ {
-		if o := &p.outbox[i]; o.take == notTaken {
-			o.take, o.wasTaken = p.takes, notTaken
-			p.untaken--
-			p.takenDead = append(p.takenDead, o.DeadMessage)
-		}
-	}
-	return p.takenDead
-}
-
-// deadMoved removes from the outbox the dead letters that the dead-letter topic has stored. Those whose DeadLettered
-// entry is not committed stay, and are moved once more.
-func (c *Channel) deadMoved(p *channelPart, rs []fold.IDRange) {
-	p.outbox = fold.RemoveWithin(p.outbox, rs, outboxEntry.id, func(o outboxEntry) bool {
-		gone := o.take <= p.committed
-		if gone && !c.cfg.Ephemeral {
-			p.moved.Add(o.ID)
-		}
-		return gone
-	})
-	c.retryDoomed(p, false)
+	p.settle()
 }
 
 // retryDoomed looks again at doomed entries: as many as the outbox has room for or, if all is set, every one, because
 // the limit of attempts may have changed.
-func (c *Channel) retryDoomed(p *channelPart, all bool) {
-	for n := p.doomed.count; n > 0 && (all || len(p.outbox) < c.cfg.MaxOutbox); n-- {
+func (c *Channel) retryDoomed(p *partition, all bool) {
+	for n := p.doomed.count; n > 0 && (all || len(p.outbox.letters) < c.cfg.MaxOutbox); n-- {
 		e := p.doomed.first
 		p.doomed.remove(e)
 		c.waiting--
@@ -128,26 +152,9 @@ func (c *Channel) retryDoomed(p *channelPart, all bool) {
 	}
 }
 
-// forgetDead removes the dead letters at or above from that were not taken yet. A reset calls it: their messages will
-// be delivered again. What the log has stays: it will be moved.
-func (c *Channel) forgetDead(p *channelPart, from segment.MsgID) {
-	kept := p.outbox[:0]
-	for _, o := range p.outbox {
-		if o.ID >= from && o.take == notTaken {
-			p.untaken--
-			if o.wasTaken == notTaken {
-				continue
-			}
-			o.take, o.Attempts, o.wasTaken = o.wasTaken, o.wasAttempts, notTaken
-		}
-		kept = append(kept, o)
-	}
-	p.outbox = kept
-}
-
 // recall returns the remembered delay of the message m at the reading cursor, or a zero Deferral. It forgets the delays
 // of earlier messages.
-func (p *channelPart) recall(m segment.MsgID) (d fold.Deferral) {
+func (p *partition) recall(m segment.MsgID) (d fold.Deferral) {
 	for len(p.remembered) > 0 && p.remembered[0].ID < m {
 		p.remembered = p.remembered[1:]
 	}
@@ -160,7 +167,7 @@ func (p *channelPart) recall(m segment.MsgID) (d fold.Deferral) {
 // carried notes the new places of messages that were copied to another batch. A message that was published with a delay
 // gets an entry again if the reading cursor would otherwise come to it, which happens after a reset to a place before
 // it: the segment in which it was published may be removed.
-func (c *Channel) carried(p *channelPart, ds []fold.DeferredMessage) {
+func (c *Channel) carried(p *partition, ds []fold.DeferredMessage) {
 	for i, d := range ds {
 		if d.DueMs != 0 {
 			c.addDeferred(p, ds[i:i+1])
@@ -168,5 +175,5 @@ func (c *Channel) carried(p *channelPart, ds []fold.DeferredMessage) {
 			e.at, e.hasAt, e.index = d.At, true, NoIndex
 		}
 	}
-	c.settle(p)
+	p.settle()
 }

@@ -7,38 +7,10 @@ import (
 	"penstock/internal/node/fold"
 )
 
-// take creates the entry of the message at the reading cursor and moves the cursor past it. The entry is in no list
-// yet.
-func (c *Channel) take(p *channelPart, ev *Event) *entry {
-	e := c.pool.get(batch.MakeID(ev.Part, p.next))
-	c.entries.put(e)
-	e.at, e.index, e.hasAt, e.tag, e.told = ev.At, ev.Index, true, ev.Tag, true
-	p.next++
-	return e
-}
-
 // Full says whether the unread messages of a partition wait because MaxRanges is reached.
 func (c *Channel) Full(part uint32) bool {
 	p := c.part(part)
-	return p.next < p.end && c.full(p)
-}
-
-// full says whether reading must wait for confirmations, because the partition has too many confirmed ranges. The
-// message at p.confirmed then has an entry, and its confirmation merges ranges. If the reading cursor itself is at
-// p.confirmed, reading goes on, because it is reading that merges ranges: a recovered channel may begin with many.
-func (c *Channel) full(p *channelPart) bool {
-	return p.ranges.Len() >= c.cfg.MaxRanges && p.next > p.confirmed
-}
-
-// sampledOut says whether the sample of client cl, which is next in the ring, leaves the message out. As in nsqd, the
-// message is then lost for the whole channel, and the next client's turn comes. The decision depends only on the id and
-// the seed, so that a replay decides the same.
-func (c *Channel) sampledOut(cl *channelClient, id batch.ID) bool {
-	if cl.sampleRate == 0 || int(mix(uint64(id)^c.cfg.SampleSeed)%100) < cl.sampleRate {
-		return false
-	}
-	c.ring = cl.ringNext
-	return true
+	return p.next < p.end && p.full()
 }
 
 // mix is the finisher of splitmix64.
@@ -50,12 +22,8 @@ func mix(x uint64) uint64 {
 }
 
 // deliver assigns an entry that is in no list to cl, a client in the ring.
-func (c *Channel) deliver(e *entry, cl *channelClient, res *Result) {
-	if cl == c.ring {
-		c.ring = cl.ringNext
-	} else {
-		c.lastInRing(cl)
-	}
+func (c *Channel) deliver(e *entry, cl *client, res *Result) {
+	c.clients.served(cl)
 	if c.rate.intervalFx != 0 {
 		c.rate.spend(c.nowNs)
 	}
@@ -65,12 +33,9 @@ func (c *Channel) deliver(e *entry, cl *channelClient, res *Result) {
 	e.state, e.client, e.startMs = entryInFlight, cl, c.soonMs()
 	c.schedule(e, e.startMs+cl.timeoutMs)
 	cl.flight.pushBack(e)
-	cl.inFlight++
-	c.inFlight++
-	cl.messageCount++
+	c.clients.begin(cl, 1)
 	e.number, res.Number = cl.messageCount, cl.messageCount
 	c.startHold(e, cl, res)
-	c.refresh(cl)
 	res.Decision, res.Client, res.ID, res.Attempts = Deliver, cl.id, e.id, e.attempts
 	res.At, res.Index, res.HasAt = e.at, e.index, e.hasAt
 }
@@ -78,12 +43,10 @@ func (c *Channel) deliver(e *entry, cl *channelClient, res *Result) {
 // land ends the delivery of an entry in flight. The entry is then in no list.
 func (c *Channel) land(e *entry) {
 	cl := e.client
-	c.wheel.Cancel(&e.timer)
+	c.entries.wheel.Cancel(&e.timer)
 	cl.flight.remove(e)
-	cl.inFlight--
-	c.inFlight--
 	e.client = nil
-	c.refresh(cl)
+	c.clients.end(cl, 1)
 }
 
 // enqueue puts an entry that is in no list into the queue of its source.
@@ -92,7 +55,7 @@ func (c *Channel) enqueue(e *entry, front bool) {
 	if c.special && !c.skipped && !lost && c.detain(e) {
 		return
 	}
-	switch c.queueUp(e, front); {
+	switch c.turns.queueUp(e, c.part(e.id.Partition()), front); {
 	case lost:
 		c.discardLost(e)
 	case c.skipped:
@@ -125,7 +88,7 @@ func (c *Channel) fire(t *Timer[*entry]) {
 		c.enqueue(e, true)
 		return
 	case entryFence:
-		c.liftFence(c.part(e.id.Partition()))
+		c.part(e.id.Partition()).liftFence()
 		return
 	}
 	if e.id.MsgID() >= c.part(e.id.Partition()).end {
@@ -160,7 +123,7 @@ func (c *Channel) finish(ev *Event) error {
 		}
 		e.client.finishCount++
 		c.finishInRun(e, 1<<k)
-		c.confirm(c.part(ev.ID.Partition()), fold.IDRange{From: m, To: m + 1})
+		c.part(ev.ID.Partition()).confirm(fold.IDRange{From: m, To: m + 1})
 		return nil
 	}
 	e, err := c.owned(ev)
@@ -175,7 +138,7 @@ func (c *Channel) finish(ev *Event) error {
 // finishThrough confirms deliveries to a client from the oldest on. It costs as much as it confirms. A delivery that
 // was taken back gives its number to the next one; it is in no list any more, so the numbers of a list only grow.
 func (c *Channel) finishThrough(ev *Event) (count int, err error) {
-	cl := c.clients[ev.Client]
+	cl := c.clients.byID[ev.Client]
 	if cl == nil {
 		return 0, ErrNotInFlight
 	}
@@ -189,20 +152,20 @@ func (c *Channel) finishThrough(ev *Event) (count int, err error) {
 			}
 			last = e.number + uint64(bits.Len64(done)) - 1
 			count += bits.OnesCount64(done)
-			c.gatherRun(&g, e, done)
+			g.addRun(c.part(e.id.Partition()), e, done)
 			c.finishInRun(e, done)
 			continue
 		}
 		last = e.number
 		count++
 		m, lane := e.id.MsgID(), e.lane
-		c.gather(&g, c.part(e.id.Partition()), fold.IDRange{From: m, To: m + 1})
+		g.add(c.part(e.id.Partition()), fold.IDRange{From: m, To: m + 1})
 		if c.forget(e); lane != nil {
-			c.confirmGathered(&g)
-			c.settleLane(g.p, lane)
+			g.confirm()
+			c.lanes.settle(g.p, lane)
 		}
 	}
-	c.confirmGathered(&g)
+	g.confirm()
 	cl.finishCount += uint64(count)
 	if last != ev.Seen || count == 0 {
 		return count, ErrNotInFlight
@@ -212,29 +175,29 @@ func (c *Channel) finishThrough(ev *Event) (count int, err error) {
 
 // gathered is messages next to each other that are to be confirmed together.
 type gathered struct {
-	p *channelPart
+	p *partition
 	r fold.IDRange // of p; empty: there are none
 }
 
-// gather adds messages, and first confirms those that they are not next to.
-func (c *Channel) gather(g *gathered, p *channelPart, r fold.IDRange) {
+// add adds messages, and first confirms those that they are not next to.
+func (g *gathered) add(p *partition, r fold.IDRange) {
 	if p != g.p || r.From != g.r.To {
-		c.confirmGathered(g)
+		g.confirm()
 		*g = gathered{p, r}
 	}
 	g.r.To = r.To
 }
 
-func (c *Channel) confirmGathered(g *gathered) {
+func (g *gathered) confirm() {
 	if g.r.From < g.r.To {
-		c.confirm(g.p, g.r)
+		g.p.confirm(g.r)
 		g.r.From = g.r.To
 	}
 }
 
 // EachThrough visits the messages that EvFinishThrough would confirm, the oldest delivery first.
 func (c *Channel) EachThrough(client ClientID, number uint64, visit func(batch.ID)) {
-	cl := c.clients[client]
+	cl := c.clients.byID[client]
 	if cl == nil {
 		return
 	}
@@ -273,7 +236,7 @@ func (c *Channel) requeue(ev *Event) error {
 		return nil
 	}
 	c.wait(e, c.soonMs()+delay)
-	c.noteDeferral(c.part(e.id.Partition()), e)
+	c.part(e.id.Partition()).noteDelay(e)
 	return nil
 }
 
@@ -284,7 +247,7 @@ func (c *Channel) unread(ev *Event) {
 	if e == nil || e.state != entryQueued {
 		return
 	}
-	c.dequeue(e)
+	c.turns.dequeue(e)
 	c.wait(e, c.soonMs()+max(ev.DelayMs, 1))
 }
 
@@ -304,9 +267,9 @@ func (c *Channel) drop(id batch.ID) {
 	if e := c.own(id); e != nil {
 		c.discard(e)
 	} else if m := id.MsgID(); m >= p.confirmed && m < p.end {
-		c.confirm(p, fold.IDRange{From: m, To: m + 1})
+		p.confirm(fold.IDRange{From: m, To: m + 1})
 	}
-	c.settle(p)
+	p.settle()
 }
 
 // gone is drop for a deferred message that waits for its time or its turn. If a client has the message, it may still
@@ -318,7 +281,7 @@ func (c *Channel) gone(id batch.ID, res *Result) {
 		return
 	}
 	c.discardLost(e)
-	c.settle(c.part(id.Partition()))
+	c.part(id.Partition()).settle()
 	res.Decision, res.ID = Skip, id
 }
 
@@ -327,9 +290,9 @@ func (c *Channel) discard(e *entry) {
 	p, m := c.part(e.id.Partition()), e.id.MsgID()
 	lane := e.lane
 	c.forget(e)
-	c.confirm(p, fold.IDRange{From: m, To: m + 1})
+	p.confirm(fold.IDRange{From: m, To: m + 1})
 	if lane != nil {
-		c.settleLane(p, lane)
+		c.lanes.settle(p, lane)
 	}
 }
 
@@ -339,35 +302,27 @@ func (c *Channel) forget(e *entry) {
 	case entryInFlight:
 		c.land(e)
 	case entryQueued:
-		c.dequeue(e)
+		c.turns.dequeue(e)
 	case entryWaiting, entryHeld:
-		c.wheel.Cancel(&e.timer)
+		c.entries.wheel.Cancel(&e.timer)
 		c.waiting--
 	case entryRecalled:
-		c.wheel.Cancel(&e.timer)
+		c.entries.wheel.Cancel(&e.timer)
 		c.recalled--
 	case entryDoomed:
 		c.part(e.id.Partition()).doomed.remove(e)
 		c.waiting--
 	}
 	if e.lane != nil {
-		c.leaveLane(e)
+		c.lanes.leave(e)
 	}
 	p, m := c.part(e.id.Partition()), e.id.MsgID()
 	if p.next <= m && m < p.end {
 		p.holes--
 	}
 	if e.listed {
-		p.staleDeferrals++
+		p.log.staleDeferrals++
 	}
 	c.entries.remove(e.id)
-	c.pool.put(e)
-}
-
-// confirm marks a range as confirmed and notes it for the log.
-func (c *Channel) confirm(p *channelPart, r fold.IDRange) {
-	fold.ConfirmRange(&p.confirmed, &p.ranges, r)
-	if !c.cfg.Ephemeral {
-		p.unlogged.AddRange(r)
-	}
+	c.entries.pool.put(e)
 }

@@ -10,7 +10,7 @@ import (
 type entry struct {
 	timer      Timer[*entry] // in flight: message timeout; waiting: due time; recalled: end of the hold; fence: its end
 	prev, next *entry        // in the client's list, a source's queue or the pool
-	client     *channelClient
+	client     *client
 	source     *source // queued: in which queue
 	lane       *lane   // the ordered messages that it belongs to; nil: none
 	id         batch.ID
@@ -27,7 +27,7 @@ type entry struct {
 	state      entryState
 	run        uint64 // bit k: it stands for message id+k, too; 0: for id alone, see run
 	hasAt      bool
-	listed     bool // its id is in channelPart.deferrals
+	listed     bool // its id is in partition.deferrals
 	outside    bool // published with a delay: delivered when due, outside of the channel's order
 	told       bool // tag is known, because the message's record was read
 	counted    bool // its last delivery raised attempts, which was below MaxAttempts
@@ -149,6 +149,15 @@ type entryTable struct {
 type entrySlot struct {
 	id batch.ID
 	e  *entry // nil: empty
+}
+
+// entries are the entries of a channel, with the table that finds them by id, the pool that they come from, and the
+// wheel of their timers.
+type entries struct {
+	entryTable
+	pool  entryPool
+	wheel Wheel[*entry]
+	fired func(*Timer[*entry]) // Channel.fire, bound once
 }
 
 const minTableSlots = 16

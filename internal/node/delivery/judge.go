@@ -42,18 +42,18 @@ func (c *Channel) offer(ev *Event, res *Result) {
 	c.judge(p, e, ev, res)
 	switch {
 	case res.Decision != Hold:
-		c.changes++
-		s.spend(c, 1)
-	case e != nil && s != c.sourceOf(e): // its tag is known now: clients of that tag take it, or the others
-		c.dequeue(e)
-		c.queueUp(e, false)
+		c.turns.changes++
+		c.turns.spend(s, 1)
+	case e != nil && s != p.sourceOf(e): // its tag is known now: clients of that tag take it, or the others
+		c.turns.dequeue(e)
+		c.turns.queueUp(e, p, false)
 	default:
-		s.stalled = c.changes
+		c.turns.stall(s)
 	}
 }
 
 // mayReadAt says whether the message is the one at the reading cursor, and may be judged. Otherwise res says why not.
-func (c *Channel) mayReadAt(p *channelPart, ev *Event, res *Result) bool {
+func (c *Channel) mayReadAt(p *partition, ev *Event, res *Result) bool {
 	switch {
 	case ev.Msg < p.next: // confirmed, or it has an entry: the cursor is past it
 		res.Decision = Skip
@@ -61,7 +61,7 @@ func (c *Channel) mayReadAt(p *channelPart, ev *Event, res *Result) bool {
 		res.Decision, res.Why = Hold, HoldMoved
 	case ev.Msg >= p.end:
 		res.Decision, res.Why = Hold, HoldEnd
-	case !c.paused && c.full(p):
+	case !c.paused && p.full():
 		res.Decision, res.Why = Hold, HoldRanges
 	default:
 		return true
@@ -71,7 +71,7 @@ func (c *Channel) mayReadAt(p *channelPart, ev *Event, res *Result) bool {
 
 // judge decides whether a message is delivered now, and to whom. e is its entry in a queue; nil: it is at the reading
 // cursor.
-func (c *Channel) judge(p *channelPart, e *entry, ev *Event, res *Result) {
+func (c *Channel) judge(p *partition, e *entry, ev *Event, res *Result) {
 	id := batch.MakeID(ev.Part, ev.Msg)
 	switch {
 	case c.paused:
@@ -84,11 +84,11 @@ func (c *Channel) judge(p *channelPart, e *entry, ev *Event, res *Result) {
 	case c.outOfSample(id) && !ev.Own:
 		c.leaveOut(p, e, id, res)
 		return
-	case !c.hasCredit():
+	case !c.clients.hasCredit():
 		res.Decision, res.Why = Hold, HoldNoCredit
 		return
 	}
-	cl := c.ring
+	cl := c.clients.ring
 	var l *lane
 	var old fold.Deferral
 	if c.special {
@@ -100,56 +100,56 @@ func (c *Channel) judge(p *channelPart, e *entry, ev *Event, res *Result) {
 			res.Decision, res.Why = Hold, HoldRate
 			return
 		}
-		if cl = c.choose(ev.Tag, ev.Part); cl == nil {
+		if cl = c.clients.choose(ev.Tag, ev.Part); cl == nil {
 			res.Decision, res.Why = Hold, HoldNoCredit
 			return
 		}
 	}
 	first := e == nil && old.Attempts == 0 || e != nil && e.attempts == 0
-	if first && !ev.Own && c.sampledOut(cl, id) {
+	if first && !ev.Own && c.clients.sampledOut(cl, id, c.cfg.SampleSeed) {
 		c.leaveOut(p, e, id, res)
 		c.passed(p)
 		return
 	}
 	if e != nil {
-		c.dequeue(e)
+		c.turns.dequeue(e)
 		c.deliver(e, cl, res)
 		return
 	}
 	if c.special {
 		e = c.enter(p, ev, l, old)
 	} else {
-		e = c.take(p, ev)
+		e = p.take(ev)
 	}
 	c.deliver(e, cl, res)
-	c.settle(p)
+	p.settle()
 }
 
 // leaveOut confirms a message without delivering it.
-func (c *Channel) leaveOut(p *channelPart, e *entry, id batch.ID, res *Result) {
+func (c *Channel) leaveOut(p *partition, e *entry, id batch.ID, res *Result) {
 	res.Decision, res.ID = Skip, id
 	if e != nil {
 		c.discard(e)
 		return
 	}
-	c.confirm(p, fold.IDRange{From: p.next, To: p.next + 1})
+	p.confirm(fold.IDRange{From: p.next, To: p.next + 1})
 	p.next++
-	c.settle(p)
+	p.settle()
 }
 
 // inOrder says whether order, delays of an earlier leader, and the limit of attempts let the message go on now. If it
 // does not, inOrder has found another place for it, or it is held.
-func (c *Channel) inOrder(p *channelPart, e *entry, ev *Event, res *Result) (l *lane, old fold.Deferral, goesOn bool) {
+func (c *Channel) inOrder(p *partition, e *entry, ev *Event, res *Result) (l *lane, old fold.Deferral, goesOn bool) {
 	if e != nil { // it waited for its order and its delay before it was queued
 		if c.spent(e) { // the limit was lowered meanwhile
 			res.Decision, res.ID = Skip, e.id
-			c.dequeue(e)
+			c.turns.dequeue(e)
 			c.deadLetter(e)
 			return nil, old, false
 		}
 		return nil, old, true
 	}
-	l, known := c.laneOf(p, ev.Key)
+	l, known := c.lanes.of(p, ev.Key, c.settings.Order)
 	old = p.recall(ev.Msg)
 	switch {
 	case c.settings.Order != fold.OrderNone && p.lane.onlySettles() && !ev.Own && c.sampledBehind(p, ev, old):
@@ -157,13 +157,13 @@ func (c *Channel) inOrder(p *channelPart, e *entry, ev *Event, res *Result) (l *
 		c.passed(p)
 		return nil, old, false
 	case !p.free() && c.settings.Order != fold.OrderNone,
-		known && !l.free() && c.parked >= c.cfg.MaxKeyWaiting:
+		known && !l.free() && c.lanes.parked >= c.cfg.MaxKeyWaiting:
 		res.Decision, res.Why = Hold, HoldOrder
 		return nil, old, false
 	case known && !l.free():
-		e := c.take(p, ev)
+		e := p.take(ev)
 		e.attempts, e.dueMs, e.lane = old.Attempts, old.DueMs, l
-		c.parkOffered(e)
+		c.lanes.parkLast(e)
 	case old.DueMs*nsPerMs > c.nowNs:
 		c.wait(c.enter(p, ev, l, old), old.DueMs)
 	case c.settings.MaxAttempts != 0 && old.Attempts >= c.settings.MaxAttempts:
@@ -172,6 +172,6 @@ func (c *Channel) inOrder(p *channelPart, e *entry, ev *Event, res *Result) (l *
 		return l, old, true
 	}
 	res.Decision = Skip
-	c.settle(p)
+	p.settle()
 	return nil, old, false
 }

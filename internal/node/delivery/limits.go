@@ -15,7 +15,7 @@ type partShare struct{ here, all uint64 }
 //
 // If the limit is below the number of partitions (see LacksShares), a node may have no share. It takes one
 // message at a time then, or its partitions would stand still: only in this case the nodes exceed the limit together.
-func inFlightShare(limit, all int, leads []*channelPart) int {
+func inFlightShare(limit, all int, leads []*partition) int {
 	if limit == 0 || all == 0 {
 		return limit
 	}
@@ -30,6 +30,20 @@ func inFlightShare(limit, all int, leads []*channelPart) int {
 		}
 	}
 	return max(n, 1)
+}
+
+// shareOf returns the share that these partitions are of all; the whole if that is not known.
+func shareOf(parts []*partition, all uint32) partShare {
+	here := uint64(0)
+	for _, p := range parts {
+		if p != nil {
+			here++
+		}
+	}
+	if here == 0 || here >= uint64(all) {
+		return partShare{1, 1}
+	}
+	return partShare{here, uint64(all)}
 }
 
 // Settings returns the settings in force. The caller must not change what they refer to.
@@ -50,24 +64,15 @@ func (c *Channel) configure(ev *Event) error {
 	return nil
 }
 
-// partShare returns the share of the topic's partitions that the channel has; all of them if that is not known.
-func (c *Channel) partShare() partShare {
-	here := uint64(0)
-	for _, p := range c.parts {
-		if p != nil {
-			here++
-		}
-	}
-	if here == 0 || here >= uint64(c.partsAll) {
-		return partShare{1, 1}
-	}
-	return partShare{here, uint64(c.partsAll)}
-}
-
 // adopt puts settings in force.
 func (c *Channel) adopt(s fold.ChannelSettings) {
 	old := c.settings
 	c.settings = s
+	for _, p := range c.parts {
+		if p != nil {
+			p.log.settingsUnlogged = true
+		}
+	}
 	c.limit()
 	c.special = c.isSpecial()
 	if old.MaxAttempts == 0 && s.MaxAttempts != 0 {
@@ -86,18 +91,19 @@ func (c *Channel) adopt(s fold.ChannelSettings) {
 
 // limit computes this node's share of the limits that hold for the whole channel.
 func (c *Channel) limit() {
-	c.maxInFlight = c.cfg.MaxInFlight
+	c.clients.limit = c.cfg.MaxInFlight
 	n := inFlightShare(int(c.settings.MaxInFlight), int(c.partsAll), c.parts)
-	if n > 0 && (c.maxInFlight <= 0 || n < c.maxInFlight) {
-		c.maxInFlight = n
+	if n > 0 && (c.clients.limit <= 0 || n < c.clients.limit) {
+		c.clients.limit = n
 	}
-	c.rate.set(uint64(c.settings.RatePerSecond), c.partShare(), c.nowNs)
+	c.rate.set(uint64(c.settings.RatePerSecond), shareOf(c.parts, c.partsAll), c.nowNs)
 }
 
 // isSpecial says whether offers and redeliveries must check more than which client is next in the ring.
 func (c *Channel) isSpecial() bool {
 	s := &c.settings
-	if c.choosy > 0 || s.Order != fold.OrderNone || s.MaxAttempts != 0 || s.RatePerSecond != 0 || s.SampleRate != 0 {
+	if c.clients.choosy > 0 || s.Order != fold.OrderNone || s.MaxAttempts != 0 || s.RatePerSecond != 0 ||
+		s.SampleRate != 0 {
 		return true
 	}
 	for _, p := range c.parts {
@@ -115,62 +121,6 @@ const sampleSalt = 0x5851f42d4c957f2d
 func (c *Channel) outOfSample(id batch.ID) bool {
 	rate := int(c.settings.SampleRate)
 	return rate != 0 && int(mix(uint64(id)^c.cfg.SampleSeed^sampleSalt)%100) >= rate
-}
-
-// choose returns the client that gets a message of this tag and partition: the next in the ring with the same tag or,
-// if no client with the tag is subscribed, the next without a tag. It returns nil if no such client has credit. The
-// ring is not empty.
-func (c *Channel) choose(tag uint64, part uint32) *channelClient {
-	if c.choosy == 0 {
-		return c.ring
-	}
-	var untagged *channelClient
-	for cl := c.ring; ; {
-		wants := cl.only == 0 || cl.only-1 == part
-		if wants && cl.tag == tag && tag != 0 {
-			return cl
-		}
-		if wants && cl.tag == 0 && untagged == nil {
-			untagged = cl
-		}
-		if cl = cl.ringNext; cl == c.ring {
-			break
-		}
-	}
-	if untagged != nil && tag != 0 && c.awaited(tag, part) {
-		return nil
-	}
-	return untagged
-}
-
-// anyClientOf says whether some client with credit wants messages of the partition.
-func (c *Channel) anyClientOf(part uint32) bool {
-	for cl := c.ring; ; {
-		if cl.only == 0 || cl.only-1 == part {
-			return true
-		}
-		if cl = cl.ringNext; cl == c.ring {
-			return false
-		}
-	}
-}
-
-// awaited says whether a client that takes messages of the tag and the partition is subscribed, with credit or without.
-// A stopped client does not count, because it takes no message ever again.
-func (c *Channel) awaited(tag uint64, part uint32) bool {
-	for _, cl := range c.order {
-		if cl.tag == tag && !cl.stopped && (cl.only == 0 || cl.only-1 == part) {
-			return true
-		}
-	}
-	return false
-}
-
-// lastInRing moves a client to the end of the ring. The client must not be the next one to serve.
-func (c *Channel) lastInRing(cl *channelClient) {
-	cl.ringPrev.ringNext, cl.ringNext.ringPrev = cl.ringNext, cl.ringPrev
-	cl.ringPrev, cl.ringNext = c.ring.ringPrev, c.ring
-	cl.ringPrev.ringNext, cl.ringNext.ringPrev = cl, cl
 }
 
 // RateBurstMs is how far deliveries may run ahead of an even pace. Timers wake the channel a millisecond or two late;

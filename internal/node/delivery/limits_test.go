@@ -172,7 +172,7 @@ func (b *busy) keyed(run, keys int) {
 		}
 		b.next++
 	}
-	for b.c.parked > 0 || b.c.queued > 0 || b.c.HasControls(0) {
+	for b.c.lanes.parked > 0 || b.c.turns.queued > 0 || b.c.HasControls(0) {
 		b.ctls = b.c.TakeControls(0, b.ctls[:0])
 		b.step(Event{Kind: EvConfirmsCommitted, Take: b.c.LastTake(0)})
 		for b.redeliver(); b.res.Decision == Deliver; b.redeliver() {
@@ -200,8 +200,8 @@ func TestOrderedAllocs(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { b.keyed(2000, 700) }); n > 1 {
 		t.Errorf("%v allocations for 2000 messages", n)
 	}
-	if len(b.c.lanes) != 0 || b.c.entries.count != 0 {
-		t.Errorf("%d lanes, %d entries are left", len(b.c.lanes), b.c.entries.count)
+	if len(b.c.lanes.byKey) != 0 || b.c.entries.count != 0 {
+		t.Errorf("%d lanes, %d entries are left", len(b.c.lanes.byKey), b.c.entries.count)
 	}
 }
 
@@ -222,7 +222,7 @@ func TestDeadLettersWaitForWhatWasMoved(t *testing.T) {
 	b.step(Event{Kind: EvVisible, End: 4 * MaxTakenRanges})
 	p := b.c.part(0)
 	for id := range segment.MsgID(MaxTakenRanges + 1) {
-		p.moved.Add(2 * id)
+		p.outbox.moved.Add(2 * id)
 	}
 	b.step(Event{Kind: EvRequeue, Client: 1, ID: b.deliver()})
 	kinds := func() (kinds []fold.ControlKind) {

@@ -20,7 +20,7 @@ type WaitingMessage struct {
 
 // EachInFlight visits the messages in flight: by client in the order of subscription, oldest delivery first.
 func (c *Channel) EachInFlight(visit func(InFlightMessage)) {
-	for _, cl := range c.order {
+	for _, cl := range c.clients.all {
 		for e := cl.flight.first; e != nil; e = e.next {
 			e.each(func(id batch.ID, _ uint64) {
 				visit(InFlightMessage{ID: id, Client: cl.id, SinceMs: e.startMs, DueMs: e.timer.Due(), Attempts: e.attempts})

@@ -9,16 +9,63 @@ import (
 	"penstock/segment"
 )
 
-// noteDeferral notes that the due time and attempts of an entry must be written to the log.
-func (c *Channel) noteDeferral(p *channelPart, e *entry) {
-	if c.cfg.Ephemeral || e.listed {
+// journal is what the log of a partition does not have yet, and how far the log has what was taken (TakeControls). A
+// crash loses it: messages come again, but none is lost.
+type journal struct {
+	resetTo          segment.MsgID // with resetUnlogged: where the last reset went
+	resetUnlogged    bool
+	settingsUnlogged bool
+	loggedPaused     bool // the pause that the log has, or will have with the takes so far; likewise below
+	loggedSkipped    bool
+	unlogged         fold.IDSet      // confirmed ids
+	deferrals        []segment.MsgID // ids of entries with listed set, and stale ids, whose entries are gone
+	staleDeferrals   int             // how many of deferrals are stale
+	takes            uint64          // number of the last take, see TakeControls
+	committed        uint64          // number of the last take that is committed
+
+	// Memory that the last TakeControls lent to its caller.
+	takenRanges    []fold.IDRange
+	takenDeferrals []fold.Deferral
+	takenMoved     []fold.IDRange
+}
+
+// noteDelay notes that the due time and attempts of an entry must be written to the log.
+func (p *partition) noteDelay(e *entry) {
+	if p.ephemeral || e.listed {
 		return
 	}
-	if len(p.deferrals) == cap(p.deferrals) && p.staleDeferrals > len(p.deferrals)/2 {
-		c.sweepDeferrals(p)
+	if len(p.log.deferrals) == cap(p.log.deferrals) && p.log.staleDeferrals > len(p.log.deferrals)/2 {
+		p.sweepDelays()
 	}
 	e.listed = true
-	p.deferrals = append(p.deferrals, e.id.MsgID())
+	p.log.deferrals = append(p.log.deferrals, e.id.MsgID())
+}
+
+// sweepDelays removes stale ids, whose entries are gone. This bounds the list by twice the number of entries, even
+// if TakeControls is not called for a long time.
+func (p *partition) sweepDelays() {
+	p.log.deferrals = slices.DeleteFunc(p.log.deferrals, func(m segment.MsgID) bool {
+		e := p.entries.get(batch.MakeID(p.number, m))
+		return e == nil || !e.listed
+	})
+	p.log.staleDeferrals = 0
+}
+
+// takeDelays returns the delays noted since the last call. They include messages that were delivered again
+// meanwhile: their due time has passed, but the log still learns their number of attempts.
+func (p *partition) takeDelays() []fold.Deferral {
+	n := min(len(p.log.deferrals), MaxTakenDeferrals)
+	p.log.takenDeferrals = p.log.takenDeferrals[:0]
+	for _, m := range p.log.deferrals[:n] {
+		if e := p.entries.get(batch.MakeID(p.number, m)); e != nil && e.listed {
+			e.listed = false
+			p.log.takenDeferrals = append(p.log.takenDeferrals, fold.Deferral{ID: m, DueMs: e.dueMs, Attempts: e.attempts})
+		}
+	}
+	p.log.deferrals = slices.Delete(p.log.deferrals, 0, n)
+	p.log.staleDeferrals -= n - len(p.log.takenDeferrals)
+	slices.SortFunc(p.log.takenDeferrals, func(a, b fold.Deferral) int { return cmp.Compare(a.ID, b.ID) })
+	return p.log.takenDeferrals
 }
 
 // oftenFailed is the number of deliveries after which a message is noted although attempts are not limited.
@@ -33,7 +80,7 @@ func (c *Channel) noteFailure(e *entry) {
 		return
 	}
 	e.dueMs = c.nowNs / nsPerMs
-	c.noteDeferral(c.part(e.id.Partition()), e)
+	c.part(e.id.Partition()).noteDelay(e)
 }
 
 // noteFailures notes the attempts so far, because they are limited now.
@@ -46,22 +93,12 @@ func (c *Channel) noteFailures() {
 	})
 }
 
-// sweepDeferrals removes stale ids, whose entries are gone. This bounds the list by twice the number of entries, even
-// if TakeControls is not called for a long time.
-func (c *Channel) sweepDeferrals(p *channelPart) {
-	p.deferrals = slices.DeleteFunc(p.deferrals, func(m segment.MsgID) bool {
-		e := c.entries.get(batch.MakeID(p.number, m))
-		return e == nil || !e.listed
-	})
-	p.staleDeferrals = 0
-}
-
 // HasControls says whether TakeControls may have entries for the partition's log.
 func (c *Channel) HasControls(part uint32) bool {
 	p := c.part(part)
-	return !c.cfg.Ephemeral && (p.resetUnlogged || p.unlogged.Len() > 0 || len(p.deferrals) > 0 ||
-		p.loggedPaused != c.paused || p.loggedSkipped != c.skipped || p.loggedSettings != c.settings.Version ||
-		p.untaken > 0 || p.moved.Len() > 0)
+	return !c.cfg.Ephemeral && (p.log.resetUnlogged || p.log.unlogged.Len() > 0 || len(p.log.deferrals) > 0 ||
+		p.log.loggedPaused != c.paused || p.log.loggedSkipped != c.skipped || p.log.settingsUnlogged ||
+		p.outbox.untaken > 0 || p.outbox.moved.Len() > 0)
 }
 
 // TakeControls appends to dst the entries that must be written to the partition's log, in this order. From then on the
@@ -77,59 +114,42 @@ func (c *Channel) TakeControls(part uint32, dst []fold.Control) []fold.Control {
 		return dst
 	}
 	p := c.parts[part]
-	p.takes++
-	if p.loggedSettings != c.settings.Version {
-		p.loggedSettings = c.settings.Version
+	p.log.takes++
+	if p.log.settingsUnlogged {
+		p.log.settingsUnlogged = false
 		settings := c.settings
 		dst = append(dst, fold.Control{Kind: fold.ChannelConfigured, Channel: c.cfg.Name, Settings: &settings})
 	}
-	if p.loggedPaused != c.paused {
-		p.loggedPaused = c.paused
+	if p.log.loggedPaused != c.paused {
+		p.log.loggedPaused = c.paused
 		dst = append(dst, fold.Control{Kind: fold.ChannelPaused, Channel: c.cfg.Name, Flag: c.paused})
 	}
-	if p.loggedSkipped != c.skipped {
-		p.loggedSkipped = c.skipped
+	if p.log.loggedSkipped != c.skipped {
+		p.log.loggedSkipped = c.skipped
 		dst = append(dst, fold.Control{Kind: fold.ChannelSkipped, Channel: c.cfg.Name, Flag: c.skipped})
 	}
-	if p.resetUnlogged {
-		p.resetUnlogged = false
-		dst = append(dst, fold.Control{Kind: fold.ChannelReset, Channel: c.cfg.Name, ID: p.resetTo})
+	if p.log.resetUnlogged {
+		p.log.resetUnlogged = false
+		dst = append(dst, fold.Control{Kind: fold.ChannelReset, Channel: c.cfg.Name, ID: p.log.resetTo})
 	}
-	if ds := c.takeDeferrals(p); len(ds) > 0 {
+	if ds := p.takeDelays(); len(ds) > 0 {
 		dst = append(dst, fold.Control{Kind: fold.Deferred, Channel: c.cfg.Name, Deferrals: ds})
 	}
-	p.takenRanges = takeRanges(&p.unlogged, p.takenRanges)
-	if len(p.takenRanges) > 0 {
-		dst = append(dst, fold.Control{Kind: fold.Confirmed, Channel: c.cfg.Name, Ranges: p.takenRanges})
+	p.log.takenRanges = takeRanges(&p.log.unlogged, p.log.takenRanges)
+	if len(p.log.takenRanges) > 0 {
+		dst = append(dst, fold.Control{Kind: fold.Confirmed, Channel: c.cfg.Name, Ranges: p.log.takenRanges})
 	}
-	p.takenMoved = takeRanges(&p.moved, p.takenMoved)
-	if len(p.takenMoved) > 0 {
-		dst = append(dst, fold.Control{Kind: fold.DeadLetterMoved, Channel: c.cfg.Name, Ranges: p.takenMoved})
+	p.log.takenMoved = takeRanges(&p.outbox.moved, p.log.takenMoved)
+	if len(p.log.takenMoved) > 0 {
+		dst = append(dst, fold.Control{Kind: fold.DeadLetterMoved, Channel: c.cfg.Name, Ranges: p.log.takenMoved})
 	}
 	// DeadLettered is taken only when no DeadLetterMoved is left to take. After a reset a message may have died a
 	// second time: the DeadLetterMoved of its first dead letter must not remove the second one from the fold's outbox.
-	if p.untaken > 0 && p.moved.Len() == 0 {
-		dst = append(dst, fold.Control{Kind: fold.DeadLettered, Channel: c.cfg.Name, Dead: p.takeDead()})
+	if p.outbox.untaken > 0 && p.outbox.moved.Len() == 0 {
+		dst = append(dst, fold.Control{Kind: fold.DeadLettered, Channel: c.cfg.Name, Dead: p.outbox.take(p.log.takes)})
 	}
-	c.labelSettling(p)
+	c.lanes.label(p)
 	return dst
-}
-
-// takeDeferrals returns the delays noted since the last call. They include messages that were delivered again
-// meanwhile: their due time has passed, but the log still learns their number of attempts.
-func (c *Channel) takeDeferrals(p *channelPart) []fold.Deferral {
-	n := min(len(p.deferrals), MaxTakenDeferrals)
-	p.takenDeferrals = p.takenDeferrals[:0]
-	for _, m := range p.deferrals[:n] {
-		if e := c.entries.get(batch.MakeID(p.number, m)); e != nil && e.listed {
-			e.listed = false
-			p.takenDeferrals = append(p.takenDeferrals, fold.Deferral{ID: m, DueMs: e.dueMs, Attempts: e.attempts})
-		}
-	}
-	p.deferrals = slices.Delete(p.deferrals, 0, n)
-	p.staleDeferrals -= n - len(p.takenDeferrals)
-	slices.SortFunc(p.takenDeferrals, func(a, b fold.Deferral) int { return cmp.Compare(a.ID, b.ID) })
-	return p.takenDeferrals
 }
 
 // takeRanges moves the lowest ranges of from to taken, whose memory it reuses.

@@ -38,7 +38,7 @@ func (b *busy) redeliver() { b.res = redeliver(b.c, b.now, func(batch.ID) uint64
 // redeliver offers a queued message, of the source whose turn it is, as if nothing could be read at the reading
 // cursors. tag says what a message's tag is.
 func redeliver(c *Channel, now int64, tag func(batch.ID) uint64) (res Result) {
-	defer func() { c.changes++ }() // the cursors go on
+	defer func() { c.turns.changes++ }() // the cursors go on
 	for {
 		for _, p := range c.parts {
 			if p != nil {

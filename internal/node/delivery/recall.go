@@ -22,15 +22,10 @@ import (
 // that cannot hand anything over just now would get it and give it back again and again.
 const returnPauseMs = 50
 
-// holds says whether deliveries to the client are held.
-func (c *Channel) holds(cl *channelClient) bool {
-	return cl.holdMs > 0 && c.settings.Order != fold.OrderNone
-}
-
 // startHold sets the hold of the delivery that begins now.
-func (c *Channel) startHold(e *entry, cl *channelClient, res *Result) {
+func (c *Channel) startHold(e *entry, cl *client, res *Result) {
 	e.serial, e.heldMs, e.holder = 0, 0, cl.id
-	if c.holds(cl) {
+	if cl.holdMs > 0 && c.settings.Order != fold.OrderNone {
 		e.serial, e.heldMs = cl.messageCount, e.startMs+cl.holdMs
 		res.Serial = e.serial
 	}
@@ -64,7 +59,7 @@ func (c *Channel) giveBack(ev *Event) error {
 	case entryInFlight:
 		c.land(e)
 	case entryRecalled:
-		c.wheel.Cancel(&e.timer)
+		c.entries.wheel.Cancel(&e.timer)
 		c.recalled--
 	default:
 		return ErrNotInFlight
@@ -76,30 +71,23 @@ func (c *Channel) giveBack(ev *Event) error {
 	return nil
 }
 
-// hold sets the hold of the client's later deliveries.
-func (c *Channel) hold(ev *Event) {
-	if cl := c.clients[ev.Client]; cl != nil {
-		cl.holdMs = ev.HoldMs
-	}
-}
-
 // fence keeps the messages of an ordered partition from being delivered for at most ms: the previous leader may have
 // sent messages to nodes that have not handed them over yet.
-func (c *Channel) fence(p *channelPart, ms int64) {
+func (c *Channel) fence(p *partition, ms int64) {
 	if ms <= 0 || c.settings.Order == fold.OrderNone {
 		return
 	}
-	p.fence = c.pool.get(batch.MakeID(p.number, 0))
+	p.fence = c.entries.pool.get(batch.MakeID(p.number, 0))
 	p.fence.state = entryFence
 	c.schedule(p.fence, c.soonMs()+ms)
 }
 
 // liftFence ends the fence, because its time is over, because every node said that it hands over nothing more of
 // earlier leaders, or because the partition leaves the channel.
-func (c *Channel) liftFence(p *channelPart) {
+func (p *partition) liftFence() {
 	if p.fence != nil {
-		c.wheel.Cancel(&p.fence.timer)
-		c.pool.put(p.fence)
+		p.entries.wheel.Cancel(&p.fence.timer)
+		p.entries.pool.put(p.fence)
 		p.fence = nil
 	}
 }

@@ -37,14 +37,14 @@ type Run struct {
 // NextRun returns how many messages EvOfferRun may deliver from the reading cursor of a partition on, and to whom. The
 // caller first gives the messages to the client, as many as it takes, and then tells Step, before any other event.
 func (c *Channel) NextRun(part uint32) (r Run) {
-	p, cl := c.part(part), c.ring
-	if c.special || c.paused || !c.hasCredit() || cl.ringNext != cl || cl.sampleRate != 0 ||
+	p, cl := c.part(part), c.clients.ring
+	if c.special || c.paused || !c.clients.hasCredit() || cl.ringNext != cl || cl.sampleRate != 0 ||
 		p.holes > 0 || p.ranges.Len() >= c.cfg.MaxRanges || p.runs.len() >= maxRuns || p.next >= p.end {
 		return r
 	}
 	n := min(MaxRunCount, cl.ready-cl.inFlight)
-	if c.maxInFlight > 0 {
-		n = min(n, c.maxInFlight-c.inFlight)
+	if c.clients.limit > 0 {
+		n = min(n, c.clients.limit-c.clients.inFlight)
 	}
 	unread := min(uint64(p.end-p.next), p.ranges.Gap(p.next))
 	return Run{cl.id, cl.messageCount + 1, int(min(uint64(n), unread))}
@@ -52,13 +52,13 @@ func (c *Channel) NextRun(part uint32) (r Run) {
 
 // offerRun notes that the caller has delivered a run. The messages of a short one get entries of their own.
 func (c *Channel) offerRun(ev *Event, res *Result) {
-	p, cl, n := c.part(ev.Part), c.ring, ev.Count
+	p, cl, n := c.part(ev.Part), c.clients.ring, ev.Count
 	if ev.Msg != p.next || n <= 0 || n > c.NextRun(ev.Part).Count {
 		panic("BUG: a run of messages that NextRun does not allow")
 	}
 	if n < minRunCount {
 		for i := range n {
-			e := c.take(p, ev)
+			e := p.take(ev)
 			e.index += uint32(i)
 			c.deliver(e, cl, res)
 		}
@@ -66,13 +66,13 @@ func (c *Channel) offerRun(ev *Event, res *Result) {
 		c.deliverRun(p, cl, ev)
 	}
 	res.Decision, res.Client, res.Count = Deliver, cl.id, n
-	p.unread.spend(c, n)
-	c.settle(p)
+	c.turns.spend(&p.unread, n)
+	p.settle()
 }
 
-func (c *Channel) deliverRun(p *channelPart, cl *channelClient, ev *Event) {
+func (c *Channel) deliverRun(p *partition, cl *client, ev *Event) {
 	n := ev.Count
-	e := c.pool.get(batch.MakeID(ev.Part, ev.Msg))
+	e := c.entries.pool.get(batch.MakeID(ev.Part, ev.Msg))
 	e.at, e.index, e.hasAt, e.tag, e.told = ev.At, ev.Index, true, ev.Tag, true
 	e.run, e.attempts, e.counted = 1<<n-1, 1, true
 	e.state, e.client, e.holder, e.startMs = entryInFlight, cl, cl.id, c.soonMs()
@@ -81,10 +81,7 @@ func (c *Channel) deliverRun(p *channelPart, cl *channelClient, ev *Event) {
 	cl.flight.pushBack(e)
 	p.runs.push(e)
 	p.next += segment.MsgID(n)
-	cl.messageCount += uint64(n)
-	cl.inFlight += n
-	c.inFlight += n
-	c.refresh(cl)
+	c.clients.begin(cl, n)
 }
 
 // look returns the entry of a message, or the run that it is in flight in; nil: there is none.
@@ -99,7 +96,7 @@ func (c *Channel) look(id batch.ID) *entry {
 func (c *Channel) own(id batch.ID) *entry {
 	e := c.look(id)
 	if e != nil && e.run != 0 {
-		c.breakRun(e)
+		c.part(e.id.Partition()).breakRun(e)
 		e = c.entries.get(id)
 	}
 	return e
@@ -118,39 +115,39 @@ func (c *Channel) runOf(id batch.ID) *entry {
 }
 
 // breakRun gives each message of a run an entry of its own, in the place of the run.
-func (c *Channel) breakRun(e *entry) {
+func (p *partition) breakRun(e *entry) {
 	cl := e.client
-	c.part(e.id.Partition()).runs.remove(e)
+	p.runs.remove(e)
 	due := e.timer.Due()
-	c.wheel.Cancel(&e.timer)
+	p.entries.wheel.Cancel(&e.timer)
 	for run := e.run; run != 0; run &= run - 1 {
 		k := bits.TrailingZeros64(run)
-		one := c.pool.get(e.id + batch.ID(k))
+		one := p.entries.pool.get(e.id + batch.ID(k))
 		one.at, one.index, one.hasAt, one.tag, one.told = e.at, e.index, e.hasAt, e.tag, e.told
 		if e.index != NoIndex {
 			one.index += uint32(k)
 		}
 		one.attempts, one.counted, one.number = e.attempts, e.counted, e.number+uint64(k)
 		one.state, one.client, one.holder, one.startMs = e.state, cl, e.holder, e.startMs
-		c.entries.put(one)
-		c.wheel.Schedule(&one.timer, due)
+		p.entries.put(one)
+		p.entries.wheel.Schedule(&one.timer, due)
 		cl.flight.insertBefore(one, e)
 	}
 	cl.flight.remove(e)
-	c.pool.put(e)
+	p.entries.pool.put(e)
 }
 
 // breakRuns breaks all runs of a partition. Only rare events may use it.
-func (c *Channel) breakRuns(p *channelPart) {
+func (p *partition) breakRuns() {
 	for p.runs.len() > 0 {
-		c.breakRun(p.runs.last())
+		p.breakRun(p.runs.last())
 	}
 }
 
 // timeOutRun is fire for a run.
 func (c *Channel) timeOutRun(e *entry) {
 	id, run := e.id, e.run
-	c.breakRun(e)
+	c.part(e.id.Partition()).breakRun(e)
 	for ; run != 0; run &= run - 1 {
 		c.fire(&c.entries.get(id + batch.ID(bits.TrailingZeros64(run))).timer)
 	}
@@ -159,27 +156,25 @@ func (c *Channel) timeOutRun(e *entry) {
 // finishInRun ends the delivery of those messages of a run that done has a bit of, and forgets the run with its last
 // message. It confirms nothing.
 func (c *Channel) finishInRun(e *entry, done uint64) {
-	cl, n := e.client, bits.OnesCount64(done)
+	cl := e.client
 	e.run &^= done
-	cl.inFlight -= n
-	c.inFlight -= n
 	if e.run == 0 {
-		c.wheel.Cancel(&e.timer)
+		c.entries.wheel.Cancel(&e.timer)
 		cl.flight.remove(e)
 		c.part(e.id.Partition()).runs.remove(e)
-		c.pool.put(e)
+		c.entries.pool.put(e)
 	}
-	c.refresh(cl)
+	c.clients.end(cl, bits.OnesCount64(done))
 }
 
-// gatherRun is gather for those messages of a run that done has a bit of.
-func (c *Channel) gatherRun(g *gathered, e *entry, done uint64) {
-	p, m := c.part(e.id.Partition()), e.id.MsgID()
+// addRun is add for those messages of a run that done has a bit of.
+func (g *gathered) addRun(p *partition, e *entry, done uint64) {
+	m := e.id.MsgID()
 	for done != 0 {
 		from := bits.TrailingZeros64(done)
 		n := bits.TrailingZeros64(^(done >> from))
 		first := m + segment.MsgID(from)
-		c.gather(g, p, fold.IDRange{From: first, To: first + segment.MsgID(n)})
+		g.add(p, fold.IDRange{From: first, To: first + segment.MsgID(n)})
 		done &^= (1<<n - 1) << from
 	}
 }

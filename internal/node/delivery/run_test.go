@@ -100,7 +100,7 @@ func (s *sim) checkRuns() {
 			end = e.id + batch.ID(bits.Len64(e.run))
 		}
 	}
-	for _, cl := range s.c.order {
+	for _, cl := range s.c.clients.all {
 		last, n := uint64(0), 0
 		for e := cl.flight.first; e != nil; e = e.next {
 			e.each(func(id batch.ID, number uint64) {
@@ -207,7 +207,7 @@ func (w *twins) number() uint64 {
 		return 0
 	}
 	var all []uint64
-	for _, e := range w.singles.clients[w.client()].flight.list() {
+	for _, e := range w.singles.clients.byID[w.client()].flight.list() {
 		all = append(all, e.number)
 	}
 	if len(all) == 0 {

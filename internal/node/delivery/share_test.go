@@ -64,12 +64,12 @@ func TestInFlightSharesAreTheLimit(t *testing.T) {
 	}
 }
 
-func partsNumbered(numbers ...uint32) (parts []*channelPart) {
+func partsNumbered(numbers ...uint32) (parts []*partition) {
 	for _, n := range numbers {
 		for len(parts) <= int(n) {
 			parts = append(parts, nil)
 		}
-		parts[n] = &channelPart{number: n}
+		parts[n] = &partition{number: n}
 	}
 	return parts
 }

@@ -552,8 +552,8 @@ func (s *sim) take() {
 				s.t.Fatalf("fold: %v", err)
 			}
 		}
-		if cp := s.c.part(p.number); cp.staleDeferrals != 0 || len(cp.deferrals) != 0 {
-			s.t.Fatalf("after all was taken: %d delays, %d stale", len(cp.deferrals), cp.staleDeferrals)
+		if cp := s.c.part(p.number); cp.log.staleDeferrals != 0 || len(cp.log.deferrals) != 0 {
+			s.t.Fatalf("after all was taken: %d delays, %d stale", len(cp.log.deferrals), cp.log.staleDeferrals)
 		}
 		cur := p.log.Channel("c")
 		for id := range p.end {

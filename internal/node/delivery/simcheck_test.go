@@ -16,7 +16,7 @@ import (
 // pump offers a message at a reading cursor, or what EvNext names, and checks every answer against the model.
 func (s *sim) pump(p *simPart) Decision {
 	switch {
-	case s.next()%2 == 0 && s.c.queued > 0:
+	case s.next()%2 == 0 && s.c.turns.queued > 0:
 		return s.pumpNext(p, true)
 	case s.next()%2 == 0:
 		return s.pumpNext(p, false)
@@ -220,14 +220,14 @@ func (s *sim) check() {
 			s.t.Fatalf("the cursor stands at %d, which needs no reading", cp.next)
 		}
 	}
-	if s.entryCount() != entries || s.c.inFlight != flying || s.c.waiting != waiting ||
-		s.c.queued != entries-flying-waiting-parked || s.c.parked != parked {
+	if s.entryCount() != entries || s.c.clients.inFlight != flying || s.c.waiting != waiting ||
+		s.c.turns.queued != entries-flying-waiting-parked || s.c.lanes.parked != parked {
 		s.t.Fatalf("%d entries, %d in flight, %d waiting, %d queued; counted %d, %d, %d",
-			s.entryCount(), s.c.inFlight, s.c.waiting, s.c.queued, entries, flying, waiting)
+			s.entryCount(), s.c.clients.inFlight, s.c.waiting, s.c.turns.queued, entries, flying, waiting)
 	}
 	s.checkLanes()
 	s.checkRuns()
-	if want := uint64(unread + s.c.queued + parked); s.c.Depth() != want {
+	if want := uint64(unread + s.c.turns.queued + parked); s.c.Depth() != want {
 		s.t.Fatalf("depth %d, want %d", s.c.Depth(), want) // B66
 	}
 	if s.c.Hungry() != (s.anyCredit() && !s.paused && !s.c.rate.waiting) {

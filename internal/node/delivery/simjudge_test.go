@@ -19,7 +19,7 @@ func (s *sim) unwanted(id segment.MsgID) bool { return s.filter && id%7 == 3 }
 func (s *sim) offer(p *simPart, at segment.MsgID, queued bool) *Result {
 	s.t.Helper()
 	id := batch.MakeID(p.number, at)
-	before, inFlight := s.c.rate, s.c.inFlight
+	before, inFlight := s.c.rate, s.c.clients.inFlight
 	attempts := p.attempts[at]
 	res := s.step(Event{
 		Kind: EvOffer, Flag: queued, Part: p.number, Msg: at, At: segment.Offset(at), Index: 1, Key: keyOf(at),
@@ -33,7 +33,7 @@ func (s *sim) offer(p *simPart, at segment.MsgID, queued bool) *Result {
 		s.t.Fatalf("message %d is for this channel only, and was left out", at)
 	case res.Decision == Skip && !out && attempts > 0 && p.isDone(s, at) && !p.isDead(s, at):
 		s.t.Fatalf("message %d was delivered %d times, and was left out", at, attempts)
-	case res.Decision != Deliver && (before.nextNs != s.c.rate.nextNs || inFlight != s.c.inFlight):
+	case res.Decision != Deliver && (before.nextNs != s.c.rate.nextNs || inFlight != s.c.clients.inFlight):
 		s.t.Fatalf("message %d was not delivered, and has used up the rate or a place in flight", at)
 	}
 	return res
@@ -46,7 +46,7 @@ func (p *simPart) isDone(s *sim, id segment.MsgID) bool {
 }
 
 func (p *simPart) isDead(s *sim, id segment.MsgID) bool {
-	return fold.HasID(s.c.part(p.number).outbox, id, outboxEntry.id)
+	return fold.HasID(s.c.part(p.number).outbox.letters, id, outboxEntry.id)
 }
 
 // pumpNext offers the message whose turn it is. With queued, it does as if nothing could be read at the reading
@@ -59,11 +59,11 @@ func (s *sim) pumpNext(p *simPart, queued bool) Decision {
 			s.step(Event{Kind: EvStall, Part: p.number})
 		}
 	case !stay:
-		s.c.changes++ // the engine has read something meanwhile
+		s.c.turns.changes++ // the engine has read something meanwhile
 	}
 	var may []*source
-	for _, src := range s.c.sources {
-		if s.c.hasCredit() && !s.c.paused && s.c.mayGo(src) {
+	for _, src := range s.c.turns.sources {
+		if s.c.clients.hasCredit() && !s.c.paused && s.c.mayGo(src) {
 			may = append(may, src)
 		}
 	}
@@ -76,7 +76,7 @@ func (s *sim) pumpNext(p *simPart, queued bool) Decision {
 		}
 		return Hold
 	}
-	now := s.c.sources[s.c.turn]
+	now := s.c.turns.sources[s.c.turns.at]
 	p = s.parts[slices.IndexFunc(s.parts, func(p *simPart) bool { return p.number == next.Part })]
 	id := next.ID.MsgID()
 	if e := s.c.entries.get(next.ID); !next.Queued {
@@ -153,7 +153,7 @@ func (s *sim) checkIdle(unread bool) {
 			}
 		}
 		if at := s.c.ReadFrom(p.number); unread && at < p.visible && s.settings.Order == fold.OrderNone &&
-			!s.c.full(s.c.part(p.number)) && s.eligible(p, at) {
+			!s.c.part(p.number).full() && s.eligible(p, at) {
 			s.t.Fatalf("message %d of partition %d can be read, a client waits, and it has no turn", at, p.number)
 		}
 	}

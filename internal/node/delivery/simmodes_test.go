@@ -63,19 +63,20 @@ func (s *sim) died(p *simPart, id segment.MsgID) bool {
 	limit := int(s.settings.MaxAttempts)
 	cp := s.c.part(p.number)
 	if e := s.c.look(batch.MakeID(p.number, id)); e != nil {
-		if e.state == entryDoomed && (limit == 0 || p.attempts[id] < limit || len(cp.outbox) < s.cfg.MaxOutbox) {
+		if e.state == entryDoomed && (limit == 0 || p.attempts[id] < limit || len(cp.outbox.letters) < s.cfg.MaxOutbox) {
 			s.t.Fatalf("message %d with %d attempts of %d is doomed; the outbox has %d of %d",
-				id, p.attempts[id], limit, len(cp.outbox), s.cfg.MaxOutbox)
+				id, p.attempts[id], limit, len(cp.outbox.letters), s.cfg.MaxOutbox)
 		}
 		return e.state == entryDoomed
 	}
-	i := fold.SearchID(cp.outbox, id, outboxEntry.id)
-	if i == len(cp.outbox) || cp.outbox[i].ID != id || cp.outbox[i].take != notTaken || p.dead[id] == notTaken {
+	i := fold.SearchID(cp.outbox.letters, id, outboxEntry.id)
+	if i == len(cp.outbox.letters) || cp.outbox.letters[i].ID != id || cp.outbox.letters[i].take != notTaken ||
+		p.dead[id] == notTaken {
 		return false
 	}
-	if limit == 0 || p.attempts[id] < limit || int(cp.outbox[i].Attempts) != p.attempts[id] {
+	if limit == 0 || p.attempts[id] < limit || int(cp.outbox.letters[i].Attempts) != p.attempts[id] {
 		s.t.Fatalf("message %d with %d attempts of %d is in the outbox with %d",
-			id, p.attempts[id], limit, cp.outbox[i].Attempts)
+			id, p.attempts[id], limit, cp.outbox.letters[i].Attempts)
 	}
 	p.confirm(id)
 	if was, ok := p.dead[id]; ok {
@@ -87,7 +88,7 @@ func (s *sim) died(p *simPart, id segment.MsgID) bool {
 
 // noteDead finds dead letters whose making the model did not see, because their messages were parked.
 func (s *sim) noteDead(p *simPart) {
-	for _, o := range slices.Clone(s.c.part(p.number).outbox) {
+	for _, o := range slices.Clone(s.c.part(p.number).outbox.letters) {
 		s.died(p, o.ID)
 	}
 }
@@ -96,12 +97,12 @@ func (s *sim) noteDead(p *simPart) {
 // once.
 func (s *sim) checkOutbox(p *simPart) {
 	cp, cur := s.c.part(p.number), p.log.Channel("c")
-	if len(cp.outbox) != len(p.dead) || len(cur.Dead) != len(p.dead) || cp.untaken != 0 {
+	if len(cp.outbox.letters) != len(p.dead) || len(cur.Dead) != len(p.dead) || cp.outbox.untaken != 0 {
 		s.t.Fatalf("%d dead letters; the outbox has %d, the log %d; %d are not taken",
-			len(p.dead), len(cp.outbox), len(cur.Dead), cp.untaken)
+			len(p.dead), len(cp.outbox.letters), len(cur.Dead), cp.outbox.untaken)
 	}
-	for i, o := range cp.outbox {
-		if _, ok := p.dead[o.ID]; !ok || cur.Dead[i] != o.DeadMessage || i > 0 && cp.outbox[i-1].ID >= o.ID {
+	for i, o := range cp.outbox.letters {
+		if _, ok := p.dead[o.ID]; !ok || cur.Dead[i] != o.DeadMessage || i > 0 && cp.outbox.letters[i-1].ID >= o.ID {
 			s.t.Fatalf("dead letter %d: in the model %v; the log has %v", o.ID, ok, cur.Dead[i])
 		}
 	}
@@ -117,7 +118,7 @@ func (s *sim) moveDead(p *simPart, count int) {
 	before := s.c.part(p.number).doomed.count
 	var set fold.IDSet
 	for _, d := range out {
-		if at := p.dead[d.ID]; at == notTaken || at > s.c.part(p.number).committed {
+		if at := p.dead[d.ID]; at == notTaken || at > s.c.part(p.number).log.committed {
 			s.t.Fatalf("dead letter %d is shown before it is committed", d.ID)
 		}
 		set.Add(d.ID)
@@ -203,7 +204,7 @@ func (s *sim) recover() {
 	s.clients, s.paused, s.skipped = nil, false, false
 	s.settings, s.partsAll = fold.ChannelSettings{}, 0
 	for _, p := range s.parts {
-		s.addFromLog(p, old != nil && old.part(p.number).resetUnlogged)
+		s.addFromLog(p, old != nil && old.part(p.number).log.resetUnlogged)
 	}
 	for _, p := range s.parts {
 		s.expectAdded(p)
@@ -265,7 +266,7 @@ func (s *sim) giveAway(p *simPart) {
 		s.take()
 	}
 	s.noteDead(p)
-	resetLost := s.c.part(p.number).resetUnlogged
+	resetLost := s.c.part(p.number).log.resetUnlogged
 	s.step(Event{Kind: EvRemovePartition, Part: p.number})
 	s.addFromLog(p, resetLost)
 	s.expectAdded(p)
@@ -370,7 +371,7 @@ func (s *sim) checkLanes() {
 		}
 	})
 	all := map[*lane]bool{}
-	for key, l := range s.c.lanes {
+	for key, l := range s.c.lanes.byKey {
 		if all[l] = true; l.key != key || l.free() {
 			s.t.Fatalf("lane of key %d: %+v", key, l)
 		}

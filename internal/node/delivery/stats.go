@@ -44,7 +44,7 @@ type ClientStats struct {
 
 // Depth returns how many visible messages wait for a client: unread, queued, parked or recalled.
 func (c *Channel) Depth() uint64 {
-	depth := uint64(c.queued) + uint64(c.parked) + uint64(c.recalled)
+	depth := uint64(c.turns.queued) + uint64(c.lanes.parked) + uint64(c.recalled)
 	for _, p := range c.parts {
 		if p != nil && p.next < p.end {
 			depth += uint64(p.end-p.next) - uint64(p.holes) - p.ranges.Count(p.next, p.end)
@@ -58,28 +58,28 @@ func (c *Channel) Stats() ChannelStats {
 	outbox := 0
 	for _, p := range c.parts {
 		if p != nil {
-			outbox += len(p.outbox)
+			outbox += len(p.outbox.letters)
 		}
 	}
-	delivered, finished := c.goneMessageCount, c.goneFinishCount
-	for _, cl := range c.order {
+	delivered, finished := c.clients.goneMessageCount, c.clients.goneFinishCount
+	for _, cl := range c.clients.all {
 		delivered, finished = delivered+cl.messageCount, finished+cl.finishCount
 	}
 	return ChannelStats{
 		DeliverCount: delivered, FinishCount: finished,
-		ParkedCount: c.parked, RecalledCount: c.recalled, RecallCount: c.recallCount, ReturnCount: c.returnCount,
+		ParkedCount: c.lanes.parked, RecalledCount: c.recalled, RecallCount: c.recallCount, ReturnCount: c.returnCount,
 		OutboxCount: outbox, DeadCount: c.deadCount, DroppedCount: c.droppedCount, FilteredCount: c.filteredCount,
 		SkippedCount: c.skippedCount,
-		Depth:        c.Depth(), InFlightCount: c.inFlight, DeferredCount: c.waiting, QueuedCount: c.queued,
+		Depth:        c.Depth(), InFlightCount: c.clients.inFlight, DeferredCount: c.waiting, QueuedCount: c.turns.queued,
 		MessageCount: c.messageCount, RequeueCount: c.requeueCount, TimeoutCount: c.timeoutCount,
-		ClientCount: len(c.order), Paused: c.paused, Skipped: c.skipped,
+		ClientCount: len(c.clients.all), Paused: c.paused, Skipped: c.skipped,
 		SkippedSinceNs: c.skippedSinceNs, SkippedBefore: c.skippedBefore,
 	}
 }
 
 // ClientInFlight returns how many messages a client has in flight.
 func (c *Channel) ClientInFlight(id ClientID) int {
-	if cl := c.clients[id]; cl != nil {
+	if cl := c.clients.byID[id]; cl != nil {
 		return cl.inFlight
 	}
 	return 0
@@ -87,7 +87,7 @@ func (c *Channel) ClientInFlight(id ClientID) int {
 
 // EachClient visits the clients in the order of their subscription.
 func (c *Channel) EachClient(visit func(ClientStats)) {
-	for _, cl := range c.order {
+	for _, cl := range c.clients.all {
 		visit(ClientStats{
 			Client: cl.id, ReadyCount: cl.ready, InFlightCount: cl.inFlight,
 			MessageCount: cl.messageCount, FinishCount: cl.finishCount, RequeueCount: cl.requeueCount,

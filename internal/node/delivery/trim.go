@@ -13,7 +13,7 @@ import (
 //
 // With an offset (At), all events that preceded the trim were stepped: no message is below the log's start only because
 // the machine does not know yet where it was carried to.
-func (c *Channel) trimmed(p *channelPart, ev *Event) {
+func (c *Channel) trimmed(p *partition, ev *Event) {
 	p.start = max(p.start, ev.Start)
 	c.dropTo(p, ev.Start)
 	if ev.At <= p.border.At {
@@ -25,19 +25,19 @@ func (c *Channel) trimmed(p *channelPart, ev *Event) {
 			c.discardLost(e)
 		}
 	})
-	c.settle(p)
+	p.settle()
 }
 
 // dropTo discards the unread messages below the log's start, which are gone.
-func (c *Channel) dropTo(p *channelPart, start segment.MsgID) {
+func (c *Channel) dropTo(p *partition, start segment.MsgID) {
 	if !c.skipped {
-		c.droppedCount += c.unreadBelow(p, start)
+		c.droppedCount += p.unreadBelow(start)
 	}
 	c.discardTo(p, start)
 }
 
 // lacks says that the bytes of an entry's message are gone.
-func (p *channelPart) lacks(e *entry) bool {
+func (p *partition) lacks(e *entry) bool {
 	return e.id.MsgID() < p.border.ID && (!e.hasAt || e.at < p.border.At)
 }
 
@@ -47,17 +47,4 @@ func (c *Channel) discardLost(e *entry) {
 		c.droppedCount++
 	}
 	c.discard(e)
-}
-
-// unreadBelow counts the unread messages below to. Those that are not visible yet count, too: the caller may learn of a
-// trim before it learns that the messages were committed, or a paused topic may have held them back.
-func (c *Channel) unreadBelow(p *channelPart, to segment.MsgID) uint64 {
-	if to <= p.next {
-		return 0
-	}
-	n := uint64(to-p.next) - p.ranges.Count(p.next, to)
-	if p.holes > 0 || to > p.end && p.beyond.Len() > 0 {
-		n -= uint64(len(c.entriesIn(p, p.next, to)))
-	}
-	return n
 }

@@ -33,13 +33,29 @@ const (
 	sourceTagged                    // queued, with a tag that some client wants
 )
 
-// spend counts messages that were offered.
-func (s *source) spend(c *Channel, n int) {
-	if s.round != c.round {
-		s.round, s.given = c.round, 0
+// turns gives the sources of a channel their turns, and knows what is queued in them.
+type turns struct {
+	sources []*source // of all partitions; the turn goes round them in this order
+	at      int       // index in sources of the last turn; -1: there was none, or it was of one before the first
+	round   uint64    // see source
+	changes uint64    // counts the Steps that may let a source go on that could not; 1 and more
+	queued  int       // entries in the queues of sources
+	size    int       // ChannelConfig.TurnSize
+
+	mayGo func(*source) bool // Channel.mayGo, bound once
+}
+
+// spend counts messages of a source that were offered.
+func (t *turns) spend(s *source, n int) {
+	if s.round != t.round {
+		s.round, s.given = t.round, 0
 	}
 	s.given += n
 }
+
+// stall notes that the first message of a source cannot be read or delivered now. The source gets no turn until
+// something happens.
+func (t *turns) stall(s *source) { s.stalled = t.changes }
 
 // nextTurn answers EvNext.
 func (c *Channel) nextTurn(ev *Event, res *Result) {
@@ -48,14 +64,14 @@ func (c *Channel) nextTurn(ev *Event, res *Result) {
 	case c.paused:
 		res.Why = HoldPaused
 		return
-	case !c.hasCredit():
+	case !c.clients.hasCredit():
 		res.Why = HoldNoCredit
 		return
 	case !c.rate.allows(c.nowNs):
 		res.Why = HoldRate
 		return
 	}
-	s := c.nextSource(ev.Flag)
+	s := c.turns.next(ev.Flag)
 	if s == nil {
 		res.Why = HoldEmpty
 		return
@@ -66,29 +82,48 @@ func (c *Channel) nextTurn(ev *Event, res *Result) {
 	}
 }
 
-// nextSource returns the source whose turn it is: with stay, the last one again, if its turn is not over. nil: no
+// mayGo says whether the source has a message that, as far as is known before it is read, may be delivered now.
+func (c *Channel) mayGo(s *source) bool {
+	if s.stalled == c.turns.changes {
+		return false
+	}
+	if s.kind == sourceUnread {
+		p := c.parts[s.part]
+		return p.next < p.end && !p.full() && (c.settings.Order == fold.OrderNone || p.free() || p.lane.onlySettles())
+	}
+	e := s.queue.first
+	switch {
+	case e == nil:
+		return false
+	case s.kind == sourceUnknown && c.clients.choosy > 0:
+		return c.clients.anyOf(s.part)
+	}
+	return c.clients.choose(e.tag, s.part) != nil
+}
+
+// next returns the source whose turn it is: with stay, the last one again, if its turn is not over. nil: no
 // source has a message that may be delivered.
-func (c *Channel) nextSource(stay bool) *source {
-	n := len(c.sources)
+func (t *turns) next(stay bool) *source {
+	n := len(t.sources)
 	var tired *source // the first that has used up its messages of this round
 	tiredAt := 0
 	for i := range n {
-		at := c.turn + i
-		if !stay || c.turn < 0 {
+		at := t.at + i
+		if !stay || t.at < 0 {
 			at++
 		}
 		for at >= n {
 			at -= n
 		}
-		s := c.sources[at]
-		if !c.mayGo(s) {
+		s := t.sources[at]
+		if !t.mayGo(s) {
 			continue
 		}
-		if s.round != c.round {
-			s.round, s.given = c.round, 0
+		if s.round != t.round {
+			s.round, s.given = t.round, 0
 		}
-		if s.given < c.cfg.TurnSize {
-			c.turn = at
+		if s.given < t.size {
+			t.at = at
 			return s
 		}
 		if tired == nil {
@@ -96,37 +131,14 @@ func (c *Channel) nextSource(stay bool) *source {
 		}
 	}
 	if tired != nil {
-		c.round++
-		tired.round, tired.given, c.turn = c.round, 0, tiredAt
+		t.round++
+		tired.round, tired.given, t.at = t.round, 0, tiredAt
 	}
 	return tired
 }
 
-// mayGo says whether the source has a message that, as far as is known before it is read, may be delivered now.
-func (c *Channel) mayGo(s *source) bool {
-	if s.stalled == c.changes {
-		return false
-	}
-	if s.kind == sourceUnread {
-		p := c.parts[s.part]
-		return p.next < p.end && !c.full(p) && (c.settings.Order == fold.OrderNone || p.free() || p.lane.onlySettles())
-	}
-	e := s.queue.first
-	switch {
-	case e == nil:
-		return false
-	case s.kind == sourceUnknown && c.choosy > 0:
-		return c.anyClientOf(s.part)
-	}
-	return c.choose(e.tag, s.part) != nil
-}
-
-// stall notes that the unread messages of a partition cannot be read now. They get no turn until something happens.
-func (c *Channel) stall(p *channelPart) { p.unread.stalled = c.changes }
-
 // sourceOf returns the source that a queued entry belongs to.
-func (c *Channel) sourceOf(e *entry) *source {
-	p := c.part(e.id.Partition())
+func (p *partition) sourceOf(e *entry) *source {
 	if !e.told {
 		return &p.unknown
 	}
@@ -140,11 +152,11 @@ func (c *Channel) sourceOf(e *entry) *source {
 	return &p.known
 }
 
-// queueUp puts an entry that is in no list into its queue.
-func (c *Channel) queueUp(e *entry, front bool) {
-	s := c.sourceOf(e)
+// queueUp puts an entry of a partition that is in no list into its queue.
+func (t *turns) queueUp(e *entry, p *partition, front bool) {
+	s := p.sourceOf(e)
 	e.state, e.source = entryQueued, s
-	c.queued++
+	t.queued++
 	if front {
 		s.queue.pushFront(e)
 	} else {
@@ -153,60 +165,57 @@ func (c *Channel) queueUp(e *entry, front bool) {
 }
 
 // dequeue takes an entry out of its queue.
-func (c *Channel) dequeue(e *entry) {
+func (t *turns) dequeue(e *entry) {
 	e.source.queue.remove(e)
 	e.source = nil
-	c.queued--
+	t.queued--
 }
 
-// addSources gives a new partition its sources.
-func (c *Channel) addSources(p *channelPart) {
+// add gives a new partition its sources.
+func (t *turns) add(p *partition) {
 	p.known.kind, p.unknown.kind, p.unread.kind = sourceKnown, sourceUnknown, sourceUnread
 	for _, s := range []*source{&p.known, &p.unknown, &p.unread} {
 		s.part = p.number
-		c.sources = append(c.sources, s)
-	}
-	for _, cl := range c.order {
-		c.addTag(p, cl.tag)
+		t.sources = append(t.sources, s)
 	}
 }
 
-// removeSources takes the sources of a partition away. They have no entries any more.
-func (c *Channel) removeSources(p *channelPart) {
-	for i := len(c.sources) - 1; i >= 0; i-- {
-		if c.sources[i].part == p.number {
-			c.removeSource(i)
+// remove takes the sources of a partition away. They have no entries any more.
+func (t *turns) remove(p *partition) {
+	for i := len(t.sources) - 1; i >= 0; i-- {
+		if t.sources[i].part == p.number {
+			t.removeSource(i)
 		}
 	}
 }
 
-func (c *Channel) removeSource(i int) {
-	c.sources = slices.Delete(c.sources, i, i+1)
-	if c.turn >= i { // the next turn is that of the next one
-		c.turn--
+func (t *turns) removeSource(i int) {
+	t.sources = slices.Delete(t.sources, i, i+1)
+	if t.at >= i { // the next turn is that of the next one
+		t.at--
 	}
 }
 
 // addTag gives the queued messages of a tag a source of their own, because a client of that tag subscribes.
-func (c *Channel) addTag(p *channelPart, tag uint64) {
+func (t *turns) addTag(p *partition, tag uint64) {
 	if tag == 0 || slices.ContainsFunc(p.tagged, func(s *source) bool { return s.tag == tag }) {
 		return
 	}
 	s := &source{part: p.number, kind: sourceTagged, tag: tag}
 	p.tagged = append(p.tagged, s)
-	c.sources = append(c.sources, s)
+	t.sources = append(t.sources, s)
 	for e := p.known.queue.first; e != nil; {
 		next := e.next
 		if e.tag == tag {
-			c.dequeue(e)
-			c.queueUp(e, false)
+			t.dequeue(e)
+			t.queueUp(e, p, false)
 		}
 		e = next
 	}
 }
 
 // removeTag is for a tag that no client has any more.
-func (c *Channel) removeTag(p *channelPart, tag uint64) {
+func (t *turns) removeTag(p *partition, tag uint64) {
 	i := slices.IndexFunc(p.tagged, func(s *source) bool { return s.tag == tag })
 	if i < 0 {
 		return
@@ -214,10 +223,10 @@ func (c *Channel) removeTag(p *channelPart, tag uint64) {
 	s := p.tagged[i]
 	p.tagged = slices.Delete(p.tagged, i, i+1)
 	for e := s.queue.last; e != nil; e = s.queue.last { // they have waited longer than what failed lately
-		c.dequeue(e)
-		c.queueUp(e, true)
+		t.dequeue(e)
+		t.queueUp(e, p, true)
 	}
-	c.removeSource(slices.Index(c.sources, s))
+	t.removeSource(slices.Index(t.sources, s))
 }
 
 // tags makes the sources fit the tags of the clients, after one with this tag subscribed or unsubscribed.
@@ -225,14 +234,14 @@ func (c *Channel) tags(tag uint64) {
 	if tag == 0 {
 		return
 	}
-	wanted := slices.ContainsFunc(c.order, func(cl *channelClient) bool { return cl.tag == tag })
+	wanted := slices.ContainsFunc(c.clients.all, func(cl *client) bool { return cl.tag == tag })
 	for _, p := range c.parts {
 		switch {
 		case p == nil:
 		case wanted:
-			c.addTag(p, tag)
+			c.turns.addTag(p, tag)
 		default:
-			c.removeTag(p, tag)
+			c.turns.removeTag(p, tag)
 		}
 	}
 }

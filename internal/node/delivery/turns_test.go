@@ -9,29 +9,29 @@ import (
 	"penstock/segment"
 )
 
-// turns is a channel whose partitions have many messages each.
-type turns struct {
+// turnWorld is a channel whose partitions have many messages each.
+type turnWorld struct {
 	*busy
 	t *testing.T
 }
 
 const turnsEnd = 1 << 20
 
-func newTurns(t *testing.T, size, parts int) *turns {
+func newTurns(t *testing.T, size, parts int) *turnWorld {
 	b := &busy{c: NewChannel(ChannelConfig{TurnSize: size}), now: 1_700_000_000_000 * nsPerMs}
 	for p := range parts {
 		b.step(Event{Kind: EvAddPartition, Part: uint32(p), Cursor: &fold.Cursor{}, End: turnsEnd})
 	}
-	return &turns{b, t}
+	return &turnWorld{b, t}
 }
 
-func (w *turns) subscribe(client ClientID, ready int, tag uint64, only uint32) {
+func (w *turnWorld) subscribe(client ClientID, ready int, tag uint64, only uint32) {
 	w.step(Event{Kind: EvSubscribe, Client: client, Tag: tag, Only: only})
 	w.step(Event{Kind: EvReady, Client: client, Count: ready})
 }
 
 // pump delivers as package channel does, at most count messages, and calls got with each.
-func (w *turns) pump(count int, tag uint64, got func(*Result)) {
+func (w *turnWorld) pump(count int, tag uint64, got func(*Result)) {
 	for stay := false; count > 0; stay = true {
 		if w.step(Event{Kind: EvNext, Flag: stay}); w.res.Decision != Read {
 			return
@@ -55,7 +55,7 @@ func (w *turns) pump(count int, tag uint64, got func(*Result)) {
 	}
 }
 
-func (w *turns) finishAll(ids []batch.ID) {
+func (w *turnWorld) finishAll(ids []batch.ID) {
 	for _, id := range ids {
 		w.finish(id)
 	}
@@ -223,8 +223,9 @@ func TestJudgement(t *testing.T) {
 			w := newTurns(t, 0, 1)
 			var id segment.MsgID // of a message that the sample leaves out
 			w.c.settings.SampleRate = settings.SampleRate
-			out := &channelClient{sampleRate: 1}
-			for !w.c.outOfSample(batch.MakeID(0, id)) || !w.c.sampledOut(out, batch.MakeID(0, id)) {
+			out := &client{sampleRate: 1}
+			seed := w.c.cfg.SampleSeed
+			for !w.c.outOfSample(batch.MakeID(0, id)) || !w.c.clients.sampledOut(out, batch.MakeID(0, id), seed) {
 				id++
 			}
 			w.c.settings.SampleRate = 0
@@ -246,13 +247,13 @@ func TestJudgement(t *testing.T) {
 			}
 			w.configure(s)
 			if c.clientSample {
-				w.c.clients[1].sampleRate = 1
+				w.c.clients.byID[1].sampleRate = 1
 			}
 			ev.Flag, ev.Unwanted, ev.Own = source != atOnce, c.unwanted, c.own
 			if w.step(ev); w.res.Decision != want {
 				t.Errorf("%s, source %d: decision %d, want %d", name, source, w.res.Decision, want)
 			}
-			spent := w.c.rate.nextNs > w.now || w.c.inFlight > 0
+			spent := w.c.rate.nextNs > w.now || w.c.clients.inFlight > 0
 			if spent != (want == Deliver) {
 				t.Errorf("%s, source %d: decision %d, and the rate or a place is used up: %v", name, source, want, spent)
 			}
