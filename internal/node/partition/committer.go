@@ -261,7 +261,7 @@ func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox
 	return r
 }
 
-// refusal returns why p must not be stored, or nil. refused is the present answer of the machine for messages (machine.Partition.Admit).
+// refusal returns why p must not be stored, or nil. refused is the present answer of the machine for messages.
 func (c *committer) refusal(pt *Partition, p *inbox.Put, refused error) error {
 	switch p.Kind {
 	case inbox.Tombstone:

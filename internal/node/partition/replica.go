@@ -60,7 +60,7 @@ type Replica struct {
 	mistrust
 	removal
 
-	reading map[reader]*rangeAsk // the readers whose goroutines run, with the range to read next; nil: none
+	reading map[readerKey]*rangeReader // those whose goroutines run
 
 	// Scratch of a step.
 	ev   replicate.Event
@@ -130,7 +130,7 @@ type mistrust struct {
 	// discarded copy needs may be released. It is taken before mu.
 	discardMu      lock.Mutex[lock.ReplicaDiscard]
 	loggedDiscard  atomic.Bool  // see mayReleaseFiles
-	loggedRepairAt atomic.Int64 // see notRepaired
+	loggedRepairAt atomic.Int64 // see rangeRepair.failed
 }
 
 // removal says how far the removal of a copy that moved to other nodes has got.
@@ -165,10 +165,11 @@ type incomingBatch struct {
 }
 
 // logCut is a cut of the log: a truncation at to, or a reset, after which the log is empty and begins at to. The
-// goroutine that makes the cut (doCut, or resetToEmpty for a copy that is removed) fills the logCut in, and writeCut
-// writes its record. Replica.mu guards the fields that both use. replica_cut.go lists the steps, and says what a crash
-// leaves.
+// goroutine that makes the cut (make, or remover.resetToEmpty for a copy that is removed) fills the logCut in, and
+// writeCut writes its record. Replica.mu guards the fields that both use. replica_cut.go lists the steps, and says what
+// a crash leaves.
 type logCut struct {
+	replica    *Replica
 	reset      bool
 	generation uint64
 	to         segment.Position
@@ -509,7 +510,7 @@ func (r *Replica) fault(err error) {
 	if r.cut != nil && r.cut.durable != nil {
 		select {
 		case r.cut.durable <- err:
-		default: // the record is durable, and doCut has not received the value yet
+		default: // the record is durable, and make has not received the value yet
 		}
 		r.cut = nil
 	}
@@ -517,12 +518,12 @@ func (r *Replica) fault(err error) {
 }
 
 // releaseIncoming drops the batches of the leader that the committer has not appended. mu is held.
-func (r *Replica) releaseIncoming() {
-	for i := range r.incoming {
-		r.incoming[i].frame.Release()
+func (f *followed) releaseIncoming() {
+	for i := range f.incoming {
+		f.incoming[i].frame.Release()
 	}
-	clear(r.incoming)
-	r.incoming = r.incoming[:0]
+	clear(f.incoming)
+	f.incoming = f.incoming[:0]
 }
 
 // await waits until reached returns true, and returns true then. It returns false when the engine stops. It calls
