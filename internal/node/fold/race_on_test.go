@@ -1,5 +1,5 @@
 //go:build race
 
-package machine
+package fold
 
 const raceEnabled = true
