@@ -97,12 +97,12 @@ func (c *Channel) change(ctx context.Context, evs ...delivery.Event) error {
 			err = errors.Join(err, base.ErrUnknown, ctx.Err())
 			c.node.Host.Spawn(func() {
 				c.node.Host.Receive(w.answered)
-				c.applyOutcome(w)
+				w.apply()
 			})
 			continue
 		}
 		err = errors.Join(err, w.err)
-		c.applyOutcome(w)
+		w.apply()
 	}
 	c.pump()
 	return err
@@ -110,9 +110,9 @@ func (c *Channel) change(ctx context.Context, evs ...delivery.Event) error {
 
 // concerns says whether an event is about the channel as a whole, or about a partition that the channel still has here.
 // mu is held.
-func (c *Channel) concerns(ev *delivery.Event) bool {
+func (r *channelReader) concerns(ev *delivery.Event) bool {
 	number, one := partOf(ev)
-	return !one || int(number) < len(c.cursors) && c.cursors[number].assigned
+	return !one || int(number) < len(r.cursors) && r.cursors[number].assigned
 }
 
 // partOf returns the partition that an event is about. If one is false, the event is about the channel as a whole.
@@ -139,7 +139,7 @@ func (c *Channel) writeControls(evs []delivery.Event) (ws []*controlWait, err er
 			if !c.mayWriteAgain(cur) {
 				return ws, p.refused
 			}
-			if err := c.handOver(p); err != nil {
+			if err := p.handOver(); err != nil {
 				return ws, err
 			}
 		}
@@ -151,7 +151,7 @@ func (c *Channel) writeControls(evs []delivery.Event) (ws []*controlWait, err er
 		for controls != nil || c.m.HasControls(cur.number) {
 			if controls == nil {
 				controls = cloneControls(c.m.TakeControls(cur.number, nil))
-				c.labelSyncs(cur)
+				c.syncs.label(c.m, cur)
 			}
 			w := &controlWait{put: cur.put, takeSeq: c.m.LastTake(cur.number), answered: make(chan struct{}, 1)}
 			write := pt.NewControls(&cur.put.revoked, false, func(err error) {
@@ -159,7 +159,7 @@ func (c *Channel) writeControls(evs []delivery.Event) (ws []*controlWait, err er
 				w.answered <- struct{}{}
 			})
 			if err := write(controls); err != nil {
-				c.failSyncs(cur.put, err)
+				c.syncs.fail(cur.put, err)
 				return ws, err
 			}
 			controls = nil

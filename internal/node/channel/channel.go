@@ -61,7 +61,7 @@ type channelMachine struct {
 	runSinks  int // consumers whose sinks take runs
 	nextID    delivery.ClientID
 	touched   []*Consumer // consumers whose sinks pump must flush
-	syncs     []*syncWait // in the order of their calls
+	syncs     syncs
 }
 
 // channelReader has the channel's read positions in the partitions' logs, and the bytes of the logs that it pins.
@@ -88,7 +88,7 @@ type channelSetup struct {
 // deadLetters is the state of the goroutine that moves dead letters (dead_letter.go). Channel.mu guards it.
 type deadLetters struct {
 	deadLetterMover bool               // the goroutine runs
-	outbox          []fold.DeadMessage // scratch of nextDead and outboxCount
+	outbox          []fold.DeadMessage // scratch of deadMover.next and outboxCount
 	deadMoved       uint64             // dead letters moved to their topic since this channel was made
 	aside           delivery.Aside     // dead letters that could not be moved
 	sweeper         bool               // the goroutine of startSweeper runs
@@ -137,6 +137,7 @@ func New(n *Shared, t Topic, name string) *Channel {
 		timer: n.Host.NewTimer(),
 		timed: base.NewTimedMessages(n.Latencies),
 	}
+	c.syncs.host = n.Host
 	c.m = delivery.NewChannel(delivery.ChannelConfig{
 		Name:      name,
 		MaxRanges: n.MaxRanges, MaxDeferred: n.MaxDeferred, MaxConsumers: n.MaxConsumers,
@@ -153,11 +154,11 @@ func (c *Channel) Name() string { return c.name }
 
 // Post queues a copy of *p, and keeps the slices in it. Any goroutine may call it, and may hold any lock that comes
 // before postMu. The caller then wakes the channel, or applies the posts itself.
-func (c *Channel) Post(p *delivery.Post) {
-	c.postMu.Lock()
-	c.posts = append(c.posts, *p)
-	c.postMu.Unlock()
-	c.posted.Store(true)
+func (b *postbox) Post(p *delivery.Post) {
+	b.postMu.Lock()
+	b.posts = append(b.posts, *p)
+	b.postMu.Unlock()
+	b.posted.Store(true)
 }
 
 // Committed is called when a commit has made messages of a partition visible. It wakes the channel only if a consumer
@@ -242,7 +243,7 @@ func (c *Channel) Shut(err error) {
 	c.closed = err
 	c.note(func(t *Troubles) { *t = Troubles{} })
 	c.hungry.Store(false)
-	c.failSyncs(nil, err)
+	c.syncs.fail(nil, err)
 	var sinks []base.Sink
 	for _, id := range c.clientIDs() {
 		sinks = append(sinks, c.consumers[id].sink)
@@ -262,9 +263,9 @@ func (c *Channel) Shut(err error) {
 
 // clientIDs returns the consumers' ids in the order of their subscriptions, because a map's order differs from run to
 // run. mu is held.
-func (c *Channel) clientIDs() []delivery.ClientID {
-	ids := make([]delivery.ClientID, 0, len(c.consumers))
-	for id := range c.consumers {
+func (k *channelMachine) clientIDs() []delivery.ClientID {
+	ids := make([]delivery.ClientID, 0, len(k.consumers))
+	for id := range k.consumers {
 		ids = append(ids, id)
 	}
 	slices.Sort(ids)

@@ -38,14 +38,22 @@ const (
 	asidePause   = 250 * time.Millisecond // how often it is looked for new ones while others are aside
 )
 
-// startDeadLetterMover starts moveDeadLetters if the outbox has dead letters. Before the channel is started it does
+// deadMover is the goroutine that moves the dead letters of a channel to their topic. It runs while the outbox has
+// some. A crash loses it; the next channel starts one if the log has dead letters.
+type deadMover struct {
+	c    *Channel
+	told string // the last reason that was logged
+}
+
+// startDeadLetterMover starts a deadMover if the outbox has dead letters. Before the channel is started it does
 // nothing: while the engine opens, not all topics exist and nothing can be published. mu is held.
 func (c *Channel) startDeadLetterMover() {
 	if !c.started || c.deadLetterMover || c.closed != nil || c.settings.Version == 0 || c.outboxCount() == 0 {
 		return
 	}
 	c.deadLetterMover = true
-	c.node.Host.SpawnIn(c.node.Tasks, c.moveDeadLetters)
+	m := &deadMover{c: c}
+	c.node.Host.SpawnIn(c.node.Tasks, m.run)
 }
 
 // outboxCount returns how many dead letters of the channel are not in its dead-letter topic yet. mu is held.
@@ -59,20 +67,21 @@ func (c *Channel) outboxCount() (n int) {
 	return n
 }
 
-// moveDeadLetters publishes the dead letters in the outbox to the dead-letter topic. When they are stored there, it
+// run publishes the dead letters in the outbox to the dead-letter topic. When they are stored there, it
 // writes that to the log of the partition. A crash between the two lets a dead letter be published twice, but loses
-// none. moveDeadLetters runs on a goroutine of its own until the outbox is empty.
-func (c *Channel) moveDeadLetters() {
-	pause, told := movePause, ""
+// none. It ends when the outbox is empty.
+func (m *deadMover) run() {
+	c := m.c
+	pause := movePause
 	for {
-		dead, name, ok := c.nextDead()
+		dead, name, ok := m.next()
 		if !ok {
 			return
 		}
-		moved, failed, err := c.moveDead(dead, name)
-		c.movedDead(moved)
-		if why := c.setAside(failed, err); why != "" && why != told {
-			told = why
+		moved, failed, err := m.move(dead, name)
+		m.moved(moved)
+		if why := m.setAside(failed, err); why != "" && why != m.told {
+			m.told = why
 			c.node.Log.Warn("dead letters could not be moved; they are kept, and it is tried again",
 				"topic", c.topic.Name(), "channel", c.name, "to", name, "error", why)
 		}
@@ -98,7 +107,8 @@ type failedLetter struct {
 
 // setAside notes which dead letters could not be moved. err says why the dead-letter topic takes none. It returns the
 // last reason; "": there is none.
-func (c *Channel) setAside(failed []failedLetter, err error) (why string) {
+func (m *deadMover) setAside(failed []failedLetter, err error) (why string) {
+	c := m.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
@@ -124,9 +134,10 @@ type deadLetter struct {
 	attempts uint16
 }
 
-// nextDead returns some dead letters of the outbox that may be tried now, and their topic. If ok is false, the outbox
+// next returns some dead letters of the outbox that may be tried now, and their topic. If ok is false, the outbox
 // is empty, and the caller's goroutine must end.
-func (c *Channel) nextDead() (dead []deadLetter, name string, ok bool) {
+func (m *deadMover) next() (dead []deadLetter, name string, ok bool) {
+	c := m.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed != nil {
@@ -157,9 +168,10 @@ func (c *Channel) nextDead() (dead []deadLetter, name string, ok bool) {
 	return dead, name, true
 }
 
-// moveDead publishes dead letters, and returns those that are stored in their topic now, and those that could not be
+// move publishes dead letters, and returns those that are stored in their topic now, and those that could not be
 // moved. err says that the topic takes none.
-func (c *Channel) moveDead(dead []deadLetter, name string) (moved []base.ID, failed []failedLetter, err error) {
+func (m *deadMover) move(dead []deadLetter, name string) (moved []base.ID, failed []failedLetter, err error) {
+	c := m.c
 	if len(dead) == 0 {
 		return nil, nil, nil
 	}
@@ -167,10 +179,10 @@ func (c *Channel) moveDead(dead []deadLetter, name string) (moved []base.ID, fai
 	var ids []base.ID
 	p := peeker{count: 1, room: MaxPeekBytes, whole: true, readAhead: c.node.ReadAheadBytes}
 	for _, d := range dead {
-		m, err := c.readDead(&p, d)
+		letter, err := m.read(&p, d)
 		var headers []base.Header
-		if err == nil && m != nil {
-			headers, err = c.deadHeaders(m.Headers, d)
+		if err == nil && letter != nil {
+			headers, err = m.headers(letter.Headers, d)
 		}
 		switch {
 		case errors.Is(err, segment.ErrBelowStart):
@@ -179,9 +191,9 @@ func (c *Channel) moveDead(dead []deadLetter, name string) (moved []base.ID, fai
 			moved = append(moved, d.id)
 		case err != nil: // damage may be repaired, and settings changed: it is tried again
 			failed = append(failed, failedLetter{d.id, err})
-		case m != nil: // otherwise there was no room: the next round moves it
+		case letter != nil: // otherwise there was no room: the next round moves it
 			ids = append(ids, d.id)
-			ms = append(ms, base.Outgoing{Body: m.Body, Headers: headers})
+			ms = append(ms, base.Outgoing{Body: letter.Body, Headers: headers})
 		}
 	}
 	if len(ms) == 0 {
@@ -202,22 +214,24 @@ func (c *Channel) moveDead(dead []deadLetter, name string) (moved []base.ID, fai
 	return moved, failed, nil
 }
 
-// readDead returns a copy of the message of a dead letter; nil: there is no room for it.
-func (c *Channel) readDead(p *peeker, d deadLetter) (*wire.PeekedMessage, error) {
+// read returns a copy of the message of a dead letter; nil: there is no room for it.
+func (m *deadMover) read(p *peeker, d deadLetter) (*wire.PeekedMessage, error) {
+	c := m.c
 	pt := c.topic.Partition(int(d.id.Partition()))
-	m, err := p.one(pt, d.id.MsgID())
+	letter, err := p.one(pt, d.id.MsgID())
 	if errors.Is(err, segment.ErrBelowStart) {
 		return carriedOne(pt, d.id.MsgID())
 	}
-	return m, err
+	return letter, err
 }
 
 // errHops says that a message went from one dead-letter topic to the next too often.
 var errHops = fmt.Errorf("the message became a dead letter %d times, each time of the dead-letter topic before: "+
 	"the settings of their channels make a cycle of topics", delivery.MaxDeadHops)
 
-// deadHeaders returns the headers of a dead letter: its own, as many as fit, and those that name its origin.
-func (c *Channel) deadHeaders(own []base.Header, d deadLetter) ([]base.Header, error) {
+// headers returns the headers of a dead letter: its own, as many as fit, and those that name its origin.
+func (m *deadMover) headers(own []base.Header, d deadLetter) ([]base.Header, error) {
+	c := m.c
 	hops, ok := delivery.DeadHops(headerOf(own, HopsHeader))
 	if !ok {
 		return nil, errHops
@@ -255,8 +269,9 @@ func WithoutReserved(hs []base.Header) []base.Header {
 		func(h base.Header) bool { return strings.HasPrefix(string(h.Key), base.ReservedHeaders) })
 }
 
-// movedDead notes for the log which dead letters left the outbox.
-func (c *Channel) movedDead(ids []base.ID) {
+// moved notes for the log which dead letters left the outbox.
+func (m *deadMover) moved(ids []base.ID) {
+	c := m.c
 	if len(ids) == 0 {
 		return
 	}

@@ -84,7 +84,7 @@ func (c *Channel) noteFull(hungry bool) {
 				"oldest", batch.MakeID(cur.number, c.m.OldestUnconfirmed(cur.number)).String(), "limit", c.node.MaxRanges)
 		}
 	}
-	if n != c.lastTroubles().FullPartitions {
+	if n != c.troubles.last().FullPartitions {
 		c.note(func(t *Troubles) { t.FullPartitions = n })
 	}
 }
@@ -121,9 +121,9 @@ func (c *Channel) takeTurns(left int) int {
 
 // hasStaleEpoch says whether this node no longer serves one of the channel's partitions, or serves it in another epoch.
 // The engine will then soon take the partition from the channel (Revoke), or shut the channel. mu is held.
-func (c *Channel) hasStaleEpoch() bool {
-	for i := range c.cursors {
-		if cur := &c.cursors[i]; cur.assigned && !cur.part.ServesIn(cur.epoch) {
+func (r *channelReader) hasStaleEpoch() bool {
+	for i := range r.cursors {
+		if cur := &r.cursors[i]; cur.assigned && !cur.part.ServesIn(cur.epoch) {
 			return true
 		}
 	}
@@ -438,7 +438,7 @@ func (c *Channel) deferAgain(cur *cursor, id segment.MsgID, dueMs int64) segment
 // deliverOne gives the message that the machine just assigned to its client's sink. mu is held.
 func (c *Channel) deliverOne(h *segment.Header, r *segment.Record) {
 	k := c.consumers[c.res.Client]
-	d := c.deliveryOf(k, c.res.ID, h, r)
+	d := k.deliveryOf(c.res.ID, h, r)
 	d.Attempts, d.Number = c.res.Attempts, c.res.Number
 	if c.res.Serial != 0 || d.Serial != 0 {
 		d.Serial, d.Epoch = c.res.Serial, 0
@@ -451,9 +451,9 @@ func (c *Channel) deliverOne(h *segment.Header, r *segment.Record) {
 	}
 }
 
-// deliveryOf returns the delivery of a message to a consumer, in which the caller sets Attempts, Number, Serial and
-// Epoch. It is large, and used again for each message. mu is held.
-func (c *Channel) deliveryOf(k *Consumer, id base.ID, h *segment.Header, r *segment.Record) *base.Delivery {
+// deliveryOf returns the delivery of a message to the consumer, in which the caller sets Attempts, Number, Serial and
+// Epoch. It is large, and used again for each message. Channel.mu is held.
+func (k *Consumer) deliveryOf(id base.ID, h *segment.Header, r *segment.Record) *base.Delivery {
 	d := &k.delivery // Until is never set here
 	d.ID, d.Timestamp, d.Body, d.Headers = id, h.Created+r.TimeDelta*1000, r.Body, r.Headers
 	return d
@@ -478,10 +478,10 @@ func (c *Channel) block(k *Consumer) {
 }
 
 // cursorOf returns the cursor of the partition of a message. mu is held.
-func (c *Channel) cursorOf(id base.ID) *cursor {
-	for i := range c.cursors {
-		if c.cursors[i].number == id.Partition() {
-			return &c.cursors[i]
+func (r *channelReader) cursorOf(id base.ID) *cursor {
+	for i := range r.cursors {
+		if r.cursors[i].number == id.Partition() {
+			return &r.cursors[i]
 		}
 	}
 	panic("BUG: the channel machine names a partition that the topic does not have")

@@ -65,7 +65,7 @@ func (c *Channel) Revoke(stays []bool) bool {
 			c.step()
 		}
 		cur.put.revoked.Store(true)
-		c.failSyncs(cur.put, base.ErrMoved)
+		c.syncs.fail(cur.put, base.ErrMoved)
 		cur.ahead.drop(c.node)
 		*cur = c.newCursor(cur.part) // controls in flight still belong to the old control put
 	}

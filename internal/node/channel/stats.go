@@ -56,7 +56,7 @@ func (c *Channel) Stats() Stats {
 	if c.closed == nil {
 		c.look()
 	}
-	m, now := c.m.Stats(), c.lastTroubles()
+	m, now := c.m.Stats(), c.troubles.last()
 	s := Stats{
 		Name: c.name, Depth: int64(m.Depth), BackendDepth: int64(m.Depth), InFlightCount: m.InFlightCount,
 		DeferredCount: m.DeferredCount, MessageCount: m.MessageCount, RequeueCount: m.RequeueCount,

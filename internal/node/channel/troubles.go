@@ -63,12 +63,12 @@ func (c *Channel) Troubles() Troubles {
 		}
 		c.mu.Unlock()
 	}
-	return c.lastTroubles()
+	return c.troubles.last()
 }
 
-// lastTroubles returns what was noted last. It takes no lock.
-func (c *Channel) lastTroubles() Troubles {
-	if t := c.noted.Load(); t != nil {
+// last returns what was noted last. It takes no lock.
+func (t *troubles) last() Troubles {
+	if t := t.noted.Load(); t != nil {
 		return *t
 	}
 	return Troubles{}
@@ -107,21 +107,21 @@ func (c *Channel) look() {
 }
 
 // hasPartition says whether this node delivers messages of a partition to the channel. mu is held.
-func (c *Channel) hasPartition() bool {
-	for i := range c.cursors {
-		if c.cursors[i].assigned {
+func (r *channelReader) hasPartition() bool {
+	for i := range r.cursors {
+		if r.cursors[i].assigned {
 			return true
 		}
 	}
 	return false
 }
 
-// note changes what lastTroubles returns. mu is held.
-func (c *Channel) note(change func(*Troubles)) {
-	was := c.lastTroubles()
+// note changes what last returns. mu is held.
+func (t *troubles) note(change func(*Troubles)) {
+	was := t.last()
 	now := was
 	if change(&now); now != was {
-		c.noted.Store(&now)
+		t.noted.Store(&now)
 	}
 }
 
