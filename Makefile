@@ -32,19 +32,19 @@ CONFORMANCE ?=
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-15s %s\n", $$1, $$2}'
 
-build: ## build bin/engine and the tools into bin/ (RING=giouring: with that library)
-	@mkdir -p bin
-	$(GO) build -trimpath $(BUILD_FLAGS) -o bin/ ./cmd/... ./tools/...
+build: program ## build bin/penstock and the tools into bin/ (RING=giouring: with that library)
+	$(GO) build -trimpath $(BUILD_FLAGS) -o bin/ ./tools/...
 
-program: ## build only bin/engine, in less time
+program: ## build only bin/penstock, in less time, and bin/engine, which is a link to it
 	@mkdir -p bin
-	$(GO) build -trimpath $(BUILD_FLAGS) -o bin/ ./cmd/engine
+	$(GO) build -trimpath $(BUILD_FLAGS) -o bin/penstock ./cmd/engine
+	@ln -sf penstock bin/engine
 
 run: program ## build and start a node with its data in ./data
-	exec bin/engine serve --data-path data
+	exec bin/penstock serve --data-path data
 
 cluster: program ## build and start three nodes with their data in ./cluster-data (NSQ of the first on 14150; ctrl-C stops them)
-	exec bin/engine dev-cluster --nodes 3 --data-path cluster-data --base-port 14150 --restart
+	exec bin/penstock dev-cluster --nodes 3 --data-path cluster-data --base-port 14150 --restart
 
 # Tests wait more than they work: three packages at once, and six tests of each, keep two cores busy. Those that take
 # longest begin first.
@@ -61,7 +61,7 @@ race: ## run the tests of the packages with goroutines under the race detector; 
 lock-order: ## run tests whose mutexes panic when locks are taken out of order
 	$(GO) test -tags lockcheck -short -timeout 10m ./internal/lock ./clog ./segment ./netproto ./replicate/peer ./internal/cluster
 	$(GO) test -tags lockcheck -short -timeout 10m -run 'TestClusterM|TestRemote|TestModel' ./internal/node
-	$(GO) test -tags lockcheck -short -timeout 10m -run 'TestGoNSQ|TestSlow|TestHeld|TestPipelined|TestSubscriber|TestMax' ./internal/server
+	$(GO) test -tags lockcheck -short -timeout 10m -run 'TestGoNSQ|TestSlow|TestHeld|TestPipelined|TestSubscriber|TestMax' ./internal/server ./internal/server/nsq
 
 test-giouring: ## run the storage tests on the giouring library
 	$(GO) test $(GIOURING_FLAGS) ./internal/uring ./segment/aio/...
@@ -75,43 +75,43 @@ fuzz: ## run the fuzz targets of every parser that a stranger reaches for FUZZ_T
 	.ci/fuzz-smoke $(if $(filter 10000x,$(FUZZ_TIME)),10m,$(FUZZ_TIME)) '$(STRANGERS_FUZZ)'
 
 crash: ## cut the power at random operations of an engine SEEDS (1000) times, of a cluster's nodes CLUSTER_SEEDS (100) times
-	PENSTOCK_CRASH_SEEDS=$(or $(SEEDS),1000) PENSTOCK_CLUSTER_CRASH_SEEDS=$(or $(CLUSTER_SEEDS),100) \
+	TEST_CRASH_SEEDS=$(or $(SEEDS),1000) TEST_CLUSTER_CRASH_SEEDS=$(or $(CLUSTER_SEEDS),100) \
 		$(GO) test ./internal/node -run '^Test(Cluster)?PowerCutA' -count=1 -timeout 0
 
 sim: ## simulate clusters of whole nodes on SEEDS (5000000-5100000), WITH=producers on those that draw them; see tools/sim
 	$(GO) run ./tools/sim -seeds $(or $(SEEDS),5000000-5100000) -with "$(WITH)"
 
 sim-replicate: ## simulate a replicated partition, the machines alone, on SEEDS (0-100000)
-	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-100000) $(GO) test ./replicate -run TestSimulation -count=1 -timeout 0
+	TEST_SIM_SEEDS=$(or $(SEEDS),0-100000) $(GO) test ./replicate -run TestSimulation -count=1 -timeout 0
 
 sim-channel: ## simulate a channel's machine against a model of it, on SEEDS (0-100000)
-	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-100000) $(GO) test ./internal/node/delivery -run TestChannelRandom -count=1 -timeout 0
+	TEST_SIM_SEEDS=$(or $(SEEDS),0-100000) $(GO) test ./internal/node/delivery -run TestChannelRandom -count=1 -timeout 0
 
 sim-models: ## the models of producers' names, dead letters, redrives and clusters' changes, on SEEDS (0-200000)
-	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-200000) $(GO) test ./internal/node/fold ./internal/node/delivery -count=1 -timeout 0 \
+	TEST_SIM_SEEDS=$(or $(SEEDS),0-200000) $(GO) test ./internal/node/fold ./internal/node/delivery -count=1 -timeout 0 \
 		-run 'TestTenuresModel|TestDeadLettersRandom|TestRedriveRandom|TestAsideRandom'
-	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-200000) $(GO) test ./internal/node/channel -run TestWithRoomRandom -count=1 -timeout 0
-	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-200000) $(GO) test ./internal/cluster -run 'TestModel$$' -count=1 -timeout 0
+	TEST_SIM_SEEDS=$(or $(SEEDS),0-200000) $(GO) test ./internal/node/channel -run TestWithRoomRandom -count=1 -timeout 0
+	TEST_SIM_SEEDS=$(or $(SEEDS),0-200000) $(GO) test ./internal/cluster -run 'TestModel$$' -count=1 -timeout 0
 
 # The doors have a target of their own, for the time that they take.
 cluster-test: ## break clusters of real processes under load and judge what clients saw (RUN=regexp of tests)
 	$(GO) test -tags cluster -run '$(or $(RUN),.)' $(if $(RUN),,-skip '^TestDoor') -count=1 -timeout 60m -v ./tests/cluster/...
 
 doors: ## let real nodes forget what they acknowledged, in each way that is known, with little data and with 200 MiB (SHORT=-short: only with little; RUN=regexp of tests)
-	PENSTOCK_DOORS=full $(GO) test -tags cluster -run '$(or $(RUN),^TestDoor)' $(SHORT) -parallel 4 -count=1 -timeout 30m -v ./tests/cluster
+	TEST_DOORS=full $(GO) test -tags cluster -run '$(or $(RUN),^TestDoor)' $(SHORT) -parallel 4 -count=1 -timeout 30m -v ./tests/cluster
 
 gray-failures: ## let the disks of real nodes hang and fail, set their clocks and turn bits of their files, under load, ROUNDS (50; 20 of bits in each kind of file) times each (RUN=regexp of tests); needs root
-	PENSTOCK_HANG_ROUNDS=$(or $(ROUNDS),50) PENSTOCK_ROUNDS=$(or $(ROUNDS),50) PENSTOCK_ROT_ROUNDS=$(or $(ROUNDS),20) \
+	TEST_HANG_ROUNDS=$(or $(ROUNDS),50) TEST_ROUNDS=$(or $(ROUNDS),50) TEST_ROT_ROUNDS=$(or $(ROUNDS),20) \
 		$(GO) test -tags cluster -run '$(or $(RUN),TestDiskHangs|TestDiskFails|TestClockSteps|TestRottenFiles)' -count=1 -timeout 0 -v ./tests/cluster
 
-native-failover: ## kill leaders and engine pub under native producers, ROUNDS (100) times
-	PENSTOCK_ROUNDS=$(or $(ROUNDS),100) $(GO) test -run TestNativeFailover -count=1 -timeout 0 -v ./tests/cluster
+native-failover: ## kill leaders and penstock pub under native producers, ROUNDS (100) times
+	TEST_ROUNDS=$(or $(ROUNDS),100) $(GO) test -run TestNativeFailover -count=1 -timeout 0 -v ./tests/cluster
 
 failpoints: ## end, fail and delay real processes at places of the write path, ROUNDS (50) times on one node and on three
-	PENSTOCK_FAILPOINT_ROUNDS=$(or $(ROUNDS),50) $(GO) test -tags cluster -run TestFailpoints -count=1 -timeout 0 -v ./tests/cluster
+	TEST_FAILPOINT_ROUNDS=$(or $(ROUNDS),50) $(GO) test -tags cluster -run TestFailpoints -count=1 -timeout 0 -v ./tests/cluster
 
 power-cut: ## cut the power of disks with a volatile cache under the engine CUTS (25) times, on ext4 and xfs; needs root
-	PENSTOCK_POWER_CUTS=$(or $(CUTS),25) $(GO) test -tags powercut -count=1 -timeout 0 -v ./tests/powercut/...
+	TEST_POWER_CUTS=$(or $(CUTS),25) $(GO) test -tags powercut -count=1 -timeout 0 -v ./tests/powercut/...
 
 mutants: ## plant known bugs, one at a time, in a copy of the tree: the tests must notice every one (RUN=regexp of names)
 	$(GO) run ./tools/mutants -baseline -run '$(RUN)'
@@ -120,7 +120,7 @@ roll-test: ## replace the last version before this one node after node under loa
 	$(GO) test -tags roll -run TestRoll -count=1 -timeout 10m -v ./tests/cluster
 
 attacks: ## take each resource of a node for SECONDS (20) as a stranger or a tenant would, while another tenant publishes (RUN=regexp of names)
-	PENSTOCK_ATTACK_SECONDS=$(SECONDS) $(GO) test -tags attacks -run 'TestAttacks/$(or $(RUN),.)' -count=1 -timeout 40m -v ./tests/attacks
+	TEST_ATTACK_SECONDS=$(SECONDS) $(GO) test -tags attacks -run 'TestAttacks/$(or $(RUN),.)' -count=1 -timeout 40m -v ./tests/attacks
 
 metrics-test: ## check the boards and alert rules in deploy with a real Prometheus that scrapes three nodes; needs prometheus
 	$(GO) test -tags prometheus -count=1 -timeout 5m -v ./tests/prometheus
@@ -135,7 +135,7 @@ clients: ## run clients of others (nsqio's utilities, nsqadmin, nsqjs, pynsq) an
 	$(GO) test -tags clients -count=1 -timeout 10m ./tests/clients
 
 docs-test: build ## run every command of README.md and docs/, and compare what it prints (RUN=regexp of paths); needs root
-	PENSTOCK_DOCUMENTS='$(RUN)' $(GO) test -tags docs -count=1 -parallel 3 -timeout 10m -v ./tests/docs
+	TEST_DOCUMENTS='$(RUN)' $(GO) test -tags docs -count=1 -parallel 3 -timeout 10m -v ./tests/docs
 
 console-test: ## open the console in chromium, against real nodes; screenshots go to tests/console/screenshots (RUN=regexp); needs npm
 	$(GO) test -tags console -run '$(or $(RUN),.)' -count=1 -timeout 10m ./tests/console
@@ -158,7 +158,7 @@ bench-peers: build ## measure Penstock beside other servers with their usual Go 
 		-seconds $(or $(SECONDS),4) -messages $(or $(MESSAGES),1000000) $(PEERS_FLAGS)
 
 bench-relay: ## measure three nodes with round trips of 0.2 and 1 ms, in network namespaces (ROUNDS=5, LOADS=regexp, ENGINES=a,b); needs root
-	PENSTOCK_ROUNDS=$(or $(ROUNDS),5) PENSTOCK_LOADS='$(LOADS)' PENSTOCK_ENGINES='$(ENGINES)' \
+	TEST_ROUNDS=$(or $(ROUNDS),5) TEST_LOADS='$(LOADS)' TEST_ENGINES='$(ENGINES)' \
 		$(GO) test -tags relay -count=1 -timeout 30m -v -run TestRoundTrips ./bench
 
 # Packages that clients are built from, on the systems on which applications are written.
@@ -175,7 +175,7 @@ package: ## make deb, rpm, tar.gz, SBOM and sums for amd64 and arm64 into dist/ 
 package-test: ## install, upgrade and purge the packages on a throw-away copy of this machine; needs root and systemd-container
 	cd packaging && $(GO) test -tags packages -count=1 -timeout 15m -v .
 
-release: ## check, test, package and tag this commit (VERSION=1.2.3); pushes nothing: see docs/releasing.md
+release: ## check, test, package and tag this commit (VERSION=1.2.3); pushes nothing: see docs/contribute/releasing.md
 	tools/release.sh '$(VERSION)'
 
 lint: ## check formatting, go vet, staticcheck and, where its database is reachable, govulncheck

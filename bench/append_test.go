@@ -21,7 +21,7 @@ func openEngine(b *testing.B) *node.Engine {
 	return openEngineWith(b, node.Options{DataPath: b.TempDir(), IO: string(ioMode())})
 }
 
-func ioMode() aio.Mode { return aio.Mode(os.Getenv("PENSTOCK_IO")) }
+func ioMode() aio.Mode { return aio.Mode(os.Getenv("TEST_IO")) }
 
 func openEngineWith(b *testing.B, o node.Options) *node.Engine {
 	b.Helper()
@@ -47,7 +47,7 @@ func topics(b *testing.B, e *node.Engine, n int) []*node.Topic {
 }
 
 // waiting runs b.N publishes by so many producers, each of which waits for its answer.
-func waiting(b *testing.B, producers, size int, ts []*node.Topic) {
+func waiting(b *testing.B, e *node.Engine, producers, size int, ts []*node.Topic) {
 	body := bytes.Repeat([]byte("x"), size)
 	var left atomic.Int64
 	left.Store(int64(b.N))
@@ -67,7 +67,7 @@ func waiting(b *testing.B, producers, size int, ts []*node.Topic) {
 	}
 	wg.Wait()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
-	st := ts[0].Engine().Storage()
+	st := e.Storage()
 	b.ReportMetric(float64(b.N)/float64(st.Groups), "msg/group")
 	b.ReportMetric(st.FlushMeanMicros, "commit-µs")
 }
@@ -77,7 +77,7 @@ func BenchmarkPublishWaiting(b *testing.B) {
 		for _, size := range []int{100, 1024} {
 			b.Run(fmt.Sprintf("producers=%d/size=%d", producers, size), func(b *testing.B) {
 				e := openEngine(b)
-				waiting(b, producers, size, topics(b, e, 1))
+				waiting(b, e, producers, size, topics(b, e, 1))
 			})
 		}
 	}
@@ -87,7 +87,7 @@ func BenchmarkPublishPartitions(b *testing.B) {
 	for _, n := range []int{1, 1000} {
 		b.Run(fmt.Sprintf("partitions=%d", n), func(b *testing.B) {
 			e := openEngine(b)
-			waiting(b, 64, 100, topics(b, e, n))
+			waiting(b, e, 64, 100, topics(b, e, n))
 		})
 	}
 }

@@ -37,7 +37,7 @@ func joinCluster(b *testing.B, tr *trio, name string) *node.Engine {
 	}
 	store := cluster.New(kv, cluster.Options{Logger: quiet, Prefix: "/penstock/v1/dev/", LeaseTTL: 3 * time.Second})
 	e, err := node.Open(ctx, node.Options{
-		DataPath: b.TempDir(), IO: os.Getenv("PENSTOCK_IO"), Logger: quiet, NodeID: name,
+		DataPath: b.TempDir(), IO: os.Getenv("TEST_IO"), Logger: quiet, NodeID: name,
 		Cluster: &node.ClusterOptions{Store: store, Listener: ln, Node: meta.Node{Host: "127.0.0.1"}},
 	})
 	if err != nil {

@@ -108,16 +108,16 @@ func BenchmarkClusterFollowerStopped(b *testing.B) {
 	})
 }
 
-// catchUpBytes is how far the follower is behind. PENSTOCK_CATCHUP_BYTES=10000000000 is the figure to aim at; it takes
+// catchUpBytes is how far the follower is behind. TEST_CATCHUP_BYTES=10000000000 is the figure to aim at; it takes
 // four times that on the disk.
 func catchUpBytes(b *testing.B) int64 {
-	text := os.Getenv("PENSTOCK_CATCHUP_BYTES")
+	text := os.Getenv("TEST_CATCHUP_BYTES")
 	if text == "" {
 		return 1 << 30
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 1<<20 {
-		b.Fatalf("PENSTOCK_CATCHUP_BYTES=%s is not a number from a million on: %v", text, err)
+		b.Fatalf("TEST_CATCHUP_BYTES=%s is not a number from a million on: %v", text, err)
 	}
 	return n
 }

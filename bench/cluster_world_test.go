@@ -16,8 +16,8 @@ import (
 	"penstock/internal/porttest"
 )
 
-// trio is `engine dev-cluster` with its nodes: real processes on loopback with an embedded etcd, every OK after a write
-// and a flush on all in-sync replicas.
+// trio is `penstock dev-cluster` with its nodes: real processes on loopback with an embedded etcd, every OK after a
+// write and a flush on all in-sync replicas.
 type trio struct {
 	cmd   *exec.Cmd
 	base  int

@@ -26,7 +26,7 @@ const (
 	observedLeast    = 0.98 // of the rate of nodes that nobody observes
 )
 
-// observedLoads are the loads, as flags of `engine bench pub`.
+// observedLoads are the loads, as flags of `penstock bench pub`.
 var observedLoads = []struct {
 	name  string
 	three bool

@@ -26,15 +26,15 @@ const (
 	inFlightLeast = 0.8  // of the rate without delay, or of what the window can reach
 )
 
-// Variables of the environment: PENSTOCK_ROUNDS is a number, PENSTOCK_LOADS a regular expression of the names of loads,
-// and PENSTOCK_ENGINES a list of engines, separated by commas, that are measured in turn: an old one and a new one. By
+// Variables of the environment: TEST_ROUNDS is a number, TEST_LOADS a regular expression of the names of loads,
+// and TEST_ENGINES a list of engines, separated by commas, that are measured in turn: an old one and a new one. By
 // default the engine of this tree is measured.
 const roundTripRounds = 5
 
 // roundTrips are what the relay adds.
 var roundTrips = []time.Duration{0, 200 * time.Microsecond, time.Millisecond}
 
-// roundTripLoad is a load as flags of `engine bench pub`.
+// roundTripLoad is a load as flags of `penstock bench pub`.
 type roundTripLoad struct {
 	name   string
 	window int // PUBs in flight; 0: an open loop
@@ -82,7 +82,7 @@ func TestRoundTrips(t *testing.T) {
 	if err := relay.Missing(); err != nil {
 		t.Skipf("this machine cannot have a relay: %v", err)
 	}
-	engines := strings.Split(os.Getenv("PENSTOCK_ENGINES"), ",")
+	engines := strings.Split(os.Getenv("TEST_ENGINES"), ",")
 	r, err := relay.New(1+3*len(engines), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -125,20 +125,20 @@ func TestRoundTrips(t *testing.T) {
 
 func rounds(t *testing.T) int {
 	t.Helper()
-	text := os.Getenv("PENSTOCK_ROUNDS")
+	text := os.Getenv("TEST_ROUNDS")
 	if text == "" {
 		return roundTripRounds
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
-		t.Fatalf("PENSTOCK_ROUNDS=%s is no number of rounds", text)
+		t.Fatalf("TEST_ROUNDS=%s is no number of rounds", text)
 	}
 	return n
 }
 
 func chosenLoads(t *testing.T) []roundTripLoad {
 	t.Helper()
-	chosen, err := regexp.Compile(os.Getenv("PENSTOCK_LOADS"))
+	chosen, err := regexp.Compile(os.Getenv("TEST_LOADS"))
 	if err != nil {
 		t.Fatal(err)
 	}

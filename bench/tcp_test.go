@@ -24,7 +24,7 @@ import (
 	"penstock/segment/aio"
 )
 
-// served is `engine serve` as a process of its own on loopback.
+// served is `penstock serve` as a process of its own on loopback.
 type served struct {
 	cmd       *exec.Cmd
 	dir       string
@@ -32,9 +32,9 @@ type served struct {
 	native    string // address; empty: it is not known
 }
 
-// buildOnce returns the engine's binary, which it builds. PENSTOCK_ENGINE names another one, to compare versions.
+// buildOnce returns the engine's binary, which it builds. TEST_ENGINE names another one, to compare versions.
 var buildOnce = sync.OnceValues(func() (string, error) {
-	if bin := os.Getenv("PENSTOCK_ENGINE"); bin != "" {
+	if bin := os.Getenv("TEST_ENGINE"); bin != "" {
 		return bin, nil
 	}
 	dir, err := os.MkdirTemp("", "penstock-bin")

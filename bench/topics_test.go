@@ -18,12 +18,12 @@ import (
 
 // BenchmarkManyTopics is what a node costs that has as many topics as max-topics allows, of one partition and three
 // messages of 100 bytes each: how fast they are made and filled, the disk that each of them takes, descriptors and
-// memory of the process, and how long a start takes after a kill and after an orderly stop. PENSTOCK_TOPICS sets
+// memory of the process, and how long a start takes after a kill and after an orderly stop. TEST_TOPICS sets
 // another number of topics.
 func BenchmarkManyTopics(b *testing.B) {
 	const workers, messages = 16, 3
 	topics := 20_000
-	if s := os.Getenv("PENSTOCK_TOPICS"); s != "" {
+	if s := os.Getenv("TEST_TOPICS"); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil {
 			b.Fatal(err)

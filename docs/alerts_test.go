@@ -15,8 +15,8 @@ type alert struct {
 	Annotations map[string]string `json:"annotations"`
 }
 
-// alerts.md has a part for each alert, in the order of the rules, that says what it means, where to look and what to
-// do; the alert leads to it.
+// alerts.md has a part for each alert, in the order of the rules, that says where to look and what to do; the alert
+// itself says what it means, and leads to the part.
 func TestAlertsHaveRunbooks(t *testing.T) {
 	var rules struct {
 		Groups []struct {
@@ -30,18 +30,21 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 	for _, g := range rules.Groups {
 		for _, a := range g.Rules {
 			wanted = append(wanted, a.Alert)
-			if want := "docs/alerts.md#" + strings.ToLower(a.Alert); a.Annotations["runbook"] != want {
+			if a.Annotations["summary"] == "" || a.Annotations["description"] == "" {
+				t.Errorf("%s does not say what it means", a.Alert)
+			}
+			if want := "docs/operate/alerts.md#" + strings.ToLower(a.Alert); a.Annotations["runbook"] != want {
 				t.Errorf("the runbook of %s is %q, want %q", a.Alert, a.Annotations["runbook"], want)
 			}
 		}
 	}
-	parts := strings.Split(read(t, "alerts.md"), "\n## ")[1:]
+	parts := strings.Split(read(t, "operate/alerts.md"), "\n## ")[1:]
 	var said []string
 	for _, part := range parts {
 		name, text, _ := strings.Cut(part, "\n")
 		said = append(said, name)
 		at := 0
-		for _, begin := range []string{"\n**Meaning.** ", "\n**Look.** ", "\n**Do.**"} {
+		for _, begin := range []string{"\n**Look.** ", "\n**Do.**"} {
 			i := strings.Index(text, begin)
 			if i < at {
 				t.Errorf("the part about %s has no %q in its place", name, strings.TrimSpace(begin))
@@ -57,8 +60,8 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 // The metrics that documents for operators name are in metrics.md, which is compared with the program.
 func TestMetricsAreKnown(t *testing.T) {
 	named := regexp.MustCompile(`\bpenstock_[a-z_]+[a-z]\b`)
-	known := read(t, "metrics.md")
-	for _, doc := range []string{"alerts.md", "operating.md", "console.md", "../README.md"} {
+	known := read(t, "operate/metrics.md")
+	for _, doc := range []string{"operate/alerts.md", "operate/operating.md", "console.md", "../README.md"} {
 		for _, name := range named.FindAllString(read(t, doc), -1) {
 			if !strings.Contains(known, "`"+name) {
 				t.Errorf("%s names %s, which no node shows", doc, name)

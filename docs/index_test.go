@@ -35,15 +35,15 @@ func TestIndexIsWhole(t *testing.T) {
 	}
 }
 
-// The programs that the documents show, or lead to, are those that lie beside them and are run: make clients.
+// The documents lead to the programs that lie beside them and are run: make clients.
 func TestProgramsAreShown(t *testing.T) {
 	for program, document := range map[string]string{
 		"gonsq/main.go": "go.md", "native/main.go": "go.md",
 		"python/shop.py": "python.md", "javascript/shop.js": "javascript.md",
 	} {
-		text, page := read(t, filepath.Join("clients/examples", program)), read(t, filepath.Join("clients", document))
-		if !strings.Contains(page, "\n"+text+"```\n") && !strings.Contains(page, "](examples/"+program+")") {
-			t.Errorf("docs/clients/%s neither shows %s as it is nor leads to it", document, program)
+		page := read(t, filepath.Join("clients", document))
+		if !strings.Contains(page, "](examples/"+program+")") || !exists(filepath.Join("clients/examples", program)) {
+			t.Errorf("docs/clients/%s does not lead to %s", document, program)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 // build makes the static program of one architecture, and returns its path. Its bytes depend on the source, its
 // libraries, the version of Go and the release's version and commit, and on nothing else.
 func (r *release) build(ctx context.Context, arch string) (string, error) {
-	path := filepath.Join(r.scratch, arch, "engine")
+	path := filepath.Join(r.scratch, arch, "penstock")
 	flags := fmt.Sprintf("-s -w -buildid= -X main.version=%s -X 'main.commit=%s'", r.version, r.commit)
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", path,
 		"./cmd/engine")

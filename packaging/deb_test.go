@@ -25,7 +25,7 @@ const (
 // changed is what the administrator adds to the settings.
 const changed = "max_rdy_count = 77"
 
-// dist has the packages of two versions of this tree. PENSTOCK_DIST names a directory that has them already.
+// dist has the packages of two versions of this tree. TEST_DIST names a directory that has them already.
 var dist string
 
 func TestMain(m *testing.M) {
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 		defer os.RemoveAll(dir)
-		if dist = os.Getenv("PENSTOCK_DIST"); dist == "" {
+		if dist = os.Getenv("TEST_DIST"); dist == "" {
 			dist = dir
 			for _, version := range []string{oldVersion, newVersion} {
 				if err := makeRelease(version, filepath.Join(dist, version)); err != nil {
@@ -101,7 +101,7 @@ func (l *load) count() int {
 // stored fails the test if the topic lacks a message that was answered OK.
 func (m *machine) stored(l *load) {
 	m.t.Helper()
-	out := m.run("engine read orders --from oldest")
+	out := m.run("penstock read orders --from oldest")
 	has := map[string]bool{}
 	for _, body := range regexp.MustCompile(`message \d{6}`).FindAllString(out, -1) {
 		has[body] = true
@@ -126,11 +126,12 @@ func TestDebian(t *testing.T) {
 	m.run("systemctl enable --now penstock")
 	m.says("systemctl is-active penstock", "active")
 	m.says("stat -c '%U %a' /var/lib/penstock-backups", "penstock 750\n")
-	m.run("engine backup /var/lib/penstock-backups/first && ls /var/lib/penstock-backups/first/backup.json")
-	m.says("engine backup /tmp/lost 2>&1 || true", "backup-path")
-	m.says("engine backup /srv/refused 2>&1 || true", "backup-path")
-	m.says("ps -o user= -C engine", "penstock")
-	m.says("engine version", "penstock "+oldVersion)
+	m.run("penstock backup /var/lib/penstock-backups/first && ls /var/lib/penstock-backups/first/backup.json")
+	m.says("penstock backup /tmp/lost 2>&1 || true", "backup-path")
+	m.says("penstock backup /srv/refused 2>&1 || true", "backup-path")
+	m.says("ps -o user= -C penstock", "penstock")
+	m.says("penstock version", "penstock "+oldVersion)
+	m.says("engine version", "penstock "+oldVersion) // the old name
 	m.checkStorage()
 
 	m.run("echo '" + changed + "' >>/etc/penstock/penstock.toml")
@@ -145,8 +146,8 @@ func (m *machine) archive() {
 	m.run("tar -xzf /packages/" + newVersion + "/penstock-" + newVersion + "-linux-amd64.tar.gz -C /usr/local " +
 		"--strip-components=1 && systemd-sysusers && systemctl daemon-reload && systemctl enable --now penstock")
 	m.says("systemctl is-active penstock", "active")
-	m.says("/usr/local/bin/engine cluster health", "healthy")
-	m.says("ps -o args= -C engine", "/usr/local/bin/engine serve --config /usr/local/etc/penstock/penstock.toml")
+	m.says("/usr/local/bin/penstock cluster health", "healthy")
+	m.says("ps -o args= -C penstock", "/usr/local/bin/penstock serve --config /usr/local/etc/penstock/penstock.toml")
 }
 
 // checkStorage fails if the sandbox of the unit keeps the node from what it can do outside of it.
@@ -158,7 +159,7 @@ func (m *machine) checkStorage() {
 	}
 	inside := info("127.0.0.1:4151")
 	m.run("setpriv --reuid=penstock --regid=penstock --clear-groups sh -c '" +
-		"mkdir /var/lib/penstock/free; ulimit -l unlimited; exec engine serve --data-path /var/lib/penstock/free " +
+		"mkdir /var/lib/penstock/free; ulimit -l unlimited; exec penstock serve --data-path /var/lib/penstock/free " +
 		"--nsq-address 127.0.0.1:14150 --http-address 127.0.0.1:14151 --lookup-address off' >/root/free.log 2>&1 & " +
 		"echo $! >/root/free.pid")
 	m.await("a node without the unit runs", func() bool {
@@ -234,7 +235,7 @@ func (m *machine) removeAndPurge() {
 	m.says("ls /etc/penstock 2>&1", "No such file")
 
 	m.run("dpkg -i " + deb(newVersion) + "; systemctl start penstock")
-	m.says("engine read orders --from oldest | tail -n 1", "message 0")
+	m.says("penstock read orders --from oldest | tail -n 1", "message 0")
 	ask := func(answer string) string {
 		return m.run("echo " + answer + ` | script -qec "DEBIAN_FRONTEND=teletype dpkg --purge penstock" /dev/null`)
 	}

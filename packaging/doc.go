@@ -9,7 +9,7 @@
 //	pages.go     manual pages and completions, from the command tree (cmd/engine/manpages.go)
 //	licences.go  the licences of all modules that the program contains
 //	sbom.go      the SBOM, from what the program says that it is built from
-//	contents.go  which file goes where
+//	nfpm.yaml    which file goes where, and what deb and rpm say of the package
 //	packages.go  deb, rpm, tar.gz and SHA256SUMS
 //
 // Two runs on one commit write equal bytes: times come from SOURCE_DATE_EPOCH, or from the commit.

@@ -31,6 +31,20 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
+// lintian finds nothing in the Debian package that an override does not explain. Of other versions of it only errors
+// count.
+func TestLintian(t *testing.T) {
+	if _, err := exec.LookPath("lintian"); err != nil {
+		t.Skipf("not run: %v (apt-get install lintian)", err)
+	}
+	path := filepath.Join(dist, newVersion, "penstock_"+newVersion+"-1_amd64.deb")
+	out, err := exec.Command("lintian", "--allow-root", "--tag-display-limit", "0", "--fail-on", "error", path).
+		CombinedOutput()
+	if t.Logf("lintian:\n%s", out); err != nil {
+		t.Error(err)
+	}
+}
+
 // unpacked returns a directory with what is in the archive, as below /usr/local.
 func unpacked(t *testing.T) string {
 	t.Helper()
@@ -46,22 +60,25 @@ func unpacked(t *testing.T) string {
 // The archive has a program that runs, and the files beside it.
 func TestArchive(t *testing.T) {
 	dir := unpacked(t)
-	version, err := exec.Command(filepath.Join(dir, "bin/engine"), "version").Output()
+	version, err := exec.Command(filepath.Join(dir, "bin/penstock"), "version").Output()
 	if err != nil || !strings.HasPrefix(string(version), "penstock "+newVersion+"\n") {
-		t.Errorf("engine version: %v, %s", err, version)
+		t.Errorf("penstock version: %v, %s", err, version)
+	}
+	if old, err := exec.Command(filepath.Join(dir, "bin/engine"), "version").Output(); string(old) != string(version) {
+		t.Errorf("the old name: %v, %s", err, old)
 	}
 	for _, name := range []string{
-		"share/man/man1/engine-serve.1.gz", "share/man/man5/penstock.toml.5.gz", "share/man/man8/penstock.8.gz",
-		"share/zsh/site-functions/_engine", "etc/penstock/penstock.toml", "lib/systemd/system/penstock.service",
+		"share/man/man1/penstock-serve.1.gz", "share/man/man5/penstock.toml.5.gz", "share/man/man8/penstock.8.gz",
+		"share/zsh/site-functions/_penstock", "etc/penstock/penstock.toml", "lib/systemd/system/penstock.service",
 	} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 			t.Error(err)
 		}
 	}
 	settings := filepath.Join(dir, "etc/penstock/penstock.toml")
-	text, err := exec.Command(filepath.Join(dir, "bin/engine"), "config", "--config", settings).CombinedOutput()
+	text, err := exec.Command(filepath.Join(dir, "bin/penstock"), "config", "--config", settings).CombinedOutput()
 	if err != nil || !strings.Contains(string(text), "/var/lib/penstock") {
-		t.Errorf("engine config: %v\n%s", err, text)
+		t.Errorf("penstock config: %v\n%s", err, text)
 	}
 	// What is commented out must be right, too.
 	uncommented := filepath.Join(dir, "all.toml")
@@ -73,14 +90,14 @@ func TestArchive(t *testing.T) {
 		}
 	}
 	must(t, os.WriteFile(uncommented, []byte(strings.Join(keys, "")), 0o600))
-	if text, err := exec.Command(filepath.Join(dir, "bin/engine"), "config", "--config", uncommented).
+	if text, err := exec.Command(filepath.Join(dir, "bin/penstock"), "config", "--config", uncommented).
 		CombinedOutput(); err != nil || len(keys) < 10 {
-		t.Errorf("engine config with all %d settings: %v\n%s", len(keys), err, text)
+		t.Errorf("penstock config with all %d settings: %v\n%s", len(keys), err, text)
 	}
 }
 
 // The archive's unit and settings name the files that the archive has when it is unpacked into /usr/local, as
-// docs/packages.md says.
+// docs/operate/packages.md says.
 func TestArchiveKnowsItsPlace(t *testing.T) {
 	dir := unpacked(t)
 	unit := readFile(t, filepath.Join(dir, "lib/systemd/system/penstock.service"))
@@ -100,7 +117,8 @@ func TestArchiveKnowsItsPlace(t *testing.T) {
 	}
 }
 
-// Every link in a document of the package leads to a file of the package.
+// Every link in a document of the package leads to a file of the package, or to a document for contributors, which only
+// the source has.
 func TestLinksInPackage(t *testing.T) {
 	top := filepath.Join(unpacked(t), "share/doc/penstock")
 	link, links := regexp.MustCompile(`\]\(([^)\s#]+)`), 0
@@ -113,7 +131,14 @@ func TestLinksInPackage(t *testing.T) {
 				continue
 			}
 			links++
-			if _, err := os.Stat(filepath.Join(filepath.Dir(path), m[1])); err != nil {
+			target := filepath.Join(filepath.Dir(path), m[1])
+			if name, err := filepath.Rel(top, target); err == nil && forContributors(name) {
+				if _, err := os.Stat(target); err == nil {
+					t.Errorf("the package has %s", name)
+				}
+				target = filepath.Join("..", name)
+			}
+			if _, err := os.Stat(target); err != nil {
 				t.Errorf("%s leads to %s: %v", path, m[1], err)
 			}
 		}

@@ -163,7 +163,7 @@ func TestManifestsRun(t *testing.T) {
 			ip netns add $name && ip link add $name type veth peer name eth0 netns $name
 			ip link set $name master pods up
 			ip -n $name addr add $address/24 dev eth0; ip -n $name link set eth0 up; ip -n $name link set lo up
-			ip netns exec $name setpriv --reuid=%d --regid=%d --clear-groups engine %s >/pods/$name.log 2>&1 &`,
+			ip netns exec $name setpriv --reuid=%d --regid=%d --clear-groups penstock %s >/pods/$name.log 2>&1 &`,
 			name, i+1, containerUser, containerUser, strings.Join(args, " ")))
 	}
 	t.Cleanup(func() { // before the machine ends
@@ -180,8 +180,8 @@ func TestManifestsRun(t *testing.T) {
 		}
 	}
 	m.says("curl -sd hello -H 'Host: penstock-client' 'http://10.9.0.2:4151/pub?topic=orders'", "OK")
-	m.says("engine cluster health --wait 60s --http-address 10.9.0.1:4151", "healthy")
-	m.says("engine topic list --http-address 10.9.0.3:4151", "orders")
+	m.says("penstock cluster health --wait 60s --http-address 10.9.0.1:4151", "healthy")
+	m.says("penstock topic list --http-address 10.9.0.3:4151", "orders")
 }
 
 // The image has what its lines say, and runs as its user.

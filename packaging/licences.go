@@ -34,9 +34,9 @@ func modules(binary string) ([]*debug.Module, string, error) {
 	return all, info.GoVersion, nil
 }
 
-// licences returns one text with the licence of Penstock, of every module that the programs contain, of Go's standard
+// licences returns one text with the licence of Penstock, of every module that the program contains, of Go's standard
 // library and of the console's libraries. A module without a licence is an error: it could not be passed on.
-func (r *release) licences(ctx context.Context, binaries ...string) ([]byte, error) {
+func (r *release) licences(ctx context.Context, binary string) ([]byte, error) {
 	var b bytes.Buffer
 	own, err := os.ReadFile(filepath.Join(r.source, "LICENSE"))
 	if err != nil {
@@ -45,27 +45,17 @@ func (r *release) licences(ctx context.Context, binaries ...string) ([]byte, err
 	b.WriteString("Penstock is distributed under this licence.\n\n")
 	b.Write(own)
 	b.WriteString("\n\nThe program contains what follows, under the licences that are given.\n")
-	all := map[string]bool{}
-	for _, binary := range binaries {
-		list, _, err := modules(binary)
-		if err != nil {
-			return nil, err
-		}
-		for _, m := range list {
-			all[m.Path+"@"+m.Version] = true
-		}
+	list, _, err := modules(binary)
+	if err != nil {
+		return nil, err
 	}
-	names := make([]string, 0, len(all))
-	for name := range all {
-		names = append(names, name)
-	}
-	slices.Sort(names)
 	cache, err := output(ctx, r.source, "go", "env", "GOMODCACHE", "GOROOT")
 	if err != nil {
 		return nil, err
 	}
 	modCache, goRoot, _ := strings.Cut(cache, "\n")
-	for _, name := range names {
+	for _, m := range list {
+		name := m.Path + "@" + m.Version
 		if err := appendLicences(&b, name, filepath.Join(modCache, escapeCase(name))); err != nil {
 			return nil, err
 		}

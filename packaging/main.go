@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -43,6 +44,7 @@ func main() {
 }
 
 func run(ctx context.Context, version, out string, architectures []string) error {
+	syscall.Umask(0o022) // equal bytes for everybody: files keep their modes in the packages
 	source, err := filepath.Abs("..")
 	if err != nil {
 		return err

@@ -3,7 +3,6 @@ package main
 import (
 	"archive/tar"
 	"bytes"
-	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
@@ -12,7 +11,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/goreleaser/nfpm/v2"
 	_ "github.com/goreleaser/nfpm/v2/deb" // registers itself
@@ -23,22 +24,19 @@ import (
 // sumsName is the file with the sums of all others, in the format of sha256sum.
 const sumsName = "SHA256SUMS"
 
-const description = `Durable, replicated message engine that speaks the NSQ protocol
-Unmodified NSQ clients publish to it and consume from it. An OK means that the
-message is on stable storage, on one node or on every in-sync replica. The nodes
-of a cluster agree on membership and leadership through an embedded etcd.`
-
 // make writes all files of the release into r.out.
 func (r *release) make(ctx context.Context, architectures []string) error {
 	if err := emptied(r.out); err != nil {
 		return err
 	}
-	pages, err := r.pages(ctx)
-	if err != nil {
+	if err := r.pages(ctx); err != nil {
+		return err
+	}
+	if err := r.documents(ctx); err != nil {
 		return err
 	}
 	for _, arch := range architectures {
-		if err := r.makeFor(ctx, arch, pages); err != nil {
+		if err := r.makeFor(ctx, arch); err != nil {
 			return err
 		}
 	}
@@ -69,91 +67,105 @@ func emptied(dir string) error {
 	return nil
 }
 
-func (r *release) makeFor(ctx context.Context, arch, pages string) error {
+// documents copies those for users and operators: README.md, CHANGELOG.md, SECURITY.md, docs without their tests and
+// without docs/contribute, and the descriptions of formats. They are in the same places to each other as in the source,
+// so that the links work. The files of deploy become examples.
+func (r *release) documents(ctx context.Context) error {
+	list, err := output(ctx, r.source, "git", "ls-files", "*.md", "docs", "deploy")
+	if err != nil {
+		return err
+	}
+	for name := range strings.SplitSeq(list, "\n") {
+		below := strings.HasPrefix(name, "docs/") || strings.HasPrefix(name, "deploy/")
+		test := filepath.Ext(name) == ".go" && !strings.HasPrefix(name, "docs/clients/examples/")
+		if test || forContributors(name) || !below && strings.Contains(name, "/") && filepath.Base(name) != "FORMAT.md" {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(r.source, name))
+		if err != nil {
+			return err
+		}
+		if below, is := strings.CutPrefix(name, "deploy/"); is {
+			name = "examples/" + below
+		}
+		if err := r.keep(filepath.Join("documents", name), text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forContributors says whether a document is about the source, and not carried.
+func forContributors(name string) bool {
+	return strings.HasPrefix(name, "docs/contribute/") ||
+		slices.Contains([]string{"ARCHITECTURE.md", "CONTRIBUTING.md", "TRACKRECORD.md"}, name)
+}
+
+// changelog is what Debian wants to know of a version; CHANGELOG.md says what is new.
+func (r *release) changelog(maintainer string) []byte {
+	return fmt.Appendf(nil, "penstock (%s-1) unstable; urgency=medium\n\n"+
+		"  * New version: see CHANGELOG.md.\n\n -- %s  %s\n",
+		strings.Replace(r.version, "-", "~", 1), maintainer, r.date.Format(time.RFC1123Z))
+}
+
+// keep writes a file below the directory of what was built.
+func (r *release) keep(name string, text []byte) error {
+	path := filepath.Join(r.scratch, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, text, 0o644)
+}
+
+// makeFor builds the program of an architecture, and writes its packages, its SBOM, its archive and the files of its
+// image.
+func (r *release) makeFor(ctx context.Context, arch string) error {
 	binary, err := r.build(ctx, arch)
 	if err != nil {
 		return err
 	}
+	base := fmt.Sprintf("penstock-%s-linux-%s", r.version, arch)
 	sbom, err := r.sbom(binary, arch)
 	if err != nil {
-		return err
-	}
-	base := fmt.Sprintf("penstock-%s-linux-%s", r.version, arch)
-	sbomPath := filepath.Join(r.out, base+".cdx.json")
-	if err := os.WriteFile(sbomPath, sbom, 0o644); err != nil {
 		return err
 	}
 	licences, err := r.licences(ctx, binary)
 	if err != nil {
 		return err
 	}
-	licencePath := filepath.Join(r.scratch, arch, "copyright")
-	if err := os.WriteFile(licencePath, licences, 0o644); err != nil {
-		return err
-	}
-	all, err := r.contents(ctx, binary, sbomPath, licencePath, pages)
+	values := map[string]string{"VERSION": r.version, "ARCH": arch, "BUILD": r.scratch}
+	config, err := nfpm.ParseFileWithEnvMapping("nfpm.yaml", func(name string) string { return values[name] })
 	if err != nil {
 		return err
 	}
+	for _, err := range []error{
+		r.keep("changelog.Debian.gz", compress(r.changelog(config.Maintainer))),
+		r.keep(filepath.Join(arch, "penstock.cdx.json"), sbom),
+		r.keep(filepath.Join(arch, "third-party.txt"), licences),
+		os.WriteFile(filepath.Join(r.out, base+".cdx.json"), sbom, 0o644),
+	} {
+		if err != nil {
+			return err
+		}
+	}
 	for _, format := range []string{"deb", "rpm"} {
-		if err := r.writePackage(format, arch, all); err != nil {
+		if err := r.writePackage(&config, format); err != nil {
 			return fmt.Errorf("%s for %s: %w", format, arch, err)
 		}
 	}
-	if err := r.rootFS(base, binary, licencePath); err != nil {
+	if err := r.rootFS(base, binary, filepath.Join(r.scratch, arch, "third-party.txt")); err != nil {
 		return err
 	}
-	return r.archive(base, all)
+	return r.archive(base, &config)
 }
 
-// info is what nfpm makes a package of one format from.
-func (r *release) info(format, arch string, all []entry) *nfpm.Info {
-	info := &nfpm.Info{
-		Name: "penstock", Arch: arch, Platform: "linux", Version: r.version, Release: "1", VersionSchema: "semver",
-		Section: "net", Priority: "optional", Maintainer: "The Penstock project", License: "Apache-2.0",
-		Description: description, MTime: r.date, DisableGlobbing: true,
+func (r *release) writePackage(config *nfpm.Config, format string) error {
+	info, err := config.Get(format)
+	if err != nil {
+		return err
 	}
-	for _, e := range all {
-		if e.only != "" && e.only != format {
-			continue
-		}
-		c := &files.Content{
-			Source: e.from, Destination: e.path,
-			FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: e.mode, MTime: r.date},
-		}
-		switch e.kind {
-		case settings:
-			c.Type = files.TypeConfigNoReplace
-		case folder:
-			c.Type = files.TypeDir
-		}
-		if format == "rpm" && e.group != "" { // dpkg unpacks before the user is made: see files/deb/postinst
-			c.FileInfo.Group = e.group
-		}
-		info.Contents = append(info.Contents, c)
-	}
-	switch format {
-	case "deb":
-		info.Depends = []string{"debconf (>= 0.5) | debconf-2.0", "init-system-helpers", "passwd"}
-		info.Scripts = nfpm.Scripts{
-			PostInstall: "files/deb/postinst", PreRemove: "files/deb/prerm", PostRemove: "files/deb/postrm",
-		}
-		info.Deb.Scripts.Templates = "files/deb/templates"
-	case "rpm":
-		info.Depends = []string{"/usr/sbin/useradd"}
-		info.Scripts = nfpm.Scripts{
-			PreInstall: "files/rpm/pre", PostInstall: "files/rpm/post", PreRemove: "files/rpm/preun",
-			PostRemove: "files/rpm/postun",
-		}
-		info.RPM.BuildHost = "localhost" // equal bytes on every machine
-		info.RPM.Summary, _, _ = strings.Cut(description, "\n")
-	}
-	return info
-}
-
-func (r *release) writePackage(format, arch string, all []entry) error {
-	info := nfpm.WithDefaults(r.info(format, arch, all))
-	if err := nfpm.PrepareForPackager(info, format); err != nil {
+	info.MTime = r.date
+	if info.Contents, err = r.contents(info.Contents, info.Umask, format); err != nil {
 		return err
 	}
 	packager, err := nfpm.Get(format)
@@ -167,20 +179,32 @@ func (r *release) writePackage(format, arch string, all []entry) error {
 	return os.WriteFile(filepath.Join(r.out, packager.ConventionalFileName(info)), b.Bytes(), 0o644)
 }
 
+// contents returns the files of one format, in order of their paths, all of them of the release's date.
+func (r *release) contents(all files.Contents, umask os.FileMode, format string) (files.Contents, error) {
+	all, err := files.PrepareForPackager(all, umask, format, false, r.date)
+	for _, c := range all {
+		c.FileInfo.MTime = r.date
+	}
+	return all, err
+}
+
 // belowLocal gives the files of the package the paths that they have when the archive is unpacked into /usr/local.
 var belowLocal = strings.NewReplacer("/usr/bin/", "/usr/local/bin/", "/etc/penstock", "/usr/local/etc/penstock")
 
 // archive writes the files without a package manager, below one directory: usr's are at its top.
-func (r *release) archive(base string, all []entry) error {
-	all = slices.DeleteFunc(slices.Clone(all), func(e entry) bool {
-		return e.kind == folder || e.only != "" && e.only != "tar"
-	})
-	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(a.path, b.path) })
-	for i := range all {
-		all[i].path = base + strings.TrimPrefix(all[i].path, "/usr")
-		all[i].mode |= 0o044
+func (r *release) archive(base string, config *nfpm.Config) error {
+	all, err := r.contents(config.Contents, config.Umask, "tar")
+	if err != nil {
+		return err
 	}
-	return r.tar(base+".tar.gz", all)
+	var in files.Contents
+	for _, c := range all {
+		if !c.IsDir() {
+			c.Destination = base + strings.TrimPrefix(c.Destination, "/usr")
+			in = append(in, c)
+		}
+	}
+	return r.tar(base+".tar.gz", in)
 }
 
 // containerUser is the user and the group of the image's process: a number, because the image has no list of users.
@@ -188,15 +212,20 @@ const containerUser = 10001
 
 // rootFS writes the files of the image that Containerfile describes.
 func (r *release) rootFS(base, binary, licences string) error {
-	return r.tar(base+".rootfs.tar.gz", []entry{
-		{path: "usr/bin/engine", from: binary, mode: 0o755},
-		{path: "usr/share/doc/penstock/copyright", from: licences, mode: 0o644},
-		{path: "var/lib/penstock/", kind: folder, mode: 0o750, owner: containerUser},
+	root := func(mode os.FileMode) *files.ContentFileInfo { return &files.ContentFileInfo{Mode: mode} }
+	return r.tar(base+".rootfs.tar.gz", files.Contents{
+		{Destination: "usr/bin/penstock", Source: binary, FileInfo: root(0o755)},
+		{Destination: "usr/share/doc/penstock/third-party.txt", Source: licences, FileInfo: root(0o644)},
+		{
+			Destination: "var/lib/penstock/", Type: files.TypeDir,
+			FileInfo: &files.ContentFileInfo{Mode: 0o750, Owner: strconv.Itoa(containerUser)},
+		},
 	})
 }
 
-// tar writes a compressed archive with these files, whose paths are relative.
-func (r *release) tar(name string, all []entry) error {
+// tar writes a compressed archive with these files, whose paths are relative. Owners are numbers; any other is root.
+// The unit and the settings name other files of the package, which those of the archive have below /usr/local.
+func (r *release) tar(name string, all files.Contents) error {
 	out, err := os.Create(filepath.Join(r.out, name))
 	if err != nil {
 		return err
@@ -204,17 +233,26 @@ func (r *release) tar(name string, all []entry) error {
 	defer out.Close()
 	z := gzip.NewWriter(out)
 	w := tar.NewWriter(z)
-	for _, e := range all {
-		h := &tar.Header{Name: e.path, Mode: int64(e.mode), ModTime: r.date, Uid: e.owner, Gid: e.owner}
+	for _, c := range all {
+		owner, _ := strconv.Atoi(c.FileInfo.Owner)
+		h := &tar.Header{
+			Name: c.Destination, Typeflag: tar.TypeReg, Mode: int64(c.FileInfo.Mode.Perm()), ModTime: r.date,
+			Uid: owner, Gid: owner,
+		}
 		var text []byte
-		if h.Typeflag = tar.TypeDir; e.kind != folder {
-			if text, err = os.ReadFile(e.from); err != nil {
+		switch {
+		case c.IsDir():
+			h.Typeflag = tar.TypeDir
+		case c.Type == files.TypeSymlink:
+			h.Typeflag, h.Linkname, h.Mode = tar.TypeSymlink, c.Source, 0o777
+		default:
+			if text, err = os.ReadFile(c.Source); err != nil {
 				return err
 			}
-			if e.paths {
+			if strings.HasPrefix(c.Source, "files/") {
 				text = []byte(belowLocal.Replace(string(text)))
 			}
-			h.Typeflag, h.Size = tar.TypeReg, int64(len(text))
+			h.Size = int64(len(text))
 		}
 		if err := w.WriteHeader(h); err != nil {
 			return err

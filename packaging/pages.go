@@ -11,46 +11,37 @@ import (
 	"github.com/cpuguy83/go-md2man/v2/md2man"
 )
 
-// pages writes the manual pages, compressed, and the completions below the scratch directory, and returns where: files
-// in man, bash, zsh and fish.
-func (r *release) pages(ctx context.Context) (string, error) {
-	raw, done := filepath.Join(r.scratch, "pages"), filepath.Join(r.scratch, "documents")
+// pages writes the manual pages, compressed, and the completions: files in pages/man, pages/bash, pages/zsh and
+// pages/fish below the directory of what was built.
+func (r *release) pages(ctx context.Context) error {
+	pages := filepath.Join(r.scratch, "pages")
 	// -trimpath: what is compiled does not depend on where the tree is, and is cached.
 	if _, err := output(ctx, r.source, "go", "run", "-trimpath", "-buildvcs=false", "-tags", "manpages", "./cmd/engine",
-		raw, fmt.Sprint(r.date.Unix()), r.version); err != nil {
-		return "", err
+		pages, fmt.Sprint(r.date.Unix()), r.version); err != nil {
+		return err
 	}
 	overview, err := os.ReadFile("files/penstock.8.md")
 	if err != nil {
-		return "", err
+		return err
 	}
 	title := fmt.Sprintf("%% \"PENSTOCK\" \"8\" %q %q \"Penstock\"\n", r.date.Format("Jan 2006"), "penstock "+r.version)
-	if err := os.WriteFile(filepath.Join(raw, "penstock.8"), md2man.Render(append([]byte(title), overview...)),
-		0o644); err != nil {
-		return "", err
+	if err := r.keep("pages/penstock.8", md2man.Render(append([]byte(title), overview...))); err != nil {
+		return err
 	}
-	found, err := filepath.Glob(filepath.Join(raw, "*.[158]"))
+	found, err := filepath.Glob(filepath.Join(pages, "*.[158]"))
 	if err != nil {
-		return "", err
-	}
-	if err := os.MkdirAll(filepath.Join(done, "man"), 0o755); err != nil {
-		return "", err
+		return err
 	}
 	for _, path := range found {
 		text, err := os.ReadFile(path)
 		if err != nil {
-			return "", err
+			return err
 		}
-		if err := os.WriteFile(filepath.Join(done, "man", filepath.Base(path)+".gz"), compress(text), 0o644); err != nil {
-			return "", err
-		}
-	}
-	for _, shell := range []string{"bash", "zsh", "fish"} {
-		if err := os.Rename(filepath.Join(raw, shell), filepath.Join(done, shell)); err != nil {
-			return "", err
+		if err := r.keep("pages/man/"+filepath.Base(path)+".gz", compress(text)); err != nil {
+			return err
 		}
 	}
-	return done, nil
+	return nil
 }
 
 // compress returns text as gzip without a time and a name.

@@ -43,7 +43,7 @@ func TestWithoutSystemd(t *testing.T) {
 	without("dpkg -i " + deb(oldVersion))
 	m.says("stat -c '%U:%G %a' /var/lib/penstock /etc/penstock/penstock.toml",
 		"penstock:penstock 750\nroot:penstock 640\n")
-	m.run("setpriv --reuid=penstock --regid=penstock --clear-groups engine serve --config /etc/penstock/penstock.toml " +
+	m.run("setpriv --reuid=penstock --regid=penstock --clear-groups penstock serve --config /etc/penstock/penstock.toml " +
 		">/root/log 2>&1 & echo $! >/root/pid")
 	m.await("the node is ready", func() bool {
 		_, err := m.try("curl -sf http://127.0.0.1:4151/readyz")
@@ -51,15 +51,15 @@ func TestWithoutSystemd(t *testing.T) {
 	})
 	m.says("curl -sd hello 'http://127.0.0.1:4151/pub?topic=orders'", "OK")
 	without("dpkg -i " + deb(newVersion))
-	m.says("engine read orders --from oldest", "hello") // the process goes on
+	m.says("penstock read orders --from oldest", "hello") // the process goes on
 	without("echo penstock penstock/remove-data boolean true | debconf-set-selections; dpkg --purge penstock")
 	m.says("curl -sd hello 'http://127.0.0.1:4151/pub?topic=orders'", "OK") // what a process has open stays
 	m.run("kill $(cat /root/pid); ls /var/lib/penstock/node.json")
 }
 
-// The commands of docs/packages.md work, in their order.
+// The commands of docs/operate/packages.md work, in their order.
 func TestDocument(t *testing.T) {
-	text, _, _ := strings.Cut(readFile(t, "../docs/packages.md"), "\n## Containers") // which TestImage builds
+	text, _, _ := strings.Cut(readFile(t, "../docs/operate/packages.md"), "\n## Containers") // which TestImage builds
 	m := boot(t, dist)
 	ran := 0
 	for block := range strings.SplitSeq(text, "```console\n") {
@@ -72,6 +72,6 @@ func TestDocument(t *testing.T) {
 		}
 	}
 	if ran < 10 {
-		t.Errorf("docs/packages.md has only %d commands", ran)
+		t.Errorf("docs/operate/packages.md has only %d commands", ran)
 	}
 }

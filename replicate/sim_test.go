@@ -335,7 +335,7 @@ func runSeed(seed uint64, m mutant, tracing func(string)) (s *sim) {
 
 // B1 B2 B8 B9 B11 B12 B13 B17 B18 B73 B74 B75 B81 B84 B94
 //
-// PENSTOCK_SIM_SEEDS=from-to chooses the seeds, for instance 0-100000.
+// TEST_SIM_SEEDS=from-to chooses the seeds, for instance 0-100000.
 func TestSimulation(t *testing.T) {
 	from, to := seedtest.Range(t, 2000, 200)
 	var sum simStats
@@ -378,7 +378,7 @@ func reportSeed(t *testing.T, seed uint64, m mutant) {
 		}
 	})
 	lines = lines[max(0, len(lines)-kept):]
-	t.Fatalf("seed %d: %s\n%s\n%s\nreplay: PENSTOCK_SIM_SEEDS=%d-%d go test ./replicate -run TestSimulation\n%+v",
+	t.Fatalf("seed %d: %s\n%s\n%s\nreplay: TEST_SIM_SEEDS=%d-%d go test ./replicate -run TestSimulation\n%+v",
 		seed, s.violation, strings.Join(lines, "\n"), s.dump(), seed, seed+1, s.opt)
 }
 

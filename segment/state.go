@@ -1,6 +1,9 @@
 package segment
 
 import (
+	"bytes"
+	"cmp"
+
 	"github.com/google/uuid"
 
 	"penstock/segment/aio"
@@ -11,6 +14,11 @@ import (
 type Identity struct {
 	Topic     uuid.UUID
 	Partition uint32
+}
+
+// Compare orders identities by topic and number.
+func (i Identity) Compare(j Identity) int {
+	return cmp.Or(bytes.Compare(i.Topic[:], j.Topic[:]), cmp.Compare(i.Partition, j.Partition))
 }
 
 // Sizes are the capacities through which segments grow: segment n of a partition holds MinSegmentBytes<<n bytes of

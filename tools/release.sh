@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a release of the commit that is checked out: checks it, runs everything that must be green, makes the packages in
-# dist, and tags the commit. It pushes nothing. docs/releasing.md says what comes before and after.
+# dist, and tags the commit. It pushes nothing. docs/contribute/releasing.md says what comes before and after.
 # usage: tools/release.sh VERSION (1.2.3 or 1.2.3-rc.1); RELEASE_CI=COMMAND runs something else than .ci/run, ARCH=amd64 makes fewer packages
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,4 +27,4 @@ clean "after the tests and packages"
 # verbatim: git would take the headings of the notes for comments
 git tag --annotate --cleanup=verbatim --message="Penstock $version
 $notes" "v$version"
-echo "v$version is tagged, and its packages are in dist. Nothing was pushed: see docs/releasing.md"
+echo "v$version is tagged, and its packages are in dist. Nothing was pushed: see docs/contribute/releasing.md"

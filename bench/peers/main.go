@@ -47,7 +47,7 @@ func parse(args []string, output io.Writer) (*options, error) {
 	f := flag.NewFlagSet("peers", flag.ContinueOnError)
 	f.SetOutput(output)
 	f.Func("engine", "`NAME=PATH` of a binary of Penstock, or PATH; repeat it to compare versions "+
-		"(default ../../bin/engine)", func(text string) error {
+		"(default ../../bin/penstock)", func(text string) error {
 		e, err := parseEngine(text)
 		o.engines = append(o.engines, e)
 		return err
@@ -70,7 +70,7 @@ func parse(args []string, output io.Writer) (*options, error) {
 		return nil, err
 	}
 	if len(o.engines) == 0 {
-		e, err := parseEngine("../../bin/engine")
+		e, err := parseEngine("../../bin/penstock")
 		if err != nil {
 			return nil, err
 		}

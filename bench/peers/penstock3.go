@@ -16,7 +16,7 @@ import (
 
 // penstockTrio is a cluster of three nodes of Penstock. Clients use the node that leads the topic.
 type penstockTrio struct {
-	proc  *process // engine dev-cluster, which starts the nodes and ends with them
+	proc  *process // penstock dev-cluster, which starts the nodes and ends with them
 	nodes map[string]trioNode
 	says  string
 	leads map[string]string // by topic, the node

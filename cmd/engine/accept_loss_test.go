@@ -8,7 +8,8 @@ import (
 	"syscall"
 	"testing"
 
-	"penstock/internal/node"
+	"penstock/cmd/engine/internal/cli"
+	"penstock/internal/node/offline"
 )
 
 // A single node whose commit log is gone is refused with an exit code of its own. It says what to do, and when the loss
@@ -18,7 +19,7 @@ func TestForgottenCommitLog(t *testing.T) {
 	p := startNode(t, dir)
 	p.publish("orders", 5)
 	p.end(syscall.SIGTERM)
-	execute(t, "accept-loss").check(t, exitUsage, "--data-path")
+	execute(t, "accept-loss").check(t, cli.ExitUsage, "--data-path")
 	if out := execute(t, "accept-loss", "--data-path", dir).well(t); !strings.Contains(out, "nothing was changed") {
 		t.Errorf("a whole directory: %s", out)
 	}
@@ -28,8 +29,8 @@ func TestForgottenCommitLog(t *testing.T) {
 		"127.0.0.1:0",
 	}
 	refused := execute(t, serve...)
-	refused.check(t, exitForgot, "the folder clog is empty or gone")
-	refused.check(t, exitForgot, "engine accept-loss --data-path "+dir)
+	refused.check(t, cli.ExitForgot, "the folder clog is empty or gone")
+	refused.check(t, cli.ExitForgot, "penstock accept-loss --data-path "+dir)
 
 	must(t, os.RemoveAll(filepath.Join(dir, "clog")))
 	must(t, os.Rename(filepath.Join(dir, "moved"), filepath.Join(dir, "clog")))
@@ -37,11 +38,11 @@ func TestForgottenCommitLog(t *testing.T) {
 	backUpAndRestore(t, dir, "")
 
 	must(t, os.RemoveAll(filepath.Join(dir, "clog")))
-	execute(t, "accept-loss", "--data-path", dir).check(t, exitUsage, "--yes")
-	execute(t, serve...).check(t, exitForgot, "the folder clog is empty or gone")
+	execute(t, "accept-loss", "--data-path", dir).check(t, cli.ExitUsage, "--yes")
+	execute(t, serve...).check(t, cli.ExitForgot, "the folder clog is empty or gone")
 	backUpAndRestore(t, dir, "lacks what the node wrote to it (the folder clog is empty or gone): messages that were "+
 		"answered OK are missing; put back what was moved away and make the backup again, or restore an older one")
-	var loss node.Loss
+	var loss offline.Loss
 	out := execute(t, "accept-loss", "--data-path", dir, "--yes", "--json").well(t)
 	if err := json.Unmarshal([]byte(out), &loss); err != nil || loss.Forgotten == "" || len(loss.Partitions) != 1 ||
 		loss.Partitions[0].Topic != "orders" || loss.Partitions[0].NextID != 0 {
@@ -49,7 +50,7 @@ func TestForgottenCommitLog(t *testing.T) {
 	}
 	p = startNode(t, dir)
 	p.publish("orders", 1)
-	execute(t, "accept-loss", "--data-path", dir, "--yes").check(t, exitData, "in use")
+	execute(t, "accept-loss", "--data-path", dir, "--yes").check(t, cli.ExitData, "in use")
 	p.end(syscall.SIGTERM)
 }
 

@@ -14,6 +14,10 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/batch"
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/clitest"
+	"penstock/cmd/engine/internal/data"
+	"penstock/cmd/engine/internal/traffic"
 	"penstock/internal/node/aside"
 	"penstock/segment"
 	"penstock/segment/aio"
@@ -99,7 +103,7 @@ func TestAsideListShowRemove(t *testing.T) {
 		!strings.Contains(got, "0 to 9") || !strings.Contains(got, "2, epoch 6") {
 		t.Errorf("it lists %s", got)
 	}
-	var all []asideCut
+	var all []data.AsideCut
 	must(t, json.Unmarshal([]byte(run("list", "--json").well(t)), &all))
 	if len(all) != 1 || all[0].ID != id || all[0].Messages != 9 || all[0].Topic != "t" || all[0].Partition != 1 {
 		t.Errorf("it lists %+v", all)
@@ -107,19 +111,19 @@ func TestAsideListShowRemove(t *testing.T) {
 	if got := run("show", id).well(t); got != lines(9) {
 		t.Errorf("it shows %q", got)
 	}
-	var m readMessage
+	var m traffic.ReadMessage
 	must(t, json.Unmarshal([]byte(run("show", id, "--count", "1", "--format", "json").well(t)), &m))
 	if m.Partition != 1 || m.Number != 0 || *m.Body != "message 0" || m.Headers[0].Name != "color" {
 		t.Errorf("it shows %+v", m)
 	}
-	run("show", id+"0").check(t, exitOther, "there is no cut")
-	execute(t, "aside", "list").check(t, exitUsage, "--data-path")
-	execute(t, "aside", "list", "--data-path", t.TempDir()).check(t, exitData, "is not a data directory")
+	run("show", id+"0").check(t, cli.ExitOther, "there is no cut")
+	execute(t, "aside", "list").check(t, cli.ExitUsage, "--data-path")
+	execute(t, "aside", "list", "--data-path", t.TempDir()).check(t, cli.ExitData, "is not a data directory")
 
 	disk, err := aio.OpenDisk(dir, aio.DiskOptions{Mode: aio.ModePwrite})
 	must(t, err)
 	run("list").well(t)
-	run("remove", id).check(t, exitData, "a node is running")
+	run("remove", id).check(t, cli.ExitData, "a node is running")
 	must(t, disk.Close())
 	run("remove", id).well(t)
 	if got := run("list").well(t); !strings.Contains(got, "no cut") {
@@ -137,7 +141,7 @@ func TestAsidePublish(t *testing.T) {
 	execute(t, "topic", "create", "t", "--partitions", "2", "--http-address", p.http).well(t)
 	at := []string{"--nodes", p.native()}
 	args := append([]string{"aside", "publish", id, "--data-path", dir}, at...)
-	feed(t, "", args...).check(t, exitUsage, "say --yes")
+	feed(t, "", args...).check(t, cli.ExitUsage, "say --yes")
 	args = append(args, "--yes")
 
 	killed := exec.Command(binary(t), args...)
@@ -149,7 +153,7 @@ func TestAsidePublish(t *testing.T) {
 	_ = killed.Wait()
 
 	for round := range 2 {
-		var report pubReport
+		var report traffic.PubReport
 		must(t, json.Unmarshal([]byte(feed(t, "", append(args, "--json")...).well(t)), &report))
 		if report.Published+report.Skipped != 2001 || report.Skipped == 0 || report.Topic != "t" ||
 			round == 1 && report.Published != 0 {
@@ -165,9 +169,9 @@ func TestAsidePublish(t *testing.T) {
 	other := append(args, "--topic", "u", "--origin")
 	feed(t, "", other...).well(t)
 	text := feed(t, "", append([]string{"read", "u", "--format", "json", "--count", "2"}, at...)...).well(t)
-	var m readMessage
+	var m traffic.ReadMessage
 	must(t, json.NewDecoder(strings.NewReader(text)).Decode(&m))
-	if len(m.Headers) != 3 || m.Headers[0].Name != "color" || m.Headers[1].Name != originID ||
+	if len(m.Headers) != 3 || m.Headers[0].Name != "color" || m.Headers[1].Name != data.OriginID ||
 		*m.Headers[1].Value != batch.MakeID(1, 0).String() {
 		t.Errorf("%+v", m)
 	}
@@ -179,8 +183,8 @@ func TestAsidePublishAsks(t *testing.T) {
 	dir := t.TempDir()
 	id := keepAside(t, dir, 3)
 	p := startNode(t, t.TempDir(), "--native-address", "127.0.0.1:0")
-	for answer, code := range map[string]int{"publish\n": 0, "yes\n": exitOther} {
-		near, far := openTerminal(t)
+	for answer, code := range map[string]int{"publish\n": 0, "yes\n": cli.ExitOther} {
+		near, far := clitest.OpenTerminal(t)
 		cmd := exec.CommandContext(t.Context(), binary(t), "aside", "publish", id, "--data-path", dir, "--nodes", p.native())
 		var stdout, stderr bytes.Buffer
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = far, &stdout, &stderr

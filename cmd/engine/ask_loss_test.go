@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"penstock/cmd/engine/internal/clitest"
 )
 
 // What cannot be taken back asks on a terminal, and says in numbers what is lost; another answer changes nothing. With
@@ -23,7 +25,7 @@ func TestLossIsAskedAbout(t *testing.T) {
 	}
 	on := func(answer string, args ...string) outcome {
 		t.Helper()
-		tty, types, _ := typing(t)
+		tty, types, _ := clitest.Typing(t)
 		types(answer + "\n")
 		cmd := exec.CommandContext(t.Context(), binary(t), args...)
 		var stdout, stderr bytes.Buffer
@@ -36,7 +38,7 @@ func TestLossIsAskedAbout(t *testing.T) {
 	}
 	waits := "3 messages wait, 0 are in flight and 0 deferred"
 	for _, tc := range []struct{ args, word, says string }{
-		{"channel skip orders billing", "billing", "ALL THAT IS PUBLISHED until engine channel unskip:\nnow " + waits},
+		{"channel skip orders billing", "billing", "ALL THAT IS PUBLISHED until penstock channel unskip:\nnow " + waits},
 		{"channel seek orders billing --to end", "billing", "Now " + waits},
 		{"channel redrive orders billing", "billing", "of the 0 dead letters in topic orders.DLQ"},
 		{"channel empty orders billing", "billing", waits},

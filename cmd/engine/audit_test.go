@@ -13,7 +13,7 @@ import (
 var sinceLine = regexp.MustCompile(
 	`(?m)^(nothing was changed, and nobody was refused,|the nodes have all entries) since (\S+)$`)
 
-// auditOf runs engine audit against a node, and returns what it prints and since when it knows all.
+// auditOf runs penstock audit against a node, and returns what it prints and since when it knows all.
 func auditOf(t *testing.T, p *process) (text string, since time.Time) {
 	t.Helper()
 	o := execute(t, "audit", "--http-address", p.http)

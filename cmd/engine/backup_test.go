@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/load"
 	"penstock/internal/node"
 	"penstock/internal/patience"
@@ -57,7 +58,7 @@ func TestBackupRestore(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &status); code != 0 || err != nil || status.State != node.BackupDone {
 		t.Fatalf("exit %d, %v: %s%s", code, err, out, errs)
 	}
-	if code, _, errs := command("backup", to, "--http-address", p.http); code != exitUsage ||
+	if code, _, errs := command("backup", to, "--http-address", p.http); code != cli.ExitUsage ||
 		!strings.Contains(errs, "is not empty") {
 		t.Errorf("into the same directory: exit %d, %s", code, errs)
 	}
@@ -68,7 +69,7 @@ func TestBackupRestore(t *testing.T) {
 	if code, out, errs := command("restore", to, "--data-path", restored); code != 0 {
 		t.Fatalf("exit %d: %s%s", code, out, errs)
 	}
-	if code, _, errs := command("restore", to, "--data-path", restored); code != exitData ||
+	if code, _, errs := command("restore", to, "--data-path", restored); code != cli.ExitData ||
 		!strings.Contains(errs, "is not empty") {
 		t.Errorf("into a directory in use: exit %d, %s", code, errs)
 	}
@@ -172,7 +173,7 @@ func TestBackupElsewhereIsRefused(t *testing.T) {
 			if _, err := os.Stat(elsewhere); err == nil {
 				t.Error("a directory was made")
 			}
-			execute(t, "backup", elsewhere, "--http-address", p.http).check(t, exitUsage, "backup-path")
+			execute(t, "backup", elsewhere, "--http-address", p.http).check(t, cli.ExitUsage, "backup-path")
 			execute(t, "backup", filepath.Join(c.allowed, "a", "b"), "--http-address", p.http).well(t)
 			p.end(syscall.SIGTERM)
 		})
@@ -186,7 +187,7 @@ func TestBackupOntoAFullDisk(t *testing.T) {
 	p := startNode(t, filepath.Join(t.TempDir(), "data"), "--commit-live-bytes", "64MiB", "--commit-file-bytes", "16MiB")
 	p.publishMuch(t)
 	to := filepath.Join(small, "backup")
-	execute(t, "backup", to, "--http-address", p.http).check(t, exitOther, "no space left on device")
+	execute(t, "backup", to, "--http-address", p.http).check(t, cli.ExitOther, "no space left on device")
 	if left, err := os.ReadDir(small); err != nil || len(left) != 0 {
 		t.Errorf("%v are left (%v)", left, err)
 	}
@@ -208,7 +209,7 @@ func TestBackupOntoAFullDisk(t *testing.T) {
 		t.Fatalf("%+v", o)
 	}
 	execute(t, "restore", to, "--data-path", filepath.Join(small, "restored")).check(
-		t, exitData, "no space left on device")
+		t, cli.ExitData, "no space left on device")
 	if left, err := os.ReadDir(small); err != nil || len(left) != 0 {
 		t.Errorf("%v are left of the restore (%v)", left, err)
 	}
@@ -239,11 +240,12 @@ func TestBackupIsKilled(t *testing.T) {
 	}
 	p.end(syscall.SIGKILL)
 	o := <-said
-	o.check(t, exitOther, "the node began the backup into "+to)
-	o.check(t, exitOther, "the backup is complete if "+filepath.Join(to, "backup.json")+" exists; otherwise, once the "+
+	o.check(t, cli.ExitOther, "the node began the backup into "+to)
+	o.check(t, cli.ExitOther, "the backup is complete if "+filepath.Join(to, "backup.json")+" exists; otherwise, once "+
+		"the "+
 		"node has ended, remove "+to+" and begin again")
 	restored := filepath.Join(t.TempDir(), "restored")
-	execute(t, "restore", to, "--data-path", restored).check(t, exitData, "is no complete backup")
+	execute(t, "restore", to, "--data-path", restored).check(t, cli.ExitData, "is no complete backup")
 	if _, err := os.Stat(restored); err == nil {
 		t.Error("something was restored")
 	}
@@ -251,7 +253,7 @@ func TestBackupIsKilled(t *testing.T) {
 	if held, err := os.ReadDir(filepath.Join(data, "held")); err == nil && len(held) > 0 {
 		t.Errorf("%d second names are left", len(held))
 	}
-	execute(t, "backup", to, "--http-address", p.http).check(t, exitUsage, "is not empty")
+	execute(t, "backup", to, "--http-address", p.http).check(t, cli.ExitUsage, "is not empty")
 	if o := execute(t, "backup", to+"2", "--http-address", p.http); o.code != 0 {
 		t.Errorf("%+v", o)
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/load"
 )
 
@@ -46,7 +47,7 @@ func TestBenchHeaders(t *testing.T) {
 		{"e2e --size 1", "size must be at least"},
 	} {
 		args := append([]string{"bench"}, strings.Fields(tc.args)...)
-		execute(t, append(args, "--address", "127.0.0.1:1")...).check(t, exitUsage, tc.want)
+		execute(t, append(args, "--address", "127.0.0.1:1")...).check(t, cli.ExitUsage, tc.want)
 	}
 }
 
@@ -110,6 +111,6 @@ func TestBenchNative(t *testing.T) {
 		{"pub --linger 1s", "--linger belongs to --protocol native"},
 		{"pub --protocol native --nodes here", "--nodes here is not HOST:PORT"},
 	} {
-		execute(t, append([]string{"bench"}, strings.Fields(tc.args)...)...).check(t, exitUsage, tc.want)
+		execute(t, append([]string{"bench"}, strings.Fields(tc.args)...)...).check(t, cli.ExitUsage, tc.want)
 	}
 }

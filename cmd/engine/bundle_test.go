@@ -10,16 +10,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/operate"
 )
 
 // readBundle returns the files of a bundle, without its directory, and its manifest. It checks every sum.
-func readBundle(t *testing.T, name string) (files map[string][]byte, m bundleManifest) {
+func readBundle(t *testing.T, name string) (files map[string][]byte, m operate.BundleManifest) {
 	t.Helper()
 	f, err := os.Open(name)
 	must(t, err)
@@ -61,7 +66,8 @@ func readBundle(t *testing.T, name string) (files map[string][]byte, m bundleMan
 func TestDebugBundle(t *testing.T) {
 	dir := t.TempDir()
 	tokens, token := filepath.Join(dir, "tokens.toml"), filepath.Join(dir, "token")
-	config := writeFile(t, "etcd_password = \"s3cret-of-etcd\"\n")
+	config := filepath.Join(dir, "engine.toml")
+	must(t, os.WriteFile(config, []byte("etcd_password = \"s3cret-of-etcd\"\n"), 0o600))
 	must(t, os.WriteFile(token, []byte("s3cret-of-ops\n"), 0o600))
 	must(t, os.WriteFile(tokens, fmt.Appendf(nil, "[[token]]\nname = \"ops\"\nsha256 = \"%x\"\n[[token.grant]]\n"+
 		"topics = [\"*\"]\nchannels = [\"*\"]\npermissions = [\"publish\", \"subscribe\", \"admin\", \"view\"]\n"+
@@ -98,17 +104,17 @@ func TestDebugBundle(t *testing.T) {
 	if info, err := os.Stat(name); err != nil || info.Mode() != 0o600 {
 		t.Errorf("others can read it: %v, %v", info.Mode(), err)
 	}
-	execute(t, "debug", "bundle", "-o", name, "--token-file", token).check(t, exitUsage, "file exists")
-	execute(t, "debug", "bundle", "--cpu-profile", "2h").check(t, exitUsage, "--cpu-profile is 0 to")
+	execute(t, "debug", "bundle", "-o", name, "--token-file", token).check(t, cli.ExitUsage, "file exists")
+	execute(t, "debug", "bundle", "--cpu-profile", "2h").check(t, cli.ExitUsage, "--cpu-profile is 0 to")
 
 	// With less rights the bundle says what is missing, and has the rest.
 	few := filepath.Join(dir, "few.tar.gz")
 	t.Setenv("PENSTOCK_TOKEN", "s3cret-of-few")
-	execute(t, "debug", "bundle", "-o", few, "--cpu-profile", "0").check(t, exitPartial,
+	execute(t, "debug", "bundle", "-o", few, "--cpu-profile", "0").check(t, cli.ExitPartial,
 		"the bundle is partial: node node: ")
 	files, m = readBundle(t, few)
 	if len(files["node/stats.json"]) == 0 || len(files["node/heap.pprof.error.txt"]) == 0 || m.Partial == "" {
-		t.Errorf("%v, %+v", sortedKeys(files), m)
+		t.Errorf("%v, %+v", slices.Sorted(maps.Keys(files)), m)
 	}
 	if bytes.Contains(files["manifest.json"], []byte("s3cret")) {
 		t.Error("the manifest has a secret")
@@ -122,11 +128,11 @@ func TestDebugBundleOfTheHalfDead(t *testing.T) {
 	dead := ln.Addr().String()
 	must(t, ln.Close())
 	name := filepath.Join(t.TempDir(), "b.tar.gz")
-	execute(t, "debug", "bundle", "-o", name, "--http-address", dead).check(t, exitOther, "does not answer")
+	execute(t, "debug", "bundle", "-o", name, "--http-address", dead).check(t, cli.ExitOther, "does not answer")
 	if _, err := os.Stat(name); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file is left: %v", err)
 	}
-	execute(t, "debug", "bundle", "--all", "--http-address", dead).check(t, exitOther, "without --all only this node")
+	execute(t, "debug", "bundle", "--all", "--http-address", dead).check(t, cli.ExitOther, "without --all only this node")
 }
 
 // One of three nodes is dead: the bundle of all has the others, and names it.
@@ -144,27 +150,16 @@ func TestDebugBundleOfAll(t *testing.T) {
 	name = filepath.Join(t.TempDir(), "two.tar.gz")
 	o = execute(t, "debug", "bundle", "--all", "-o", name, "--cpu-profile", "0", "--json", "--http-address",
 		nodes["n1"].HTTP)
-	o.check(t, exitPartial, "the bundle is partial: node n2: ")
+	o.check(t, cli.ExitPartial, "the bundle is partial: node n2: ")
 	files, m := readBundle(t, name)
-	var printed bundleManifest
+	var printed operate.BundleManifest
 	must(t, json.Unmarshal([]byte(o.stdout), &printed))
 	if len(m.Nodes) != 3 || m.Nodes[1].Error == "" || len(m.Nodes[1].Parts) != 0 || len(printed.Nodes) != 3 {
 		t.Errorf("%+v", m)
 	}
 	for _, n := range []string{"n1", "n3"} {
 		if len(files[n+"/cluster-status.json"]) == 0 || len(files[n+"/stats.json"]) == 0 {
-			t.Errorf("%s: %v", n, sortedKeys(files))
-		}
-	}
-}
-
-// fileName makes no name that leaves the directory of the bundle.
-func TestBundleFileNames(t *testing.T) {
-	for in, want := range map[string]string{
-		"n1": "n1", "../../etc": "_.._etc", "a b/c": "a_b_c", ".x": "x", "db-1.a": "db-1.a",
-	} {
-		if got := fileName(in); got != want {
-			t.Errorf("%q becomes %q, want %q", in, got, want)
+			t.Errorf("%s: %v", n, slices.Sorted(maps.Keys(files)))
 		}
 	}
 }

@@ -2,9 +2,7 @@ package main
 
 import (
 	"bytes"
-	"encoding/pem"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,115 +12,19 @@ import (
 	"testing"
 	"time"
 
+	"penstock/cmd/engine/internal/clitest"
+	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/cluster/trust"
 )
 
 const day = 24 * time.Hour
 
-// A file is as good as its worst certificate, if it is a chain; of authorities the next one to end counts, and those
-// that have ended do not while one is good.
-func TestCertificateFiles(t *testing.T) {
-	for name, tc := range map[string]struct {
-		authorities bool
-		until       []time.Duration
-		want        time.Duration
-	}{
-		"one":                        {false, []time.Duration{9 * day}, 9 * day},
-		"a chain":                    {false, []time.Duration{9 * day, 3 * day, 20 * day}, 3 * day},
-		"authorities":                {true, []time.Duration{9 * day, 3 * day, 20 * day}, 3 * day},
-		"an authority that has gone": {true, []time.Duration{-day, 9 * day, 20 * day, -2 * day}, 9 * day},
-	} {
-		dir := t.TempDir()
-		var all bytes.Buffer
-		for _, until := range tc.until {
-			cert, _ := writeCertificateFor(t, dir, "x", -10*day, until)
-			data, err := os.ReadFile(cert)
-			must(t, err)
-			all.Write(data)
-		}
-		must(t, pem.Encode(&all, &pem.Block{Type: "PRIVATE KEY", Bytes: []byte("x")}))
-		file := filepath.Join(dir, "all.pem")
-		must(t, os.WriteFile(file, all.Bytes(), 0o600))
-		c := &certificates{files: []certificateFile{
-			{"x", file, tc.authorities}, {"missing", file + "-not", false},
-		}}
-		c.read()
-		got := c.all()
-		if len(got) != 1 || got[0].Setting != "x" || time.Until(got[0].Until).Round(time.Hour) != tc.want {
-			t.Errorf("%s: %+v, want one that ends in %v", name, got, tc.want)
-		}
-	}
-}
-
-// Of a file that the node has not taken, what it had counts, whatever is on the disk.
-func TestCertificatesOfRefusedFiles(t *testing.T) {
-	one, two := t.TempDir(), t.TempDir()
-	a, _ := writeCertificateFor(t, one, "x", -day, 9*day)
-	b, _ := writeCertificateFor(t, two, "x", -day, 9*day)
-	c := &certificates{files: []certificateFile{{"tls-cert", a, false}, {"etcd-cert-file", b, false}}}
-	c.read()
-	writeCertificateFor(t, one, "x", -day, 20*day)
-	writeCertificateFor(t, two, "x", -day, 20*day)
-	for _, step := range []struct {
-		taken []string
-		want  [2]time.Duration
-	}{
-		{nil, [2]time.Duration{9 * day, 9 * day}},
-		{[]string{"etcd-cert-file"}, [2]time.Duration{9 * day, 20 * day}},
-		{[]string{"tls-cert", "tls-key"}, [2]time.Duration{20 * day, 20 * day}},
-	} {
-		c.readAgain(step.taken)
-		for i, one := range c.all() {
-			if got := time.Until(one.Until).Round(time.Hour); got != step.want[i] {
-				t.Errorf("after %v, %s ends in %v, want %v", step.taken, one.Setting, got, step.want[i])
-			}
-		}
-	}
-}
-
-// A certificate that ends soon is in the log when that begins and once a day; and when it has ended, and is replaced.
-func TestCertificateIsToldOnceADay(t *testing.T) {
-	dir := t.TempDir()
-	cert, _ := writeCertificateFor(t, dir, "x", -day, 40*day)
-	var log bytes.Buffer
-	c := &certificates{
-		files: []certificateFile{{"tls-cert", cert, false}}, told: map[string]reminded{},
-		log: slog.New(slog.NewTextHandler(&log, nil)),
-	}
-	c.read()
-	now := time.Now()
-	for _, step := range []struct {
-		after time.Duration
-		lines int
-	}{
-		{0, 0},
-		{9 * day, 0},
-		{10*day + time.Minute, 1},
-		{11*day - time.Minute, 1},
-		{11*day + time.Minute, 2},
-		{40*day - time.Hour, 3},
-		{40*day + time.Hour, 4},
-		{40*day + 2*time.Hour, 4},
-		{41*day + 2*time.Hour, 5},
-	} {
-		for range 3 {
-			c.tell(now.Add(step.after))
-		}
-		if got := strings.Count(log.String(), "\n"); got != step.lines {
-			t.Fatalf("after %v there are %d lines, want %d:\n%s", step.after, got, step.lines, log.String())
-		}
-	}
-	if text := log.String(); strings.Count(text, "level=WARN") != 3 || strings.Count(text, "level=ERROR") != 2 {
-		t.Errorf("the log:\n%s", text)
-	}
-}
-
 // The end of a certificate shows in the log, the metrics, the health and the faults of a running node, until a new file
 // is in its place.
 func TestCertificatesEnd(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
-	cert, key := writeCertificateFor(t, dir, "x", -day, 10*day)
-	ca, _ := writeCertificateFor(t, other, "ca", -2*day, -day)
+	cert, key := clitest.WriteCertificate(t, dir, "x", -day, 10*day)
+	ca, _ := clitest.WriteCertificate(t, other, "ca", -2*day, -day)
 	p := startNode(t, t.TempDir(), "--https-address", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key,
 		"--tls-root-ca-file", ca)
 	for _, says := range []string{cert + " of tls-cert ends in 9 days", ca + " of tls-root-ca-file ended 24h0m"} {
@@ -141,8 +43,8 @@ func TestCertificatesEnd(t *testing.T) {
 			t.Errorf("%s: valid is %v, want %v", setting, got, want)
 		}
 	}
-	writeCertificateFor(t, dir, "x", -day, 100*day)
-	writeCertificateFor(t, other, "ca", -day, 100*day)
+	clitest.WriteCertificate(t, dir, "x", -day, 100*day)
+	clitest.WriteCertificate(t, other, "ca", -day, 100*day)
 	waitUntil(t, "nothing is said of certificates", func() bool {
 		code, text := p.get("/health")
 		return code == http.StatusOK && !strings.Contains(text, "certificate")
@@ -164,7 +66,7 @@ func TestCertificateOfANodeEnds(t *testing.T) {
 	_, _, err = trust.Init(short, hosts[1:], ends.AddDate(-5, 0, 0))
 	must(t, err)
 
-	address := fmt.Sprintf("127.0.0.1:%d", freeBasePort(t)+devPeer)
+	address := fmt.Sprintf("127.0.0.1:%d", freeBasePort(t)+devcluster.PortPeer)
 	args := func(name, dir, own string) []string {
 		return []string{
 			"serve", "--node-id", name, "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0",
@@ -194,7 +96,7 @@ func TestCertificateOfANodeEnds(t *testing.T) {
 		return strings.Contains(text, says)
 	})
 
-	web := fmt.Sprintf("127.0.0.1:%d", freeBasePort(t)+devPeer)
+	web := fmt.Sprintf("127.0.0.1:%d", freeBasePort(t)+devcluster.PortPeer)
 	again := append(slices.Clone(argsB), files(short, "b")...)
 	launch(t, "", binary(t), append(again, "--http-address", web))
 	waitUntil(t, "b says why it does not start", func() bool {

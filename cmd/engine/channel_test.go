@@ -10,9 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/cmd/engine/internal/cli"
+	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/node/fold"
-	"penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 // publishRush publishes a message with the header kind=rush to the topic orders.
@@ -58,16 +60,16 @@ func TestChannelAndTopicCommands(t *testing.T) {
 	}
 	steer(t, "topic", "create", "orders")
 	steer(t, "topic", "create", "orders", "--partitions", "2")
-	execute(t, "topic", "create", "orders", "--partitions", "3").check(t, exitOther,
-		"topic orders existed before, with 2 partitions and not 3; nothing was changed: engine topic set")
-	execute(t, "topic", "create", "orders", "--partitions", "1").check(t, exitOther, "partitions cannot be taken away")
+	execute(t, "topic", "create", "orders", "--partitions", "3").check(t, cli.ExitOther,
+		"topic orders existed before, with 2 partitions and not 3; nothing was changed: penstock topic set")
+	execute(t, "topic", "create", "orders", "--partitions", "1").check(t, cli.ExitOther, "partitions cannot be taken away")
 	if got := steer(t, "channel", "create", "orders", "billing"); got != "channel billing of topic orders exists\n" {
 		t.Errorf("create prints %q", got)
 	}
-	execute(t, "channel", "create", "orders", "other", "--from", "noon").check(t, exitUsage, "is not a place")
-	execute(t, "channel", "fork", "orders", "billing", "other", "--at", "noon").check(t, exitUsage, "is not a place")
-	execute(t, "channel", "fork", "orders", "billing").check(t, exitUsage, "accepts 3 arg(s)")
-	execute(t, "channel", "fork", "orders", "billing", "billing").check(t, exitOther, "of that name already")
+	execute(t, "channel", "create", "orders", "other", "--from", "noon").check(t, cli.ExitUsage, "is not a place")
+	execute(t, "channel", "fork", "orders", "billing", "other", "--at", "noon").check(t, cli.ExitUsage, "is not a place")
+	execute(t, "channel", "fork", "orders", "billing").check(t, cli.ExitUsage, "accepts 3 arg(s)")
+	execute(t, "channel", "fork", "orders", "billing", "billing").check(t, cli.ExitOther, "of that name already")
 	if got := steer(t, "channel", "fork", "orders", "billing", "audit"); got !=
 		"channel audit of topic orders exists, with the settings of channel billing, and starts where channel billing "+
 			"stands\n" {
@@ -98,7 +100,7 @@ func TestChannelAndTopicCommands(t *testing.T) {
 		!strings.Contains(got[1], `  -  7  kind=rush  "order\n`) {
 		t.Errorf("peek prints %q", got)
 	}
-	var list server.PeekList
+	var list api.PeekList
 	must(t, json.Unmarshal([]byte(steer(t, "topic", "peek", "orders", "--json", "--from", "0001000000000001", "--count",
 		"1")), &list))
 	if len(list.Messages) != 1 || list.Messages[0].ID != "0001000000000001" || list.Messages[0].Number != 1 {
@@ -139,7 +141,7 @@ func TestChannelAndTopicCommands(t *testing.T) {
 			t.Errorf("%s prints %q", verb, said.Message)
 		}
 	}
-	execute(t, "topic", "list", "orders").check(t, exitOther, "there is no topic orders")
+	execute(t, "topic", "list", "orders").check(t, cli.ExitOther, "there is no topic orders")
 }
 
 func TestSettingsCommands(t *testing.T) {
@@ -155,9 +157,9 @@ func TestSettingsCommands(t *testing.T) {
 		"5", "--rate", "100",
 		"--filter", "kind=rush", "--filter", "region^=eu-", "--filter", "vip", "--filter-invert")
 	want := []string{
-		"version  1", "order  key", "key header  key", "max attempts  5", "dead letters  TOPIC.DLQ",
-		"rate per second  100",
-		"max in flight  what consumers ask for", "sample rate  all", "filter  none of kind=rush, region^=eu-, vip",
+		"version  1", "order  key", "key header  key", "max attempts  5", "dead letter  TOPIC.DLQ", "rate  100",
+		"rate bytes  no limit", "max in flight  what consumers ask for", "sample rate  all",
+		"filter  kind=rush, region^=eu-, vip", "filter invert  true",
 	}
 	if got := rows(out); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("set prints\n%s", out)
@@ -176,17 +178,16 @@ func TestSettingsCommands(t *testing.T) {
 		t.Errorf("set --file prints %+v", s)
 	}
 	must(t, os.WriteFile(file, []byte(`{"version":1,"sample_rate":11}`), 0o600))
-	execute(t, "channel", "set", "orders", "billing", "--file", file).check(t, exitOther,
+	execute(t, "channel", "set", "orders", "billing", "--file", file).check(t, cli.ExitOther,
 		"changed by somebody else meanwhile")
 	must(t, os.WriteFile(file, []byte(`{"samplerate":11}`), 0o600))
-	execute(t, "channel", "set", "orders", "billing", "--file", file).check(t, exitUsage, "samplerate")
+	execute(t, "channel", "set", "orders", "billing", "--file", file).check(t, cli.ExitUsage, "samplerate")
 
 	out = steer(t, "topic", "set", "orders", "--retention-bytes", "1GiB", "--retention-age", "72h", "--retention-count",
 		"none", "--keep-age", "24h", "--keep-bytes", "none", "--quota-count", "1000", "--quota-mode", "drop-oldest")
 	want = []string{
-		"version  1", "keep bytes  1GiB", "keep messages  no limit", "keep for  72h",
-		"keep confirmed bytes  no limit", "keep confirmed for  24h", "quota bytes  no limit",
-		"quota messages  1000",
+		"version  1", "retention bytes  1GiB", "retention count  none", "retention age  72h", "keep bytes  none",
+		"keep age  24h", "quota bytes  no limit", "quota count  1000",
 		"quota mode  drop-oldest", "min isr  majority of the replicas", "partitions  1", "durability  synced",
 	}
 	if got := rows(out); strings.Join(got, "\n") != strings.Join(want, "\n") {
@@ -195,22 +196,22 @@ func TestSettingsCommands(t *testing.T) {
 	if got := steer(t, "topic", "settings", "orders"); got != out {
 		t.Errorf("topic settings prints\n%s", got)
 	}
-	var ts topicSettings
+	var ts meta.TopicSettings
 	must(t, json.Unmarshal([]byte(steer(t, "topic", "set", "orders", "--partitions", "3", "--durability", "synced",
 		"--json")), &ts))
 	if ts.Version != 2 || ts.Partitions != 3 || ts.Durability != "synced" || ts.QuotaCount != 1000 || ts.KeepBytes != -1 {
 		t.Errorf("topic set --json prints %+v", ts)
 	}
-	if got := rows(steer(t, "topic", "set", "orders", "--keep-bytes", "0")); got[4] != "keep confirmed bytes  not set" {
+	if got := rows(steer(t, "topic", "set", "orders", "--keep-bytes", "0")); got[4] != "keep bytes  not set" {
 		t.Errorf("topic set --keep-bytes 0 prints %q", got)
 	}
-	ts = topicSettings{}
+	ts = meta.TopicSettings{}
 	must(t, os.WriteFile(file, []byte(`{"quota_count":5}`), 0o600))
 	must(t, json.Unmarshal([]byte(steer(t, "topic", "set", "orders", "--file", file, "--json")), &ts))
 	if ts.Version != 4 || ts.Partitions != 3 || ts.QuotaCount != 5 || ts.RetentionBytes != 0 || ts.KeepAgeMs != 0 {
 		t.Errorf("topic set --file prints %+v", ts)
 	}
-	execute(t, "topic", "set", "orders", "--partitions", "2").check(t, exitUsage,
+	execute(t, "topic", "set", "orders", "--partitions", "2").check(t, cli.ExitUsage,
 		"the topic has 3, and none can be taken away")
 }
 
@@ -223,25 +224,25 @@ func TestChannelUsage(t *testing.T) {
 		code int
 		want string
 	}{
-		{"channel pause orders none", exitOther, "topic orders has no channel none"},
-		{"channel pause none none", exitOther, "there is no topic none"},
-		{"channel pause a:b none", exitUsage, `"a:b" is not the name of a topic`},
-		{"channel pause orders", exitUsage, "accepts 2 arg"},
-		{"channel paws orders c", exitUsage, "unknown command"},
-		{"channel seek orders c", exitUsage, `"to" not set`},
-		{"channel set orders c", exitUsage, "say what to set"},
-		{"channel set orders c --json", exitUsage, "say what to set"},
-		{"topic set orders", exitUsage, "say what to set"},
-		{"topic set orders --quota-mode sometimes", exitUsage, "is not one of reject, drop-oldest"},
-		{"topic set orders --retention-age soon", exitUsage, "is not a time"},
-		{"topic set orders --min-isr 3", exitUsage, "a single node is one replica"},
-		{"topic set orders --partitions -1", exitUsage, "partitions is -1; it must be 0 or more"},
-		{"topic set orders --partitions 70000", exitUsage, "65536 are the most"},
-		{"topic set orders --durability memory", exitUsage, "there is only synced, because an OK here always means"},
-		{"topic peek orders --from x", exitUsage, "neither a message id"},
-		{"topic create orders --partitions -3", exitUsage, "not a possible number of partitions"},
-		{"topic list --http-adress x", exitUsage, "the nearest one is --http-address"},
-		{"channel redrive orders c --count -1", exitUsage, "is not a number of messages"},
+		{"channel pause orders none", cli.ExitOther, "topic orders has no channel none"},
+		{"channel pause none none", cli.ExitOther, "there is no topic none"},
+		{"channel pause a:b none", cli.ExitUsage, `"a:b" is not the name of a topic`},
+		{"channel pause orders", cli.ExitUsage, "accepts 2 arg"},
+		{"channel paws orders c", cli.ExitUsage, "unknown command"},
+		{"channel seek orders c", cli.ExitUsage, `"to" not set`},
+		{"channel set orders c", cli.ExitUsage, "say what to set"},
+		{"channel set orders c --json", cli.ExitUsage, "say what to set"},
+		{"topic set orders", cli.ExitUsage, "say what to set"},
+		{"topic set orders --quota-mode sometimes", cli.ExitUsage, "is not one of reject, drop-oldest"},
+		{"topic set orders --retention-age soon", cli.ExitUsage, "is not a time"},
+		{"topic set orders --min-isr 3", cli.ExitUsage, "a single node is one replica"},
+		{"topic set orders --partitions -1", cli.ExitUsage, "partitions is -1; it must be 0 or more"},
+		{"topic set orders --partitions 70000", cli.ExitUsage, "65536 are the most"},
+		{"topic set orders --durability memory", cli.ExitUsage, "there is only synced, because an OK here always means"},
+		{"topic peek orders --from x", cli.ExitUsage, "neither a message id"},
+		{"topic create orders --partitions -3", cli.ExitUsage, "not a possible number of partitions"},
+		{"topic list --http-adress x", cli.ExitUsage, "the nearest one is --http-address"},
+		{"channel redrive orders c --count -1", cli.ExitUsage, "is not a number of messages"},
 	} {
 		execute(t, strings.Fields(tc.args)...).check(t, tc.code, tc.want)
 	}
@@ -255,28 +256,9 @@ func TestChannelUsage(t *testing.T) {
 		{"channel set orders c --filter x~=(", "nothing was changed"},
 		{"channel seek orders c --to nowhere", "is not a place"},
 	} {
-		execute(t, strings.Fields(tc.args)...).check(t, exitUsage, tc.want)
+		execute(t, strings.Fields(tc.args)...).check(t, cli.ExitUsage, tc.want)
 	}
-	execute(t, "topic", "list", "--http-address", "a b").check(t, exitUsage, "is neither a URL")
-	execute(t, "topic", "list", "--http-address", "127.0.0.1:1").check(t, exitOther,
+	execute(t, "topic", "list", "--http-address", "a b").check(t, cli.ExitUsage, "is neither a URL")
+	execute(t, "topic", "list", "--http-address", "127.0.0.1:1").check(t, cli.ExitOther,
 		"does not answer: say another one with --http-address")
-}
-
-func TestParseRule(t *testing.T) {
-	for text, want := range map[string]fold.Rule{
-		"a=b":    {Header: "a", Match: fold.MatchExact, Pattern: "b"},
-		"a=":     {Header: "a", Match: fold.MatchExact},
-		"a^=b=c": {Header: "a", Match: fold.MatchPrefix, Pattern: "b=c"},
-		"a*=b*":  {Header: "a", Match: fold.MatchGlob, Pattern: "b*"},
-		"a~=^b$": {Header: "a", Match: fold.MatchRegexp, Pattern: "^b$"},
-		"a=b~=c": {Header: "a", Match: fold.MatchExact, Pattern: "b~=c"},
-		"a":      {Header: "a", Match: fold.MatchExists},
-	} {
-		if got := parseRule(text); got != want {
-			t.Errorf("%q is %+v, want %+v", text, got, want)
-		}
-		if got := ruleText(&want); got != text {
-			t.Errorf("%+v is %q, want %q", want, got, text)
-		}
-	}
 }

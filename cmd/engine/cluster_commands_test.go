@@ -9,9 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"penstock/cmd/engine/internal/cli"
+	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/patience"
-	"penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 // startRealCluster is startDev with three real nodes, which store what they are sent, each with an embedded etcd.
@@ -62,7 +64,7 @@ func TestCommandsOnACluster(t *testing.T) {
 
 	at(0, "channel", "seek", "orders", "billing", "--to", "end")
 	at(1, "channel", "seek", "orders", "billing", "--to", "count", "--value", "-2")
-	var list server.PeekList
+	var list api.PeekList
 	must(t, json.Unmarshal([]byte(at(2, "channel", "peek", "orders", "billing", "--json")), &list))
 	if len(list.Messages) != 4 {
 		t.Errorf("after a seek 2 back in 2 of 5 partitions %d messages wait", len(list.Messages))
@@ -79,7 +81,7 @@ func TestCommandsOnACluster(t *testing.T) {
 	at(1, "channel", "empty", "orders", "billing")
 	at(2, "channel", "delete", "orders", "billing")
 	for i := range nodes {
-		execute(t, "channel", "pause", "orders", "billing", "--http-address", nodes[i]).check(t, exitOther,
+		execute(t, "channel", "pause", "orders", "billing", "--http-address", nodes[i]).check(t, cli.ExitOther,
 			"topic orders has no channel billing")
 		if got := rows(at(i, "channel", "list")); len(got) != 1 {
 			t.Errorf("after its deletion channel list prints %q", got)
@@ -91,7 +93,7 @@ func TestCommandsOnACluster(t *testing.T) {
 		}
 	}
 	eventuallyAll("the topic is still there", func(i int) bool {
-		return execute(t, "topic", "list", "orders", "--http-address", nodes[i]).code == exitOther
+		return execute(t, "topic", "list", "orders", "--http-address", nodes[i]).code == cli.ExitOther
 	})
 }
 
@@ -108,7 +110,7 @@ func lookOnACluster(t *testing.T, nodes []string, at func(i int, args ...string)
 			got[1] != "orders  billing  12  0  0  12  0  0  0  0  ok" {
 			t.Errorf("channel list prints %q", got)
 		}
-		var list server.PeekList
+		var list api.PeekList
 		must(t, json.Unmarshal([]byte(at(i, "channel", "peek", "orders", "billing", "--json", "--count", "100")), &list))
 		if len(list.Messages) != 12 || list.Messages[0].Headers[0].Name != "kind" {
 			t.Errorf("peek prints %+v", list)
@@ -145,7 +147,7 @@ func changeSettingsOnACluster(t *testing.T, nodes []string, at func(i int, args 
 	if cs.Version != 2 || cs.MaxAttempts != 5 || cs.Order != node.OrderKey {
 		t.Errorf("channel set prints %+v", cs)
 	}
-	var ts topicSettings
+	var ts meta.TopicSettings
 	must(t, json.Unmarshal([]byte(at(1, "topic", "set", "orders", "--partitions", "5", "--retention-age", "72h",
 		"--min-isr", "1", "--json")), &ts))
 	if ts.Version != 1 || ts.Partitions != 5 || ts.MinISR != 1 || ts.Durability != "synced" {
@@ -157,7 +159,7 @@ func changeSettingsOnACluster(t *testing.T, nodes []string, at func(i int, args 
 		}
 		for end := time.Now().Add(patience.Or(90 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
 			// the other nodes learn of it a moment later
-			var now topicSettings
+			var now meta.TopicSettings
 			must(t, json.Unmarshal([]byte(at(i, "topic", "settings", "orders", "--json")), &now))
 			if now == ts {
 				break
@@ -166,9 +168,9 @@ func changeSettingsOnACluster(t *testing.T, nodes []string, at func(i int, args 
 				t.Fatalf("node %d has the settings %+v", i+1, now)
 			}
 		}
-		execute(t, "topic", "set", "orders", "--partitions", "4", "--http-address", nodes[i]).check(t, exitUsage,
+		execute(t, "topic", "set", "orders", "--partitions", "4", "--http-address", nodes[i]).check(t, cli.ExitUsage,
 			"the topic has 5, and none can be taken away")
-		execute(t, "topic", "set", "orders", "--min-isr", "4", "--http-address", nodes[i]).check(t, exitUsage,
+		execute(t, "topic", "set", "orders", "--min-isr", "4", "--http-address", nodes[i]).check(t, cli.ExitUsage,
 			"the topic has 3 replicas")
 	}
 	if got := steer(t, "cluster", "topics", "--http", nodes[0]); !strings.Contains(got, "orders") {

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/clitest"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/patience"
 )
@@ -75,24 +75,10 @@ func (n *clusterNode) requests() string {
 	return strings.Join(n.asked, "\n")
 }
 
-// A partition that one rack can take away is shown where an operator looks.
-func TestClusterPrintsRacks(t *testing.T) {
-	var out bytes.Buffer
-	must(t, printStatus(&out, &admin.Status{OneRack: 2, Nodes: []admin.Node{{Name: "n1", Rack: "row-7"}}}))
-	must(t, printTopics(&out, &admin.Topics{Topics: []admin.Topic{{Name: "t", Partitions: []admin.Partition{
-		{State: admin.StateUnderReplicated, OneRack: true},
-	}}}}))
-	for _, want := range []string{"2 with all replicas in one rack", "row-7", "under replicated, one rack"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("%q is not in\n%s", want, &out)
-		}
-	}
-}
-
 func TestClusterTables(t *testing.T) {
 	n := startClusterNode(t)
 	t.Setenv("PENSTOCK_SERVER", n.address)
-	for what, code := range map[string]int{"status": exitUnhealthy, "topics": 0} {
+	for what, code := range map[string]int{"status": cli.ExitUnhealthy, "topics": 0} {
 		o := execute(t, "cluster", what)
 		if o.code != code || o.stderr != "" {
 			t.Fatalf("%s: %+v", what, o)
@@ -180,7 +166,7 @@ func TestClusterChanges(t *testing.T) {
 		n.mu.Lock()
 		n.refuse = http.StatusConflict
 		n.mu.Unlock()
-		execute(t, args...).check(t, exitOther, "the moon is full (node at "+n.address+")")
+		execute(t, args...).check(t, cli.ExitOther, "the moon is full (node at "+n.address+")")
 	}
 }
 
@@ -205,18 +191,18 @@ func TestClusterUsage(t *testing.T) {
 		{"topics --http-adress x", "the nearest one is --http-address"},
 	} {
 		args := append([]string{"cluster", "--http", n.address}, strings.Fields(tc.args)...)
-		execute(t, args...).check(t, exitUsage, tc.want)
+		execute(t, args...).check(t, cli.ExitUsage, tc.want)
 	}
 	if got := n.requests(); got != "" {
 		t.Errorf("a wrong command asked for %s", got)
 	}
-	execute(t, "cluster", "status", "--http", "a b").check(t, exitUsage, "is neither a URL")
+	execute(t, "cluster", "status", "--http", "a b").check(t, cli.ExitUsage, "is neither a URL")
 }
 
 // The server at the address may be something other than a node, or there may be none.
 func TestClusterWrongAddress(t *testing.T) {
 	alone := startNode(t, t.TempDir())
-	execute(t, "cluster", "drain", "n1", "--http", alone.http).check(t, exitOther, "is not part of a cluster")
+	execute(t, "cluster", "drain", "n1", "--http", alone.http).check(t, cli.ExitOther, "is not part of a cluster")
 
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
@@ -225,11 +211,12 @@ func TestClusterWrongAddress(t *testing.T) {
 		fmt.Fprint(w, "<html>")
 	}))
 	address := strings.TrimPrefix(web.URL, "http://")
-	execute(t, "cluster", "status", "--http", address).check(t, exitOther,
+	execute(t, "cluster", "status", "--http", address).check(t, cli.ExitOther,
 		"answers something else than a node does")
-	execute(t, "cluster", "drain", "n1", "--http", address).check(t, exitOther, "answers with status 418")
+	execute(t, "cluster", "drain", "n1", "--http", address).check(t, cli.ExitOther, "answers with status 418")
 	web.Close()
-	execute(t, "cluster", "status", "--http", address).check(t, exitOther, "does not answer: say another one with --http")
+	execute(t, "cluster", "status", "--http", address).check(t, cli.ExitOther, "does not answer: say another one with "+
+		"--http")
 }
 
 func TestDrainWaits(t *testing.T) {
@@ -253,18 +240,18 @@ func TestDrainWaits(t *testing.T) {
 	n.answers(func(int) admin.Status {
 		return admin.Status{Nodes: []admin.Node{{ID: 1, Name: "n1", Draining: true, Leaders: 5}, {ID: 2, Name: "n2"}}}
 	})
-	execute(t, "cluster", "drain", "n1", "--wait", "1ns", "--http", n.address).check(t, exitOther,
+	execute(t, "cluster", "drain", "n1", "--wait", "1ns", "--http", n.address).check(t, cli.ExitOther,
 		"node n1 still leads 5 partitions after 1ns")
-	execute(t, "cluster", "drain", "n2", "--wait", "1ns", "--http", n.address).check(t, exitOther,
+	execute(t, "cluster", "drain", "n2", "--wait", "1ns", "--http", n.address).check(t, cli.ExitOther,
 		"node n2 did not begin to drain within 1ns")
 }
 
 // On a terminal, force-leader names the replicas that may still hold messages. It continues only if the topic's name is
 // typed.
 func TestForceLeaderAsks(t *testing.T) {
-	for answer, code := range map[string]int{"orders\n": 0, "yes\n": exitOther, "\x04": exitOther} {
+	for answer, code := range map[string]int{"orders\n": 0, "yes\n": cli.ExitOther, "\x04": cli.ExitOther} {
 		n := startClusterNode(t)
-		near, far := openTerminal(t)
+		near, far := clitest.OpenTerminal(t)
 		cmd := exec.CommandContext(t.Context(), binary(t),
 			"cluster", "force-leader", "orders", "3", "n1", "--http", n.address)
 		cmd.Stdin = far
@@ -298,27 +285,4 @@ func TestForceLeaderAsks(t *testing.T) {
 			t.Errorf("answered %q: exit code %d, forced %v:\n%s", answer, got, forced, stderr)
 		}
 	}
-}
-
-// openTerminal opens a pseudo-terminal. Text written to near is read at far as if it had been typed.
-func openTerminal(t *testing.T) (near, far *os.File) {
-	t.Helper()
-	near, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { near.Close() })
-	if err := unix.IoctlSetPointerInt(int(near.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	number, err := unix.IoctlGetInt(int(near.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	far, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { far.Close() })
-	return near, far
 }

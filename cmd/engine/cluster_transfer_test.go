@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/patience"
 )
@@ -44,12 +45,12 @@ func TestTransferWaits(t *testing.T) {
 		t.Errorf("%q: %v", text, err)
 	}
 	answer(func(int32) admin.Partition { return admin.Partition{Leader: "n1", Replicas: []string{"n2", "n1"}} })
-	execute(t, "cluster", "transfer-leader", "orders", "0", "--wait", "1ns").check(t, exitOther,
+	execute(t, "cluster", "transfer-leader", "orders", "0", "--wait", "1ns").check(t, cli.ExitOther,
 		"partition 0 of topic orders is led by node n1 after 1ns, not by node n2: the order stays in force")
 	answer(func(int32) admin.Partition { return admin.Partition{Leader: "n1", Replicas: []string{"n3", "n2"}} })
-	execute(t, "cluster", "transfer-leader", "orders", "0", "--wait", "20s").check(t, exitOther,
+	execute(t, "cluster", "transfer-leader", "orders", "0", "--wait", "20s").check(t, cli.ExitOther,
 		"another order or a rebalance prefers node n3")
-	execute(t, "cluster", "transfer-leader", "orders", "1", "--wait", "20s").check(t, exitOther, "has been deleted")
+	execute(t, "cluster", "transfer-leader", "orders", "1", "--wait", "20s").check(t, cli.ExitOther, "has been deleted")
 }
 
 // A leadership is transferred in a cluster of real processes while every node takes messages: none is refused, and all
@@ -112,9 +113,9 @@ func TestTransferLeaderOnACluster(t *testing.T) {
 	}
 	last := placed(0)
 	execute(t, "cluster", "transfer-leader", "orders", "0", "--to", last.Leader, "--http-address", nodes[0]).check(t,
-		exitOther, "leads partition 0 of topic orders already: nothing was changed")
+		cli.ExitOther, "leads partition 0 of topic orders already: nothing was changed")
 	execute(t, "cluster", "transfer-leader", "orders", "0", "--to", "n9", "--http-address", nodes[0]).check(t,
-		exitOther, `there is no node "n9"`)
+		cli.ExitOther, `there is no node "n9"`)
 	o := execute(t, "__complete", "cluster", "transfer-leader", "orders", "0", "--http-address", nodes[0], "--to", "n")
 	if got := strings.Join(slices.Sorted(slices.Values(strings.Fields(o.stdout))), " "); got != ":4 n1 n2 n3" {
 		t.Errorf("--to is completed by %q", got)

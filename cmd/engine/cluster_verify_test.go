@@ -7,6 +7,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"penstock/cmd/engine/internal/cli"
 )
 
 // cluster verify --json prints one document, whatever the number of partitions: also when copies differ, and when a
@@ -22,8 +24,8 @@ func TestVerifyPrintsOneDocument(t *testing.T) {
 	}{
 		"nothing to compare": {nil, 0, "", nil},
 		"all the same":       {[]string{same, same}, 0, "", []int{0, 0}},
-		"damage":             {[]string{damaged, same}, exitOther, "differ in 1 place", []int{1, 0}},
-		"the second fails":   {[]string{same, ""}, exitOther, "partition 1 of topic orders", []int{0}},
+		"damage":             {[]string{damaged, same}, cli.ExitOther, "differ in 1 place", []int{1, 0}},
+		"the second fails":   {[]string{same, ""}, cli.ExitOther, "partition 1 of topic orders", []int{0}},
 	} {
 		asked := 0
 		node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

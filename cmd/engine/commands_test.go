@@ -13,13 +13,14 @@ import (
 
 // local are the commands that talk to no running node; completion makes more.
 var local = []string{
-	"engine serve", "engine nsqd", "engine dev-cluster", "engine config", "engine restore", "engine upgrade",
-	"engine version", "engine accept-loss", "engine rebuild-cluster",
-	"engine cluster init-tls", "engine aside list", "engine aside show", "engine aside remove",
+	"penstock serve", "penstock nsqd", "penstock dev-cluster", "penstock config", "penstock restore", "penstock upgrade",
+	"penstock version", "penstock accept-loss", "penstock rebuild-cluster",
+	"penstock cluster init-tls", "penstock aside list", "penstock aside show", "penstock aside remove",
+	"penstock fsck", "penstock segdump", "penstock clogdump",
 }
 
 // native are the commands that speak the native protocol. They name nodes by --nodes; read prints JSON with --format.
-var native = []string{"engine pub", "engine read", "engine sub", "engine aside publish"}
+var native = []string{"penstock pub", "penstock read", "penstock sub", "penstock aside publish"}
 
 // leaves returns the commands that do something, except help and completion.
 func leaves(root *cobra.Command) (out []*cobra.Command) {
@@ -46,9 +47,9 @@ func TestCommandsHaveTheSameFlags(t *testing.T) {
 		if slices.Contains(local, path) {
 			continue
 		}
-		asked = append(asked, strings.TrimPrefix(path, "engine "))
+		asked = append(asked, strings.TrimPrefix(path, "penstock "))
 		for _, name := range names {
-			if name == "json" && path == "engine migrate nsqd" {
+			if name == "json" && path == "penstock migrate nsqd" {
 				continue // it prints its progress
 			}
 			if slices.Contains(native, path) && (name == "http-address" || name == "json" && cmd.Flag("format") != nil) {

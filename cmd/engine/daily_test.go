@@ -5,16 +5,20 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/clitest"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/load"
 	"penstock/internal/patience"
@@ -84,15 +88,15 @@ func TestTLSAndTokenEverywhere(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"topic", "list", "--http-address", at, "--token-file", token}, exitUsage, "--tls-ca"},
-		{[]string{"topic", "delete", "orders", "--http-address", at, "--tls-ca", cert}, exitOther, "asks for a token"},
-		{[]string{"topic", "list", "--http-address", p.http}, exitOther, "requires TLS"},
+		{[]string{"topic", "list", "--http-address", at, "--token-file", token}, cli.ExitUsage, "--tls-ca"},
+		{[]string{"topic", "delete", "orders", "--http-address", at, "--tls-ca", cert}, cli.ExitOther, "asks for a token"},
+		{[]string{"topic", "list", "--http-address", p.http}, cli.ExitOther, "requires TLS"},
 		{[]string{
 			"bench", "pub", "--nsq-address", p.nsq, "--messages", "1", "--http-address", at, "--tls-ca", cert, "--keep-topic",
-		}, exitOther, "E_AUTH_FIRST"},
+		}, cli.ExitOther, "E_AUTH_FIRST"},
 		{[]string{
 			"bench", "pub", "--nsq-address", "192.0.2.1:4150", "--messages", "1", "--http-address", "", "--token-file", token,
-		}, exitUsage, "--allow-plaintext-token"},
+		}, cli.ExitUsage, "--allow-plaintext-token"},
 	} {
 		execute(t, tc.args...).check(t, tc.code, tc.want)
 	}
@@ -120,7 +124,7 @@ func TestDrainShowsProgress(t *testing.T) {
 	})
 	if got := steer(t, "cluster", "drain", "n1", "--wait", "20s", "--http-address", n.address); got !=
 		"it is done\nnode n1 leads no partition, but do not stop it yet: 7 partitions need it for their min_isr, and take "+
-			"no messages without it; see engine cluster health\n" {
+			"no messages without it; see penstock cluster health\n" {
 		t.Errorf("of a node that is needed it prints %s", got)
 	}
 	n.answers(func(int) admin.Status {
@@ -137,7 +141,7 @@ func keysOf(t *testing.T, data []byte) string {
 	t.Helper()
 	var o map[string]json.RawMessage
 	must(t, json.Unmarshal(data, &o))
-	return strings.Join(sortedKeys(o), " ")
+	return strings.Join(slices.Sorted(maps.Keys(o)), " ")
 }
 
 // O19: the consumers of a channel are listed. What they call themselves cannot do anything to the terminal.
@@ -182,77 +186,7 @@ func TestConsumers(t *testing.T) {
 		strings.ContainsAny(string(text), "\a\x1b\u202e") {
 		t.Errorf("/stats as text: %q", text)
 	}
-	execute(t, "channel", "consumers", "orders", "none").check(t, exitOther, "topic orders has no channel none")
-}
-
-// O19: the figures of top, from two looks at all topics.
-func TestTopOf(t *testing.T) {
-	before := []topicNumbers{
-		{Name: "a", MessageCount: 100, Channels: []channelNumbers{
-			{Name: "c", Depth: 50, MessageCount: 100, RequeueCount: 2},
-		}},
-		{Name: "gone", MessageCount: 5},
-		{Name: "moved", MessageCount: 1000, Channels: []channelNumbers{{Name: "c", Depth: 9, MessageCount: 1000}}},
-	}
-	after := []topicNumbers{
-		{Name: "a", MessageCount: 140, Channels: []channelNumbers{
-			{Name: "c", Depth: 40, MessageCount: 140, RequeueCount: 4, TimeoutCount: 6},
-			{Name: "new", Depth: 40, MessageCount: 40, Paused: true},
-		}},
-		{Name: "moved", MessageCount: 10, Channels: []channelNumbers{{Name: "c", Depth: 9, MessageCount: 10}}},
-		{Name: "none", MessageCount: 8, Depth: 8},
-	}
-	look := topOf(before, after, 2*time.Second, 10)
-	want := []topRow{
-		{
-			Topic: "a", Channel: "c", Published: 20, Entered: 20, Confirmed: 25, Requeued: 1, TimedOut: 3, Depth: 40,
-			LagSeconds: 1.6, State: "ok",
-		},
-		{Topic: "a", Channel: "new", Published: 20, Entered: 20, Depth: 40, LagSeconds: -1, State: "paused", Paused: true},
-		{Topic: "none", Published: 4, Depth: 8, State: "ok"},
-		{Topic: "moved", Channel: "c", Depth: 9, LagSeconds: -1, State: "ok"},
-	}
-	if len(look.Rows) != len(want) || look.Published != 24 || look.Depth != 97 || look.RowCount != 4 {
-		t.Fatalf("%+v", look)
-	}
-	for i := range want {
-		if look.Rows[i] != want[i] {
-			t.Errorf("row %d is\n%+v, want\n%+v", i, look.Rows[i], want[i])
-		}
-	}
-	if look = topOf(before, after, time.Second, 1); len(look.Rows) != 1 || look.RowCount != 4 {
-		t.Errorf("not bounded: %+v", look)
-	}
-}
-
-// Partitions that nobody serves make no rates, neither when they vanish nor when they come back, and no state "ok".
-func TestTopOfUnserved(t *testing.T) {
-	whole := []topicNumbers{{
-		Name: "a", MessageCount: 100, Partitions: 2, Served: []int{1, 0},
-		Channels: []channelNumbers{{Name: "c", Depth: 90, MessageCount: 100, Paused: true}},
-	}}
-	half := []topicNumbers{{
-		Name: "a", MessageCount: 40, Partitions: 2, Served: []int{1},
-		Channels: []channelNumbers{{Name: "c", Depth: 30, MessageCount: 40, Paused: true}},
-	}}
-	none := []topicNumbers{{Name: "a", Partitions: 2, Served: []int{}}}
-	for _, tc := range []struct {
-		before, after []topicNumbers
-		want          topRow
-	}{
-		{whole, half, topRow{Topic: "a", Channel: "c", Depth: 30, Paused: true, LagSeconds: -1, State: "partly served"}},
-		{half, whole, topRow{Topic: "a", Channel: "c", Depth: 90, Paused: true, LagSeconds: -1, State: "paused"}},
-		{half, none, topRow{Topic: "a", State: "not served"}},
-	} {
-		if look := topOf(tc.before, tc.after, time.Second, 10); len(look.Rows) != 1 || look.Rows[0] != tc.want {
-			t.Errorf("%+v, want %+v", look.Rows, tc.want)
-		}
-	}
-	var out strings.Builder
-	must(t, printChannels(&out, half))
-	if got := rows(out.String()); len(got) != 2 || !strings.HasSuffix(got[1], "partly served") {
-		t.Errorf("the list of channels is %q", got)
-	}
+	execute(t, "channel", "consumers", "orders", "none").check(t, cli.ExitOther, "topic orders has no channel none")
 }
 
 // O19: top prints lines where there is no terminal, JSON on request, and redraws on a terminal until q is typed.
@@ -277,9 +211,9 @@ func TestTop(t *testing.T) {
 		"state timed_out_per_second topic" {
 		t.Errorf("the fields of a row are %s", got)
 	}
-	execute(t, "top", "--interval", "1ms").check(t, exitUsage, "--interval must be at least 200ms")
+	execute(t, "top", "--interval", "1ms").check(t, cli.ExitUsage, "--interval must be at least 200ms")
 
-	near, far := openTerminal(t)
+	near, far := clitest.OpenTerminal(t)
 	p := &process{t: t, log: &logBuffer{more: make(chan struct{}, 1)}, exited: make(chan error, 1)}
 	p.cmd = topProcess(t, far, p.log)
 	go func() { p.exited <- p.cmd.Wait() }()

@@ -12,7 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/node"
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/patience"
 )
 
@@ -63,7 +64,7 @@ func TestDefinitions(t *testing.T) {
 	if got := at(b, "definitions", "apply", file); got != "nothing differs\n" {
 		t.Errorf("without --prune: %s", got)
 	}
-	execute(t, "definitions", "apply", file, "--prune", "--http-address", b.http).check(t, exitUsage, "say --yes")
+	execute(t, "definitions", "apply", file, "--prune", "--http-address", b.http).check(t, cli.ExitUsage, "say --yes")
 	want := "- delete channel orders/audit with its backlog\n- delete topic mine with all its messages\n2 changes\n"
 	if got := at(b, "definitions", "apply", file, "--prune", "--yes"); got != want {
 		t.Errorf("--prune prints\n%s", got)
@@ -94,14 +95,14 @@ func TestDefinitionsRefused(t *testing.T) {
 		topicsDocument(`{"name":1}`): "changed: topics.name is a number, and must be a string",
 	} {
 		must(t, os.WriteFile(file, []byte(doc), 0o600))
-		execute(t, "definitions", "apply", file).check(t, exitUsage, want)
+		execute(t, "definitions", "apply", file).check(t, cli.ExitUsage, want)
 		if after := steer(t, "definitions", "export"); after != before {
 			t.Fatalf("%s changed something:\n%s", doc, after)
 		}
 	}
 	must(t, os.WriteFile(file, []byte(topicsDocument(`{"name":"one"},{"name":"two"},{"name":"three"}`)), 0o600))
 	o := execute(t, "definitions", "apply", file)
-	o.check(t, exitOther, "create topic failed; 1 of 3 changes were done before and stay")
+	o.check(t, cli.ExitOther, "create topic failed; 1 of 3 changes were done before and stay")
 	if o.stdout != "+ create topic one\n+ create topic two  (not done)\n+ create topic three  (not done)\n3 changes\n" {
 		t.Errorf("it prints\n%s", o.stdout)
 	}
@@ -166,7 +167,7 @@ func TestDefinitionsOnACluster(t *testing.T) {
 		strings.Replace(before, `"replicas": 2`, `"replicas": "two"`, 1):                          "holds no definitions",
 		topicsDocument(`{"name":"new"},{"name":"orders","channels":[{"name":"c"},{"name":"c"}]}`): "defined twice",
 	} {
-		apply(1, doc).check(t, exitUsage, want)
+		apply(1, doc).check(t, cli.ExitUsage, want)
 	}
 	awaitEverywhere("something was changed", func(got string) bool { return got == before })
 
@@ -197,7 +198,7 @@ func TestDefinitionsOnACluster(t *testing.T) {
 }
 
 // showOfThreeNodes looks at topic orders, whose partitions three nodes lead, with top and consumers.
-func showOfThreeNodes(t *testing.T, nodes map[string]devNode, at func(i int, args ...string) string) {
+func showOfThreeNodes(t *testing.T, nodes map[string]devcluster.Node, at func(i int, args ...string) string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", nodes["n2"].NSQ)
 	must(t, err)
@@ -229,7 +230,7 @@ func showOfThreeNodes(t *testing.T, nodes map[string]devNode, at func(i int, arg
 
 // countOfThreeNodes subscribes at each of three nodes, like one consumer that looks for the leaders. channel list
 // counts it once: the most subscriptions that one leader has.
-func countOfThreeNodes(t *testing.T, nodes map[string]devNode, at func(i int, args ...string) string) {
+func countOfThreeNodes(t *testing.T, nodes map[string]devcluster.Node, at func(i int, args ...string) string) {
 	t.Helper()
 	for _, n := range nodes {
 		conn, err := net.Dial("tcp", n.NSQ)
@@ -248,7 +249,7 @@ func countOfThreeNodes(t *testing.T, nodes map[string]devNode, at func(i int, ar
 			of[c.Leader]++
 			most = max(most, of[c.Leader])
 		}
-		var channels []channelNumbers
+		var channels []cli.ChannelNumbers
 		must(t, json.Unmarshal([]byte(at(1, "channel", "list", "orders", "--json")), &channels))
 		if len(of) == 3 && len(list) >= 4 && len(channels) == 1 && channels[0].ClientCount == most {
 			return
@@ -256,66 +257,5 @@ func countOfThreeNodes(t *testing.T, nodes map[string]devNode, at func(i int, ar
 		if time.Now().After(end) {
 			t.Fatalf("subscriptions %+v, channel list says %+v", list, channels)
 		}
-	}
-}
-
-// What the engine made for a channel that stays is not pruned, although no document names it: its dead-letter topics,
-// also those of the settings that it has no more, and their channels from which letters are sent back.
-func TestPruneKeepsDeadLetters(t *testing.T) {
-	channel := func(name string, attempts uint16, dead string) channelDefinition {
-		return channelDefinition{name, &node.ChannelSettings{MaxAttempts: attempts, DeadLetter: dead}}
-	}
-	topic := func(name string, channels ...channelDefinition) topicDefinition {
-		return topicDefinition{Name: name, Settings: new(topicSettings), Channels: channels}
-	}
-	is := &definitions{nodes: 1, Topics: []topicDefinition{
-		topic("orders", channel("billing", 5, ""), channel("audit", 3, "letters"), channel("goes", 3, "unused")),
-		topic("orders.DLQ", channel("redrive", 0, ""), channel("mine", 2, "")),
-		topic("orders.DLQ.DLQ", channel("redrive", 0, "")),
-		topic("letters", channel("redrive", 0, ""), channel("watch", 0, "")),
-		topic("unused", channel("redrive", 0, "")), topic("other", channel("redrive", 0, "")),
-	}}
-	want := &definitions{Topics: []topicDefinition{
-		topic("orders", channel("billing", 0, ""), channelDefinition{Name: "audit"}), topic("letters"),
-	}}
-	changes, err := changesTo(is, want, true)
-	must(t, err)
-	var got []string
-	for i := range changes {
-		if strings.HasPrefix(changes[i].Action, "delete") {
-			got = append(got, changes[i].String())
-		}
-	}
-	if text := strings.Join(got, "\n"); text != strings.TrimSpace(`
-- delete channel orders/goes with its backlog
-- delete channel letters/watch with its backlog
-- delete topic unused with all its messages
-- delete topic other with all its messages`) {
-		t.Errorf("it prunes\n%s", text)
-	}
-}
-
-// A channel's limit is raised before its topic gets more partitions than the limit was: a cluster refuses it the other
-// way round.
-func TestDefinitionsRaiseLimitsBeforePartitions(t *testing.T) {
-	topic := func(n int) *definitions {
-		c := channelDefinition{Name: "c", Settings: &node.ChannelSettings{MaxInFlight: uint32(n)}}
-		return &definitions{nodes: 3, Topics: []topicDefinition{{
-			Name: "t", Partitions: n, Settings: new(topicSettings), Channels: []channelDefinition{c},
-		}}}
-	}
-	changes, err := changesTo(topic(3), topic(5), false)
-	if err != nil || len(changes) != 2 || changes[0].Action != "set-channel" || changes[1].Action != "set-topic" {
-		t.Errorf("%+v, %v", changes, err)
-	}
-	wrong := topic(5)
-	wrong.Topics[0].Channels[0].Settings.MaxInFlight = 4
-	if _, err := changesTo(topic(3), wrong, false); err == nil || !strings.Contains(err.Error(), "4 with 5 partitions") {
-		t.Errorf("4 for 5 partitions: %v", err)
-	}
-	single := topic(3)
-	single.nodes = 1
-	if _, err := changesTo(single, wrong, false); err != nil {
-		t.Errorf("4 for 5 partitions on a single node: %v", err)
 	}
 }

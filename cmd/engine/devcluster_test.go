@@ -20,6 +20,9 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/devcluster"
+	"penstock/cmd/engine/internal/settings"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/patience"
 	"penstock/internal/porttest"
@@ -27,7 +30,7 @@ import (
 
 // standInEnv makes the test binary run as the engine program, except that its command serve is a stand-in that stores
 // nothing. So the processes in these tests are real, and the tests check how they are started, watched and ended.
-const standInEnv = "PENSTOCK_TEST_STAND_IN"
+const standInEnv = "TEST_STAND_IN"
 
 // Values of standInEnv.
 const (
@@ -54,35 +57,35 @@ const (
 
 func standIn(args []string) int {
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-	c := newConfig(flags)
+	c := settings.New(flags)
 	flags.ParseErrorsAllowlist.UnknownFlags = true
 	if err := flags.Parse(args); err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		return exitUsage
+		return cli.ExitUsage
 	}
 	told := func(name string) bool {
-		_, err := os.Stat(filepath.Join(c.node.engine.DataPath, name))
+		_, err := os.Stat(filepath.Join(c.Node.Engine.DataPath, name))
 		return err == nil
 	}
 	if told(standInFails) {
 		fmt.Fprintln(os.Stderr, "starting\nengine: the data directory is on fire")
-		return exitData
+		return cli.ExitData
 	}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
 	mux := http.NewServeMux()
 	mux.HandleFunc("/ping", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("/cluster/status", func(w http.ResponseWriter, _ *http.Request) {
-		st := admin.Status{Node: c.node.engine.NodeID, Joined: true}
+		st := admin.Status{Node: c.Node.Engine.NodeID, Joined: true}
 		if told(standInForeign) {
 			st.Node = "somebody"
 		}
 		_ = json.NewEncoder(w).Encode(&st)
 	})
-	l, err := net.Listen("tcp", c.node.nsq.HTTPAddress)
+	l, err := net.Listen("tcp", c.Node.NSQ.HTTPAddress)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		return exitAddress
+		return cli.ExitAddress
 	}
 	go func() { _ = http.Serve(l, mux) }()
 	for sig := range signals {
@@ -91,15 +94,15 @@ func standIn(args []string) int {
 			return 0
 		}
 	}
-	return exitOther
+	return cli.ExitOther
 }
 
-// devProcess is a running `engine dev-cluster`.
+// devProcess is a running `penstock dev-cluster`.
 type devProcess struct {
 	t      *testing.T
 	cmd    *exec.Cmd
 	dir    string
-	lines  chan devNode // the lines of stdout
+	lines  chan devcluster.Node // the lines of stdout
 	stderr *logBuffer
 	exited chan error
 }
@@ -113,7 +116,7 @@ func devCommandAs(nodes string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// startDev runs `engine dev-cluster` in dir on free ports.
+// startDev runs `penstock dev-cluster` in dir on free ports.
 func startDev(t *testing.T, dir string, args ...string) *devProcess {
 	t.Helper()
 	return startDevAs(t, standIns, dir, args...)
@@ -122,7 +125,7 @@ func startDev(t *testing.T, dir string, args ...string) *devProcess {
 func startDevAs(t *testing.T, nodes, dir string, args ...string) *devProcess {
 	t.Helper()
 	p := &devProcess{
-		t: t, dir: dir, lines: make(chan devNode, 64), stderr: &logBuffer{more: make(chan struct{}, 1)},
+		t: t, dir: dir, lines: make(chan devcluster.Node, 64), stderr: &logBuffer{more: make(chan struct{}, 1)},
 		exited: make(chan error, 1),
 	}
 	p.cmd = devCommandAs(nodes, append([]string{
@@ -140,7 +143,7 @@ func startDevAs(t *testing.T, nodes, dir string, args ...string) *devProcess {
 	go func() {
 		defer close(p.lines)
 		for s := bufio.NewScanner(out); s.Scan(); {
-			var n devNode
+			var n devcluster.Node
 			if err := json.Unmarshal(s.Bytes(), &n); err != nil {
 				t.Errorf("stdout has %q: %v", s.Text(), err)
 			}
@@ -151,9 +154,9 @@ func startDevAs(t *testing.T, nodes, dir string, args ...string) *devProcess {
 }
 
 // ready waits for the lines of n nodes.
-func (p *devProcess) ready(n int) map[string]devNode {
+func (p *devProcess) ready(n int) map[string]devcluster.Node {
 	p.t.Helper()
-	nodes := map[string]devNode{}
+	nodes := map[string]devcluster.Node{}
 	deadline := time.After(patience.Or(120 * time.Second))
 	for len(nodes) < n {
 		select {
@@ -227,7 +230,7 @@ func tell(t *testing.T, dir, node, what string) {
 // freeBasePort returns a base port for three nodes.
 func freeBasePort(t *testing.T) int {
 	t.Helper()
-	base, err := porttest.Range(devPortStep * 3)
+	base, err := porttest.Range(devcluster.PortStep * 3)
 	must(t, err)
 	return base
 }
@@ -238,7 +241,7 @@ type processes struct {
 	fds []int
 }
 
-func watchProcesses(t *testing.T, nodes map[string]devNode) *processes {
+func watchProcesses(t *testing.T, nodes map[string]devcluster.Node) *processes {
 	t.Helper()
 	p := &processes{t: t}
 	for _, n := range nodes {
@@ -362,8 +365,12 @@ func TestDevClusterNodeKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = hand.Process.Kill() })
-	d := newDevCluster(&devOptions{}, "", nil, nil)
-	for n, deadline := nodes["n2"], time.Now().Add(30*time.Second); !d.isReady(t.Context(), &n); {
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		var st admin.Status
+		_, text := ask(t, nodes["n2"].HTTP, "/cluster/status")
+		if json.Unmarshal([]byte(text), &st) == nil && st.Joined && st.Node == "n2" {
+			break
+		}
 		if time.Now().After(deadline) {
 			t.Fatal("started by hand it is not ready")
 		}
@@ -447,11 +454,11 @@ func TestDevClusterNodeFails(t *testing.T) {
 	dir := t.TempDir()
 	tell(t, dir, "n3", standInFails)
 	p := startDev(t, dir, "--restart")
-	if code := p.wait(); code != exitData {
+	if code := p.wait(); code != cli.ExitData {
 		t.Errorf("exit code %d", code)
 	}
-	if s := p.stderr.String(); !strings.HasPrefix(s, "engine: node n3 ended before it was ready: exit status 3; its log "+
-		"ends with \"engine: the data directory is on fire\"") {
+	if s := p.stderr.String(); !strings.HasPrefix(s, "penstock: node n3 ended before it was ready: exit status 3; its "+
+		"log ends with \"penstock: the data directory is on fire\"") {
 		t.Errorf("stderr: %s", s)
 	}
 }
@@ -483,7 +490,7 @@ func TestDevClusterNeverReady(t *testing.T) {
 	dir := t.TempDir()
 	tell(t, dir, "n2", standInForeign)
 	p := startDev(t, dir, "--nodes", "2", "--start-timeout", "5s") // enough for n1 on a busy machine
-	if code := p.wait(); code != exitOther {
+	if code := p.wait(); code != cli.ExitOther {
 		t.Errorf("exit code %d", code)
 	}
 	if s := p.stderr.String(); !strings.Contains(s, "not ready within 5s: node n2; the logs") {
@@ -507,7 +514,7 @@ func TestDevClusterPortTaken(t *testing.T) {
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		_ = cmd.Run()
-		if code := cmd.ProcessState.ExitCode(); code != exitAddress ||
+		if code := cmd.ProcessState.ExitCode(); code != cli.ExitAddress ||
 			!strings.Contains(stderr.String(), fmt.Sprintf("the port %d (", port)) {
 			t.Errorf("exit code %d, %s", code, &stderr)
 		}

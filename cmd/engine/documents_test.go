@@ -35,7 +35,7 @@ var (
 	spaces = regexp.MustCompile(`\s+`)
 )
 
-// commandLines returns the calls of engine in a document: lines of fenced blocks, and what stands in backquotes.
+// commandLines returns the calls of the program in a document: lines of fenced blocks, and what stands in backquotes.
 func commandLines(text string) (calls []string) {
 	var lines []string
 	for _, m := range fenced.FindAllStringSubmatch(text, -1) {
@@ -48,7 +48,7 @@ func commandLines(text string) (calls []string) {
 	for _, line := range lines {
 		line, _, _ = strings.Cut(spaces.ReplaceAllString(strings.TrimSpace(line), " "), " #")
 		line = strings.TrimPrefix(strings.TrimPrefix(line, "$ "), "bin/")
-		if strings.HasPrefix(line, "engine ") {
+		if strings.HasPrefix(line, "penstock ") || strings.HasPrefix(line, oldName) {
 			calls = append(calls, line)
 		}
 	}
@@ -98,7 +98,10 @@ func flagNamed(cmd *cobra.Command, word string) *pflag.Flag {
 	return nil
 }
 
-// Every call of engine in the documents names a command and flags that exist.
+// oldName begins a call of the program by its old name, which packages still install, and documents do not say.
+const oldName = "engine "
+
+// Every call of the program in the documents names a command and flags that exist.
 func TestDocumentedCommandsExist(t *testing.T) {
 	count := 0
 	for _, document := range documents(t) {
@@ -107,7 +110,9 @@ func TestDocumentedCommandsExist(t *testing.T) {
 		calls := commandLines(string(text))
 		count += len(calls)
 		for _, call := range calls {
-			if wrong := wrongIn(rootCommand(), call); wrong != "" {
+			if strings.HasPrefix(call, oldName) {
+				t.Errorf("%s: %s: the program is called penstock", document, call)
+			} else if wrong := wrongIn(rootCommand(), call); wrong != "" {
 				t.Errorf("%s: %s: there is no such thing as %s", document, call, wrong)
 			}
 		}
@@ -119,21 +124,22 @@ func TestDocumentedCommandsExist(t *testing.T) {
 
 func TestWrongIn(t *testing.T) {
 	for call, want := range map[string]string{
-		"engine cluster drain n2 --wait 5m --http-address h:1": "",
-		"engine debug bundle [-o FILE] [--all]":                "",
-		"engine cluster drian n2":                              "the command drian",
-		"engine nothing":                                       "the command nothing",
-		"engine cluster drain n2 --wiat 5m":                    "the flag --wiat",
-		"engine cluster drain n2 -z":                           "the flag -z",
-		"engine dev-cluster -- --anything":                     "",
+		"penstock cluster drain n2 --wait 5m --http-address h:1": "",
+		"penstock debug bundle [-o FILE] [--all]":                "",
+		"penstock cluster drian n2":                              "the command drian",
+		"penstock nothing":                                       "the command nothing",
+		"penstock cluster drain n2 --wiat 5m":                    "the flag --wiat",
+		"penstock cluster drain n2 -z":                           "the flag -z",
+		"penstock dev-cluster -- --anything":                     "",
 	} {
 		if got := wrongIn(rootCommand(), call); got != want {
 			t.Errorf("%s: %q, want %q", call, got, want)
 		}
 	}
-	text := "```\nengine a \\\n  --b # c\n$ x | bin/engine d\n```\n" +
-		"```console\n$ bin/engine g\n```\nthen `engine e\n--f` and `engineer`"
-	if got := commandLines(text); !slices.Equal(got, []string{"engine a --b", "engine d", "engine g", "engine e --f"}) {
+	text := "```\npenstock a \\\n  --b # c\n$ x | bin/penstock d\n```\n" +
+		"```console\n$ bin/penstock g\n```\nthen `engine e\n--f` and `penstocks`"
+	want := []string{"penstock a --b", "penstock d", "penstock g", "engine e --f"}
+	if got := commandLines(text); !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
 }
@@ -143,7 +149,7 @@ func TestLimitInFlightIsExplained(t *testing.T) {
 	set, _, err := rootCommand().Find([]string{"channel", "set"})
 	must(t, err)
 	texts := map[string]string{"the help": "max_in_flight " + set.Flags().Lookup("max-in-flight").Usage}
-	for _, name := range []string{"openapi.yaml", "behaviours.md", "channels.md", "reference/settings.md"} {
+	for _, name := range []string{"openapi.yaml", "contribute/behaviours.md", "channels.md", "reference/settings.md"} {
 		text, err := os.ReadFile("../../docs/" + name)
 		must(t, err)
 		texts[name] = string(text)

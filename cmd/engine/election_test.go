@@ -15,6 +15,8 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"penstock/cmd/engine/internal/devcluster"
 )
 
 // post sends a change to a node and returns the answer.
@@ -32,7 +34,7 @@ func post(address, path, body string) (int, string) {
 }
 
 // etcdLeader returns the node whose embedded etcd leads.
-func etcdLeader(t *testing.T, dir string, nodes map[string]devNode) string {
+func etcdLeader(t *testing.T, dir string, nodes map[string]devcluster.Node) string {
 	t.Helper()
 	own := filepath.Join(dir, "n1", "etcd", "tls") // etcd speaks to nobody who has not got the cluster's secret
 	node := filepath.Join(own, "node.pem")
@@ -46,7 +48,7 @@ func etcdLeader(t *testing.T, dir string, nodes map[string]devNode) string {
 		if _, err := fmt.Sscan(n.NSQ[len(host)+1:], &port); err != nil {
 			t.Fatal(err)
 		}
-		address := fmt.Sprintf("%s:%d", host, port+6) // see planDevCluster
+		address := fmt.Sprintf("%s:%d", host, port+6) // see devcluster.Plan
 		c, err := clientv3.New(clientv3.Config{
 			Endpoints: []string{"https://" + address}, DialTimeout: 10 * time.Second, TLS: config,
 		})

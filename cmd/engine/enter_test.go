@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/cluster/etcd"
 	"penstock/internal/cluster/trust"
 )
@@ -63,7 +64,7 @@ func TestOnlyNodesReachTheEmbeddedEtcd(t *testing.T) {
 	}
 	execute(t, append([]string{
 		"serve", "--data-path", filepath.Join(dir, "n3"),
-	}, args(2, 4, "--cluster-tls-nodes", "a[")...)...).check(t, exitUsage, "cluster-tls-nodes")
+	}, args(2, 4, "--cluster-tls-nodes", "a[")...)...).check(t, cli.ExitUsage, "cluster-tls-nodes")
 	if names, err := os.ReadDir(filepath.Join(dir, "n3")); err == nil && len(names) > 0 {
 		t.Errorf("a node that is refused makes %v", names)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
+	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/node/datadir"
 	"penstock/internal/patience"
 	"penstock/segment/aio"
@@ -33,7 +34,7 @@ func (o outcome) check(t *testing.T, code int, want string) {
 	}
 	lines := strings.Split(strings.TrimSuffix(o.stderr, "\n"), "\n")
 	last := lines[len(lines)-1]
-	if !strings.HasPrefix(last, "engine: ") || !strings.Contains(last, want) {
+	if !strings.HasPrefix(last, "penstock: ") || !strings.Contains(last, want) {
 		t.Errorf("stderr ends with %q, want %q", last, want)
 	}
 	for _, l := range lines[:len(lines)-1] {
@@ -51,50 +52,54 @@ func TestExitUsage(t *testing.T) {
 	}{
 		{[]string{"serve", "--dta-path", dir}, "unknown flag --dta-path; the nearest one is --data-path"},
 		{[]string{"serve", "extra"}, "unknown command"},
-		{[]string{"serv"}, `unknown command "serv"; the nearest one is engine serve; see engine --help`},
-		{[]string{"nosuch"}, `unknown command "nosuch"; see engine --help`},
-		{[]string{"topic", "lst"}, `unknown command "lst"; the nearest one is engine topic list; see engine topic --help`},
-		{[]string{"bench", "pubb"}, `"pubb"; the nearest one is engine bench pub; see engine bench --help`},
-		{[]string{"completion", "tcsh"}, `unknown command "tcsh"; see engine completion --help`},
-		{[]string{"channel", "seek", "a", "b"}, `required flag(s) "to" not set; see engine channel seek --help`},
+		{[]string{"serv"}, `unknown command "serv"; the nearest one is penstock serve; see penstock --help`},
+		{[]string{"nosuch"}, `unknown command "nosuch"; see penstock --help`},
+		{
+			[]string{"topic", "lst"},
+			`unknown command "lst"; the nearest one is penstock topic list; see penstock topic --help`,
+		},
+		{[]string{"bench", "pubb"}, `"pubb"; the nearest one is penstock bench pub; see penstock bench --help`},
+		{[]string{"completion", "tcsh"}, `unknown command "tcsh"; see penstock completion --help`},
+		{[]string{"channel", "seek", "a", "b"}, `required flag(s) "to" not set; see penstock channel seek --help`},
 		{[]string{"serve", "--io", "mmap", "--data-path", dir}, "not one of auto, uring, pwrite"},
 		{[]string{"serve", "--config", filepath.Join(dir, "none.toml"), "--data-path", dir}, "does not exist"},
 		{[]string{"serve", "--tls-cert", "c.pem", "--data-path", dir}, "set both tls-cert and tls-key"},
 		{[]string{"config", "--max-topics", "0"}, "smallest value"},
 		{[]string{"bench", "pub", "--size", "huge"}, "not a size"},
-		{[]string{"bench", "pub", "--sise", "1"}, "--sise; the nearest one is --size; see engine bench pub --help"},
-		{[]string{"channel", "peek", "a", "b", "--count", "many"}, `engine: --count: "many" is not a whole number`},
+		{[]string{"bench", "pub", "--sise", "1"}, "--sise; the nearest one is --size; see penstock bench pub --help"},
+		{[]string{"channel", "peek", "a", "b", "--count", "many"}, `penstock: --count: "many" is not a whole number`},
 		{
 			[]string{"channel", "peek", "a", "b", "--count", "99999999999999999999"},
-			`engine: --count: "99999999999999999999" is too large or too small`,
+			`penstock: --count: "99999999999999999999" is too large or too small`,
 		},
-		{[]string{"channel", "set", "a", "b", "--rate", "-1"}, `engine: --rate: "-1" is not a whole number of 0 or more`},
+		{[]string{"channel", "set", "a", "b", "--rate", "-1"}, `penstock: --rate: "-1" is not a whole number of 0 or more`},
 		{[]string{"pub", "a", "--producer", "", "--lines"}, "--producer needs a name"},
-		{[]string{"pub", "a", "--rate", "fast"}, `engine: --rate: "fast" is not a number`},
-		{[]string{"cluster", "health", "--wait", "5"}, `engine: --wait: "5" is not a time such as 30s or 5m`},
-		{[]string{"topic", "list", "--json=maybe"}, `engine: --json: "maybe" is neither true nor false`},
-		{[]string{"config", "--max-audit-entries", "many"}, `engine: --max-audit-entries: "many" is not a whole number`},
-		{[]string{"topic", "list", "--colour", "1"}, "engine: unknown flag --colour; see engine topic list --help"},
-		{[]string{"channel", "peek", "orders"}, "accepts 2 arg(s), received 1: engine channel peek TOPIC CHANNEL"},
+		{[]string{"pub", "a", "--rate", "fast"}, `penstock: --rate: "fast" is not a number`},
+		{[]string{"cluster", "health", "--wait", "5"}, `penstock: --wait: "5" is not a time such as 30s or 5m`},
+		{[]string{"topic", "list", "--json=maybe"}, `penstock: --json: "maybe" is neither true nor false`},
+		{[]string{"config", "--max-audit-entries", "many"}, `penstock: --max-audit-entries: "many" is not a whole number`},
+		{[]string{"topic", "list", "--colour", "1"}, "penstock: unknown flag --colour; see penstock topic list --help"},
+		{[]string{"channel", "peek", "orders"}, "accepts 2 arg(s), received 1: penstock channel peek TOPIC CHANNEL"},
 		{
 			[]string{
 				"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address",
 				"127.0.0.1:0", "--commit-file-bytes", "1MiB",
 			},
-			"engine: the options contradict each other: CommitFileBytes",
+			"penstock: the options contradict each other: CommitFileBytes",
 		},
 		{
 			[]string{
 				"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address",
 				"127.0.0.1:0", "--auth-file", filepath.Join(dir, "none.toml"),
 			},
-			"engine: the token file cannot be used: open ",
+			"penstock: the token file cannot be used: open ",
 		},
 	} {
-		execute(t, tc.args...).check(t, exitUsage, tc.want)
+		execute(t, tc.args...).check(t, cli.ExitUsage, tc.want)
 	}
-	t.Setenv("ENGINE_DATAPATH", dir)
-	execute(t, "serve").check(t, exitUsage, "ENGINE_DATAPATH is not a setting; the nearest one is ENGINE_DATA_PATH")
+	t.Setenv("PENSTOCK_DATAPATH", dir)
+	execute(t, "serve").check(t, cli.ExitUsage,
+		"PENSTOCK_DATAPATH is not a setting; the nearest one is PENSTOCK_DATA_PATH")
 }
 
 func TestExitOK(t *testing.T) {
@@ -102,7 +107,7 @@ func TestExitOK(t *testing.T) {
 		!strings.Contains(o.stdout, "format") {
 		t.Errorf("version: %+v", o)
 	}
-	t.Setenv("ENGINE_MAX_TOPICS", "5")
+	t.Setenv("PENSTOCK_MAX_TOPICS", "5")
 	o := execute(t, "config", "--io", "pwrite", "--json")
 	var rows []struct{ Key, Source string }
 	if err := json.Unmarshal([]byte(o.stdout), &rows); err != nil || o.code != 0 {
@@ -112,7 +117,7 @@ func TestExitOK(t *testing.T) {
 	for _, r := range rows {
 		source[r.Key] = r.Source
 	}
-	if source["io"] != "flag --io" || source["max_topics"] != "environment ENGINE_MAX_TOPICS" ||
+	if source["io"] != "flag --io" || source["max_topics"] != "environment PENSTOCK_MAX_TOPICS" ||
 		source["data_path"] != "default" {
 		t.Errorf("sources: %v", source)
 	}
@@ -133,7 +138,7 @@ func TestExitOutput(t *testing.T) {
 		var stderr strings.Builder
 		cmd.Stdout, cmd.Stderr = full, &stderr
 		_ = cmd.Run()
-		(outcome{cmd.ProcessState.ExitCode(), "", stderr.String()}).check(t, exitOther, "no space left on device")
+		(outcome{cmd.ProcessState.ExitCode(), "", stderr.String()}).check(t, cli.ExitOther, "no space left on device")
 	}
 }
 
@@ -145,13 +150,13 @@ func TestExitAddress(t *testing.T) {
 	defer taken.Close()
 	address := taken.Addr().String()
 	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", address, "--http-address", "127.0.0.1:0").check(t,
-		exitAddress, address+" is in use")
+		cli.ExitAddress, address+" is in use")
 	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", "127.0.0.1:0", "--http-address", address).check(t,
-		exitAddress, address+" is in use")
+		cli.ExitAddress, address+" is in use")
 	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0",
-		"--lookup-address", address).check(t, exitAddress, address+" is in use")
+		"--lookup-address", address).check(t, cli.ExitAddress, address+" is in use")
 	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", "nonsense", "--http-address", "127.0.0.1:0").check(t,
-		exitAddress, "nonsense")
+		cli.ExitAddress, "nonsense")
 }
 
 // O13: an address that cannot be listened on is found before the data directory is made, whichever address it is.
@@ -181,7 +186,7 @@ func TestExitAddressMakesNothing(t *testing.T) {
 			"127.0.0.1:0",
 		}, flags...)
 		o := execute(t, all...)
-		if o.code != exitAddress || !strings.Contains(o.stderr, "choose another one") {
+		if o.code != cli.ExitAddress || !strings.Contains(o.stderr, "choose another one") {
 			t.Errorf("%s: %+v", name, o)
 		}
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
@@ -202,7 +207,7 @@ func TestExitDataDirectory(t *testing.T) {
 	t.Run("in use", func(t *testing.T) {
 		dir := t.TempDir()
 		p := startNode(t, dir)
-		serve(dir).check(t, exitData, "in use")
+		serve(dir).check(t, cli.ExitData, "in use")
 		if code := p.end(syscall.SIGTERM); code != 0 {
 			t.Errorf("the first node ended with %d", code)
 		}
@@ -210,7 +215,7 @@ func TestExitDataDirectory(t *testing.T) {
 	t.Run("another node", func(t *testing.T) {
 		dir := t.TempDir()
 		startNode(t, dir, "--node-id", "a").end(syscall.SIGTERM)
-		serve(dir, "--node-id", "b").check(t, exitData, "belongs to node \"a\"")
+		serve(dir, "--node-id", "b").check(t, cli.ExitData, "belongs to node \"a\"")
 	})
 	t.Run("a cluster's node", func(t *testing.T) {
 		path := t.TempDir()
@@ -220,8 +225,8 @@ func TestExitDataDirectory(t *testing.T) {
 		must(t, err)
 		must(t, f.Adopt(uuid.New()))
 		must(t, disk.Close())
-		serve(path).check(t, exitData, "belongs to node \"a\" of cluster")
-		execute(t, "migrate", "nsqd", "--data-path", nsqdDir(t, "clean"), "--to", path).check(t, exitData, "of cluster")
+		serve(path).check(t, cli.ExitData, "belongs to node \"a\" of cluster")
+		execute(t, "migrate", "nsqd", "--data-path", nsqdDir(t, "clean"), "--to", path).check(t, cli.ExitData, "of cluster")
 		if _, err := os.Stat(filepath.Join(path, "topics")); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("something was imported: %v", err)
 		}
@@ -242,14 +247,14 @@ func TestExitDataDirectory(t *testing.T) {
 		if err := os.WriteFile(name, []byte(changed), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		serve(dir).check(t, exitData, "newer")
+		serve(dir).check(t, cli.ExitData, "newer")
 	})
 	t.Run("a file", func(t *testing.T) {
 		name := filepath.Join(t.TempDir(), "file")
 		if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		serve(name).check(t, exitData, name)
+		serve(name).check(t, cli.ExitData, name)
 	})
 	for _, name := range []string{"trash", "spare", "topics", "clog"} {
 		t.Run(name+" on a file system of its own", func(t *testing.T) {
@@ -258,12 +263,12 @@ func TestExitDataDirectory(t *testing.T) {
 			must(t, os.Mkdir(at, 0o700))
 			must(t, unix.Mount(other, at, "", unix.MS_BIND, ""))
 			t.Cleanup(func() { must(t, unix.Unmount(at, unix.MNT_DETACH)) })
-			serve(dir).check(t, exitData, "the folder "+name+" of the data directory is on another file system")
+			serve(dir).check(t, cli.ExitData, "the folder "+name+" of the data directory is on another file system")
 		})
 		t.Run(name+" is a link", func(t *testing.T) {
 			dir := t.TempDir()
 			must(t, os.Symlink(t.TempDir(), filepath.Join(dir, name)))
-			serve(dir).check(t, exitData, "the folder "+name+" of the data directory is a link")
+			serve(dir).check(t, cli.ExitData, "the folder "+name+" of the data directory is a link")
 		})
 	}
 	t.Run("read-only", func(t *testing.T) {
@@ -271,7 +276,7 @@ func TestExitDataDirectory(t *testing.T) {
 		if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, "size=64m"); err != nil {
 			t.Fatal(err)
 		}
-		serve(dir).check(t, exitData, "read-only")
+		serve(dir).check(t, cli.ExitData, "read-only")
 	})
 }
 
@@ -325,7 +330,7 @@ func TestFullDisk(t *testing.T) {
 	publish := func() outcome {
 		return execute(t, "bench", "pub", "--address", p.nsq, "--http-address", "", "--messages", "1")
 	}
-	publish().check(t, exitOther, "E_PUB_FAILED")
+	publish().check(t, cli.ExitOther, "E_PUB_FAILED")
 	if !strings.Contains(p.log.String(), "no space left on device") {
 		t.Errorf("the log does not say that the disk is full:\n%s", p.log)
 	}

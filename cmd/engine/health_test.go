@@ -1,13 +1,11 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -17,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/node/health"
 	"penstock/internal/patience"
@@ -124,20 +123,20 @@ func TestOutageIsSaid(t *testing.T) {
 		"4 partitions without a live leader", `nodes? n2(, n3)? (is|are) (dead|unknown since)`,
 		`(n3|n2, n3) (is|are) (dead|unknown since)`, // unknown: it was not seen to end, only to fall silent
 	} {
-		if o.code != exitUnhealthy || !regexp.MustCompile(want).MatchString(o.stdout) {
+		if o.code != cli.ExitUnhealthy || !regexp.MustCompile(want).MatchString(o.stdout) {
 			t.Errorf("%q is missing: %+v", want, o)
 		}
 	}
 	o = execute(t, "cluster", "status", "--http", survivor)
 	if took := time.Since(killed); took > most() {
-		t.Errorf("it took %v until engine cluster health and status said so, want %v at most", took, most())
+		t.Errorf("it took %v until penstock cluster health and status said so, want %v at most", took, most())
 	}
 	for _, want := range []string{
 		`(?m)^n2 +\d +(dead|unknown since)`, `(?m)^n3 +\d +(dead|unknown since)`,
 		`(?m)^n1 +\d +no lease  `, "no live member", `controller +nobody`,
 		`(?m)^health +unhealthy: this node has no lease`, `(?m)^as of +\d+\.\ds ago`,
 	} {
-		if o.code != exitUnhealthy || !regexp.MustCompile(want).MatchString(o.stdout) {
+		if o.code != cli.ExitUnhealthy || !regexp.MustCompile(want).MatchString(o.stdout) {
 			t.Errorf("%q is missing: %+v", want, o)
 		}
 	}
@@ -158,7 +157,7 @@ func storeAge(t *testing.T, address string) time.Duration {
 	return time.Duration(v.StoreAgeMs) * time.Millisecond
 }
 
-// engine cluster health asks a single node, too. A node that does not answer is unhealthy, and --wait waits for it.
+// penstock cluster health asks a single node, too. A node that does not answer is unhealthy, and --wait waits for it.
 func TestHealthOfASingleNode(t *testing.T) {
 	p := startNode(t, t.TempDir(), "--node-id", "solo")
 	o := execute(t, "cluster", "health", "--http", p.http)
@@ -172,12 +171,12 @@ func TestHealthOfASingleNode(t *testing.T) {
 	p.end(syscall.SIGTERM)
 	began := time.Now()
 	o = execute(t, "cluster", "health", "--http", p.http, "--wait", "700ms")
-	if o.code != exitUnhealthy || !strings.Contains(o.stdout, "unhealthy: the node at "+p.http+" does not answer") ||
+	if o.code != cli.ExitUnhealthy || !strings.Contains(o.stdout, "unhealthy: the node at "+p.http+" does not answer") ||
 		time.Since(began) < 700*time.Millisecond {
 		t.Errorf("after %v: %+v", time.Since(began), o)
 	}
-	execute(t, "cluster", "health", "--http-address", "a b").check(t, exitUsage, "is neither a URL")
-	execute(t, "cluster", "health", "--wait", "-1s").check(t, exitUsage, "cannot be negative")
+	execute(t, "cluster", "health", "--http-address", "a b").check(t, cli.ExitUsage, "is neither a URL")
+	execute(t, "cluster", "health", "--wait", "-1s").check(t, cli.ExitUsage, "cannot be negative")
 }
 
 // cluster health --wait ends in time when the node hangs, and after an interruption says what the node said last.
@@ -187,20 +186,9 @@ func TestHealthWaitEnds(t *testing.T) {
 	defer hangs.Close()
 	began := time.Now()
 	o := execute(t, "cluster", "health", "--http", hangs.Addr().String(), "--wait", "100ms")
-	if o.code != exitUnhealthy || !strings.Contains(o.stdout, "does not answer") || time.Since(began) > 10*time.Second {
+	if o.code != cli.ExitUnhealthy || !strings.Contains(o.stdout, "does not answer") ||
+		time.Since(began) > 10*time.Second {
 		t.Errorf("after %v: %+v", time.Since(began), o)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ill := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = w.Write([]byte(`{"health":"unhealthy: a tooth aches"}`))
-		time.AfterFunc(2*healthPoll, cancel)
-	}))
-	defer ill.Close()
-	asks := new(operator)
-	asks.client.Address = ill.URL
-	if v, err := asks.awaitHealth(ctx, time.Minute); err != nil || v.Health != "unhealthy: a tooth aches" {
-		t.Errorf("%+v, %v", v, err)
 	}
 }
 
@@ -236,7 +224,7 @@ func TestStartIsShown(t *testing.T) {
 			t.Errorf("%s answers %d %s", path, code, text)
 		}
 	}
-	if o := execute(t, "cluster", "health", "--http", at(1)); o.code != exitUnhealthy ||
+	if o := execute(t, "cluster", "health", "--http", at(1)); o.code != cli.ExitUnhealthy ||
 		o.stdout != "unhealthy: "+want+"\n" {
 		t.Errorf("%+v", o)
 	}
@@ -308,7 +296,7 @@ func TestPartialResults(t *testing.T) {
 	defer p.signal(nodes["n3"].PID, syscall.SIGCONT)
 	for _, what := range []string{"topic", "channel"} {
 		o := execute(t, what, "list", "--http-address", nodes["n1"].HTTP)
-		o.check(t, exitPartial, "the result is partial: node n3 does not say its numbers")
+		o.check(t, cli.ExitPartial, "the result is partial: node n3 does not say its numbers")
 		if what == "topic" && len(rows(o.stdout)) != 7 {
 			t.Errorf("the others say %q", o.stdout)
 		}
@@ -352,14 +340,15 @@ func TestUnservedPartitionsAreNamed(t *testing.T) {
 		return leader != dead && leader != ""
 	})
 	o := execute(t, "channel", "list", "--http-address", nodes[alive].HTTP)
-	o.check(t, exitPartial, "the result is partial: nobody serves partition 0 of topic orders")
+	o.check(t, cli.ExitPartial, "the result is partial: nobody serves partition 0 of topic orders")
 	o = execute(t, "topic", "list", "--http-address", nodes[alive].HTTP)
-	o.check(t, exitPartial, "the result is partial: nobody serves partition 0 of topic orders")
+	o.check(t, cli.ExitPartial, "the result is partial: nobody serves partition 0 of topic orders")
 	if got := rows(o.stdout); !strings.HasSuffix(got[1], "  not served") {
 		t.Errorf("a topic that nobody serves: %q", got[1])
 	}
 	o = execute(t, "definitions", "export", "--http-address", nodes[alive].HTTP)
-	o.check(t, exitOther, "engine: nothing was exported or changed, because a part of the definitions would look like all")
+	o.check(t, cli.ExitOther, "penstock: nothing was exported or changed, because a part of the definitions would look "+
+		"like all")
 	if o.stdout != "" {
 		t.Errorf("a part is exported: %s", o.stdout)
 	}
@@ -471,7 +460,7 @@ func TestDeadSinceItWasHeardOf(t *testing.T) {
 	for end := stopped.Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		silent := time.Since(stopped)
 		n := n3()
-		said := millis(n.PresenceMs)
+		said := time.Duration(n.PresenceMs) * time.Millisecond
 		if n.Presence == health.Dead && said > 4*time.Second {
 			if said < silent-3*time.Second || said > silent+2*time.Second { // its lease counts as heard of, too
 				t.Errorf("it is silent for %v, and dead for %v", silent, said)

@@ -2,10 +2,7 @@ package main
 
 import (
 	"encoding/json"
-	"io"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
+
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/settings"
 )
 
 // allCommands returns a command and all commands below it.
@@ -29,7 +28,7 @@ func allCommands(cmd *cobra.Command) []*cobra.Command {
 func TestHelpFitsTheTerminal(t *testing.T) {
 	for _, width := range []int{40, 60, 80, 133} {
 		for _, cmd := range allCommands(rootCommand()) {
-			for line := range strings.SplitSeq(helpText(cmd, width), "\n") {
+			for line := range strings.SplitSeq(cli.HelpText(cmd, width), "\n") {
 				if utf8.RuneCountInString(line) > width && strings.Contains(strings.TrimLeft(line, " "), " ") {
 					t.Errorf("%s at width %d: %q", cmd.CommandPath(), width, line)
 				}
@@ -38,7 +37,7 @@ func TestHelpFitsTheTerminal(t *testing.T) {
 	}
 	o := execute(t, "serve", "--help") // not to a terminal
 	for line := range strings.SplitSeq(o.stdout, "\n") {
-		if len(line) > plainWidth && strings.Contains(strings.TrimLeft(line, " "), " ") {
+		if len(line) > cli.PlainWidth && strings.Contains(strings.TrimLeft(line, " "), " ") {
 			t.Errorf("%d columns: %q", len(line), line)
 		}
 	}
@@ -57,38 +56,24 @@ func TestFlagValuesAreWords(t *testing.T) {
 
 // O16: the flags of serve are listed in the groups of the settings, the most important first, and none is missing.
 func TestHelpGroups(t *testing.T) {
-	text := helpText(rootCommand().Commands()[slices.IndexFunc(rootCommand().Commands(), func(c *cobra.Command) bool {
+	text := cli.HelpText(rootCommand().Commands()[slices.IndexFunc(rootCommand().Commands(), func(c *cobra.Command) bool {
 		return c.Name() == "serve"
 	})], 80)
 	at := 0
-	for _, want := range append([]string{"Usage:", "Flags:"}, groupOrder...) {
+	for _, want := range append([]string{"Usage:", "Flags:"}, cli.GroupOrder...) {
 		i := strings.Index(text[at:], "\n"+strings.TrimSuffix(want, ":")+":\n")
 		if i < 0 {
 			t.Fatalf("%s is missing, or comes before others:\n%s", want, text)
 		}
 		at += i + 1
 	}
-	for _, s := range settings(new(options)) {
-		if !strings.Contains(text, "  --"+s.name+" ") && !strings.Contains(text, "  --"+s.name+"\n") {
-			t.Errorf("--%s is missing", s.name)
+	for _, s := range settings.Table(new(settings.Options)) {
+		if !strings.Contains(text, "  --"+s.Name+" ") && !strings.Contains(text, "  --"+s.Name+"\n") {
+			t.Errorf("--%s is missing", s.Name)
 		}
 	}
 	if i, j := strings.Index(text, "--data-path"), strings.Index(text, "--broadcast-address"); i > j {
 		t.Error("within a group the order is not that of the settings")
-	}
-}
-
-func TestWrapText(t *testing.T) {
-	for _, tc := range []struct{ in, want string }{
-		{"one two three", "one two\nthree\n"},
-		{"one\ntwo\n\nthree", "one two\n\nthree\n"},
-		{"  a  one two three", "  a  one\n    two\n    three\n"},
-		{"  ab  one\n      two\n  c   x", "  ab  one\n    two\n  c   x\n"},
-		{"incomprehensible x", "incomprehensible\nx\n"},
-	} {
-		if got := wrapText(tc.in, 9); got != tc.want {
-			t.Errorf("%q becomes %q, want %q", tc.in, got, tc.want)
-		}
 	}
 }
 
@@ -137,72 +122,8 @@ func TestCompletion(t *testing.T) {
 		if o.code != 0 || got != tc.want {
 			t.Errorf("%s: %q, want %q; %s", tc.args, got, tc.want, o.stderr)
 		}
-		if strings.Contains(o.stderr, "engine:") || time.Since(began) > 10*time.Second {
+		if strings.Contains(o.stderr, "penstock:") || time.Since(began) > 10*time.Second {
 			t.Errorf("%s: after %v: %s", tc.args, time.Since(began), o.stderr)
-		}
-	}
-}
-
-// terminal returns a new terminal of 100 columns, and a function that returns what was written to it next.
-func terminal(t *testing.T) (tty *os.File, next func() string) {
-	t.Helper()
-	tty, _, next = typing(t)
-	return tty, next
-}
-
-// typing is terminal, with a function that types.
-func typing(t *testing.T) (tty *os.File, types func(string), next func() string) {
-	t.Helper()
-	ptmx, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Skipf("no terminal can be made here: %v", err)
-	}
-	t.Cleanup(func() { unix.Close(ptmx) })
-	must(t, unix.IoctlSetPointerInt(ptmx, unix.TIOCSPTLCK, 0))
-	number, err := unix.IoctlGetInt(ptmx, unix.TIOCGPTN)
-	must(t, err)
-	fd, err := unix.Open("/dev/pts/"+strconv.Itoa(number), unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	must(t, err)
-	must(t, unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 100}))
-	tty = os.NewFile(uintptr(fd), "terminal")
-	t.Cleanup(func() { tty.Close() })
-	types = func(text string) {
-		t.Helper()
-		_, err := unix.Write(ptmx, []byte(text))
-		must(t, err)
-	}
-	return tty, types, func() string {
-		t.Helper()
-		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(ptmx), Events: unix.POLLIN}}, 10_000); n != 1 || err != nil {
-			t.Fatalf("nothing was written to the terminal: %v", err)
-		}
-		buf := make([]byte, 64<<10)
-		n, err := unix.Read(ptmx, buf)
-		must(t, err)
-		return string(buf[:n])
-	}
-}
-
-// O17: on a terminal dev-cluster prints text for people, with every address that it names being listened on.
-func TestDevClusterOnATerminal(t *testing.T) {
-	n := &devNode{
-		Node: "n1", NSQ: "127.0.0.1:1", HTTP: "127.0.0.1:2", Lookup: "127.0.0.1:3", Native: "127.0.0.1:4", logName: "n1.log",
-	}
-	for _, asJSON := range []bool{false, true} {
-		tty, next := terminal(t) // one each: it may pass on what is written to it in pieces
-		if !isTerminal(tty) || widthOf(tty) != 100 {
-			t.Fatalf("the terminal is not seen as one of 100 columns, but %d", widthOf(tty))
-		}
-		d := newDevCluster(&devOptions{asJSON: asJSON}, "", tty, io.Discard)
-		d.waiting = []string{"n1"}
-		d.announce(n, 7)
-		got := ""
-		for until := map[bool]string{false: "stops them\r\n", true: "}\r\n"}[asJSON]; !strings.HasSuffix(got, until); {
-			got += next() // a read may end between two writes
-		}
-		if strings.HasPrefix(got, "{") != asJSON || !strings.Contains(got, "127.0.0.1:2") ||
-			!strings.Contains(got, "127.0.0.1:4") {
-			t.Errorf("json %v: %q", asJSON, got)
 		}
 	}
 }

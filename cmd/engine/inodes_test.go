@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"penstock/cmd/engine/internal/devcluster"
 )
 
 // inodeHog takes inodes of the file system that dir is on.
@@ -96,7 +98,7 @@ func TestNoInodes(t *testing.T) {
 	}
 	row := rowOf(t, "no inodes")
 	checkAlert(t, row)
-	w := &stateWorld{t: t, nodes: map[string]devNode{"n1": {HTTP: p.http}}, dead: map[string]bool{}}
+	w := &stateWorld{t: t, nodes: map[string]devcluster.Node{"n1": {HTTP: p.http}}, dead: map[string]bool{}}
 	for _, surface := range []string{"health", "metric"} { // the others show what health says
 		if !w.shows(surface, row.shows[surface]) {
 			t.Errorf("%s does not say %q", surface, row.shows[surface])
@@ -107,7 +109,7 @@ func TestNoInodes(t *testing.T) {
 	p.end(syscall.SIGTERM)
 	hog.take(-1)
 	p = startNode(t, dir, args...)
-	w.nodes["n1"] = devNode{HTTP: p.http}
+	w.nodes["n1"] = devcluster.Node{HTTP: p.http}
 	for end := time.Now().Add(time.Minute); publish() == ""; {
 		if time.Now().After(end) {
 			t.Fatal("it publishes without inodes")

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -20,9 +21,11 @@ import (
 
 	"github.com/nsqio/go-nsq"
 
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/patience"
-	nsqd "penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 var updateFields = flag.Bool("update-json-fields", false, "write testdata/json_fields.txt")
@@ -78,7 +81,7 @@ func schemaOf(t *testing.T, command, document string) map[string]string {
 	}
 	out := map[string]string{}
 	for path, kinds := range found {
-		out[path] = strings.Join(sortedKeys(kinds), "|")
+		out[path] = strings.Join(slices.Sorted(maps.Keys(kinds)), "|")
 	}
 	return out
 }
@@ -157,7 +160,7 @@ func TestJSONFields(t *testing.T) {
 	run := func(command string, args ...string) string {
 		t.Helper()
 		o := execute(t, append(append(strings.Fields(command), args...), trusted...)...)
-		if o.code != 0 && !(o.code == exitUnhealthy && slices.Contains(judging, command)) {
+		if o.code != 0 && !(o.code == cli.ExitUnhealthy && slices.Contains(judging, command)) {
 			t.Fatalf("%s: %+v", command, o)
 		}
 		check(command, o.stdout)
@@ -195,7 +198,7 @@ func TestJSONFields(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(patience.Or(90 * time.Second)); ; time.Sleep(20 * time.Millisecond) {
 			o := execute(t, append(append(strings.Fields(command), "orders", "billing"), trusted...)...)
-			var list nsqd.WaitingList
+			var list api.WaitingList
 			if o.code == 0 && json.Unmarshal([]byte(o.stdout), &list) == nil && len(list.Messages) > 0 {
 				break
 			}
@@ -214,7 +217,7 @@ func TestJSONFields(t *testing.T) {
 	run("topic list")
 	run("topic set", "orders", "--quota-count", "1000000", "--keep-age", "1h", "--keep-bytes", "1MiB")
 	run("topic settings", "orders")
-	var list nsqd.PeekList
+	var list api.PeekList
 	must(t, json.Unmarshal([]byte(run("topic peek", "orders")), &list))
 	run("channel seek", "orders", "billing", "--to", "end")
 	run("trace", "orders", list.Messages[0].ID)
@@ -280,7 +283,7 @@ func TestJSONFields(t *testing.T) {
 		run("topic "+verb, "orders")
 	}
 	for _, cmd := range leaves(rootCommand()) {
-		name := strings.TrimPrefix(cmd.CommandPath(), "engine ")
+		name := strings.TrimPrefix(cmd.CommandPath(), "penstock ")
 		if !slices.Contains(local, cmd.CommandPath()) && seen[name] == nil && !slices.Contains(notSteered, name) {
 			t.Errorf("%s talks to a node, and nobody checks its JSON", name)
 		}
@@ -292,13 +295,13 @@ func writeFields(t *testing.T, seen, before map[string]map[string]string) {
 	var b strings.Builder
 	b.WriteString("# The fields of the commands' JSON: go test ./cmd/engine -run JSONFields -update-json-fields\n" +
 		"# A field with ? is not always there.\n")
-	for _, command := range sortedKeys(seen) {
+	for _, command := range slices.Sorted(maps.Keys(seen)) {
 		for path, kind := range before[command] {
 			if _, there := seen[command][path]; !there && strings.HasSuffix(kind, "?") {
 				seen[command][path] = kind
 			}
 		}
-		for _, path := range sortedKeys(seen[command]) {
+		for _, path := range slices.Sorted(maps.Keys(seen[command])) {
 			kind := seen[command][path]
 			if old := before[command][path]; strings.HasSuffix(old, "?") {
 				kind = old
@@ -310,7 +313,7 @@ func writeFields(t *testing.T, seen, before map[string]map[string]string) {
 }
 
 // holdMessages consumes channel billing of topic orders: it requeues the first message for an hour, and holds others.
-func holdMessages(t *testing.T, nodes map[string]devNode, ca string) *nsq.Consumer {
+func holdMessages(t *testing.T, nodes map[string]devcluster.Node, ca string) *nsq.Consumer {
 	t.Helper()
 	pem, err := os.ReadFile(ca)
 	must(t, err)
@@ -340,7 +343,7 @@ func holdMessages(t *testing.T, nodes map[string]devNode, ca string) *nsq.Consum
 
 // startSecureCluster runs three nodes as dev-cluster would, but with these flags and an HTTPS address of its own for
 // each. It returns the nodes and the URL of one of them.
-func startSecureCluster(t *testing.T, flags ...string) (nodes map[string]devNode, at string) {
+func startSecureCluster(t *testing.T, flags ...string) (nodes map[string]devcluster.Node, at string) {
 	t.Helper()
 	p := startDevAs(t, standIns, t.TempDir()) // it chooses ports and says how to start the nodes
 	nodes = p.ready(3)

@@ -4,6 +4,8 @@ import (
 	"net"
 	"strings"
 	"testing"
+
+	"penstock/cmd/engine/internal/cli"
 )
 
 // Where an nsqlookupd holds the default lookup address, a node goes on without lookups, and says so. An address that
@@ -30,7 +32,7 @@ func TestBusyLookupPort(t *testing.T) {
 		"--nsq-address":    {"--lookup-address", "off", "--nsq-address", p.http},
 	} {
 		o := execute(t, append(append(append([]string{}, serve...), t.TempDir(), "--lock-wait", "0s"), args...)...)
-		o.check(t, exitAddress, "the address "+p.http+" is in use by another process: choose another one with "+flag)
+		o.check(t, cli.ExitAddress, "the address "+p.http+" is in use by another process: choose another one with "+flag)
 		if strings.Count(o.stderr, "--") != 1 {
 			t.Errorf("%s: it names more than the one flag: %s", flag, o.stderr)
 		}

@@ -12,6 +12,9 @@ import (
 
 	"github.com/cpuguy83/go-md2man/v2/md2man"
 	"github.com/spf13/cobra/doc"
+
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/settings"
 )
 
 // In a build with the tag manpages, the program only writes manual pages and the shells' completions, and ends:
@@ -23,11 +26,11 @@ import (
 func init() {
 	if len(os.Args) != 4 {
 		fmt.Fprintln(os.Stderr, "usage: go run -tags manpages ./cmd/engine DIR UNIX_SECONDS VERSION")
-		os.Exit(exitUsage)
+		os.Exit(cli.ExitUsage)
 	}
 	if err := writePages(os.Args[1], os.Args[2], os.Args[3]); err != nil {
-		fmt.Fprintln(os.Stderr, "engine:", err)
-		os.Exit(exitOther)
+		fmt.Fprintln(os.Stderr, "penstock:", err)
+		os.Exit(cli.ExitOther)
 	}
 	os.Exit(0)
 }
@@ -57,9 +60,9 @@ func writePages(dir, seconds, of string) error {
 			page := md2man.Render([]byte(settingsPage(date, of)))
 			return os.WriteFile(filepath.Join(dir, "penstock.toml.5"), page, 0o644)
 		},
-		func() error { return root.GenBashCompletionFileV2(filepath.Join(dir, "bash", "engine"), true) },
-		func() error { return root.GenZshCompletionFile(filepath.Join(dir, "zsh", "_engine")) },
-		func() error { return root.GenFishCompletionFile(filepath.Join(dir, "fish", "engine.fish"), true) },
+		func() error { return root.GenBashCompletionFileV2(filepath.Join(dir, "bash", "penstock"), true) },
+		func() error { return root.GenZshCompletionFile(filepath.Join(dir, "zsh", "_penstock")) },
+		func() error { return root.GenFishCompletionFile(filepath.Join(dir, "fish", "penstock.fish"), true) },
 	} {
 		if err := write(); err != nil {
 			return err
@@ -76,9 +79,9 @@ penstock.toml - settings of a Penstock node
 
 # DESCRIPTION
 The file is TOML, with one key for each setting. The node reads it when it starts, and refuses keys that it does not
-know. An environment variable ENGINE\_KEY, with the key in capitals, takes precedence over the file, and a flag of
-**engine serve**, with dashes in place of underscores, over both. Sizes take the units KiB, MiB and GiB, durations ms,
-s, m and h; both are strings. **engine config --config FILE** prints every setting with its value and where it comes
+know. An environment variable PENSTOCK\_KEY, with the key in capitals, takes precedence over the file, and a flag of
+**penstock serve**, with dashes in place of underscores, over both. Sizes take the units KiB, MiB and GiB, durations ms,
+s, m and h; both are strings. **penstock config --config FILE** prints every setting with its value and where it comes
 from.
 `
 
@@ -88,19 +91,19 @@ func settingsPage(date time.Time, of string) string {
 	fmt.Fprintf(&b, "%% \"PENSTOCK.TOML\" \"5\" %q %q \"Penstock\"\n", date.Format("Jan 2006"), "penstock "+of)
 	b.WriteString(manSettingsIntro)
 	group := ""
-	for _, s := range settings(new(options)) {
-		if s.group != group {
-			group = s.group
+	for _, s := range settings.Table(new(settings.Options)) {
+		if s.Group != group {
+			group = s.Group
 			fmt.Fprintf(&b, "\n# %s\n", strings.ToUpper(group))
 		}
-		preset := s.preset
+		preset := s.Preset
 		if preset == "" {
 			preset = "empty"
 		}
 		fmt.Fprintf(&b, "\n**%s** (%s; default %s)\n:   %s\n",
-			escape(s.key()), s.value.Type(), escape(preset), escape(s.help))
+			escape(s.Key()), s.Value.Type(), escape(preset), escape(s.Help))
 	}
-	b.WriteString("\n# SEE ALSO\n**penstock(8)**, **engine-serve(1)**, **engine-config(1)**\n")
+	b.WriteString("\n# SEE ALSO\n**penstock(8)**, **penstock-serve(1)**, **penstock-config(1)**\n")
 	return b.String()
 }
 

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/cmd/engine/internal/data"
 	"penstock/internal/migrate"
 	"penstock/internal/node"
 )
@@ -159,12 +160,12 @@ func importInto(t *testing.T, from, to string, wrap func(migrate.Target) migrate
 	defer s.Close()
 	counts, err := migrate.Scan(t.Context(), s, nil)
 	must(t, err)
-	d, err := openDirTarget(t.Context(), to, 0, io.Discard)
+	d, err := data.OpenDirTarget(t.Context(), to, 0, io.Discard)
 	must(t, err)
 	state, err := migrate.LoadState(filepath.Join(to, migrate.StateFile))
 	must(t, err)
 	_, done, err = migrate.Import(t.Context(), s, counts, wrap(d), state, migrate.Options{})
-	must(t, d.close())
+	must(t, d.Close())
 	return done, err
 }
 

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"penstock/cmd/engine/internal/cli"
 )
 
 const cleanTable = `TOPIC   CHANNEL  MESSAGES  BYTES  DAMAGED  STATE
@@ -44,16 +46,16 @@ func TestMigrateUsage(t *testing.T) {
 		code int
 		want string
 	}{
-		{nil, exitUsage, "--data-path is missing"},
-		{[]string{"--data-path", from}, exitUsage, "say where to"},
-		{[]string{"--data-path", from, "--to", "x", "--http", "y"}, exitUsage, "exclude each other"},
-		{[]string{"--data-path", from, "--to", from + "/."}, exitUsage, "nsqd's own directory"},
+		{nil, cli.ExitUsage, "--data-path is missing"},
+		{[]string{"--data-path", from}, cli.ExitUsage, "say where to"},
+		{[]string{"--data-path", from, "--to", "x", "--http", "y"}, cli.ExitUsage, "exclude each other"},
+		{[]string{"--data-path", from, "--to", from + "/."}, cli.ExitUsage, "nsqd's own directory"},
 		{
 			[]string{"--data-path", from, "--http", "127.0.0.1:1", "--state", filepath.Join(from, "s")},
-			exitUsage,
+			cli.ExitUsage,
 			"another file",
 		},
-		{[]string{"--data-path", t.TempDir(), "--dry-run"}, exitData, "no files of an nsqd"},
+		{[]string{"--data-path", t.TempDir(), "--dry-run"}, cli.ExitData, "no files of an nsqd"},
 	} {
 		execute(t, append([]string{"migrate", "nsqd"}, tc.args...)...).check(t, tc.code, tc.want)
 	}
@@ -69,7 +71,7 @@ func TestMigrateDamaged(t *testing.T) {
 	must(t, os.WriteFile(name, data, 0o600))
 	to := t.TempDir()
 	o := execute(t, "migrate", "nsqd", "--data-path", from, "--to", to)
-	if o.code != exitOther || !strings.Contains(o.stdout, "orders  audit    21 ") ||
+	if o.code != cli.ExitOther || !strings.Contains(o.stdout, "orders  audit    21 ") ||
 		!strings.Contains(o.stderr, "damaged: orders:audit.diskqueue.000001.dat at byte 0: ") {
 		t.Errorf("%+v", o)
 	}
@@ -94,11 +96,11 @@ func TestMigrateIntoNode(t *testing.T) {
 	args := []string{"migrate", "nsqd", "--data-path", from, "--http", p.http, "--state", state}
 	for range 2 {
 		o := execute(t, args...)
-		if o.code != exitOther || !strings.Contains(o.stderr, "topic orders: the channels have different backlogs") {
+		if o.code != cli.ExitOther || !strings.Contains(o.stderr, "topic orders: the channels have different backlogs") {
 			t.Fatalf("%+v", o)
 		}
 	}
-	execute(t, "migrate", "nsqd", "--data-path", from, "--to", data).check(t, exitData, "")
+	execute(t, "migrate", "nsqd", "--data-path", from, "--to", data).check(t, cli.ExitData, "")
 	if code := p.end(syscall.SIGTERM); code != 0 {
 		t.Fatalf("exit code %d", code)
 	}
@@ -123,7 +125,7 @@ func TestMigrateIntoNodeWithAuth(t *testing.T) {
 	p := startNode(t, t.TempDir(), "--auth-file", tokens, "--tls-cert", cert, "--tls-key", key, "--https-address",
 		"127.0.0.1:0")
 	args := []string{"migrate", "nsqd", "--data-path", from, "--http", p.http, "--state", filepath.Join(dir, "state.json")}
-	if o := execute(t, args...); o.code != exitOther || !strings.Contains(o.stderr, "the node refused") {
+	if o := execute(t, args...); o.code != cli.ExitOther || !strings.Contains(o.stderr, "the node refused") {
 		t.Errorf("without a token: %+v", o)
 	}
 	at := "https://" + httpsAddress.FindStringSubmatch(p.log.String())[1]
@@ -137,7 +139,7 @@ func TestMigrateIntoNodeWithAuth(t *testing.T) {
 	if o.code == 0 || !strings.Contains(o.stderr, "the token was not sent") {
 		t.Errorf("the token in clear to another machine: %+v", o)
 	}
-	if o := execute(t, append(args, "--token-file", filepath.Join(dir, "none"))...); o.code != exitUsage ||
+	if o := execute(t, append(args, "--token-file", filepath.Join(dir, "none"))...); o.code != cli.ExitUsage ||
 		!strings.Contains(o.stderr, "the token file cannot be used") {
 		t.Errorf("without the file: %+v", o)
 	}
@@ -146,7 +148,7 @@ func TestMigrateIntoNodeWithAuth(t *testing.T) {
 func TestMigrateNodeIsGone(t *testing.T) {
 	o := execute(t, "migrate", "nsqd", "--data-path", nsqdDir(t, "clean"), "--http", "127.0.0.1:1", "--state",
 		filepath.Join(t.TempDir(), "s"))
-	if o.code != exitOther || !strings.Contains(o.stderr, "does not answer") ||
+	if o.code != cli.ExitOther || !strings.Contains(o.stderr, "does not answer") ||
 		!strings.Contains(o.stderr, "run the command again") {
 		t.Errorf("%+v", o)
 	}

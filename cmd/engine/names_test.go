@@ -16,6 +16,8 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/cluster/etcd"
 	"penstock/internal/cluster/trust"
@@ -25,7 +27,7 @@ import (
 // neither a name nor to what cluster-peers says.
 func TestPeersByHostName(t *testing.T) {
 	name := ownName(t)
-	port := freeBasePort(t) + devPeer
+	port := freeBasePort(t) + devcluster.PortPeer
 	n := startNode(t, filepath.Join(t.TempDir(), "data"), "--node-id", "n_1", "--broadcast-address", "127.0.0.1",
 		"--cluster-address", fmt.Sprintf("127.0.0.1:%d", port), "--cluster-peers", fmt.Sprintf("n_1=%s:%d", name, port),
 		"--replicas", "1")
@@ -47,23 +49,6 @@ func ownName(t *testing.T) string {
 	return name
 }
 
-// The port that is listened on is beside cluster-address's own: cluster-peers may have one that is mapped to it.
-func TestEtcdListens(t *testing.T) {
-	v := etcd.Voter{Name: "a", Peer: "n1.example:14255", Client: "n1.example:14256"}
-	for _, tc := range []struct{ address, peer, client, wantPeer, wantClient string }{
-		{"10.0.0.1:4254", "", "", "10.0.0.1:4255", "10.0.0.1:4256"},
-		{":4254", "", "", ":4255", ":4256"},
-		{"[::]:4254", "", "10.0.0.9:9", "[::]:4255", "10.0.0.9:9"},
-		{"127.0.0.1:0", "", "", v.Peer, v.Client},
-		{"127.0.0.1:0", "h:1", "h:2", "h:1", "h:2"},
-	} {
-		c := clusterSettings{address: tc.address, etcdPeer: tc.peer, etcdClient: tc.client}
-		if peer, client := c.etcdListens(v); peer != tc.wantPeer || client != tc.wantClient {
-			t.Errorf("%+v: %s and %s", tc, peer, client)
-		}
-	}
-}
-
 // What no retry heals ends the start at once, before anything is made.
 func TestNamesAreJudgedAtTheStart(t *testing.T) {
 	for flags, says := range map[string]string{
@@ -83,7 +68,7 @@ func TestNamesAreJudgedAtTheStart(t *testing.T) {
 		args := append([]string{
 			"serve", "--data-path", dir, "--node-id", "a", "--cluster-address", "127.0.0.1:0",
 		}, strings.Fields(flags)...)
-		execute(t, args...).check(t, exitUsage, says)
+		execute(t, args...).check(t, cli.ExitUsage, says)
 		if _, err := os.Stat(dir); err == nil {
 			t.Errorf("%s: a data directory was made", flags)
 		}
@@ -94,7 +79,7 @@ func TestNamesAreJudgedAtTheStart(t *testing.T) {
 // flags say so.
 func TestMappedPortsAreAnnounced(t *testing.T) {
 	t.Parallel()
-	cluster := fmt.Sprintf("127.0.0.1:%d", freeBasePort(t)+devPeer)
+	cluster := fmt.Sprintf("127.0.0.1:%d", freeBasePort(t)+devcluster.PortPeer)
 	p := startNode(t, t.TempDir(), "--node-id", "a", "--cluster-address", cluster, "--cluster-peers", "a="+cluster,
 		"--replicas", "1", "--native-address", "127.0.0.1:0", "--broadcast-address", "broker.example",
 		"--broadcast-tcp-port", "32150", "--broadcast-http-port", "32151", "--broadcast-native-port", "32250")
@@ -116,28 +101,6 @@ func TestMappedPortsAreAnnounced(t *testing.T) {
 	})
 	n.ready()
 	says(n, "/info", `"http_port":32151`, `"tcp_port":32150`)
-}
-
-func TestReachable(t *testing.T) {
-	for _, tc := range []struct {
-		address string
-		told    int
-		want    string
-	}{
-		{"off", 0, ""},
-		{"off", 9, ""},
-		{"10.0.0.1:4150", 0, "10.0.0.1:4150"},
-		{"10.0.0.1:4150", 9, "b:9"},
-		{":4150", 0, "b:4150"},
-		{"0.0.0.0:4150", 0, "b:4150"},
-		{"[::]:4150", 0, "b:4150"},
-		{"[fe80::1%eth0]:4150", 0, "b:4150"},
-		{"[2001:db8::1]:4150", 0, "[2001:db8::1]:4150"},
-	} {
-		if got := reachable(tc.address, "b", tc.told); got != tc.want {
-			t.Errorf("%s with port %d is announced as %q, want %q", tc.address, tc.told, got, tc.want)
-		}
-	}
 }
 
 // watchedEvery is how often a node looks whether it was woken late.
@@ -265,5 +228,5 @@ func TestOtherSecretDoesNotJoin(t *testing.T) {
 		"serve", "--data-path", filepath.Join(dir, "n2"), "--http-address", "off", "--nsq-address",
 		"127.0.0.1:0", "--lookup-address", "off",
 	}, node("n2", "b", 3)...)
-	execute(t, args...).check(t, exitData, "does not have the cluster's secret: give it the --cluster-secret-file")
+	execute(t, args...).check(t, cli.ExitData, "does not have the cluster's secret: give it the --cluster-secret-file")
 }

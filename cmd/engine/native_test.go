@@ -3,11 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
-	stdlog "log"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -16,6 +12,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
@@ -101,34 +99,12 @@ func TestNothingAnnouncedIsReached(t *testing.T) {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			t.Parallel()
 			o := feed(t, "a message", append(args, "--nodes", node)...)
-			o.check(t, exitOther, "node far announces "+nobody.Addr().String()+" (told by the node at "+node+"), which cannot")
-			o.check(t, exitOther, "--broadcast-address")
+			o.check(t, cli.ExitOther, "node far announces "+nobody.Addr().String()+" (told by the node at "+node+"), which "+
+				"cannot")
+			o.check(t, cli.ExitOther, "--broadcast-address")
 		})
 	}
-	feed(t, "", "pub", "t", "--nodes", node, "--dial", "x=y").check(t, exitUsage, "is not ANNOUNCED=HOST:PORT")
-}
-
-// A failure or two in a failover is not yet that nothing can be reached, and later ones do not add to earlier ones.
-func TestReach(t *testing.T) {
-	at := time.Now()
-	for name, tc := range map[string]struct {
-		failures []time.Duration
-		reached  bool
-		want     bool // of the last one
-	}{
-		"one":             {[]time.Duration{0}, false, false},
-		"for a while":     {[]time.Duration{0, 4 * time.Second, 8 * time.Second}, false, true},
-		"long ago":        {[]time.Duration{0, time.Minute}, false, false},
-		"another reached": {[]time.Duration{0, 4 * time.Second, 8 * time.Second}, true, false},
-	} {
-		r, got := reach{reached: tc.reached}, false
-		for _, after := range tc.failures {
-			got = r.hopeless(io.EOF, at.Add(after))
-		}
-		if got != tc.want {
-			t.Errorf("%s: hopeless %v", name, got)
-		}
-	}
+	feed(t, "", "pub", "t", "--nodes", node, "--dial", "x=y").check(t, cli.ExitUsage, "is not ANNOUNCED=HOST:PORT")
 }
 
 // A node behind a forwarded port announces what cannot be dialed from here: --dial says where it is, and the node says
@@ -137,7 +113,7 @@ func TestDialWhatIsAnnounced(t *testing.T) {
 	t.Parallel()
 	cert, key := writeCertificate(t, t.TempDir(), "x")
 	base := freeBasePort(t)
-	at := fmt.Sprintf("127.0.0.1:%d", base+devPeer)
+	at := fmt.Sprintf("127.0.0.1:%d", base+devcluster.PortPeer)
 	args := []string{
 		"--node-id", "n1", "--cluster-address", at, "--cluster-peers", "n1=" + at, "--replicas", "1",
 		"--broadcast-address", "192.0.2.1", "--native-address", fmt.Sprintf("0.0.0.0:%d", base),
@@ -169,8 +145,8 @@ func TestReadSaysWhatTheLeaderSaid(t *testing.T) {
 	must(t, err)
 	node := serveSignpost(t, ln, &signpost{leader: ln.Addr().String(), broken: "segment 7 is damaged at byte 4711"})
 	o := feed(t, "", "read", "t", "--nodes", node)
-	o.check(t, exitOther, "segment 7 is damaged at byte 4711")
-	o.check(t, exitOther, "--from")
+	o.check(t, cli.ExitOther, "segment 7 is damaged at byte 4711")
+	o.check(t, cli.ExitOther, "--from")
 }
 
 // The token is not sent in clear to a machine that only the cluster names, either: the command ends and says so.
@@ -187,52 +163,16 @@ func TestTokenIsNotSentToLearnedAddresses(t *testing.T) {
 	} {
 		began := time.Now()
 		o := feed(t, "a message", append(args, "--nodes", node)...)
-		o.check(t, exitUsage, "the connection to 192.0.2.1 has no TLS")
+		o.check(t, cli.ExitUsage, "the connection to 192.0.2.1 has no TLS")
 		if took := time.Since(began); took > 20*time.Second || t.Failed() {
 			t.Fatalf("%q: after %v", args, took)
 		}
 	}
 }
 
-// A command that no node answers ends, and says what is wrong with the address: nobody watches a log at night.
-func TestNativeAddressIsWrong(t *testing.T) {
+// What listens for the NSQ protocol is no address for commands that ask over HTTP.
+func TestHTTPAddressIsWrong(t *testing.T) {
 	plain := startNode(t, t.TempDir())
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	nobody := silent.Addr().String()
-	must(t, silent.Close())
-	web := httptest.NewServer(http.NotFoundHandler())
-	defer web.Close()
-	secret := httptest.NewUnstartedServer(http.NotFoundHandler())
-	secret.Config.ErrorLog = stdlog.New(io.Discard, "", 0)
-	secret.StartTLS()
-	defer secret.Close()
-	for _, tc := range []struct {
-		address, want string
-		tls           bool
-	}{
-		{nobody, "connection refused", false},
-		{plain.nsq, "does not speak the native protocol, or only over TLS (--tls)", false},
-		{web.Listener.Addr().String(), "does not speak the native protocol", false},
-		{secret.Listener.Addr().String(), "does not speak the native protocol, or only over TLS (--tls)", false},
-		{plain.nsq, "does not speak the native protocol over TLS", true},
-		{secret.Listener.Addr().String(), "unknown authority; nothing was done: name the certificate of the node's " +
-			"authority with --tls-ca", true},
-	} {
-		var log strings.Builder
-		n := nativeFlags{seeds: []string{tc.address}, useTLS: tc.tls}
-		_, err := n.dialWithin(t.Context(), &log, 3*time.Second)
-		if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "nothing was done") {
-			t.Errorf("%s: %v, want %q", tc.address, err, tc.want)
-		}
-		if lines := strings.Count(log.String(), "\n"); lines != 1 {
-			t.Errorf("%s: %d lines in the log:\n%s", tc.address, lines, log.String())
-		}
-	}
 	o := execute(t, "topic", "list", "--http-address", plain.nsq)
-	o.check(t, exitUsage, "does not speak HTTP: name the HTTP address of a node")
-	n := nativeFlags{}
-	if got := n.unreached(fmt.Errorf("client: %w", netproto.ErrUnproven)); !strings.Contains(got, "for other nodes") {
-		t.Errorf("the port between nodes: %s", got)
-	}
+	o.check(t, cli.ExitUsage, "does not speak HTTP: name the HTTP address of a node")
 }

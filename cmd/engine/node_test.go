@@ -19,14 +19,15 @@ import (
 	"testing"
 	"time"
 
+	"penstock/cmd/engine/internal/serve"
 	"penstock/internal/load"
 	"penstock/internal/patience"
 )
 
-// built is the path of bin/engine as a user builds it.
+// built is the path of bin/penstock as a user builds it.
 var built string
 
-// binary returns the path of bin/engine, which tests run as a process. It skips the test in a short run with race
+// binary returns the path of bin/penstock, which tests run as a process. It skips the test in a short run with race
 // detection: the detector does not watch other processes, and the whole run without it has the test.
 func binary(t testing.TB) string {
 	t.Helper()
@@ -42,12 +43,12 @@ func TestMain(m *testing.M) {
 		if underRace && testing.Short() {
 			return m.Run()
 		}
-		dir, err := os.MkdirTemp("", "engine-binary")
+		dir, err := os.MkdirTemp("", "penstock-binary")
 		if err != nil {
 			panic(err)
 		}
 		defer os.RemoveAll(dir)
-		built = filepath.Join(dir, "engine")
+		built = filepath.Join(dir, "penstock")
 		args := []string{"build", "-o", built}
 		if ring == "giouring" {
 			args = append(args, "-tags", "giouring", "-ldflags=-checklinkname=0")
@@ -117,7 +118,7 @@ func (b *logBuffer) String() string {
 
 var readyLine = regexp.MustCompile(`msg=ready nsq=(\S+) http=(\S+)`)
 
-// startNode runs `engine serve` on free ports and waits until the node logs that it is ready.
+// startNode runs `penstock serve` on free ports and waits until the node logs that it is ready.
 func startNode(t *testing.T, dir string, args ...string) *process {
 	t.Helper()
 	return startProcess(t, "", binary(t), append([]string{
@@ -272,7 +273,8 @@ func TestServeSaysWhatItRunsOn(t *testing.T) {
 		Version string         `json:"version"`
 		Storage map[string]any `json:"storage"`
 	}
-	if err := json.Unmarshal([]byte(info), &parsed); code != 200 || err != nil || parsed.Version != nsqVersion ||
+	if err := json.Unmarshal([]byte(info), &parsed); code != 200 || err != nil ||
+		parsed.Version != serve.NSQVersion(version) ||
 		len(parsed.Storage) == 0 {
 		t.Errorf("/info answers %d %s (%v)", code, info, err)
 	}

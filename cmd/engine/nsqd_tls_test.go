@@ -25,9 +25,9 @@ func TestNSQDServesTLSOfItsClients(t *testing.T) {
 		{name: "1.3 by a variable", env: "1.3"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			t.Setenv("ENGINE_NATIVE_ADDRESS", "127.0.0.1:0")
+			t.Setenv("PENSTOCK_NATIVE_ADDRESS", "127.0.0.1:0")
 			if x.env != "" {
-				t.Setenv("ENGINE_TLS_MIN_VERSION", x.env)
+				t.Setenv("PENSTOCK_TLS_MIN_VERSION", x.env)
 			}
 			args := []string{"-tls-cert", cert, "-tls-key", key, "-tls-required=tcp-https"}
 			if x.flag != "" {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/cluster/trust"
 )
 
@@ -42,7 +43,8 @@ func TestNodesMoveWithOldCertificates(t *testing.T) {
 		var own, peers []string
 		for _, n := range names {
 			base := freeBasePort(t)
-			own, web = append(own, fmt.Sprintf("%s:%d", host, base+devPeer)), append(web, fmt.Sprintf("127.0.0.1:%d", base))
+			own, web = append(own, fmt.Sprintf("%s:%d", host, base+devcluster.PortPeer)),
+				append(web, fmt.Sprintf("127.0.0.1:%d", base))
 			peers = append(peers, n+"="+own[len(own)-1])
 		}
 		for i, n := range names {

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"penstock/cmd/engine/internal/cli"
 )
 
 // Options that contradict each other, and files that cannot be used, end a start before anything is joined or made: a
@@ -32,7 +34,7 @@ func TestOptionsAreJudgedFirst(t *testing.T) {
 			"serve", "--node-id", "n1", "--data-path", dir, "--cluster-address", "127.0.0.1:1", "--cluster-peers",
 			"n1=127.0.0.1:1,n2=127.0.0.1:4,n3=127.0.0.1:7", "--join-timeout", "5s", "--cluster-insecure",
 		}
-		execute(t, append(args, tc.flags...)...).check(t, exitUsage, tc.says)
+		execute(t, append(args, tc.flags...)...).check(t, cli.ExitUsage, tc.says)
 		if _, err := os.Stat(dir); err == nil {
 			t.Errorf("%s: the data directory was made", name)
 		}

@@ -6,7 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/server"
+	"penstock/cmd/engine/internal/cli"
+	"penstock/internal/server/api"
 )
 
 // The commands show what a real node knows of producers, and remove one from all partitions.
@@ -41,12 +42,12 @@ func TestProducerCommands(t *testing.T) {
 	if got != "producer b was removed from 5 partitions of topic orders\n" {
 		t.Errorf("%q", got)
 	}
-	var left server.ProducerRows
+	var left api.ProducerRows
 	must(t, json.Unmarshal([]byte(steer(t, "producer", "list", "orders", "--json")), &left))
 	if len(left.Producers) != 2 || left.Producers[0].Producer != "a" {
 		t.Errorf("%+v", left)
 	}
-	if o := execute(t, "producer", "remove", "orders", "b"); o.code != exitOther || !strings.Contains(o.stderr,
+	if o := execute(t, "producer", "remove", "orders", "b"); o.code != cli.ExitOther || !strings.Contains(o.stderr,
 		"no partition knows a producer of this name; nothing was changed") {
 		t.Errorf("%+v", o)
 	}

@@ -20,6 +20,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock/client"
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/traffic"
 )
 
 // Every flag of pub, read and sub is in the document about them.
@@ -43,7 +45,7 @@ func TestPubAndReadUsage(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"pub"}, "engine pub TOPIC"},
+		{[]string{"pub"}, "penstock pub TOPIC"},
 		{[]string{"pub", "t", "--rate", "-1"}, "is negative"},
 		{[]string{"pub", "t", "--header", "kind"}, "is not NAME=VALUE"},
 		{[]string{"pub", "t", "--compress", "gzip"}, "is not one of"},
@@ -58,16 +60,16 @@ func TestPubAndReadUsage(t *testing.T) {
 		{[]string{"read", "t", "--from", "yesterday"}, "is neither oldest nor newest"},
 		{[]string{"read", "t", "--from", "0001000000000002", "--partition", "3"}, "is in partition 1"},
 		{[]string{"read", "t", "--format", "xml"}, "is not one of"},
-		{[]string{"sub", "t"}, "engine sub TOPIC CHANNEL"},
+		{[]string{"sub", "t"}, "penstock sub TOPIC CHANNEL"},
 		{[]string{"sub", "t", "c", "--from", "yesterday"}, "is neither oldest nor newest"},
 		{[]string{"sub", "t", "c", "--no-finish"}, "--no-finish needs --count"},
 		{[]string{"sub", "t", "c", "--no-finish", "--count", "65537"}, "takes at most 65536 messages"},
 	} {
-		execute(t, tc.args...).check(t, exitUsage, tc.want)
+		execute(t, tc.args...).check(t, cli.ExitUsage, tc.want)
 	}
 	t.Setenv("PENSTOCK_TOKEN", "secret")
 	for _, args := range [][]string{{"read", "t"}, {"sub", "t", "c"}, {"pub", "t"}} {
-		execute(t, append(args, "--nodes", "192.0.2.1:4250")...).check(t, exitUsage, "was not sent")
+		execute(t, append(args, "--nodes", "192.0.2.1:4250")...).check(t, cli.ExitUsage, "was not sent")
 	}
 }
 
@@ -133,9 +135,9 @@ func TestPubAndRead(t *testing.T) {
 	}
 	pub("line 1\nline 2\n", "--key", "k", "--header", "kind=refund", "--header", "a=b=c", "--compress", "zstd").well(t)
 	pub("\xff", "--compress", "s2", "--partition", "0").well(t)
-	var all []readMessage
+	var all []traffic.ReadMessage
 	for line := range strings.Lines(read("--format", "json")) {
-		var m readMessage
+		var m traffic.ReadMessage
 		must(t, json.Unmarshal([]byte(line), &m))
 		all = append(all, m)
 	}
@@ -166,13 +168,13 @@ func TestPubAndRead(t *testing.T) {
 			t.Errorf("%q: %q, want %q", tc.args, got, tc.want)
 		}
 	}
-	pub("").check(t, exitOther, "standard input is empty")
+	pub("").check(t, cli.ExitOther, "standard input is empty")
 	o := pub("four\n\nfive\n", "--lines")
-	if o.code != exitOther || !strings.Contains(o.stderr, "line 2 is empty") ||
+	if o.code != cli.ExitOther || !strings.Contains(o.stderr, "line 2 is empty") ||
 		o.stdout != "published 1 message to topic orders\n" {
 		t.Errorf("%+v", o)
 	}
-	feed(t, "", append([]string{"read", "nothing"}, at...)...).check(t, exitOther, "there is no topic nothing")
+	feed(t, "", append([]string{"read", "nothing"}, at...)...).check(t, cli.ExitOther, "there is no topic nothing")
 }
 
 // A reader of the output that has seen enough is no error, and --follow goes on until a signal.
@@ -243,7 +245,7 @@ func TestPubGoesOnAfterAKill(t *testing.T) {
 		must(t, cmd.Process.Kill())
 		_ = cmd.Wait()
 	}
-	var report pubReport
+	var report traffic.PubReport
 	must(t, json.Unmarshal([]byte(feed(t, input.String(), append(args, "--json")...).well(t)), &report))
 	if report.Skipped < 900 || report.Published == 0 || report.Skipped+report.Published != lines ||
 		report.Failed+report.Unknown != 0 {
@@ -256,7 +258,7 @@ func TestPubGoesOnAfterAKill(t *testing.T) {
 	if report.Skipped != lines || report.Published != 0 {
 		t.Errorf("once more: %+v", report)
 	}
-	feed(t, "line 0 of the import\n", args...).check(t, exitOther, "it is not the same input")
+	feed(t, "line 0 of the import\n", args...).check(t, cli.ExitOther, "it is not the same input")
 }
 
 // A run whose key belongs to another partition than that of the earlier run publishes nothing, so that no line is there
@@ -271,7 +273,8 @@ func TestPubWhenTheKeyMoves(t *testing.T) {
 	args := []string{"pub", "t", "--producer", "import", "--lines", "--key", key, "--nodes", p.native()}
 	feed(t, "one\ntwo\n", args...).well(t)
 	feed(t, "", "topic", "set", "t", "--partitions", "4", "--http-address", p.http).well(t)
-	feed(t, "one\ntwo\nthree\n", args...).check(t, exitOther, "go on with --partition 0, or begin anew with --partition 2")
+	feed(t, "one\ntwo\nthree\n", args...).check(t, cli.ExitOther, "go on with --partition 0, or begin anew with "+
+		"--partition 2")
 	feed(t, "one\ntwo\nthree\n", append(args, "--partition", "0")...).well(t)
 	if got := feed(t, "", "read", "t", "--nodes", p.native()).well(t); got != "one\ntwo\nthree\n" {
 		t.Errorf("the topic has %q", got)
@@ -322,7 +325,7 @@ func TestPubIsInterruptedWithoutInput(t *testing.T) {
 		_ = cmd.Process.Kill()
 		t.Fatal("the signal does not end it")
 	}
-	(outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}).check(t, exitOther,
+	(outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}).check(t, cli.ExitOther,
 		"interrupted: what follows message 1 was not published")
 	if got := stdout.String(); got != "published 1 message to topic t\n" {
 		t.Errorf("%q", got)
@@ -379,7 +382,7 @@ func TestPubIsInterruptedWithoutAnswers(t *testing.T) {
 			case <-time.After(15 * time.Second): // the client gives a message up after 30 s
 				t.Fatal("the signal does not end it")
 			}
-			(outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}).check(t, exitOther, "interrupted")
+			(outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}).check(t, cli.ExitOther, "interrupted")
 			if !regexp.MustCompile(tc.want).MatchString(stdout.String()) {
 				t.Errorf("%q", &stdout)
 			}
@@ -403,7 +406,8 @@ func TestInterruptedBeforeANodeAnswers(t *testing.T) {
 		defer conn.Close()
 		must(t, cmd.Process.Signal(syscall.SIGINT))
 		_ = cmd.Wait()
-		(outcome{cmd.ProcessState.ExitCode(), "", stderr.String()}).check(t, exitOther, "interrupted before a node answered")
+		(outcome{cmd.ProcessState.ExitCode(), "", stderr.String()}).check(t, cli.ExitOther, "interrupted before a node "+
+			"answered")
 		if strings.Contains(stderr.String(), "context") {
 			t.Errorf("%s: %s", line, &stderr)
 		}
@@ -412,7 +416,7 @@ func TestInterruptedBeforeANodeAnswers(t *testing.T) {
 
 // Reading a topic of many partitions does not read one after the other: each takes endPause at least, if it is empty.
 func TestReadManyPartitions(t *testing.T) {
-	const partitions = 300
+	const partitions, endPause = 300, 50 * time.Millisecond
 	p := startNode(t, t.TempDir(), "--native-address", "127.0.0.1:0")
 	at := []string{"--nodes", p.native()}
 	steer(t, "topic", "create", "many", "--partitions", fmt.Sprint(partitions), "--http-address", p.http)

@@ -9,10 +9,12 @@ import (
 	"syscall"
 	"testing"
 
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/data"
 	"penstock/internal/cluster"
 )
 
-// rebuild runs engine rebuild-cluster with the directories of nodes, the first one first.
+// rebuild runs penstock rebuild-cluster with the directories of nodes, the first one first.
 func (m *members) rebuild(which ...int) string {
 	m.t.Helper()
 	return execute(m.t, append([]string{"rebuild-cluster", "--yes"}, m.paths(which...)...)...).well(m.t)
@@ -26,7 +28,7 @@ func (m *members) paths(which ...int) (paths []string) {
 }
 
 // plan asks what the command would do.
-func (m *members) plan(which ...int) (p rebuildPlan) {
+func (m *members) plan(which ...int) (p data.RebuildPlan) {
 	m.t.Helper()
 	out := execute(m.t, append([]string{"rebuild-cluster", "--dry-run", "--json"}, m.paths(which...)...)...).well(m.t)
 	must(m.t, json.Unmarshal([]byte(out), &p))
@@ -111,7 +113,7 @@ func TestRebuildCluster(t *testing.T) {
 	must(t, err)
 	must(t, os.Rename(older[0], filepath.Join(m.data[0], "etcd", "member")))
 	unfinished := launch(t, "", binary(t), append([]string{"serve", "--data-path", m.data[0]}, m.nodes[0].Args[3:]...))
-	unfinished.waitLog(t, "engine rebuild-cluster did not finish")
+	unfinished.waitLog(t, "penstock rebuild-cluster did not finish")
 	if err := <-unfinished.exited; err == nil {
 		t.Error("it ends well")
 	}
@@ -146,21 +148,21 @@ func (m *members) refuses() {
 	data := t.TempDir()
 	single := startNode(t, data)
 	rebuild := func(args ...string) outcome { return execute(t, append([]string{"rebuild-cluster"}, args...)...) }
-	rebuild().check(t, exitUsage, "DATA_PATH")
-	rebuild(data, "--dry-run").check(t, exitData, "stop it first")
+	rebuild().check(t, cli.ExitUsage, "DATA_PATH")
+	rebuild(data, "--dry-run").check(t, cli.ExitData, "stop it first")
 	single.end(syscall.SIGTERM)
-	rebuild(data, "--dry-run").check(t, exitData, data+" belongs to a single node")
-	rebuild(m.data[0], data, "--yes").check(t, exitData, data+" belongs to a single node")
-	rebuild(m.data[0], m.data[0]+"/", "--yes").check(t, exitData, "a process runs on")
-	rebuild(m.data[0], t.TempDir(), "--yes").check(t, exitData, "is not a data directory")
-	rebuild(m.data[1], m.data[2], "--yes").check(t, exitData, "none of the directories has the cluster's metadata")
-	rebuild(m.data[0]).check(t, exitUsage, "--yes")
-	rebuild(m.data[0], "--yes", "--etcd-data-path", "n9=/x").check(t, exitData, "n9")
+	rebuild(data, "--dry-run").check(t, cli.ExitData, data+" belongs to a single node")
+	rebuild(m.data[0], data, "--yes").check(t, cli.ExitData, data+" belongs to a single node")
+	rebuild(m.data[0], m.data[0]+"/", "--yes").check(t, cli.ExitData, "a process runs on")
+	rebuild(m.data[0], t.TempDir(), "--yes").check(t, cli.ExitData, "is not a data directory")
+	rebuild(m.data[1], m.data[2], "--yes").check(t, cli.ExitData, "none of the directories has the cluster's metadata")
+	rebuild(m.data[0]).check(t, cli.ExitUsage, "--yes")
+	rebuild(m.data[0], "--yes", "--etcd-data-path", "n9=/x").check(t, cli.ExitData, "n9")
 	twice := filepath.Join(t.TempDir(), "twice")
 	must(t, os.Mkdir(twice, 0o700))
 	copyFile(t, filepath.Join(m.data[0], "node.json"), filepath.Join(twice, "node.json"))
-	rebuild(m.data[0], twice, "--yes").check(t, exitData, "both belong to node n1")
-	rebuild(twice, m.data[1], "--yes").check(t, exitData, "cannot begin the cluster anew")
+	rebuild(m.data[0], twice, "--yes").check(t, cli.ExitData, "both belong to node n1")
+	rebuild(twice, m.data[1], "--yes").check(t, cli.ExitData, "cannot begin the cluster anew")
 }
 
 func copyFile(t *testing.T, from, to string) {
@@ -192,7 +194,7 @@ func TestRebuildWithOtherMachines(t *testing.T) {
 	}
 	out := execute(t, args...).well(t)
 	for _, says := range []string{
-		"not looked at", "on the machine of node n2: engine rebuild-cluster --rejoin ITS_DATA_PATH",
+		"not looked at", "on the machine of node n2: penstock rebuild-cluster --rejoin ITS_DATA_PATH",
 	} {
 		if !strings.Contains(out, says) {
 			t.Errorf("it does not say %q: %s", says, out)

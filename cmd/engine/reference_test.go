@@ -1,19 +1,28 @@
 package main
 
 import (
+	"cmp"
+	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
-	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/client"
+	nodesettings "penstock/cmd/engine/internal/settings"
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/meta"
 	"penstock/internal/node/fold"
+	"penstock/internal/settings"
 )
+
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // generated compares a page of docs/reference with what the program says of itself, or writes it with -update. ' in
 // text stands for the quotes of code.
@@ -40,55 +49,58 @@ func quoted(s string) string {
 }
 
 // least returns the smallest value of a setting that has one above 0, in the notation of its flag.
-func least(v value) string {
+func least(v values.Value) string {
 	n := int64(0)
 	switch v := v.(type) {
-	case countValue:
-		n = int64(v.least)
-	case bytesValue:
-		n = v.least
-	case intBytesValue:
-		n = v.least
-	case durationValue:
-		if v.least > 0 {
-			return formatDuration(v.least)
+	case values.CountValue:
+		n = int64(v.Least)
+	case values.BytesValue:
+		n = v.Least
+	case values.IntBytesValue:
+		n = v.Least
+	case values.DurationValue:
+		if v.Least > 0 {
+			return values.FormatDuration(v.Least)
 		}
 	}
 	if n == 0 {
 		return ""
 	}
 	if v.Type() == "bytes" {
-		return formatBytes(n)
+		return values.FormatBytes(n)
 	}
-	return formatCount(n)
+	return fmt.Sprint(n)
 }
 
 const settingsIntro = `# Settings
 
-This page has every setting of a node ('engine serve'), of a topic and of a channel. It is written by
+This page has every setting of a node ('penstock serve'), of a topic and of a channel. It is written by
 'go test ./cmd/engine -run TestSettingsPage -update', from the same tables that the program uses.
 
 ## Where the settings of a node come from
 
 | place | form | example |
 |---|---|---|
-| a flag of 'engine serve' | '--NAME' | '--http-address 10.0.0.5:4151' |
-| the environment | 'ENGINE_', then the name in capitals, with '_' for '-' | 'ENGINE_HTTP_ADDRESS=10.0.0.5:4151' |
+| a flag of 'penstock serve' | '--NAME' | '--http-address 10.0.0.5:4151' |
+| the environment | 'PENSTOCK_', then the name in capitals, with '_' for '-' | 'PENSTOCK_HTTP_ADDRESS=10.0.0.5:4151' |
 | a TOML file | the name with '_' for '-', without sections | 'http_address = "10.0.0.5:4151"' |
 
-A flag wins over the environment, the environment over the file, and the file over the default. 'engine config' prints
-every setting with its value and the place it comes from; it takes the same flags. 'engine config --defaults' prints a
+A flag wins over the environment, the environment over the file, and the file over the default. 'penstock config' prints
+every setting with its value and the place it comes from; it takes the same flags. 'penstock config --defaults' prints a
 TOML file with all settings commented out. An unknown name is an error in each of the three places.
 
+Before the first release the variables began with 'ENGINE_'. This version still reads them, warns, and says the new
+name, which wins if both are set. What Kubernetes sets for its services, such as 'PENSTOCK_PORT', is passed over.
+
 A node reads its settings once, when it starts. It reads the files of certificates, keys, tokens, passwords and secrets
-that settings name again within 5 s when one of them has changed, at SIGHUP, and by 'engine reload', which says what
+that settings name again within 5 s when one of them has changed, at SIGHUP, and by 'penstock reload', which says what
 came of each. Until the files of a set can be used together, what was read before holds on.
 
 | other variable | what for |
 |---|---|
-| 'ENGINE_CONFIG' | the TOML file, as '--config' |
-| '` + client.EnvAddress + `' | the node that commands such as 'engine topic list' ask, as their '--http-address' |
-| '` + client.EnvNodes + `' | the nodes that 'engine pub', 'sub' and 'read' ask first, as their '--nodes' |
+| 'PENSTOCK_CONFIG' | the TOML file, as '--config' |
+| '` + client.EnvAddress + `' | the node that commands such as 'penstock topic list' ask, as their '--http-address' |
+| '` + client.EnvNodes + `' | the nodes that 'penstock pub', 'sub' and 'read' ask first, as their '--nodes' |
 | '` + client.EnvToken + `' | the token with which commands log in at a node, as the content of their '--token-file' |
 
 | type | what it takes |
@@ -108,9 +120,9 @@ given, it is the empty text. A value below the least one is refused.
 const topicIntro = `
 ## A topic
 
-'engine topic set TOPIC' changes these, 'engine topic settings TOPIC' shows them. Over HTTP they are a JSON document at
-'/topic/settings', with the names of the second column; times are in milliseconds, sizes in bytes, and 'none' is -1. How
-they work together: [Settings of a topic](../channels.md#settings-of-a-topic).
+'penstock topic set TOPIC' changes these, 'penstock topic settings TOPIC' shows them. Over HTTP they are a JSON document
+at '/topic/settings', with the names of the second column; times are in milliseconds, sizes in bytes, and 'none' is -1.
+How they work together: [Settings of a topic](../channels.md#settings-of-a-topic).
 
 | flag | JSON | type | default | what for |
 |---|---|---|---|---|
@@ -119,8 +131,8 @@ they work together: [Settings of a topic](../channels.md#settings-of-a-topic).
 const channelIntro = `
 ## A channel
 
-'engine channel set TOPIC CHANNEL' changes these, 'engine channel settings TOPIC CHANNEL' shows them. Over HTTP they are
-a JSON document at '/channel/settings'. How they work together:
+'penstock channel set TOPIC CHANNEL' changes these, 'penstock channel settings TOPIC CHANNEL' shows them. Over HTTP they
+are a JSON document at '/channel/settings'. How they work together:
 [Settings of a channel](../channels.md#settings-of-a-channel).
 
 | flag | JSON | type | default | what for |
@@ -130,20 +142,20 @@ a JSON document at '/channel/settings'. How they work together:
 func TestSettingsPage(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(strings.ReplaceAll(settingsIntro, "'", "`"))
-	c := newConfig(pflag.NewFlagSet("", pflag.ContinueOnError))
+	c := nodesettings.New(pflag.NewFlagSet("", pflag.ContinueOnError))
 	group := ""
-	for _, s := range c.settings {
-		if s.group != group {
-			group = s.group
+	for _, s := range c.Settings {
+		if s.Group != group {
+			group = s.Group
 			fmt.Fprintf(&b, "\n## %s\n\n| setting | type | default | least | what for |\n|---|---|---|---|---|\n", group)
 		}
 		fmt.Fprintf(&b, "| `--%s` | %s | %s | %s | %s |\n",
-			s.name, typeOf(s.value.Type()), quoted(s.preset), quoted(least(s.value)), cell(s.help))
+			s.Name, typeOf(s.Value.Type()), quoted(s.Preset), quoted(least(s.Value)), cell(s.Help))
 	}
 	b.WriteString(strings.ReplaceAll(topicIntro, "'", "`"))
-	ofObject(t, &b, meta.TopicSettings{}, "topic", "set")
+	ofTable(t, &b, meta.TopicRows)
 	b.WriteString(strings.ReplaceAll(channelIntro, "'", "`"))
-	ofObject(t, &b, fold.ChannelSettings{}, "channel", "set")
+	ofTable(t, &b, fold.ChannelRows)
 	generated(t, "settings.md", b.String())
 }
 
@@ -163,78 +175,70 @@ func typeOf(pflagType string) string {
 	return pflagType
 }
 
-// jsonNames are the fields of settings whose names do not follow from their flags.
-var jsonNames = map[string]string{
-	"rate": "rate_per_second", "filter": "filter.rules", "filter-all": "filter.all", "filter-invert": "filter.invert",
-}
-
-// ofObject writes a row for each flag of a command that changes the settings of a topic or channel. Every field of
-// these settings but the version has a flag.
-func ofObject(t *testing.T, b *strings.Builder, settings any, command ...string) {
+// ofTable writes a row for each setting of a topic or a channel. Each row sets the field whose name in JSON it has, and
+// each field but the version has a row.
+func ofTable[S any](t *testing.T, b *strings.Builder, rows settings.Table[S]) {
 	t.Helper()
-	fields := map[string]bool{}
-	of := reflect.TypeOf(settings)
-	for i := range of.NumField() {
-		name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
-		fields[name] = true
-	}
-	delete(fields, "version")
-	cmd, _, err := rootCommand().Find(command)
-	must(t, err)
-	ownFlags(cmd, func(f *pflag.Flag) {
-		name := jsonNames[f.Name]
-		if name == "" {
-			name = strings.ReplaceAll(f.Name, "-", "_")
+	var all S
+	tags := map[int]bool{}
+	for _, r := range rows {
+		if tags[r.Tag] || r.Tag < 1 || r.Tag > settings.MaxTag {
+			t.Errorf("%s has the tag %d, as another setting has", r.Name, r.Tag)
 		}
-		top, _, _ := strings.Cut(name, ".")
-		switch {
-		case f.Name == "file", f.Name == "no-filter":
-			return // no settings of their own
-		case fieldOf(of, top) || fields[top]:
-		case fieldOf(of, top+"_ms"):
-			top, name = top+"_ms", name+"_ms"
-		default:
-			t.Errorf("the flag --%s of engine %s sets no field that this test knows", f.Name, strings.Join(command, " "))
+		tags[r.Tag] = true
+		var one S
+		for _, s := range []*S{&all, &one} {
+			f := r.Of(s)
+			must(t, f.Set(f.Try(3)))
 		}
-		delete(fields, top)
+		if was, is := jsonFieldsOf(t, *new(S)), jsonFieldsOf(t, one); is[r.Name] == was[r.Name] {
+			t.Errorf("the row %s does not set the field of that name: %v", r.Name, is)
+		}
+		f := r.Of(new(S))
 		fmt.Fprintf(b, "| `--%s` | `%s` | %s | %s | %s |\n",
-			f.Name, name, typeOf(f.Value.Type()), quoted(strings.Trim(f.DefValue, "[]")), cell(f.Usage))
-	})
-	for name := range fields {
-		t.Errorf("no flag of engine %s sets %s", strings.Join(command, " "), name)
+			r.Flag, r.Name, typeOf(f.Type()), quoted(cmp.Or(f.String(), r.Zero)), cell(r.Says))
+	}
+	for name := range jsonFieldsOf(t, all) {
+		if name != "version" && !slices.ContainsFunc(rows, func(r settings.Row[S]) bool { return r.Name == name }) {
+			t.Errorf("no row sets the field %s", name)
+		}
 	}
 }
 
-func fieldOf(of reflect.Type, name string) bool {
-	for i := range of.NumField() {
-		if tag, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ","); tag == name {
-			return true
+// jsonFieldsOf returns the values of settings by their names in JSON, those of objects in them as "filter.all".
+func jsonFieldsOf(t *testing.T, settings any) map[string]string {
+	t.Helper()
+	text, err := json.Marshal(settings)
+	must(t, err)
+	var object map[string]any
+	must(t, json.Unmarshal(text, &object))
+	fields := map[string]string{}
+	for name, v := range object {
+		inner, ok := v.(map[string]any)
+		if !ok {
+			fields[name] = fmt.Sprint(v)
+		}
+		for below, v := range inner {
+			fields[name+"."+below] = fmt.Sprint(v)
 		}
 	}
-	return false
-}
-
-// ownFlags calls f for the flags that only this command has, in their order.
-func ownFlags(cmd *cobra.Command, f func(*pflag.Flag)) {
-	cmd.LocalNonPersistentFlags().VisitAll(func(flag *pflag.Flag) {
-		if !flag.Hidden && flag.Name != "help" && cmd.InheritedFlags().Lookup(flag.Name) == nil {
-			f(flag)
-		}
-	})
+	return fields
 }
 
 const commandsIntro = `# Commands
 
-All commands of 'engine'. 'engine COMMAND --help' describes the arguments and flags of each. Those that talk to a node
-take '--http-address' (or the variable 'PENSTOCK_SERVER'), '--tls-ca', '--tls-cert', '--tls-key' and '--token-file' (or
-'PENSTOCK_TOKEN'), and print JSON with '--json'; 'pub', 'read' and 'sub' name nodes with '--nodes' (or
-'PENSTOCK_NODES'). 'engine completion --help' says how a shell completes names of topics, channels and nodes.
+All commands of 'penstock'. 'penstock COMMAND --help' describes the arguments and flags of each. Those that talk to a
+node take '--http-address' (or the variable 'PENSTOCK_SERVER'), '--tls-ca', '--tls-cert', '--tls-key' and '--token-file'
+(or 'PENSTOCK_TOKEN'), and print JSON with '--json'; 'pub', 'read' and 'sub' name nodes with '--nodes' (or
+'PENSTOCK_NODES'). 'penstock completion --help' says how a shell completes names of topics, channels and nodes.
 
 The exit code is 0 if the command did what it says, and otherwise:
 
 | code | meaning |
 |---|---|
 %s
+'fsck', 'segdump' and 'clogdump' end with 1 if something is damaged, and with 2 if they could not look.
+
 This page is written by 'go test ./cmd/engine -run TestCommandsPage -update'.
 `
 
@@ -243,17 +247,17 @@ var exitMeanings = []struct {
 	code    int
 	meaning string
 }{
-	{exitOther, "any other error"},
-	{exitUsage, "a wrong flag, variable, configuration file or argument; nothing was touched"},
-	{exitData, "the data directory cannot be used; nothing in it was changed"},
-	{exitAddress, "the node cannot listen on an address; no data directory was made"},
-	{exitForgot, "the commit log of a single node lacks messages that were answered OK, because files of it are gone " +
-		"or an older state of the disk came back; nothing was changed: see 'engine accept-loss'"},
-	{exitMemory, "the node needs more memory than the process may use; nothing was changed, and it says how much it " +
+	{cli.ExitOther, "any other error"},
+	{cli.ExitUsage, "a wrong flag, variable, configuration file or argument; nothing was touched"},
+	{cli.ExitData, "the data directory cannot be used; nothing in it was changed"},
+	{cli.ExitAddress, "the node cannot listen on an address; no data directory was made"},
+	{cli.ExitForgot, "the commit log of a single node lacks messages that were answered OK, because files of it are " +
+		"gone or an older state of the disk came back; nothing was changed: see 'penstock accept-loss'"},
+	{cli.ExitMemory, "the node needs more memory than the process may use; nothing was changed, and it says how much it " +
 		"needs"},
-	{exitUnhealthy, "'cluster health', 'cluster status': something is wrong; what was asked for is printed"},
-	{exitPartial, "the result is partial: a node that is named did not answer, or nobody serves the named partitions; " +
-		"the rest is printed"},
+	{cli.ExitUnhealthy, "'cluster health', 'cluster status': something is wrong; what was asked for is printed"},
+	{cli.ExitPartial, "the result is partial: a node that is named did not answer, or nobody serves the named " +
+		"partitions; the rest is printed"},
 }
 
 // docs/reference/commands.md lists every command that help shows, with its arguments.

@@ -2,18 +2,11 @@ package main
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -29,8 +22,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/clitest"
+	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/patience"
-	nsqd "penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 var httpsAddress = regexp.MustCompile(`msg=ready .* https=(\S+)`)
@@ -38,38 +34,7 @@ var httpsAddress = regexp.MustCompile(`msg=ready .* https=(\S+)`)
 // writeCertificate writes a self-signed certificate and its key to the directory.
 func writeCertificate(t *testing.T, dir, name string) (certFile, keyFile string) {
 	t.Helper()
-	return writeCertificateFor(t, dir, name, -time.Hour, time.Hour)
-}
-
-// writeCertificateFor writes one that is valid from and until these times from now, and is an authority as well.
-func writeCertificateFor(t *testing.T, dir, name string, from, until time.Duration) (certFile, keyFile string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(from), NotAfter: time.Now().Add(until), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		IsCA: true, BasicConstraintsValid: true,
-	}
-	cert, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	for file, block := range map[string]*pem.Block{
-		certFile: {Type: "CERTIFICATE", Bytes: cert}, keyFile: {Type: "PRIVATE KEY", Bytes: der},
-	} {
-		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return certFile, keyFile
+	return clitest.WriteCertificate(t, dir, name, -time.Hour, time.Hour)
 }
 
 // servedName returns the name in the certificate that is served at the address.
@@ -188,7 +153,7 @@ func TestPasswordsStayInside(t *testing.T) {
 	}
 }
 
-// engine reload says of every file what came of it, in words and as JSON; what is refused names why, and the old one
+// penstock reload says of every file what came of it, in words and as JSON; what is refused names why, and the old one
 // holds on. Who asked is in the audit.
 func TestReloadCommand(t *testing.T) {
 	dir := t.TempDir()
@@ -220,7 +185,7 @@ func TestReloadCommand(t *testing.T) {
 	}
 	results := func(want string) {
 		t.Helper()
-		var r nsqd.Reload
+		var r api.Reload
 		o := reload("--json")
 		if err := json.Unmarshal([]byte(o.stdout), &r); err != nil {
 			t.Fatalf("%v: %+v", err, o)
@@ -238,7 +203,7 @@ func TestReloadCommand(t *testing.T) {
 
 	write(key, "half")
 	o := reload()
-	o.check(t, exitOther, "tls-key: the TLS certificate "+cert+" and the key "+key+" cannot be used")
+	o.check(t, cli.ExitOther, "tls-key: the TLS certificate "+cert+" and the key "+key+" cannot be used")
 	if name := servedName(t, https); name != "first" || !strings.Contains(o.stdout, "refused") {
 		t.Errorf("%s is served: %+v", name, o)
 	}
@@ -257,7 +222,7 @@ func TestReloadCommand(t *testing.T) {
 	}
 	write(servers, asked("t")+"\n")
 	must(t, os.Chmod(servers, 0o644))
-	reload().check(t, exitOther, "or set readable-secrets")
+	reload().check(t, cli.ExitOther, "or set readable-secrets")
 	must(t, os.Chmod(servers, 0o600))
 	if o := reload(); o.code != 0 {
 		t.Errorf("%+v", o)
@@ -269,7 +234,7 @@ func TestReloadCommand(t *testing.T) {
 	if !strings.Contains(o.stdout, "POST /reload") || !strings.Contains(o.stdout, "ann") {
 		t.Errorf("the audit: %+v", o)
 	}
-	execute(t, "reload", "--http-address", p.http).check(t, exitOther, "")
+	execute(t, "reload", "--http-address", p.http).check(t, cli.ExitOther, "")
 }
 
 // A new password of etcd holds once etcd takes it: until then the old one does.
@@ -283,7 +248,7 @@ func TestEtcdPasswordIsReplaced(t *testing.T) {
 		"--replicas", "1")
 	must(t, os.WriteFile(file, []byte("second\n"), 0o600))
 	reload := func() outcome { return execute(t, "reload", "--http-address", p.http) }
-	reload().check(t, exitOther, "does not take the new password of root")
+	reload().check(t, cli.ExitOther, "does not take the new password of root")
 	if code, text := post(p.http, "/topic/create?topic=before", ""); code != 200 {
 		t.Fatalf("with the old password: %d %s", code, text)
 	}
@@ -351,7 +316,7 @@ func TestHangupInAClusterUnderLoad(t *testing.T) {
 		from := count.Load()
 		waitUntil(t, "more publishes", func() bool { return count.Load() > from+200 || len(done) > 0 })
 	}
-	secretFile := filepath.Join(dir, devSecretName)
+	secretFile := filepath.Join(dir, devcluster.SecretName)
 	text, err := os.ReadFile(secretFile)
 	must(t, err)
 	before, after := strings.TrimSpace(string(text)), strings.Repeat("new-secret", 5)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/node"
 )
 
@@ -55,9 +56,9 @@ func TestRestoreAcceptsLoss(t *testing.T) {
 	to := filepath.Join(t.TempDir(), "restored")
 	o := execute(t, "restore", from, "--data-path", to)
 	for _, want := range []string{".seg of the backup is damaged", "--accept-loss", "nothing was restored"} {
-		o.check(t, exitData, want)
+		o.check(t, cli.ExitData, want)
 	}
-	o.check(t, exitData, "missing are topic orders, partition 0: 1 messages from ")
+	o.check(t, cli.ExitData, "missing are topic orders, partition 0: 1 messages from ")
 	o = execute(t, "restore", from, "--data-path", to, "--accept-loss")
 	if o.code != 0 || !strings.Contains(o.stdout, "missing: topic orders, partition 0: 1 messages from ") {
 		t.Errorf("%+v", o)
@@ -65,7 +66,7 @@ func TestRestoreAcceptsLoss(t *testing.T) {
 
 	flipMessage(t, dir, "message")
 	damaged := filepath.Join(t.TempDir(), "damaged")
-	execute(t, "backup", damaged, "--from", dir).check(t, exitData,
+	execute(t, "backup", damaged, "--from", dir).check(t, cli.ExitData,
 		damaged+" is damaged: messages do not read back, on the node as in the backup: topic orders, partition 0: ")
-	execute(t, "restore", damaged, "--data-path", to+"2").check(t, exitData, "what does not verify: topic orders")
+	execute(t, "restore", damaged, "--data-path", to+"2").check(t, cli.ExitData, "what does not verify: topic orders")
 }

@@ -15,6 +15,7 @@ import (
 
 	gonsq "github.com/nsqio/go-nsq"
 
+	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/cluster/trust"
 	"penstock/internal/patience"
 )
@@ -23,7 +24,7 @@ import (
 type members struct {
 	t     *testing.T
 	dir   string
-	nodes []*devNode
+	nodes []*devcluster.Node
 	data  []string // the data directory of each
 	runs  []*process
 }
@@ -31,11 +32,11 @@ type members struct {
 func newMembers(t *testing.T) *members {
 	t.Helper()
 	m := &members{t: t, dir: t.TempDir(), runs: make([]*process, 3)}
-	o := &devOptions{nodes: 3, basePort: freeBasePort(t), dataPath: m.dir}
+	o := &devcluster.Options{Nodes: 3, BasePort: freeBasePort(t), DataPath: m.dir}
 	var err error
-	m.nodes, err = planDevCluster(o)
+	m.nodes, err = devcluster.Plan(o)
 	must(t, err)
-	must(t, trust.EnsureSecret(o.secretFile))
+	must(t, trust.EnsureSecret(o.SecretFile))
 	for _, n := range m.nodes {
 		m.data = append(m.data, filepath.Join(m.dir, n.Node))
 	}

@@ -20,11 +20,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/settings"
+	"penstock/cmd/engine/internal/values"
 	"penstock/internal/cluster/etcd"
-	"penstock/internal/cluster/trust"
 	"penstock/internal/patience"
-	"penstock/internal/server"
-	"penstock/internal/server/auth"
 )
 
 // etcdWithPassword starts an etcd whose only user is root.
@@ -173,8 +173,8 @@ func secretsStayInside(t *testing.T, way string) {
 		var all []string
 		for _, path := range paths(t, heading) {
 			if path == "/config/{option}" {
-				for _, s := range settings(new(options)) {
-					all = append(all, "/config/"+s.key())
+				for _, s := range settings.Table(new(settings.Options)) {
+					all = append(all, "/config/"+s.Key())
 				}
 				continue
 			}
@@ -190,7 +190,7 @@ func secretsStayInside(t *testing.T, way string) {
 		}
 	}
 	if code, body := p.getAs(token, "http://"+p.http+"/config/auth_http_address"); code != 200 ||
-		way == "config" && !bytes.Contains(body, []byte(isSet)) {
+		way == "config" && !bytes.Contains(body, []byte(values.IsSet)) {
 		t.Errorf("/config/auth_http_address: %d %s", code, body)
 	}
 	if code, _ := p.getAs(token, "http://"+p.http+"/config/etcd_password"); code != 400 {
@@ -215,16 +215,13 @@ func TestSecretsInFlags(t *testing.T) {
 	} {
 		dir := filepath.Join(t.TempDir(), "data")
 		o := execute(t, "serve", "--data-path", dir, "--"+flag, value)
-		o.check(t, exitUsage, "everybody on this machine can read the secret in the flag --"+flag)
+		o.check(t, cli.ExitUsage, "everybody on this machine can read the secret in the flag --"+flag)
 		if strings.Contains(o.stdout+o.stderr, "s3cret") || !strings.Contains(o.stderr, "--"+flag+"-file") {
 			t.Errorf("%+v", o)
 		}
 		if _, err := os.Stat(dir); err == nil {
 			t.Error("a data directory was made")
 		}
-	}
-	if _, err := loaded(t, []string{"--etcd-password", "", "--auth-http-address", "127.0.0.1:1"}, nil); err != nil {
-		t.Error(err)
 	}
 	dir := t.TempDir()
 	p := startProcess(t, dir, binary(t), []string{
@@ -237,45 +234,32 @@ func TestSecretsInFlags(t *testing.T) {
 	}
 }
 
-// No file of secrets is taken that everybody on the machine may read or change, whatever it is for: at the start, and
-// when it changes. What the check of one kind of files says, the others say, too.
+// No file of secrets is taken that everybody on the machine may read or change, whatever it is for. What the
+// check of one kind of files says, the others say, too.
 func TestAllSecretsArePrivate(t *testing.T) {
 	dir := t.TempDir()
 	secret := filepath.Join(dir, "secret")
 	must(t, os.WriteFile(secret, []byte(strings.Repeat("s3cret-", 8)), 0o600))
-	all := (&options{
-		nsq:    server.Options{TLS: server.TLSOptions{KeyFile: secret}, Auth: auth.Options{File: secret}},
-		offers: offers{authFile: secret},
-		cluster: clusterSettings{
-			trust: trust.Options{SecretFile: secret, Key: secret}, etcdTLS: etcd.TLSFiles{Key: secret},
-			etcdPasswordFile: secret,
-		},
-	}).credentialFiles()
-	if len(all) != 7 {
-		t.Errorf("these are all files of secrets: %v", all)
-	}
-	for _, f := range all {
+	for _, setting := range []string{
+		"tls-key", "auth-file", "auth-http-address-file", "cluster-secret-file", "cluster-tls-key", "etcd-key-file",
+		"etcd-password-file",
+	} {
 		for mode, want := range map[os.FileMode]string{
 			0o644: "or set readable-secrets", 0o602: "may be changed by everybody", 0o601: "or set readable-secrets",
 		} {
 			must(t, os.Chmod(secret, mode))
-			o := execute(t, "serve", "--data-path", filepath.Join(dir, "data"), "--"+f.setting, secret)
-			o.check(t, exitUsage, "the file of "+f.setting+" cannot be used: "+secret+" may be ")
-			o.check(t, exitUsage, want)
+			o := execute(t, "serve", "--data-path", filepath.Join(dir, "data"), "--"+setting, secret)
+			o.check(t, cli.ExitUsage, "the file of "+setting+" cannot be used: "+secret+" may be ")
+			o.check(t, cli.ExitUsage, want)
 			if strings.Contains(o.stderr, "s3cret") {
-				t.Errorf("%s: %s", f.setting, o.stderr)
-			}
-			n := new(options)
-			if err := n.readCredentials(f.set, []credentialFile{f}, nil, nil); err == nil ||
-				!strings.Contains(err.Error(), want) {
-				t.Errorf("%s of mode %o is read again: %v", f.setting, mode, err)
+				t.Errorf("%s: %s", setting, o.stderr)
 			}
 		}
 		must(t, os.Chmod(secret, 0o444))
-		o := execute(t, "serve", "--data-path", filepath.Join(dir, "data"), "--readable-secrets", "--"+f.setting, secret,
+		o := execute(t, "serve", "--data-path", filepath.Join(dir, "data"), "--readable-secrets", "--"+setting, secret,
 			"--tls-required", "true") // it ends, because there is no certificate
-		if o.code != exitUsage || strings.Contains(o.stderr, "may be ") {
-			t.Errorf("%s with readable-secrets: %s", f.setting, o.stderr)
+		if o.code != cli.ExitUsage || strings.Contains(o.stderr, "may be ") {
+			t.Errorf("%s with readable-secrets: %s", setting, o.stderr)
 		}
 	}
 }
@@ -302,7 +286,7 @@ func TestSecretFiles(t *testing.T) {
 	} {
 		args := []string{"serve", "--data-path", filepath.Join(dir, "data-"+name)}
 		o := execute(t, append(args, strings.Fields(x.flags)...)...)
-		o.check(t, exitUsage, x.want)
+		o.check(t, cli.ExitUsage, x.want)
 		if strings.Contains(o.stderr, "s3cret") {
 			t.Errorf("%s: %s", name, o.stderr)
 		}
@@ -311,19 +295,8 @@ func TestSecretFiles(t *testing.T) {
 	mounted := "--readable-secrets --auth-file " + write("tokens", "rubbish = 1", 0o444) + " --etcd-password-file "
 	o := execute(t, append([]string{"serve", "--data-path", filepath.Join(dir, "data-mounted")}, strings.Fields(
 		mounted+write("password", "s3cret", 0o444)+" --auth-http-address-file "+write("servers", "a:1", 0o444))...)...)
-	o.check(t, exitUsage, "unknown key")
+	o.check(t, cli.ExitUsage, "unknown key")
 	o = execute(t, append([]string{"serve", "--data-path", filepath.Join(dir, "data-mounted")}, strings.Fields(
 		mounted+write("changed", "s3cret", 0o446))...)...)
-	o.check(t, exitUsage, "may be changed by everybody on this machine (mode 0446)")
-	n := new(options)
-	n.cluster.etcdPassword, n.cluster.etcdPasswordFile = "a", write("one", "b", 0o600)
-	if err := n.readSecretFiles(); err == nil || !strings.Contains(err.Error(), "give only one") {
-		t.Error(err)
-	}
-	n.cluster.etcdPassword = ""
-	n.offers.authAddresses, n.offers.authFile = "a:1", write("more", "b:2\r\n\nc:3", 0o640)
-	if err := n.readSecretFiles(); err != nil || n.cluster.etcdPassword != "b" ||
-		strings.Join(n.offers.authServers, ",") != "a:1,b:2,c:3" {
-		t.Errorf("%+v, %v", n.offers, err)
-	}
+	o.check(t, cli.ExitUsage, "may be changed by everybody on this machine (mode 0446)")
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/cmd/engine/internal/cli"
 	"penstock/netproto"
 )
 
@@ -16,7 +17,7 @@ func TestRefusesToListenInsecurely(t *testing.T) {
 		t.Fatal(err)
 	}
 	const there = "--cluster-address 192.0.2.1:4254 --cluster-peers a=127.0.0.1:4254"
-	const says = "`engine cluster init-tls`"
+	const says = "`penstock cluster init-tls`"
 	for name, tc := range map[string]struct {
 		flags   string
 		refused string
@@ -37,28 +38,11 @@ func TestRefusesToListenInsecurely(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "data")
 			execute(t, append([]string{"serve", "--node-id", "a", "--data-path", dir}, strings.Fields(tc.flags)...)...).check(t,
-				exitUsage, tc.refused)
+				cli.ExitUsage, tc.refused)
 			if _, err := os.Stat(dir); err == nil {
 				t.Error("a data directory was made")
 			}
 		})
-	}
-	// With a secret, certificates or the flag, and on loopback, the node goes on.
-	for name, edit := range map[string]func(c *clusterSettings){
-		"secret":   func(c *clusterSettings) { c.trust.SecretFile = secret },
-		"insecure": func(c *clusterSettings) { c.insecure = true },
-		"loopback": func(c *clusterSettings) { c.address, c.peers = "localhost:4254", "a=[::1]:4254" },
-		"not the voter": func(c *clusterSettings) {
-			c.address, c.peers = "127.0.0.1:4254", "b=192.0.2.1:4254"
-		},
-	} {
-		n := new(options)
-		n.engine.NodeID = "a"
-		n.cluster.address, n.cluster.peers = "192.0.2.1:4254", "a=192.0.2.1:4254"
-		edit(&n.cluster)
-		if _, err := n.cluster.trusted(n); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
 	}
 }
 
@@ -66,7 +50,7 @@ func TestRefusesToListenInsecurely(t *testing.T) {
 func TestNodeIDIsChecked(t *testing.T) {
 	for _, id := range []string{"a b", "a=b", "a,b", "tab\t", "ä", strings.Repeat("n", netproto.MaxNodeIDBytes+1)} {
 		dir := filepath.Join(t.TempDir(), "data")
-		execute(t, "serve", "--node-id", id, "--data-path", dir).check(t, exitUsage, "cannot be the name of a node")
+		execute(t, "serve", "--node-id", id, "--data-path", dir).check(t, cli.ExitUsage, "cannot be the name of a node")
 		if _, err := os.Stat(dir); err == nil {
 			t.Error("a data directory was made")
 		}
@@ -85,7 +69,7 @@ func TestInitTLSCommand(t *testing.T) {
 		"--nodes a/b=h":              "cannot be the name of a node",
 		"--nodes a=h,b=,c=10.0.01":   "neither an IP address",
 	} {
-		execute(t, append([]string{"cluster", "init-tls", dir}, strings.Fields(flags)...)...).check(t, exitUsage, says)
+		execute(t, append([]string{"cluster", "init-tls", dir}, strings.Fields(flags)...)...).check(t, cli.ExitUsage, says)
 	}
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("something was made")
@@ -94,5 +78,5 @@ func TestInitTLSCommand(t *testing.T) {
 	if r.code != 0 || !strings.Contains(r.stdout, "--cluster-tls-key "+filepath.Join(dir, "a-key.pem")) {
 		t.Errorf("exit code %d: %s%s", r.code, r.stdout, r.stderr)
 	}
-	execute(t, "cluster", "init-tls", dir, "--nodes", "a=10.0.0.1").check(t, exitOther, "is not overwritten")
+	execute(t, "cluster", "init-tls", dir, "--nodes", "a=10.0.0.1").check(t, cli.ExitOther, "is not overwritten")
 }

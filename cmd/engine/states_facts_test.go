@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/cluster"
+	"penstock/cmd/engine/internal/operate"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/meta"
 	"penstock/internal/node"
@@ -147,19 +150,19 @@ func (s *stateOfFacts) surfaces(t *testing.T) map[string]string {
 	}
 	st.Nodes[1].Shortened = s.facts.Shortened
 	var status, parts, topics bytes.Buffer
-	must(t, printStatus(&status, &st))
-	must(t, printTopics(&parts, &all))
-	numbers := []topicNumbers{{Name: "orders", Failed: s.stats.Failed}}
-	must(t, printTopicNumbers(&topics, numbers))
+	must(t, cluster.PrintStatus(&status, &st))
+	must(t, cluster.PrintTopics(&parts, &all))
+	numbers := []cli.TopicNumbers{{Name: "orders", Failed: s.stats.Failed}}
+	must(t, operate.PrintTopicNumbers(&topics, numbers))
 	v := health.Judge(facts())
 	var top bytes.Buffer
-	look := topOf(numbers, numbers, time.Second, 10)
-	look.Health = unwell(&v)
-	must(t, (&operator{out: &top}).printTop(&look, false))
+	look := operate.TopOf(numbers, numbers, time.Second, 10)
+	look.Health = operate.Unwell(&v)
+	must(t, operate.PrintTop(&top, &look, false))
 	return map[string]string{
-		"engine top":            top.String(),
-		"engine cluster status": status.String(), "engine cluster topics": parts.String(),
-		"engine topic list": topics.String(), "health": v.Health,
+		"penstock top":            top.String(),
+		"penstock cluster status": status.String(), "penstock cluster topics": parts.String(),
+		"penstock topic list": topics.String(), "health": v.Health,
 		"console": consoleOfNode(t, &st.Nodes[1]),
 	}
 }
@@ -196,7 +199,7 @@ func consoleOfNode(t *testing.T, n *admin.Node) string {
 // The states that TestStatesPage cannot bring about are on the surfaces of docs/reference/states.md by what nodes know
 // then, and on none otherwise. The metrics and alerts that the page names exist.
 func TestStatesOfFactsPage(t *testing.T) {
-	metrics, err := os.ReadFile("../../docs/metrics.md")
+	metrics, err := os.ReadFile("../../docs/operate/metrics.md")
 	must(t, err)
 	none := (&stateOfFacts{}).surfaces(t)
 	seen := map[string]bool{}

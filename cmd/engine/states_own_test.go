@@ -9,12 +9,13 @@ import (
 	"syscall"
 	"testing"
 
+	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/cluster/admin"
 )
 
 // aloneWorld is the world of a single node.
 func aloneWorld(t *testing.T, p *process) *stateWorld {
-	return &stateWorld{t: t, nodes: map[string]devNode{"n1": {HTTP: p.http}}}
+	return &stateWorld{t: t, nodes: map[string]devcluster.Node{"n1": {HTTP: p.http}}}
 }
 
 // A single node that lacks a part of a partition's log in the middle serves what reads back, refuses what is published,

@@ -323,7 +323,7 @@ func (w *stateWorld) awaitPreferred(topic string) {
 	w.t.Helper()
 	for end := time.Now().Add(patience.Or(90 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
 		switch p := w.partition(topic); {
-		case p.Leader == p.Replicas[0] && !w.shows("engine topic list", "not served"):
+		case p.Leader == p.Replicas[0] && !w.shows("penstock topic list", "not served"):
 			return
 		case time.Now().After(end) || p.Replicas[0] == "n3":
 			w.t.Fatalf("%s leads topic %s for long, and not %s", p.Leader, topic, p.Replicas[0])

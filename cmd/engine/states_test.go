@@ -15,10 +15,11 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/node/health"
 	"penstock/internal/patience"
-	nsqd "penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 // stateRow is a row of docs/reference/states.md: by surface, what it shows while the state holds; "": nothing, and the
@@ -65,12 +66,12 @@ func readStates(t *testing.T) (rows []stateRow) {
 type stateWorld struct {
 	t     *testing.T
 	p     *devProcess
-	nodes map[string]devNode
+	nodes map[string]devcluster.Node
 	dead  map[string]bool
 }
 
 // alive returns the nodes that run.
-func (w *stateWorld) alive() (nodes []devNode) {
+func (w *stateWorld) alive() (nodes []devcluster.Node) {
 	for _, name := range slices.Sorted(maps.Keys(w.nodes)) {
 		if !w.dead[name] {
 			nodes = append(nodes, w.nodes[name])
@@ -111,9 +112,9 @@ func (w *stateWorld) get(path string) (answers []string) {
 func (w *stateWorld) surface(name string) string {
 	w.t.Helper()
 	switch name {
-	case "engine channel list", "engine topic list", "engine cluster status", "engine cluster topics":
+	case "penstock channel list", "penstock topic list", "penstock cluster status", "penstock cluster topics":
 		return w.command(strings.Fields(name)[1:]...)
-	case "engine top":
+	case "penstock top":
 		return w.command("top", "--once", "--interval", "200ms")
 	case "health":
 		return w.health()
@@ -146,7 +147,7 @@ func (w *stateWorld) console() string {
 	var said []string
 	marks := regexp.MustCompile(`(\w+): "([a-z ]+)"`).FindAllStringSubmatch(
 		after(w.t, read("ui.js"), "const marks = ")[:200], -1)
-	var page nsqd.ChannelPage
+	var page api.ChannelPage
 	must(w.t, json.Unmarshal([]byte(w.get("/channels?topic=orders")[0]), &page))
 	for i := range page.Channels {
 		data, err := json.Marshal(&page.Channels[i])
@@ -178,7 +179,7 @@ func (w *stateWorld) consoleOfCluster(script, marks string) (said []string) {
 			said = append(said, "draining")
 		}
 	}
-	var topics nsqd.TopicPage
+	var topics api.TopicPage
 	must(w.t, json.Unmarshal([]byte(w.get("/topics")[0]), &topics))
 	for i := range topics.Topics {
 		said = append(said, strings.ReplaceAll(string(topics.Topics[i].State), "_", " "))

@@ -5,13 +5,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"penstock/internal/node"
 )
 
-// engine health and engine status work with a single node as with a cluster, and so does engine cluster status.
+// penstock health and penstock status work with a single node as with a cluster, and so does penstock cluster status.
 func TestStatusOfSingleNode(t *testing.T) {
 	p := startNode(t, t.TempDir(), "--node-id", "n1")
 	t.Setenv("PENSTOCK_SERVER", p.http)
-	t.Setenv("ENGINE_HTTP_ADDRESS", "127.0.0.1:1") // where a node would listen, and nobody whom a command asks
+	t.Setenv("PENSTOCK_HTTP_ADDRESS", "127.0.0.1:1") // where a node would listen, and nobody whom a command asks
 	execute(t, "topic", "create", "orders").well(t)
 	execute(t, "channel", "create", "orders", "billing").well(t)
 	execute(t, "channel", "pause", "orders", "billing").well(t)
@@ -28,7 +30,11 @@ func TestStatusOfSingleNode(t *testing.T) {
 				t.Errorf("%q does not say %q: %+v", args, want, o)
 			}
 		}
-		var st aloneStatus
+		var st struct {
+			Version string
+			Healthy bool
+			Faults  []node.Fault
+		}
 		must(t, json.Unmarshal([]byte(execute(t, append(slices.Clone(args), "--json")...).well(t)), &st))
 		if !st.Healthy || len(st.Faults) != 1 || st.Version == "" {
 			t.Errorf("%q: %+v", args, st)

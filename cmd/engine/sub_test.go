@@ -10,6 +10,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/traffic"
 )
 
 func TestSub(t *testing.T) {
@@ -23,13 +26,13 @@ func TestSub(t *testing.T) {
 		t.Helper()
 		return run("", append([]string{"sub", "orders"}, args...)...).well(t)
 	}
-	run("", "sub", "orders", "billing", "--count", "1").check(t, exitOther, "there is no topic orders")
+	run("", "sub", "orders", "billing", "--count", "1").check(t, cli.ExitOther, "there is no topic orders")
 	run("one\ntwo\nthree\nfour\nfive\n", "pub", "orders", "--lines", "--header", "a=b", "--key", "k").well(t)
 	from := []string{"--from", "oldest"}
 	if got := sub(slices.Concat([]string{"billing", "--count", "2", "--no-finish"}, from)...); got != "one\ntwo\n" {
 		t.Errorf("looked at %q", got)
 	}
-	var m readMessage
+	var m traffic.ReadMessage
 	must(t, json.Unmarshal([]byte(sub("billing", "--count", "1", "--format", "json")), &m))
 	if *m.Body != "one" || m.Attempts != 2 || *m.Key != "k" || len(m.Headers) != 1 || m.Partition != 0 || m.Number != 0 ||
 		time.Since(m.Timestamp) > time.Minute {

@@ -13,6 +13,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/cluster"
+	"penstock/cmd/engine/internal/operate"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/meta"
 	"penstock/internal/node"
@@ -53,7 +56,7 @@ func TestStatesOnSurfaces(t *testing.T) {
 		must(t, err)
 		return string(data)
 	}
-	table, _, _ := strings.Cut(after(t, read("../../docs/operating.md"), "## What a copy can be"), "\n## ")
+	table, _, _ := strings.Cut(after(t, read("../../docs/operate/operating.md"), "## What a copy can be"), "\n## ")
 	for _, tc := range []struct {
 		state string
 		row   func(p *meta.Partition, m replicate.Member) // of the copy on n2
@@ -102,16 +105,16 @@ func TestStatesOnSurfaces(t *testing.T) {
 			st.Nodes[1].Faults = append(st.Nodes[1].Faults, admin.Fault(f))
 		}
 		var status, topics bytes.Buffer
-		must(t, printStatus(&status, &st))
-		must(t, printTopics(&topics, &all))
+		must(t, cluster.PrintStatus(&status, &st))
+		must(t, cluster.PrintTopics(&topics, &all))
 		surfaces := map[string]string{
-			"health": st.Health, "engine cluster status": status.String(), "the table of copies": table,
+			"health": st.Health, "penstock cluster status": status.String(), "the table of copies": table,
 		}
 		if tc.inRow {
-			surfaces["engine cluster topics"] = topics.String()
+			surfaces["penstock cluster topics"] = topics.String()
 		}
 		if tc.state != "aside" {
-			surfaces["the metric"] = after(t, read("../../docs/metrics.md"), "penstock_copies{state}")
+			surfaces["the metric"] = after(t, read("../../docs/operate/metrics.md"), "penstock_copies{state}")
 			surfaces["the column of the node"] = after(t, lineOf(t, status.String(), "n2 "), "1 "+tc.state)
 			surfaces["the console"] = after(t, read("../../internal/server/console/static/nodes.js"), `"damaged contested`)
 			surfaces["the alerts"] = read("../../deploy/prometheus/alerts.yml")
@@ -125,7 +128,7 @@ func TestStatesOnSurfaces(t *testing.T) {
 			}
 		}
 		for where, text := range map[string]string{
-			"health": st.Health, "engine cluster status": status.String(), "engine cluster topics": topics.String(),
+			"health": st.Health, "penstock cluster status": status.String(), "penstock cluster topics": topics.String(),
 		} {
 			if tc.state != "damaged" && strings.Contains(text, "damaged") {
 				t.Errorf("%s calls a %s copy damaged:\n%s", where, tc.state, text)
@@ -144,52 +147,52 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 	table, _, _ := strings.Cut(after(t, read("../../docs/reference/states.md"), "## Channels"), "\n## ")
 	for _, tc := range []struct {
 		state, field, metric string
-		fault                string // the end of the words in engine cluster status
-		channel              channelNumbers
+		fault                string // the end of the words in penstock cluster status
+		channel              cli.ChannelNumbers
 		facts                health.Facts
 		stats                node.StorageStats
 	}{
 		{
-			"dead letters aside", "aside_count", "penstock_channel_aside_messages", "engine channel list says why",
-			channelNumbers{Name: "billing", OutboxCount: 3, AsideCount: 2, AsideWhy: "too big"},
+			"dead letters aside", "aside_count", "penstock_channel_aside_messages", "penstock channel list says why",
+			cli.ChannelNumbers{Name: "billing", OutboxCount: 3, AsideCount: 2, AsideWhy: "too big"},
 			health.Facts{AsideLetters: &health.Channel{Topic: "orders", Name: "billing", Count: 2, Why: "too big"}},
 			node.StorageStats{AsideChannels: 1},
 		},
 		{
-			"full", "full_partitions", "penstock_channel_full_partitions", "engine channel list names them",
-			channelNumbers{Name: "billing", FullPartitions: 2},
+			"full", "full_partitions", "penstock_channel_full_partitions", "penstock channel list names them",
+			cli.ChannelNumbers{Name: "billing", FullPartitions: 2},
 			health.Facts{FullChannel: &health.Channel{Topic: "orders", Name: "billing", Count: 2}},
 			node.StorageStats{FullChannels: 1},
 		},
 		{
-			"dropping", "dropped_count", "penstock_channel_dropped_total", "engine channel list says how many",
-			channelNumbers{Name: "billing", DroppedCount: 2, Dropping: true},
+			"dropping", "dropped_count", "penstock_channel_dropped_total", "penstock channel list says how many",
+			cli.ChannelNumbers{Name: "billing", DroppedCount: 2, Dropping: true},
 			health.Facts{DroppingChannel: &health.Channel{Topic: "orders", Name: "billing", Count: 2}},
 			node.StorageStats{DroppingChannels: 1},
 		},
 		{
-			"paused", "paused", "penstock_channel_paused", "engine channel list names them",
-			channelNumbers{Name: "billing", Paused: true},
+			"paused", "paused", "penstock_channel_paused", "penstock channel list names them",
+			cli.ChannelNumbers{Name: "billing", Paused: true},
 			health.Facts{PausedChannel: &health.Channel{Topic: "orders", Name: "billing"}},
 			node.StorageStats{PausedChannels: 1},
 		},
 		{
 			"skipping", "skipped_count", "penstock_channel_skipping",
 			"names them; altogether 2 messages since 2026-01-31T12:00:00Z",
-			channelNumbers{Name: "billing", SkippedCount: 2, Skipping: true, SkippingSince: "2026-01-31T12:00:00Z"},
+			cli.ChannelNumbers{Name: "billing", SkippedCount: 2, Skipping: true, SkippingSince: "2026-01-31T12:00:00Z"},
 			health.Facts{SkippingChannel: &health.Channel{
 				Topic: "orders", Name: "billing", Count: 2, Why: "2026-01-31T12:00:00Z",
 			}},
 			node.StorageStats{SkippingChannels: 1, SkippedMessages: 2, SkippingSince: "2026-01-31T12:00:00Z"},
 		},
 		{
-			"starved", "starved", "penstock_channel_starved", "engine channel list names them",
-			channelNumbers{Name: "billing", Starved: true},
+			"starved", "starved", "penstock_channel_starved", "penstock channel list names them",
+			cli.ChannelNumbers{Name: "billing", Starved: true},
 			health.Facts{StarvedChannel: &health.Channel{Topic: "orders", Name: "billing"}},
 			node.StorageStats{StarvedChannels: 1},
 		},
 	} {
-		all := []topicNumbers{{Name: "orders", Channels: []channelNumbers{tc.channel, {Name: "fine"}}}}
+		all := []cli.TopicNumbers{{Name: "orders", Channels: []cli.ChannelNumbers{tc.channel, {Name: "fine"}}}}
 		v := health.Judge(&tc.facts)
 		if !v.Healthy {
 			t.Errorf("%s: it is a note, and the node is unhealthy: %s", tc.state, v.Health)
@@ -199,22 +202,22 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 			st.Nodes[0].Faults = append(st.Nodes[0].Faults, admin.Fault(f))
 		}
 		var list, status, top, asJSON bytes.Buffer
-		must(t, printChannels(&list, all))
-		must(t, printStatus(&status, st))
-		look := topOf(all, all, time.Second, 10)
-		must(t, (&operator{out: &top}).printTop(&look, false))
-		must(t, printJSON(&asJSON, channelsOf(all)))
+		must(t, operate.PrintChannels(&list, all))
+		must(t, cluster.PrintStatus(&status, st))
+		look := operate.TopOf(all, all, time.Second, 10)
+		must(t, operate.PrintTop(&top, &look, false))
+		must(t, cli.PrintJSON(&asJSON, cli.ChannelsOf(all)))
 		for where, found := range map[string]bool{
-			"engine channel list": strings.Contains(list.String(), "  "+tc.state+"\n"),
+			"penstock channel list": strings.Contains(list.String(), "  "+tc.state+"\n"),
 			"the line below it": tc.channel.Paused || // the column says all
 				strings.Contains(list.String(), strings.TrimPrefix(v.Health, "healthy: the node serves; ")+"\n"),
-			"engine channel list --json": strings.Contains(asJSON.String(), `"`+tc.field+`": 2`) ||
+			"penstock channel list --json": strings.Contains(asJSON.String(), `"`+tc.field+`": 2`) ||
 				strings.Contains(asJSON.String(), `"`+tc.field+`": true`),
-			"engine top":               strings.Contains(top.String(), "  "+tc.state+"\n"),
+			"penstock top":             strings.Contains(top.String(), "  "+tc.state+"\n"),
 			"health":                   strings.Contains(v.Health, tc.state),
-			"engine cluster status":    strings.Contains(status.String(), tc.fault),
+			"penstock cluster status":  strings.Contains(status.String(), tc.fault),
 			"the HTTP interface":       strings.Contains(read("../../docs/openapi.yaml"), tc.field+":"),
-			"the metrics":              strings.Contains(read("../../docs/metrics.md"), tc.metric+"{"),
+			"the metrics":              strings.Contains(read("../../docs/operate/metrics.md"), tc.metric+"{"),
 			"the alerts":               strings.Contains(read("../../deploy/prometheus/alerts.yml"), tc.metric),
 			"the console":              strings.Contains(read("../../internal/server/console/static/channel.js"), "."+tc.field),
 			"the marks of the console": strings.Contains(read("../../internal/server/console/static/ui.js"), `"`+tc.state+`"`),
@@ -228,59 +231,15 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 	}
 }
 
-// A topic that is read-only says so in the list of topics, in that of channels, and in top, with its other states; and
-// what the nodes say is added up.
-func TestStatesOnTheList(t *testing.T) {
-	one := topicNumbers{Name: "orders", Paused: true, Channels: []channelNumbers{{Name: "c", Skipping: true}}}
-	one.add(&topicNumbers{Name: "orders", ReadOnly: 1, DelaysRefused: 1})
-	if got := one.ownState(); got != "paused, read only, delays refused" {
-		t.Errorf("the topic's state is %q", got)
-	}
-	if got := one.stateOf(&one.Channels[0]); got != "paused, read only, skipping, delays refused" {
-		t.Errorf("the channel's state is %q", got)
-	}
-}
-
-// PRODUCERS are those that are connected, at all nodes, and not those that a topic remembers.
-func TestConnectedProducersAreListed(t *testing.T) {
-	one := topicNumbers{Name: "orders", Producers: 900, Connected: 2}
-	one.add(&topicNumbers{Name: "orders", Producers: 90, Connected: 3})
-	var b bytes.Buffer
-	must(t, printTopicNumbers(&b, []topicNumbers{one}))
-	if got := strings.Fields(lineOf(t, b.String(), "orders")); len(got) != 7 || got[5] != "5" {
-		t.Errorf("want 5 producers:\n%s", b.String())
-	}
-}
-
-// What the nodes say of a channel is added up.
-func TestSumOfChannels(t *testing.T) {
-	one := topicNumbers{Name: "orders", Channels: []channelNumbers{
-		{Name: "c", OutboxCount: 1, FullPartitions: 1, DroppedCount: 1, SkippedCount: 2},
-	}}
-	one.add(&topicNumbers{Name: "orders", Channels: []channelNumbers{
-		{
-			Name: "c", OutboxCount: 5, AsideCount: 4, AsideWhy: "too big", FullPartitions: 2, DroppedCount: 7, Dropping: true,
-			SkippedCount: 8, Skipping: true, SkippedBefore: true,
-		},
-	}})
-	want := channelNumbers{
-		Name: "c", OutboxCount: 6, AsideCount: 4, AsideWhy: "too big", FullPartitions: 3, DroppedCount: 8, Dropping: true,
-		SkippedCount: 10, Skipping: true, SkippedBefore: true,
-	}
-	if len(one.Channels) != 1 || one.Channels[0] != want {
-		t.Errorf("%+v, want %+v", one.Channels, want)
-	}
-}
-
 // What an operator deletes with a channel is said.
 func TestDeleteSaysWhatGoes(t *testing.T) {
 	outbox := 3
 	n := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/stats" && r.URL.Query().Get("topic") == "orders":
-			must(t, json.NewEncoder(w).Encode(nodeStats{Topics: []topicNumbers{{
+			must(t, json.NewEncoder(w).Encode(cli.NodeStats{Topics: []cli.TopicNumbers{{
 				Name:     "orders",
-				Channels: []channelNumbers{{Name: "other", OutboxCount: 9}, {Name: "billing", OutboxCount: outbox}},
+				Channels: []cli.ChannelNumbers{{Name: "other", OutboxCount: 9}, {Name: "billing", OutboxCount: outbox}},
 			}}}))
 		case r.Method == http.MethodPost && r.URL.Path == "/channel/delete":
 		default:

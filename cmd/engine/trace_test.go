@@ -5,9 +5,10 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/node"
 	"penstock/internal/node/fold"
-	"penstock/internal/server"
+	"penstock/internal/server/api"
 )
 
 // The command tells what a real node's log says, as a table and as JSON, and says what is wrong with an id.
@@ -19,7 +20,7 @@ func TestTraceCommand(t *testing.T) {
 	publishRush(t, n.http, "one")
 	publishRush(t, n.http, "two")
 	steer(t, "channel", "seek", "orders", "billing", "--to", "count", "--value", "1")
-	var list server.PeekList
+	var list api.PeekList
 	must(t, json.Unmarshal([]byte(steer(t, "topic", "peek", "orders", "--json")), &list))
 	got := rows(steer(t, "trace", "orders", list.Messages[0].ID))
 	text := strings.Join(got, "\n")
@@ -41,15 +42,15 @@ func TestTraceCommand(t *testing.T) {
 		code int
 		text string
 	}{
-		"12":               {exitUsage, "16 lower-case hex digits"},
-		"00000000000000ff": {exitOther, "no message was ever published with this id"},
-		"0009000000000000": {exitOther, "with this id: it names partition 9, and topic orders has "},
+		"12":               {cli.ExitUsage, "16 lower-case hex digits"},
+		"00000000000000ff": {cli.ExitOther, "no message was ever published with this id"},
+		"0009000000000000": {cli.ExitOther, "with this id: it names partition 9, and topic orders has "},
 	} {
 		if o := execute(t, "trace", "orders", id); o.code != want.code || !strings.Contains(o.stderr, want.text) {
 			t.Errorf("%s: %+v", id, o)
 		}
 	}
-	if o := execute(t, "trace", "nothing", "0000000000000000"); o.code != exitOther ||
+	if o := execute(t, "trace", "nothing", "0000000000000000"); o.code != cli.ExitOther ||
 		!strings.Contains(o.stderr, "there is no topic nothing") {
 		t.Errorf("%+v", o)
 	}

@@ -9,20 +9,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/clog"
+	"penstock/cmd/engine/internal/serve"
 	"penstock/segment"
 )
 
-// version is Penstock's own version; the linker sets it in packages (-X main.version). NSQ clients see nsqVersion, of
-// which the first part is the version of nsqd that Penstock behaves like. Neither changes while the process runs.
+// What the linker sets (-X) does not change while the process runs.
 var (
-	version    = "0.1.0"
-	nsqVersion = "1.3.0+engine." + version
+	// version is Penstock's own version; the linker sets it in packages.
+	version = "0.1.0"
+
+	// commit is set by the Makefile for builds without version control stamping.
+	commit string
 )
 
-// commit is set by the Makefile for builds without version control stamping.
-var commit string
-
-// build is what `engine version --json` prints of this program.
+// build is what `penstock version --json` prints of this program.
 type build struct {
 	Version string  `json:"version"`
 	Commit  string  `json:"commit"`
@@ -49,7 +49,7 @@ func versionCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b := build{
-				version, buildCommit(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH, nsqVersion, ring,
+				version, buildCommit(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH, serve.NSQVersion(version), ring,
 				formats{segment.BatchVersion, segment.SegmentVersion, segment.IndexVersion, clog.Version},
 			}
 			if asJSON {

@@ -346,7 +346,7 @@ func CheckMark(m Mark, seen meta.Seen, name string, entries []kv.Entry, prefix s
 	if err := json.Unmarshal(entries[i].Value, &r); err != nil {
 		return fmt.Errorf("cluster: the row %s cannot be read: %w", restoredKey, err)
 	}
-	again := "stop all nodes and run engine rebuild-cluster again with all their data directories, this one included, " +
+	again := "stop all nodes and run penstock rebuild-cluster again with all their data directories, this one included, " +
 		"or start this node with an empty data directory"
 	lived := seen.Cluster != uuid.Nil && seen.Generation >= r.Generation
 	backup := m.Cluster != uuid.Nil && m.Generation >= seen.Generation // else the directory has lived on since

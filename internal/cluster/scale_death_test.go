@@ -17,7 +17,8 @@ import (
 	"penstock/replicate"
 )
 
-// What the simulated etcd costs: three members that flush, on a busy machine (docs/scale.md). Quiet ones are faster.
+// What the simulated etcd costs: three members that flush, on a busy machine (docs/operate/scale.md). Quiet ones are
+// faster.
 const (
 	txnTime    = 2400 * time.Microsecond // of a transaction of one row, when nobody else asks
 	txnRowTime = 35 * time.Microsecond   // of each further row

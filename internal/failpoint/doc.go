@@ -1,7 +1,7 @@
 // Package failpoint lets a test kill, delay or fail a process at a named place of the write path. The places exist only
 // in a program built with the tag `failpoint`; in the product they are inlined to nothing.
 //
-// Such a program reads PENSTOCK_FAILPOINT when it starts:
+// Such a program reads TEST_FAILPOINT when it starts:
 //
 //	NAME=kill@N         SIGKILL to itself at the Nth time at which the place is reached (from 1)
 //	NAME=error@N        Hit returns an error from then on; Pass goes on
@@ -12,7 +12,7 @@
 package failpoint
 
 // Variable is the environment variable that says what happens at which place.
-const Variable = "PENSTOCK_FAILPOINT"
+const Variable = "TEST_FAILPOINT"
 
 // Names are the places, in the order in which a message meets them.
 var Names = []string{

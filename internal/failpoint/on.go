@@ -20,7 +20,7 @@ const On = true
 // ErrHit is what Hit returns when the test lets it fail.
 var ErrHit = errors.New("failpoint: a test lets this fail")
 
-// chosen is the parsed PENSTOCK_FAILPOINT. After init only hits changes.
+// chosen is the parsed TEST_FAILPOINT. After init only hits changes.
 var chosen struct {
 	name, action string
 	sleep        time.Duration

@@ -1,6 +1,7 @@
 // Package lock has the mutexes of the engine, of the packages below it, of cluster and of nsq. Each mutex belongs to a
 // class, and the classes have an order: a goroutine that holds a lock takes only locks of later classes, and no second
-// lock of the same class. So no two goroutines can wait for each other. docs/concurrency.md says what each lock guards.
+// lock of the same class. So no two goroutines can wait for each other. docs/contribute/concurrency.md says what each
+// lock guards.
 //
 // In the product a Mutex is a sync.Mutex and nothing more. With the build tag lockcheck (make lock-order), each Lock is
 // checked against the locks that the goroutine holds, and panics if the order is broken, even if no deadlock happens at

@@ -3,6 +3,9 @@ package meta
 import (
 	"errors"
 	"fmt"
+	"math"
+
+	"penstock/internal/settings"
 )
 
 // QuotaMode says what happens when a partition has reached its quota.
@@ -20,47 +23,126 @@ type Durability string
 // same.
 const DurabilitySynced Durability = "synced"
 
-// TopicSettings are the settings of a topic that an operator can change. All numbers except Partitions are per
-// partition. The type is comparable.
+// TopicSettings are the settings of a topic that an operator can change. TopicRows says of each field what it does. All
+// numbers except MinISR and Partitions are per partition. The type is comparable.
 type TopicSettings struct {
-	Version uint64 `json:"version"` // increases with every change; 0: never configured
-
-	// Retention removes whole segments, confirmed or not, but never the last one. 0: the node's options apply; -1: no
-	// limit.
-	RetentionBytes int64 `json:"retention_bytes"`
-	RetentionCount int64 `json:"retention_count"`
-	RetentionAgeMs int64 `json:"retention_age_ms"`
-
-	// What every channel has confirmed stays until it is older than KeepAgeMs, or until more than KeepBytes of the log lie
-	// behind it. 0: this setting keeps nothing; -1: it sets no bound, so that the other one or retention decides. With
-	// both 0, what is confirmed goes. Either needs feature level KeepLevel.
-	KeepAgeMs int64 `json:"keep_age_ms,omitzero"`
-	KeepBytes int64 `json:"keep_bytes,omitzero"`
-
-	// A quota bounds what is stored but not confirmed by every channel. 0: no quota.
-	QuotaBytes int64     `json:"quota_bytes"`
-	QuotaCount int64     `json:"quota_count"`
-	QuotaMode  QuotaMode `json:"quota_mode"`
-
-	// MinISR is the number of replicas that must have a message before it is answered OK. 0: a majority of the
-	// replicas.
-	MinISR int `json:"min_isr"`
-
-	// Partitions can only grow: a message stays where it was stored. In a change, 0 keeps the number of partitions.
-	Partitions int        `json:"partitions,omitzero"`
-	Durability Durability `json:"durability,omitzero"`
+	Version        uint64     `json:"version"` // increases with every change; 0: never configured
+	RetentionBytes int64      `json:"retention_bytes"`
+	RetentionCount int64      `json:"retention_count"`
+	RetentionAgeMs int64      `json:"retention_age_ms"`
+	KeepAgeMs      int64      `json:"keep_age_ms,omitzero"`
+	KeepBytes      int64      `json:"keep_bytes,omitzero"`
+	QuotaBytes     int64      `json:"quota_bytes"`
+	QuotaCount     int64      `json:"quota_count"`
+	QuotaMode      QuotaMode  `json:"quota_mode"`
+	MinISR         int        `json:"min_isr"`
+	Partitions     int        `json:"partitions,omitzero"`
+	Durability     Durability `json:"durability,omitzero"`
 }
 
 // KeepLevel is the feature level of KeepAgeMs and KeepBytes: older versions would remove what they keep.
 const KeepLevel = 3
 
-// Level returns the lowest feature level whose versions obey the settings.
-func (s *TopicSettings) Level() int {
-	if s.KeepAgeMs != 0 || s.KeepBytes != 0 {
-		return KeepLevel
-	}
-	return 1
+const (
+	maxAgeMs  = 100 * 366 * 24 * 3600 * 1000
+	unbounded = math.MaxInt64
+)
+
+// TopicRows are all settings of a topic but their version. They are stored as JSON, by their names: what a version does
+// not know stays in the row of the topic (internal/cluster/FORMAT.md).
+//
+// Retention removes whole segments, confirmed or not, but never the last one. What every channel has confirmed stays
+// until it is older than keep_age_ms, or until more than keep_bytes of the log lie behind it; None sets no bound, so
+// that the other one or retention decides.
+var TopicRows = settings.Table[TopicSettings]{
+	{
+		Tag: 1, Name: "retention_bytes", Flag: "retention-bytes", Level: 1,
+		Says: "number of bytes to keep; 0 means the node's default, none means no limit", Zero: "the node's default",
+		Of: func(s *TopicSettings) settings.Field {
+			return settings.Number(&s.RetentionBytes, settings.None, unbounded, settings.Bytes)
+		},
+	},
+	{
+		Tag: 2, Name: "retention_count", Flag: "retention-count", Level: 1,
+		Says: "number of messages to keep; 0 means the node's default, none means no limit", Zero: "the node's default",
+		Of: func(s *TopicSettings) settings.Field {
+			return settings.Number(&s.RetentionCount, settings.None, unbounded, settings.Count)
+		},
+	},
+	{
+		Tag: 3, Name: "retention_age_ms", Flag: "retention-age", Level: 1,
+		Says: "how long to keep messages, such as 72h; 0 means the node's default, none means no limit",
+		Zero: "the node's default",
+		Of: func(s *TopicSettings) settings.Field {
+			return settings.Number(&s.RetentionAgeMs, settings.None, maxAgeMs, settings.Millis)
+		},
+	},
+	{
+		Tag: 4, Name: "keep_bytes", Flag: "keep-bytes", Level: KeepLevel,
+		Says: "how much of the log to keep although all channels have confirmed it; 0 means nothing, none means no limit",
+		Zero: "not set",
+		Of: func(s *TopicSettings) settings.Field {
+			return settings.Number(&s.KeepBytes, settings.None, unbounded, settings.Bytes)
+		},
+	},
+	{
+		Tag: 5, Name: "keep_age_ms", Flag: "keep-age", Level: KeepLevel,
+		Says: "how long to keep what all channels have confirmed, such as 24h; 0 means not at all, none means no limit",
+		Zero: "not set",
+		Of: func(s *TopicSettings) settings.Field {
+			return settings.Number(&s.KeepAgeMs, settings.None, maxAgeMs, settings.Millis)
+		},
+	},
+	{
+		Tag: 6, Name: "quota_bytes", Flag: "quota-bytes", Level: 1,
+		Says: "maximum bytes that are not confirmed by all channels; 0 means no limit", Zero: "no limit",
+		Of: func(s *TopicSettings) settings.Field {
+			return settings.Number(&s.QuotaBytes, 0, unbounded, settings.Bytes)
+		},
+	},
+	{
+		Tag: 7, Name: "quota_count", Flag: "quota-count", Level: 1,
+		Says: "maximum messages that are not confirmed by all channels; 0 means no limit", Zero: "no limit",
+		Of: func(s *TopicSettings) settings.Field {
+			return settings.Number(&s.QuotaCount, 0, unbounded, settings.Count)
+		},
+	},
+	{
+		Tag: 8, Name: "quota_mode", Flag: "quota-mode", Level: 1,
+		Says: "what to do at the quota: reject (also if empty) refuses new messages, drop-oldest removes the oldest ones, " +
+			"confirmed or not",
+		Zero: string(QuotaReject),
+		Of: func(s *TopicSettings) settings.Field {
+			return settings.Choice(&s.QuotaMode, QuotaReject, QuotaDropOldest)
+		},
+	},
+	{
+		Tag: 9, Name: "min_isr", Flag: "min-isr", Level: 1,
+		Says: "number of replicas that must have a message before it is answered OK; 0 means a majority",
+		Zero: "majority of the replicas",
+		Of: func(s *TopicSettings) settings.Field {
+			return settings.Number(&s.MinISR, 0, math.MaxInt32, settings.Count)
+		},
+	},
+	{
+		Tag: 10, Name: "partitions", Flag: "partitions", Level: 1,
+		Says: "number of partitions, which can only be raised, since each holds messages; afterwards a key may belong to " +
+			"another partition; 0 keeps their number",
+		Of: func(s *TopicSettings) settings.Field {
+			return settings.Number(&s.Partitions, 0, math.MaxInt32, settings.Count)
+		},
+	},
+	{
+		Tag: 11, Name: "durability", Flag: "durability", Level: 1,
+		Says: "what an OK guarantees. The only value is " + string(DurabilitySynced) +
+			": the message is on stable storage on every in-sync replica",
+		Zero: string(DurabilitySynced),
+		Of:   func(s *TopicSettings) settings.Field { return settings.Choice(&s.Durability, DurabilitySynced) },
+	},
 }
+
+// Level returns the lowest feature level whose versions obey the settings, and the setting that needs it.
+func (s *TopicSettings) Level() (level int, name string) { return TopicRows.Level(s) }
 
 // Stored returns the settings in the form in which a topic's row holds them: without the number of partitions, which
 // the row holds elsewhere, and without the durability, of which there is only one.
@@ -75,35 +157,8 @@ var ErrSettings = errors.New("meta: the topic's settings are not valid; nothing 
 // Validate returns nil, or an ErrSettings that says in one sentence what to change. The store checks MinISR against the
 // number of replicas, and it checks Version.
 func (s *TopicSettings) Validate() error {
-	for _, f := range []struct {
-		name        string
-		value, from int64
-	}{
-		{"retention_bytes", s.RetentionBytes, -1},
-		{"retention_count", s.RetentionCount, -1},
-		{"retention_age_ms", s.RetentionAgeMs, -1},
-		{"keep_age_ms", s.KeepAgeMs, -1},
-		{"keep_bytes", s.KeepBytes, -1},
-		{"quota_bytes", s.QuotaBytes, 0},
-		{"quota_count", s.QuotaCount, 0},
-		{"min_isr", int64(s.MinISR), 0},
-		{"partitions", int64(s.Partitions), 0},
-	} {
-		if f.value < f.from {
-			return fmt.Errorf("%w: %s is %d; it must be %d or more", ErrSettings, f.name, f.value, f.from)
-		}
-	}
-	if age := max(s.RetentionAgeMs, s.KeepAgeMs); age > maxAgeMs {
-		return fmt.Errorf("%w: retention_age_ms or keep_age_ms is %d; a hundred years are the most", ErrSettings, age)
-	}
-	switch s.QuotaMode {
-	case "", QuotaReject, QuotaDropOldest:
-	default:
-		return fmt.Errorf("%w: quota_mode is %q; it must be %s or %s", ErrSettings, s.QuotaMode, QuotaReject, QuotaDropOldest)
-	}
-	if s.Durability != "" && s.Durability != DurabilitySynced {
-		return fmt.Errorf("%w: durability is %q; there is only %s, because an OK here always means that the message is on "+
-			"stable storage on every in-sync replica", ErrSettings, s.Durability, DurabilitySynced)
+	if why := TopicRows.Invalid(s); why != "" {
+		return fmt.Errorf("%w: %s", ErrSettings, why)
 	}
 	return nil
 }
@@ -124,8 +179,6 @@ func (s *TopicSettings) WantedPartitions(now, most int) (int, error) {
 		return n, nil
 	}
 }
-
-const maxAgeMs = 100 * 366 * 24 * 3600 * 1000
 
 // WantedMinISR returns the MinISR that these settings demand for a topic with this many replicas.
 func (s *TopicSettings) WantedMinISR(replicas int) int {

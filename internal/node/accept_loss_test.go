@@ -17,6 +17,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/aside"
 	"penstock/internal/node/backup"
+	"penstock/internal/node/offline"
 )
 
 // lossy is a data directory of a single node after a clean stop: 40 messages in segments and 10 behind them in the
@@ -71,7 +72,7 @@ func TestAcceptLoss(t *testing.T) {
 			t.Fatalf("whole %v: %v", whole, err)
 		}
 		before := contents(t, path)
-		loss, accepted, err := node.AcceptLoss(path, func(*node.Loss) bool { return false })
+		loss, accepted, err := offline.AcceptLoss(path, func(*offline.Loss) bool { return false })
 		if err != nil || accepted || loss.Forgotten == "" || len(loss.Partitions) != 1 || loss.Wanted <= loss.Reached {
 			t.Fatalf("whole %v: %v, accepted %v, %+v", whole, err, accepted, loss)
 		}
@@ -85,7 +86,7 @@ func TestAcceptLoss(t *testing.T) {
 				t.Errorf("whole %v: %s was changed", whole, name)
 			}
 		}
-		if loss, accepted, err = node.AcceptLoss(path, func(*node.Loss) bool { return true }); err != nil || !accepted {
+		if loss, accepted, err = offline.AcceptLoss(path, func(*offline.Loss) bool { return true }); err != nil || !accepted {
 			t.Fatalf("whole %v: %v", whole, err)
 		}
 		if p := loss.Partitions[0]; (p.Files > 0) != (p.Aside != "") ||
@@ -96,7 +97,7 @@ func TestAcceptLoss(t *testing.T) {
 		if len(kept) != loss.Partitions[0].Files {
 			t.Errorf("whole %v: %v are aside, of %+v", whole, kept, loss.Partitions[0])
 		}
-		loss, accepted, err = node.AcceptLoss(path, func(*node.Loss) bool { return true })
+		loss, accepted, err = offline.AcceptLoss(path, func(*offline.Loss) bool { return true })
 		if err != nil || accepted || loss.Forgotten != "" {
 			t.Errorf("whole %v, again: %v, %+v", whole, err, loss)
 		}

@@ -3,45 +3,140 @@ package node
 import (
 	"time"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/channel"
+	"penstock/internal/node/faults"
 	"penstock/internal/node/inbox"
+	"penstock/internal/node/message"
+	"penstock/internal/node/names"
+	"penstock/internal/node/topic"
 )
 
 // Types that packages below this one define, under the names by which programs use them.
 type (
-	ID              = base.ID              // a message: its partition and its number there
-	Put             = inbox.Put            // a request to store messages, for Topic.Submit
-	Header          = base.Header          // a name and a value; the bytes are borrowed like those of the message
-	Outgoing        = base.Outgoing        // a message to publish, with key, headers and delay
-	Delivery        = base.Delivery        // a message on its way to a Sink, valid during Sink.Deliver only
-	Deadline        = base.Deadline        // Delivery.Until: after it the client must not get the message
-	DeadlineClock   = base.DeadlineClock   // the clock by which a Deadline passes
-	Sink            = base.Sink            // receives the messages of a Consumer
-	RunSink         = base.RunSink         // a Sink that takes messages next to each other at once
-	Run             = base.Run             // what a RunSink gets
-	HeldSink        = base.HeldSink        // a Sink that may queue messages before its client gets them
-	HeldDelivery    = base.HeldDelivery    // a delivery that a HeldSink dropped
-	FailureSink     = base.FailureSink     // a Sink that learns which of its calls a leader refused later
-	FailedCall      = base.FailedCall      // the call that was refused
-	ConsumerOptions = base.ConsumerOptions // what one subscriber asks for
-	ConsumerStats   = base.ConsumerStats   // counters of one subscriber
-	LatencyRecorder = base.LatencyRecorder // see Options.Latencies
+	ID              = message.ID              // a message: its partition and its number there
+	Put             = inbox.Put               // a request to store messages, for Topic.Submit
+	Header          = message.Header          // a name and a value; the bytes are borrowed like those of the message
+	Outgoing        = message.Outgoing        // a message to publish, with key, headers and delay
+	Delivery        = message.Delivery        // a message on its way to a Sink, valid during Sink.Deliver only
+	Deadline        = message.Deadline        // Delivery.Until: after it the client must not get the message
+	DeadlineClock   = message.DeadlineClock   // the clock by which a Deadline passes
+	Sink            = message.Sink            // receives the messages of a Consumer
+	RunSink         = message.RunSink         // a Sink that takes messages next to each other at once
+	Run             = message.Run             // what a RunSink gets
+	HeldSink        = message.HeldSink        // a Sink that may queue messages before its client gets them
+	HeldDelivery    = message.HeldDelivery    // a delivery that a HeldSink dropped
+	FailureSink     = message.FailureSink     // a Sink that learns which of its calls a leader refused later
+	FailedCall      = message.FailedCall      // the call that was refused
+	ConsumerOptions = message.ConsumerOptions // what one subscriber asks for
+	ConsumerStats   = message.ConsumerStats   // counters of one subscriber
+	LatencyRecorder = message.LatencyRecorder // see Options.Latencies
+)
+
+// Types of package topic. ChannelStats and TopicStats are snapshots with the names of NSQ's /stats.
+type (
+	Topic           = topic.Topic
+	Channel         = topic.Channel
+	Consumer        = topic.Consumer
+	Messages        = topic.Messages
+	Message         = topic.Message
+	ConsumeOptions  = topic.ConsumeOptions
+	Reader          = topic.Reader
+	Start           = topic.Start
+	Stored          = topic.Stored
+	TrimmedError    = topic.TrimmedError
+	SeekTo          = topic.SeekTo
+	SeekKind        = topic.SeekKind
+	PeekOptions     = topic.PeekOptions
+	PeekedMessage   = topic.PeekedMessage
+	PendingMessage  = topic.PendingMessage
+	TopicSettings   = topic.TopicSettings
+	ChannelSettings = topic.ChannelSettings
+	Filter          = topic.Filter
+	Rule            = topic.Rule
+	Order           = topic.Order
+	Match           = topic.Match
+	Producer        = topic.Producer
+	Produced        = topic.Produced
+	Sender          = topic.Sender
+	Numbered        = topic.Numbered
+	SequenceError   = topic.SequenceError
+	FencedError     = topic.FencedError
+	KnownProducer   = topic.KnownProducer
+	ProducerList    = topic.ProducerList
+	Trace           = topic.Trace
+	TraceStored     = topic.TraceStored
+	TraceEvent      = topic.TraceEvent
+	TraceChannel    = topic.TraceChannel
+	CopyAnswer      = topic.CopyAnswer
+	RemoteLabel     = topic.RemoteLabel
+	TopicStats      = topic.Stats
+	ChannelStats    = channel.Stats
+)
+
+// StorageStats describes the storage and replication of a node. A Fault is one kind of trouble in it.
+type (
+	StorageStats = faults.Stats
+	Fault        = faults.Fault
+)
+
+// Constants of package topic.
+const (
+	StartOldest = topic.StartOldest
+	StartNewest = topic.StartNewest
+	StartAtID   = topic.StartAtID
+	StartAtTime = topic.StartAtTime
+
+	SeekBeginning = topic.SeekBeginning
+	SeekEnd       = topic.SeekEnd
+	SeekID        = topic.SeekID
+	SeekTime      = topic.SeekTime
+	SeekCount     = topic.SeekCount
+
+	OrderNone      = topic.OrderNone
+	OrderPartition = topic.OrderPartition
+	OrderKey       = topic.OrderKey
+	OrderDeclared  = topic.OrderDeclared
+
+	MatchExact  = topic.MatchExact
+	MatchPrefix = topic.MatchPrefix
+	MatchGlob   = topic.MatchGlob
+	MatchRegexp = topic.MatchRegexp
+	MatchExists = topic.MatchExists
+
+	QuotaReject      = topic.QuotaReject
+	QuotaDropOldest  = topic.QuotaDropOldest
+	DurabilitySynced = topic.DurabilitySynced
+
+	MaxListCount     = topic.MaxListCount
+	DefaultListCount = topic.DefaultListCount
+	MaxPeekBytes     = topic.MaxPeekBytes
+
+	MaxProducerNameBytes = topic.MaxProducerNameBytes
+	MaxProducerRows      = topic.MaxProducerRows
+
+	RedriveChannel      = topic.RedriveChannel
+	OriginTopicHeader   = topic.OriginTopicHeader
+	OriginChannelHeader = topic.OriginChannelHeader
+	OriginIDHeader      = topic.OriginIDHeader
+	AttemptsHeader      = topic.AttemptsHeader
+	HopsHeader          = topic.HopsHeader
+	ChannelHeader       = topic.ChannelHeader
+	TagHeader           = topic.TagHeader
 )
 
 // The calls that FailureSink.Failed reports.
 const (
-	FailedFinish  = base.FailedFinish
-	FailedRequeue = base.FailedRequeue
-	FailedTouch   = base.FailedTouch
+	FailedFinish  = message.FailedFinish
+	FailedRequeue = message.FailedRequeue
+	FailedTouch   = message.FailedTouch
 )
 
 // Limits and reserved names of headers.
 const (
-	MaxHeaderCount     = base.MaxHeaderCount     // headers of one message
-	MaxHeaderNameBytes = base.MaxHeaderNameBytes // bytes of one header's name
-	ReservedHeaders    = base.ReservedHeaders    // prefix of the names that only the engine may write
-	KeyHeader          = base.KeyHeader          // the header that holds a message's key
+	MaxHeaderCount     = message.MaxHeaderCount     // headers of one message
+	MaxHeaderNameBytes = message.MaxHeaderNameBytes // bytes of one header's name
+	ReservedHeaders    = message.ReservedHeaders    // prefix of the names that only the engine may write
+	KeyHeader          = message.KeyHeader          // the header that holds a message's key
 )
 
 // Info describes the storage of an Engine, for /info, logs and benchmark headers.
@@ -60,47 +155,10 @@ type Info struct {
 	CorruptionsAtRecover []string      // what recovery found damaged, one sentence each; shared: do not change it
 }
 
-// TopicStats, ChannelStats and ConsumerStats are snapshots with the names of NSQ's /stats. They cover this node: the
-// partitions that it has a copy of, and the channels' consumers that it serves.
-type TopicStats struct {
-	Name         string
-	MadeBy       string // see Topic.MadeBy
-	Depth        int64  // messages that no channel can get yet, because the topic has no channel or is paused
-	BackendDepth int64  // the same as Depth
-	// Published counts the messages that were ever published to the partitions that this node leads, as far as they are
-	// committed. It is in their logs: neither a restart nor retention changes it.
-	Published    uint64
-	MessageCount uint64 // messages that this node stored as the leader, committed since Open
-	MessageBytes uint64 // approximate bytes of their bodies
-	Paused       bool
-	OverQuota    bool // in the last minute, a put was refused because of the quota of a partition that is led here
-	// DelaysRefused counts the partitions that this node leads and that refuse delayed messages now; see ErrStateFull.
-	DelaysRefused int
-	// ReadOnly counts the partitions that this node leads and that store nothing new until a restart, because a part of
-	// their logs is missing, damaged or of a newer version.
-	ReadOnly    int
-	Partitions  int   // all partitions of the topic, on any node
-	StoredBytes int64 // bytes of the logs of this node's copies
-	// Served are the partitions whose channels deliver from this node, in order; never nil. Channels has the part of each
-	// channel that is in these partitions. A new leader serves as soon as the start of its epoch is committed.
-	Served   []int
-	Led      int   // partitions that this node leads
-	LedBytes int64 // bytes of the logs of these
-	// Producers counts the producers, named or not, that these partitions know; one that publishes to several partitions
-	// counts in each. MaxProducers is the number in the one that knows the most: at 4096 a partition forgets anonymous
-	// ones, and refuses further named ones.
-	Producers    int
-	MaxProducers int
-	Channels     []ChannelStats // by name; nil if this node serves no partition of the topic
-}
-
-// ChannelStats: see TopicStats.
-type ChannelStats = channel.Stats
-
 // ValidTopicName says whether name can name a topic, by the rule of nsqd: at most 64 bytes, one or more of the
 // characters a-z A-Z 0-9 . _ -, optionally followed by #ephemeral. Names never become paths, so "." and ".." are
 // allowed.
-func ValidTopicName(name string) bool { return base.ValidTopicName(name) }
+func ValidTopicName(name string) bool { return names.ValidTopic(name) }
 
 // ValidChannelName is the same rule for channels.
-func ValidChannelName(name string) bool { return base.ValidChannelName(name) }
+func ValidChannelName(name string) bool { return names.ValidChannel(name) }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/replicate"
 	"penstock/replicate/wire"
 )
@@ -43,7 +43,7 @@ func (e *Engine) AskNode(ctx context.Context, node replicate.NodeID, question []
 		return e.answerQuestion(ctx, question)
 	}
 	answer, err := e.cluster.ops.Ask(ctx, node, wire.Operation{Kind: wire.OpAsk, Ask: question})
-	if errors.Is(err, base.ErrNoTopic) {
+	if errors.Is(err, errs.ErrNoTopic) {
 		return nil, errOldVersion // it looked for the topic of an operation that it does not know
 	}
 	return answer, err

@@ -322,7 +322,7 @@ func (r *backupRun) noteTopics() {
 	defer r.e.mu.Unlock()
 	r.e.noted = make(map[uuid.UUID]*datadir.Topic, len(r.e.topics))
 	for _, t := range r.e.topics {
-		r.e.noted[t.shared.ID] = t.meta()
+		r.e.noted[t.ID()] = t.File()
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/partition"
 	"penstock/internal/node/platform"
@@ -22,7 +22,7 @@ func bareNode() *clusterNode { return bareNodeOn(platform.NewMachine()) }
 
 func bareNodeOn(h platform.Host) *clusterNode {
 	e := &Engine{
-		log: slog.New(slog.DiscardHandler), host: h, clock: base.NewClock(h.Wall, h.Mono), node: new(datadir.NodeFile),
+		log: slog.New(slog.DiscardHandler), host: h, clock: clock.New(h.Wall, h.Mono), node: new(datadir.NodeFile),
 	}
 	e.store = partition.New(partition.Options{
 		Host: h, Log: e.log, Clock: e.clock, Counters: &e.counters, Pulse: &e.pulse,

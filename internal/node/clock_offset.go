@@ -13,7 +13,7 @@ import (
 // clockDirVariable is an environment variable that names a directory. In it, the file whose name is the node's id holds
 // the error of that node's wall clock, as a duration; the monotonic clock stays right. Builds with the tag clock are
 // only for tests of processes whose wall clock is wrong.
-const clockDirVariable = "PENSTOCK_CLOCK_DIR"
+const clockDirVariable = "TEST_CLOCK_DIR"
 
 func init() {
 	dir, at := os.Getenv(clockDirVariable), slices.Index(os.Args, "--node-id")

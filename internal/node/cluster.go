@@ -14,7 +14,6 @@ import (
 
 	"penstock/internal/lock"
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
 	"penstock/internal/node/diskwatch"
 	"penstock/internal/node/fanout"
 	"penstock/internal/node/forward"
@@ -168,32 +167,9 @@ func (cn *clusterNode) tombstone(ctx context.Context, key meta.TombstoneKey, unt
 	return cn.Rows.Tombstone(ctx, key, until)
 }
 
-// createChannel creates the channel at the leaders of all partitions, and returns when all of them have committed it.
-func (cn *clusterNode) createChannel(ctx context.Context, t *Topic, name string, o origin) error {
-	return cn.ops.OnAllLeaders(ctx, topicView{t}, wire.Operation{
-		Kind: wire.OpCreateChannel, Channel: name, Seek: o.from, Settings: o.settings,
-	})
-}
-
-// deleteChannel deletes the channel at the leaders, and then on this node, which may have a record of it without
-// leading a partition.
-func (cn *clusterNode) deleteChannel(ctx context.Context, t *Topic, name string) error {
-	var d fanout.Deletion
-	err := cn.gather(ctx, t, wire.Operation{Kind: wire.OpDeleteChannel, Channel: name}, nil, d.Add)
-	if err != nil {
-		return err
-	}
-	if err = t.deleteChannelLocal(ctx, name); errors.Is(err, ErrNoChannel) {
-		err = nil
-	}
-	return errors.Join(err, d.Err())
-}
-
 func (cn *clusterNode) noteUnreadable(topic uuid.UUID) { cn.unreadable = append(cn.unreadable, topic) }
 
 func (cn *clusterNode) opened(*Topic) {} // syncChannels makes the channels once the store has said who leads
-
-func (cn *clusterNode) closeTopic(t *Topic, why error) { cn.remotes.EndTopic(topicView{t}, why) }
 
 // leaseClock returns the present time in the form that the store expects: see meta.Registration.Clock.
 func (cn *clusterNode) leaseClock() time.Time { return cn.began.Add(time.Duration(cn.Now())) }
@@ -268,11 +244,11 @@ func (cn *clusterNode) imports() (all []meta.ImportedTopic) {
 	}
 	for _, t := range cn.e.topics {
 		im := meta.ImportedTopic{Topic: meta.Topic{
-			ID: t.shared.ID, Name: t.Name(), Partitions: len(t.partitions()), CreatedNs: t.created,
+			ID: t.ID(), Name: t.Name(), Partitions: len(t.PartitionList()), CreatedNs: t.CreatedNs(),
 			MadeBy: t.MadeBy(), Settings: t.Settings().Stored(),
 		}}
 		im.Topic.Settings.MinISR = 0 // a single node's value means nothing for a cluster's replicas
-		for _, pt := range t.partitions() {
+		for _, pt := range t.PartitionList() {
 			im.Epochs = append(im.Epochs, pt.Epoch())
 		}
 		all = append(all, im)
@@ -283,8 +259,8 @@ func (cn *clusterNode) imports() (all []meta.ImportedTopic) {
 // start passes the topics that Open found to the worker, and starts the worker, the ticker and the balancer.
 func (cn *clusterNode) start() {
 	for _, t := range append(cn.e.Topics(), cn.unlisted...) {
-		cn.topics[t.shared.ID] = t
-		cn.addToTable(t, t.partitions())
+		cn.topics[t.ID()] = t
+		cn.addToTable(t, t.PartitionList())
 	}
 	cn.Spawn(cn.work)
 	cn.Spawn(cn.runTicker)
@@ -343,10 +319,10 @@ func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 	cn.Net.SetNodes(peersOf(ch.Snapshot))
 	cn.learnLevel(ch.Snapshot)
 	if first {
-		for _, id := range base.SortedIDs(ch.Snapshot.Topics) {
+		for _, id := range sortedIDs(ch.Snapshot.Topics) {
 			cn.applyTopic(ch.Snapshot, id)
 		}
-		for _, id := range base.SortedIDs(cn.topics) {
+		for _, id := range sortedIDs(cn.topics) {
 			cn.applyTopic(ch.Snapshot, id)
 		}
 		for _, id := range ch.Snapshot.Partitions.IDs() {
@@ -378,7 +354,7 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 	t, mt := cn.topics[id], snap.Topics[id]
 	if t != nil && mt != nil {
 		cn.e.showTopic(t)
-		t.learnSettings(mt)
+		t.Local().Learn(mt)
 	}
 	switch {
 	case mt != nil && t == nil:
@@ -393,7 +369,7 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 		delete(cn.halfMade, id)
 		cn.unknown.set(id, "")
 		cn.topics[id] = t
-		cn.addToTable(t, t.partitions())
+		cn.addToTable(t, t.PartitionList())
 	case mt != nil && mt.Partitions > t.Partitions():
 		if err := cn.e.expandTopic(snap, mt, t); err != nil {
 			cn.Log.Error("new partitions of a topic could not be opened on this node; it is tried again",

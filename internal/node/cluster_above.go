@@ -2,10 +2,10 @@ package node
 
 import (
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
 	"penstock/internal/node/forward"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/partition"
+	"penstock/internal/node/platform"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -33,7 +33,7 @@ func (cn *clusterNode) HasExited(node replicate.NodeID) bool { return cn.hasExit
 func (cn *clusterNode) TryLater(topic *meta.Topic, partition uint32) { cn.tryLater(topic, partition) }
 
 // News implements partition.Above.
-func (cn *clusterNode) News() *base.Notice { return &cn.e.news }
+func (cn *clusterNode) News() *platform.Notice { return &cn.e.news }
 
 // newForwarder returns the forwarder of puts for other nodes.
 func (cn *clusterNode) newForwarder() *forward.Forwarder {

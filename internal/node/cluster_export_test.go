@@ -12,7 +12,7 @@ import (
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/partition"
-	"penstock/internal/node/route"
+	tp "penstock/internal/node/topic"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -54,7 +54,7 @@ func LeaderOf(e *Engine, topic string, n int) replicate.NodeID {
 	if !ok {
 		return 0
 	}
-	return t.partitions()[n].Target()
+	return t.PartitionList()[n].Target()
 }
 
 // CopyOf reads e's copy of a partition. It returns an error if e has no copy, or cannot read it back.
@@ -91,7 +91,7 @@ func copyHere(e *Engine, topic string, n int) (*partition.Partition, error) {
 	if !ok {
 		return nil, ErrNoTopic
 	}
-	all := t.partitions()
+	all := t.PartitionList()
 	if n >= len(all) { // the node has not learnt yet that the topic has more
 		return nil, ErrNoPartition
 	}
@@ -130,20 +130,20 @@ func ConnectedTo(e *Engine, node replicate.NodeID) bool { return e.cluster.Net.C
 // TopicDir returns the path of a topic's files in the data directory.
 func TopicDir(e *Engine, topic string) string {
 	t, _ := e.LookupTopic(topic)
-	return datadir.TopicPath(t.shared.ID)
+	return datadir.TopicPath(t.ID())
 }
 
 // Present says whether a node's copy of a partition takes part in replication.
 func Present(e *Engine, topic string, n int) bool {
 	t, ok := e.LookupTopic(topic)
-	return ok && t.partitions()[n].Replica().Present()
+	return ok && t.PartitionList()[n].Replica().Present()
 }
 
 // EndCopy ends a copy as Close does, and then applies the partition's row once more, as the worker may do until Close
 // has stopped it.
 func EndCopy(e *Engine, topic string, n int) {
 	t, _ := e.LookupTopic(topic)
-	pt := t.partitions()[n]
+	pt := t.PartitionList()[n]
 	pt.Replica().End(ErrClosed)
 	e.cluster.applyRow(e.cluster.Rows.Snapshot(), pt.Identity())
 }
@@ -154,7 +154,7 @@ func Leased(e *Engine) bool { return e.cluster.Leased() }
 // Leads says whether a node takes puts for a partition.
 func Leads(e *Engine, topic string, n int) bool {
 	t, _ := e.LookupTopic(topic)
-	return t.partitions()[n].Leads()
+	return t.PartitionList()[n].Leads()
 }
 
 // DurableGroup returns the number of the newest durable group of a node's commit log.
@@ -166,16 +166,16 @@ func FoldHas(e *Engine, topic string, n int, channel string) bool {
 	return slices.ContainsFunc(channels, func(c partition.ChannelView) bool { return c.Name == channel })
 }
 
-// HoldChannels holds Topic.changing until release is called: the node cannot change the channels of the topic, or give
-// them other partitions.
+// HoldChannels holds topic.Local.changing until release is called: the node cannot change the channels of the topic, or
+// give them other partitions.
 func HoldChannels(e *Engine, topic string) (release func()) {
 	t, _ := e.LookupTopic(topic)
 	held, released := make(chan struct{}), make(chan struct{})
 	go func() { // on a goroutine of its own, because the caller may hold this lock of several nodes
-		t.changing.Lock()
+		release := tp.Hooks{T: t}.Hold()
 		close(held)
 		<-released
-		t.changing.Unlock()
+		release()
 	}()
 	<-held
 	return func() { close(released) }
@@ -186,16 +186,7 @@ func HoldChannels(e *Engine, topic string) (release func()) {
 // Channel, which was shut.
 func PutTogetherAnew(e *Engine, topic, channel string) (create func(ctx context.Context, n int) error) {
 	t, _ := e.LookupTopic(topic)
-	old, _ := t.LookupChannel(channel)
-	old.local.Shut(ErrMoved)
-	t.mu.Lock()
-	delete(t.channels, channel)
-	t.mu.Unlock()
-	t.adoption = route.Adoption{}
-	t.adoption.Revoke(make([]segment.Epoch, t.Partitions()), func(int) bool { return false })
-	t.assignPartitions()
-	t.startChannels()
-	return func(ctx context.Context, n int) error { return t.createIn(ctx, t.partitions()[n], old, origin{}) }
+	return tp.Hooks{T: t}.MakeAnew(channel)
 }
 
 // CreateLater returns a function that writes a channel into partition n, as the goroutine does that syncChannels starts
@@ -203,37 +194,29 @@ func PutTogetherAnew(e *Engine, topic, channel string) (create func(ctx context.
 func CreateLater(e *Engine, topic, channel string, n int) func(context.Context) error {
 	t, _ := e.LookupTopic(topic)
 	c, _ := t.LookupChannel(channel)
-	return func(ctx context.Context) error { return t.createIn(ctx, t.partitions()[n], c, origin{}) }
+	return func(ctx context.Context) error { return tp.Hooks{T: t}.CreateIn(ctx, c, n) }
 }
 
 // ChannelHas says whether a node's channel has been given a partition.
 func ChannelHas(e *Engine, topic, channel string, n int) bool {
 	t, _ := e.LookupTopic(topic)
 	c, ok := t.LookupChannel(channel)
-	return ok && c.local.HasPartition(n)
+	return ok && c.Local().HasPartition(n)
 }
 
 // AppendChannel submits the creation of a channel to a partition that e leads, and does not wait for the commit.
 func AppendChannel(e *Engine, topic string, n int, channel string) error {
 	t, _ := e.LookupTopic(topic)
 	created := []fold.Control{{Kind: fold.ChannelCreated, Channel: channel}}
-	return t.partitions()[n].NewControls(nil, false, func(error) {})(created)
+	return t.PartitionList()[n].NewControls(nil, false, func(error) {})(created)
 }
 
 // BeginPause executes the first half of a request to pause a topic in a partition: it looks up the epoch in which e
 // serves the partition. It returns nil if e does not serve it. goOn executes the rest.
 func BeginPause(e *Engine, topic string, n int) (goOn func(context.Context) error) {
 	t, _ := e.LookupTopic(topic)
-	op := wire.Operation{Kind: wire.OpPauseTopic, Flag: true, Topic: t.shared.ID, Partitions: []uint32{uint32(n)}}
-	epochs, ok := t.assignedEpochs(op.Partitions)
-	if !ok {
-		return nil
-	}
-	return func(ctx context.Context) error {
-		op.Known = t.Partitions()
-		_, err := t.performIn(ctx, op, epochs)
-		return err
-	}
+	op := wire.Operation{Kind: wire.OpPauseTopic, Flag: true, Topic: t.ID(), Partitions: []uint32{uint32(n)}}
+	return tp.Hooks{T: t}.Begin(op)
 }
 
 // EndOf returns the state of a copy's log behind its last batch.
@@ -290,14 +273,14 @@ func ExchangeOf(e *Engine, topic string, n int) uint64 {
 // PartitionOf returns the identity of a partition, which names it in the metadata.
 func PartitionOf(e *Engine, topic string, n int) segment.Identity {
 	t, _ := e.LookupTopic(topic)
-	return t.partitions()[n].Identity()
+	return t.PartitionList()[n].Identity()
 }
 
 // FailFlush does what the flusher does when it meets the damaged head of a segment: it closes the inbox. It says
 // whether the inbox is closed.
 func FailFlush(e *Engine, topic string, n int) bool {
 	t, _ := e.LookupTopic(topic)
-	pt := t.partitions()[n]
+	pt := t.PartitionList()[n]
 	for _, s := range pt.Log().Segments() {
 		if s.Err != nil && !pt.GivenUp() {
 			pt.CloseAndRefuse(ErrDisk, true)
@@ -309,7 +292,7 @@ func FailFlush(e *Engine, topic string, n int) bool {
 // Tick passes the time once to the replica of a copy, without other live nodes.
 func Tick(e *Engine, topic string, n int) {
 	t, _ := e.LookupTopic(topic)
-	t.partitions()[n].Replica().Tick(e.cluster.Until(), nil)
+	t.PartitionList()[n].Replica().Tick(e.cluster.Until(), nil)
 }
 
 // BeganAnew returns how often the log of a copy was reset or cut.

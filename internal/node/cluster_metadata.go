@@ -1,15 +1,17 @@
 package node
 
 import (
+	"bytes"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/google/uuid"
 
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/partition"
+	"penstock/internal/node/topic"
 )
 
 // A cluster node can restore a topic.json that it cannot read: the cluster's metadata has the same content.
@@ -33,16 +35,16 @@ func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 			kept[id][pt.Number()] = pt
 		}
 	}
-	for _, id := range base.SortedIDs(kept) {
+	for _, id := range sortedIDs(kept) {
 		m := topicMetaOf(snap.Topics[id])
-		t := newTopic(e, m)
+		t := topic.New(e.shared, m)
 		for n := range uint32(m.Partitions) {
 			pt := kept[id][n]
 			if pt == nil {
-				pt = e.store.NewPartition(&t.shared, n)
+				pt = e.store.NewPartition(t.OfPartitions(), n)
 			}
-			pt.SetTopic(&t.shared)
-			t.add(pt)
+			pt.SetTopic(t.OfPartitions())
+			t.Local().Add(pt)
 		}
 		if err := e.createTopicFiles(m); err != nil {
 			return fmt.Errorf("engine: %s of topic %s could not be read, and not be written anew: %w",
@@ -79,6 +81,11 @@ func (e *Engine) removeUnreadable(snap *meta.Snapshot) {
 		e.log.Info("the files of a topic whose metadata cannot be read are removed: the cluster has deleted it", "uuid", id)
 	}
 	e.cluster.unreadable = nil
+}
+
+// sortedIDs returns the keys of m in order, so that a simulation with the same seed takes the same steps.
+func sortedIDs[V any](m map[uuid.UUID]V) []uuid.UUID {
+	return slices.SortedFunc(maps.Keys(m), func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
 }
 
 // isQuarantined says whether this node has logs of a topic whose metadata it could not read: see

@@ -20,7 +20,7 @@ import (
 // B17, B28, B43, B73, B74.
 func TestClusterPowerCutAtSegmentEnds(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(seedCount(t, "PENSTOCK_CLUSTER_CRASH_SEEDS", 3)) {
+	for seed := range uint64(seedCount(t, "TEST_CLUSTER_CRASH_SEEDS", 3)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			p := &powerCuts{rng: rand.New(rand.NewPCG(seed, 11)), h: newAckLog(), handled: map[string]bool{}}

@@ -17,7 +17,7 @@ func partitionOf(e *Engine, topic string, n int) *partition.Partition {
 	if !ok {
 		panic("no topic " + topic)
 	}
-	return t.partitions()[n]
+	return t.PartitionList()[n]
 }
 
 // HoldsOf returns how far a node's copy reaches. Durable is the mark that a follower would acknowledge; for a copy that

@@ -69,7 +69,7 @@ func TestNothingUncommittedIsDelivered(t *testing.T) {
 // whichever sectors it keeps, leaves the whole batch or nothing of it; the whole batch if it was answered OK.
 func TestBatchIsAllOrNothing(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(seedCount(t, "PENSTOCK_CRASH_SEEDS", 60)) {
+	for seed := range uint64(seedCount(t, "TEST_CRASH_SEEDS", 60)) {
 		rng := rand.New(rand.NewPCG(seed, 5))
 		disk := faultaio.New(faultaio.Options{Seed: seed})
 		e := openOnDisk(t, disk)

@@ -6,15 +6,11 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node/health"
-	"penstock/internal/node/scrub"
 	"penstock/replicate"
 	"penstock/replicate/wire"
 )
 
-// This file tells operators in which state the copies of partitions are: see docs/operating.md.
-
-// CopyAnswer is what a node knows of its copy of a partition.
-type CopyAnswer = wire.CopyAnswer
+// This file tells operators in which state the copies of partitions are: see docs/operate/operating.md.
 
 // CopyOf asks a node of the cluster, which may be this one, where its copy of a partition ends and in which state it
 // is. It returns an error if the node cannot be reached, does not answer before ctx ends, has no copy, or is of a
@@ -29,7 +25,7 @@ func (e *Engine) CopyOf(ctx context.Context, id meta.PartitionID, node replicate
 		if t == nil {
 			return nil, ErrNoTopic
 		}
-		return t.copyLocal(op)
+		return t.CopyHere(op)
 	}
 	result, err := e.cluster.ops.Ask(ctx, node, op)
 	if err != nil {
@@ -45,18 +41,6 @@ func (e *Engine) CopyOf(ctx context.Context, id meta.PartitionID, node replicate
 // CopyShortened says whether this node has a copy of a partition that may lack what the node acknowledged.
 func (e *Engine) CopyShortened(id meta.PartitionID) bool {
 	return e.cluster != nil && e.cluster.Shortened.Has(id)
-}
-
-// copyLocal describes this node's copy of op's one partition.
-func (t *Topic) copyLocal(op wire.Operation) (*CopyAnswer, error) {
-	if len(op.Partitions) != 1 || int(op.Partitions[0]) >= t.Partitions() {
-		return nil, scrub.ErrRequest
-	}
-	pt := t.partitions()[op.Partitions[0]]
-	if !pt.Replica().Present() { // a present copy has a log
-		return nil, fmt.Errorf("engine: the node has no copy of partition %d", pt.Number())
-	}
-	return pt.Copy(), nil
 }
 
 // describeCopies fills in in which states the copies of this node are, by the rows of the store.

@@ -69,7 +69,7 @@ func TestPowerCutAnywhere(t *testing.T) {
 		options: smallOptions, lives: 3, operations: []int{1500}, sizes: []int{1, 40, 300, 3000},
 		refusedEvery: 7, attempts: 3,
 	}
-	w.cutPower(t, seedCount(t, "PENSTOCK_CRASH_SEEDS", 60))
+	w.cutPower(t, seedCount(t, "TEST_CRASH_SEEDS", 60))
 }
 
 // TestPowerCutAtSegmentEnds is TestPowerCutAnywhere with segments of one batch: nearly all checkpoints end where a
@@ -86,7 +86,7 @@ func TestPowerCutAtSegmentEnds(t *testing.T) {
 		lives: 12, operations: []int{100, 400, 1500}, sizes: []int{3000, 3500}, pause: time.Millisecond,
 		refusedEvery: 50, attempts: 2,
 	}
-	w.cutPower(t, seedCount(t, "PENSTOCK_CRASH_SEEDS", 40))
+	w.cutPower(t, seedCount(t, "TEST_CRASH_SEEDS", 40))
 }
 
 // workload is what runs in the lives of an engine whose power is cut.
@@ -265,7 +265,7 @@ func drain(t *testing.T, topic *node.Topic, got map[string]node.ID) {
 	var mu sync.Mutex
 	go func() {
 		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
-			s := topic.Engine().Stats(topic.Name(), "c")
+			s := node.EngineOf(topic).Stats(topic.Name(), "c")
 			if len(s) == 1 && len(s[0].Channels) == 1 {
 				if ch := s[0].Channels[0]; ch.Depth == 0 && ch.InFlightCount == 0 && ch.DeferredCount == 0 {
 					break

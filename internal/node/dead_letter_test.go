@@ -31,7 +31,7 @@ func failMessages(t *testing.T, s *testClient, ids ...node.ID) {
 func deadLetters(t *testing.T, topic *node.Topic, name string, n int) (got []node.PeekedMessage) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%s has %d messages", name, n), func() bool {
-		dlq, ok := topic.Engine().LookupTopic(name)
+		dlq, ok := node.EngineOf(topic).LookupTopic(name)
 		if !ok {
 			return false
 		}

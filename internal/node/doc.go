@@ -34,7 +34,7 @@
 //
 // # In the source
 //
-// The path of a message: topic_publish.go (the caller's request) → internal/node/inbox → internal/node/partition (the
-// committer, then the replica) → clog (the group on disk) → internal/node/partition (committed) → internal/node/channel
-// (delivered to a consumer).
+// Topics and their channels are in internal/node/topic, from which this package takes its types. The path of a message:
+// topic/publish.go (the caller's request) → inbox → partition (the committer, then the replica) → clog (the group on
+// disk) → partition (committed) → channel (delivered to a consumer).
 package node

@@ -15,8 +15,9 @@ import (
 
 	"penstock/clog"
 	"penstock/internal/lock"
-	"penstock/internal/node/base"
+	"penstock/internal/loglimit"
 	"penstock/internal/node/channel"
+	"penstock/internal/node/clock"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/diskwatch"
 	"penstock/internal/node/fanout"
@@ -24,6 +25,7 @@ import (
 	"penstock/internal/node/partition"
 	"penstock/internal/node/platform"
 	"penstock/internal/node/scrub"
+	"penstock/internal/node/topic"
 	"penstock/segment/aio"
 )
 
@@ -31,15 +33,15 @@ import (
 // methods are safe for concurrent use. After a crash, Open restores everything that was answered OK.
 type Engine struct {
 	// mu guards topics, noted, deletedTopics, closed and creating; catalog guards the files of topics.
-	// docs/concurrency.md has the order of locks. After a crash, recover rebuilds everything here from the commit log, the
-	// segments and each topic.json.
+	// docs/contribute/concurrency.md has the order of locks. After a crash, recover rebuilds everything here from the
+	// commit log, the segments and each topic.json.
 
 	store *partition.Store // what the partitions of this data directory share
 
 	opts   Options
 	limits inbox.Limits
 	log    *slog.Logger
-	clock  *base.Clock
+	clock  *clock.Clock
 	disk   aio.Disk
 	node   *datadir.NodeFile
 	info   Info
@@ -47,7 +49,8 @@ type Engine struct {
 	catalog lock.Mutex[lock.EngineCatalog] // held while a topic.json is written or repaired
 
 	channels *channel.Shared
-	pulse    aio.Pulse // counts writes to the data directory that began and ended; the disk watch reads it
+	shared   *topic.Shared // what the topics share; made before recovery
+	pulse    aio.Pulse     // counts writes to the data directory that began and ended; the disk watch reads it
 	disks    diskwatch.Watch
 	ground   groundWatch
 	scrub    *scrub.Scrub // made by Open, after recovery
@@ -68,7 +71,7 @@ type Engine struct {
 	// news is raised when a topic is listed or unlisted or gets a partition, when rows of the cluster are applied, when
 	// this node begins or ceases to serve a partition, and at every step of a partition whose leadership is being handed
 	// over.
-	news base.Notice
+	news platform.Notice
 
 	mu            lock.RWMutex[lock.Engine]
 	topics        map[string]*Topic
@@ -79,16 +82,13 @@ type Engine struct {
 	creating      map[string]*creation
 	growing       map[*Topic]int // how many partitions topics are about to have
 
-	listedPartitions atomic.Int64 // those of all topics: see Topic.recount
-
 	counters Counters
-	leaving  atomic.Bool  // Leave was called: the node is shutting down
-	tenureMs atomic.Int64 // of the newest tenure that began at this node: see Topic.newTenure
+	leaving  atomic.Bool // Leave was called: the node is shutting down
 	backup   backupSlot
 	answerer atomic.Pointer[Answerer] // see OnQuestion; nil: questions are refused
 
-	logs *base.LogQueue // what Options.Logger gets; nil in a simulation
-	stop chan struct{}  // closed when background goroutines must end
+	logs *loglimit.Queue // what Options.Logger gets; nil in a simulation
+	stop chan struct{}   // closed when background goroutines must end
 	wg   sync.WaitGroup
 }
 
@@ -101,7 +101,7 @@ type Engine struct {
 // In a cluster, ctx bounds the wait for the metadata store, together with ClusterOptions.JoinTimeout. Recovery does not
 // look at ctx, and the engine does not use it once Open has returned.
 func Open(ctx context.Context, o Options) (*Engine, error) {
-	logs := base.NewLogQueue()
+	logs := loglimit.NewQueue()
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -205,6 +205,7 @@ func (e *Engine) open(ctx context.Context) error {
 		e.store.Join(e.cluster.Env)
 	}
 	e.channels = e.newChannelNode()
+	e.shared = e.newTopicShared()
 	if err := e.recover(); err != nil {
 		return err
 	}
@@ -416,7 +417,7 @@ func (e *Engine) Close() error {
 		pt.Tell()
 	}
 	e.members.leaveBeforeClose()
-	e.forEachTopic(func(t *Topic) { t.closeChannels(ErrClosed) })
+	e.forEachTopic(func(t *Topic) { t.Local().Close(ErrClosed) })
 	e.channels.Flush()
 	for _, pt := range e.store.Partitions() {
 		pt.CloseToNew(ErrClosed)

@@ -13,7 +13,7 @@ func ControlKinds(e *Engine, topic string, kinds map[fold.ControlKind]bool) erro
 	if !ok {
 		return ErrNoTopic
 	}
-	for _, pt := range t.partitions() {
+	for _, pt := range t.PartitionList() {
 		at, _, _ := pt.Log().Start()
 		end, _, _ := pt.Log().End()
 		for at < end {

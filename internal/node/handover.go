@@ -143,7 +143,7 @@ func (cn *clusterNode) confirm(ctx context.Context, topics []*Topic) {
 	}
 	for _, t := range topics {
 		for _, c := range t.Channels() {
-			if left.Add(1); c.local.Confirm(over) {
+			if left.Add(1); c.Local().Confirm(over) {
 				over(nil)
 			}
 		}

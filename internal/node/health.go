@@ -30,7 +30,7 @@ func (e *Engine) HealthFacts() *health.Facts {
 	if ask := e.authSilence.Load(); ask != nil {
 		_, f.AuthSilence = (*ask)()
 	}
-	f.Partitions, f.PartitionLimit = int(e.listedPartitions.Load()), e.opts.MaxPartitions
+	f.Partitions, f.PartitionLimit = int(e.shared.Partitions()), e.opts.MaxPartitions
 	f.TopicLimit = e.opts.MaxTopics
 	f.StateBytes, f.StateLimit = e.store.Memory().State, e.opts.MaxStateBytes
 	f.Transience, f.FewDescriptors = e.transience, descriptors.RefusedWithin(10*time.Minute)
@@ -88,78 +88,12 @@ func (e *Engine) authSilentSeconds() int64 {
 	return max(int64(silent/time.Second), 1)
 }
 
-// leadsSome says whether this node leads a partition of the topic, and so knows its state.
-func (t *Topic) leadsSome() bool {
-	for _, pt := range t.partitions() {
-		if pt.Leads() {
-			return true
-		}
-	}
-	return false
-}
-
-// overQuota counts the partitions of the topic that are led here and over its quota.
-func (t *Topic) overQuota() (n int) {
-	for _, pt := range t.partitions() {
-		if pt.Leads() && pt.OverQuota() {
-			n++
-		}
-	}
-	return n
-}
-
-// delaysRefused counts the partitions that this node leads and that refuse delayed messages now.
-func (t *Topic) delaysRefused() (count int) {
-	for _, pt := range t.partitions() {
-		if pt.Leads() && pt.RefusesDelay(1, 0) != nil {
-			count++
-		}
-	}
-	return count
-}
-
-// readOnly counts the partitions that this node leads and that store nothing new until a restart.
-func (t *Topic) readOnly() (count int) {
-	for _, pt := range t.partitions() {
-		if pt.Leads() && pt.ReadOnly() {
-			count++
-		}
-	}
-	return count
-}
-
-// channelTroubles fills in how many topics there are, the first channel of each kind that does not go on as it should,
-// and the first topic that is paused, that is over its quota, that refuses delays and that is read-only.
+// channelTroubles fills in how many topics there are, and what is wrong with them and their channels.
 func (e *Engine) channelTroubles(f *health.Facts) {
 	all := e.Topics()
 	f.Topics = len(all)
 	for _, t := range all {
-		if t.paused.Load() && t.leadsSome() {
-			f.PausedTopic = f.PausedTopic.And(health.Channel{Topic: t.Name()})
-		}
-		f.QuotaTopic = f.QuotaTopic.With(health.Channel{Topic: t.Name(), Count: t.overQuota()})
-		f.ReadOnlyTopic = f.ReadOnlyTopic.With(health.Channel{Topic: t.Name(), Count: t.readOnly()})
-		f.DelaysRefused = f.DelaysRefused.With(health.Channel{Topic: t.Name(), Count: t.delaysRefused()})
-		for _, c := range t.Channels() {
-			now := c.local.Troubles()
-			one := func(count int, why string) health.Channel {
-				return health.Channel{Topic: t.Name(), Name: c.name, Count: count, Why: why}
-			}
-			f.AsideLetters = f.AsideLetters.With(one(now.AsideCount, now.AsideWhy))
-			f.FullChannel = f.FullChannel.With(one(now.FullPartitions, ""))
-			f.DroppingChannel = f.DroppingChannel.With(one(int(now.DroppedCount), ""))
-			if now.Starved {
-				f.StarvedChannel = f.StarvedChannel.And(one(0, ""))
-			}
-			if now.Paused {
-				f.PausedChannel = f.PausedChannel.And(one(0, ""))
-			}
-			if now.Skipping {
-				c := one(int(now.SkippedCount), health.Since(now.SkippingSince))
-				c.Before = now.SkippedBefore
-				f.SkippingChannel = f.SkippingChannel.And(c)
-			}
-		}
+		t.Local().Troubles(f)
 	}
 }
 

@@ -47,7 +47,7 @@ func (i *Inspector) Kill() error {
 	}
 	for _, t := range e.Topics() {
 		for _, c := range t.Channels() {
-			c.local.ReleaseView()
+			c.Local().ReleaseView()
 		}
 	}
 	for _, pt := range e.store.Partitions() {
@@ -58,7 +58,7 @@ func (i *Inspector) Kill() error {
 }
 
 // TopicID returns the topic's UUID, which differs from that of an earlier topic with the same name.
-func (i *Inspector) TopicID(t *Topic) uuid.UUID { return t.shared.ID }
+func (i *Inspector) TopicID(t *Topic) uuid.UUID { return t.ID() }
 
 // Disk returns this node's view of its disk, and the number of writes that have completed.
 func (i *Inspector) Disk() (state machine.DiskState, done uint64) {

@@ -19,8 +19,9 @@ import (
 //	level 2  versions without producers, and without messages that are kept after they were confirmed
 //	level 3  versions whose directories do not know their lives (dir.Node.Lives), and whose copies do not say that they
 //	         may have forgotten something
-//	level 4  versions whose named producers have an epoch in each partition, and no tenure (core.ProducerOpening)
-//	level 5  this version
+//	level 4  versions whose named producers have an epoch in each partition, and no tenure (fold.ProducerOpening)
+//	level 5  versions whose settings of channels have a fixed list of fields (fold.ChannelRows)
+//	level 6  this version
 //
 // A directory is raised before anything of the new level is written into it. Upgrade raises the directory of a single
 // node. When a cluster is being raised, each member raises its own directory; the new level comes into force when all
@@ -48,11 +49,11 @@ func (e *Engine) logLevel() {
 	case level >= e.opts.MaxLevel:
 	case !e.members.others():
 		e.log.Info("the data directory is at an older feature level and stays so until it is raised: older versions can be "+
-			"started on it. To raise it stop the node and run engine upgrade",
+			"started on it. To raise it stop the node and run penstock upgrade",
 			"level", level, "known", e.opts.MaxLevel)
 	default:
 		e.log.Info("the cluster is at an older feature level and stays so until it is raised: nodes can go back to the "+
-			"older version. To raise it run engine cluster upgrade when all nodes run this version",
+			"older version. To raise it run penstock cluster upgrade when all nodes run this version",
 			"level", level, "known", e.opts.MaxLevel)
 	}
 }

@@ -8,26 +8,8 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node/datadir"
-	"penstock/internal/node/partition"
 	"penstock/segment/aio/faultaio"
 )
-
-// A leader does not wait for answers of other nodes if the question belongs to a feature level that is not in force.
-//
-// F3.
-func TestNoFenceBelowItsLevel(t *testing.T) {
-	cn := bareNode()
-	cn.e.store.SetFeature(datadir.FirstLevel)
-	if ms := cn.fenceTime(); ms != 0 {
-		t.Errorf("a leader waits %d ms for nodes that know of no fence", ms)
-	}
-}
-
-func (cn *clusterNode) fenceTime() int64 {
-	t := &Topic{e: cn.e}
-	t.list.Store(&[]*partition.Partition{cn.e.store.NewPartition(&t.shared, 0)})
-	return channelTopic{t}.FenceMs(0, 2)
-}
 
 // The cluster's level comes into force at this node when its own directory has that level, and not before: otherwise an
 // older version could open the directory.

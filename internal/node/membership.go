@@ -9,13 +9,12 @@ import (
 	"penstock/internal/meta"
 	"penstock/internal/node/health"
 	"penstock/internal/node/machine"
-	"penstock/replicate/wire"
 	"penstock/segment"
 )
 
-// membership has the operations that differ between a node of a cluster and a single node: which topics exist, which
-// nodes execute an operation, and when this node may serve. Engine.members is a *clusterNode in a cluster, and alone
-// otherwise. How a partition commits depends on its replica instead (Replica.solo).
+// membership has the operations that differ between a node of a cluster and a single node: which topics exist, and when
+// this node may serve. Engine.members is a *clusterNode in a cluster, and alone otherwise. How a partition commits
+// depends on its replica instead (Replica.solo), and who executes an operation on a topic on topic.Env.Cluster.
 //
 // Any goroutine may call the methods, except those under the headings about recovery, start and end: only Open and
 // Close call these.
@@ -29,25 +28,9 @@ type membership interface {
 	// delivering them.
 	Leased() bool
 
-	// createTopic, deleteTopic and configureTopic return when the change is durable: see Engine.CreateTopic,
-	// Engine.DeleteTopic and Topic.Configure.
+	// createTopic and deleteTopic return when the change is durable: see Engine.CreateTopic and Engine.DeleteTopic.
 	createTopic(ctx context.Context, name string, o TopicOptions) (*Topic, error)
 	deleteTopic(ctx context.Context, name string) error
-	configureTopic(ctx context.Context, t *Topic, s TopicSettings) (TopicSettings, error)
-	// createChannel creates a channel that is not ephemeral at the leaders of all partitions, where it begins as o
-	// says.
-	// Topic.createChannelLocal follows it.
-	createChannel(ctx context.Context, t *Topic, name string, o origin) error
-	deleteChannel(ctx context.Context, t *Topic, name string) error
-	// gather executes op in the partitions that only selects (nil: all), on the nodes that lead them, and passes the
-	// results to take (nil: they are discarded).
-	gather(
-		ctx context.Context, t *Topic, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
-	) error
-	// subscribe is Channel.Subscribe.
-	subscribe(ctx context.Context, c *Channel, o ConsumerOptions, s Sink) (servedConsumer, error)
-	// closeTopic ends the remote consumers of this node that subscribe to t.
-	closeTopic(t *Topic, why error)
 
 	// Recovery, before any goroutine of the engine runs.
 

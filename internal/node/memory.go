@@ -1,6 +1,8 @@
 package node
 
-import "fmt"
+import (
+	"fmt"
+)
 
 // heapBaseBytes is what a node uses besides the state of its channels.
 const heapBaseBytes = 32 << 20

@@ -54,7 +54,7 @@ const (
 //
 // B42, B44, B47, B49, B50, B51, B52, B53, B54, B56
 func TestModel(t *testing.T) {
-	for seed := range uint64(seedCount(t, "PENSTOCK_MODEL_SEEDS", 24)) {
+	for seed := range uint64(seedCount(t, "TEST_MODEL_SEEDS", 24)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			m := &model{

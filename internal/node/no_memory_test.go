@@ -18,7 +18,7 @@ import (
 func openWithin(t *testing.T, mib int) string {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestOpenInAChild$")
-	cmd.Env = append(os.Environ(), fmt.Sprintf("PENSTOCK_OPEN_WITHIN=%d", mib), "PENSTOCK_OPEN_DIR="+t.TempDir())
+	cmd.Env = append(os.Environ(), fmt.Sprintf("TEST_OPEN_WITHIN=%d", mib), "TEST_OPEN_DIR="+t.TempDir())
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Sprintf("it ended with %v: %s", err, out)
@@ -29,7 +29,7 @@ func openWithin(t *testing.T, mib int) string {
 // TestOpenInAChild is the process of openWithin.
 func TestOpenInAChild(t *testing.T) {
 	var mib, pages uint64
-	if _, err := fmt.Sscan(os.Getenv("PENSTOCK_OPEN_WITHIN"), &mib); err != nil {
+	if _, err := fmt.Sscan(os.Getenv("TEST_OPEN_WITHIN"), &mib); err != nil {
 		t.Skip("it is a part of TestOpenWithoutMemory")
 	}
 	// The runtime takes address space for its heap in steps of 64 MiB, and begins at a random place of the first step.
@@ -42,7 +42,7 @@ func TestOpenInAChild(t *testing.T) {
 	must(t, err)
 	limit := pages*uint64(os.Getpagesize()) + mib<<20
 	must(t, syscall.Setrlimit(syscall.RLIMIT_AS, &syscall.Rlimit{Cur: limit, Max: limit}))
-	e, err := node.Open(context.Background(), node.Options{DataPath: os.Getenv("PENSTOCK_OPEN_DIR")})
+	e, err := node.Open(context.Background(), node.Options{DataPath: os.Getenv("TEST_OPEN_DIR")})
 	if err != nil {
 		fmt.Println("refused:", err)
 		return

@@ -2,232 +2,28 @@ package node
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"time"
 
-	"penstock/internal/node/channel"
-	"penstock/internal/node/fanout"
 	"penstock/replicate/wire"
-	"penstock/segment"
 )
 
-// This file executes operations (wire.Operation) on this node. Package internal/node/fanout carries them to other
-// nodes.
-
-// gather is membership.gather in a cluster: see fanout.Operations.Gather.
-func (cn *clusterNode) gather(
-	ctx context.Context, t *Topic, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
-) error {
-	return cn.ops.Gather(ctx, topicView{t}, op, only, take)
-}
+// This file executes operations (wire.Operation) that other nodes ask for. Package fanout carries them between nodes;
+// package topic executes those on topics.
 
 // execute executes an operation that another node has asked for, on a goroutine of its own: it may wait for commits.
 func (cn *clusterNode) execute(ctx context.Context, op wire.Operation) ([]byte, error) {
 	if op.Kind == wire.OpFaults {
-		return marshal(cn.e.FaultsOf(ctx, cn.Self.ID))
+		s := cn.e.Storage()
+		return wire.EncodeResult(s.Faults())
 	}
 	if op.Kind == wire.OpClock {
-		return marshal(wire.ClockAnswer{NowNs: cn.e.clock.NowNs()}, nil)
+		return wire.EncodeResult(wire.ClockAnswer{NowNs: cn.e.clock.NowNs()})
 	}
 	if op.Kind == wire.OpAsk {
 		return cn.e.answerQuestion(ctx, op.Ask)
 	}
 	t := cn.e.topicByID(op.Topic)
-	switch {
-	case t == nil:
+	if t == nil {
 		return nil, ErrNoTopic
-	case op.Kind == wire.OpVerify:
-		return marshal(t.verifyLocal(op))
-	case op.Kind == wire.OpCopy:
-		return marshal(t.copyLocal(op))
 	}
-	return t.locally(ctx, op)
-}
-
-// onLeaders executes op in the partitions that only selects (nil: all), on the nodes that lead them, and passes the
-// results to take (nil: they are discarded).
-func (t *Topic) onLeaders(
-	ctx context.Context, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
-) error {
-	return t.e.members.gather(ctx, t, op, only, take)
-}
-
-// performHere executes op with perform on this node, in the partitions that only selects (nil: all), and passes the
-// result to take (nil: it is discarded).
-func (t *Topic) performHere(
-	ctx context.Context, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
-	perform func(context.Context, wire.Operation) ([]byte, error),
-) error {
-	for _, pt := range t.partitions() {
-		if only == nil || only(pt.Number()) {
-			op.Partitions = append(op.Partitions, pt.Number())
-		}
-	}
-	result, err := perform(ctx, op)
-	if err == nil && take != nil && len(result) > 0 {
-		err = take(result)
-	}
-	return err
-}
-
-// locally executes op for the partitions that it names. It returns ErrNoLeader if this node does not lead all of them.
-func (t *Topic) locally(ctx context.Context, op wire.Operation) ([]byte, error) {
-	epochs, ok := t.assignedEpochs(op.Partitions)
-	if !ok {
-		return nil, ErrNoLeader
-	}
-	return t.performIn(ctx, op, epochs)
-}
-
-// performIn calls perform, given that this node served the partitions of op in these epochs a moment ago. If the node
-// no longer serves all of them in these epochs after perform has succeeded, perform may have skipped some: then
-// performIn returns ErrNoLeader, and the requester looks up the leaders again.
-func (t *Topic) performIn(ctx context.Context, op wire.Operation, epochs []segment.Epoch) ([]byte, error) {
-	if err := t.checkPartitionCount(op); err != nil {
-		return nil, err
-	}
-	result, err := t.perform(ctx, op)
-	if err != nil {
-		return nil, err
-	}
-	if err := t.checkPartitionCount(op); err != nil {
-		return nil, err
-	}
-	parts := t.partitions()
-	for i, n := range op.Partitions {
-		if parts[n].ServingEpoch() != epochs[i] {
-			return nil, ErrNoLeader
-		}
-	}
-	return result, nil
-}
-
-var errPartitionCount = errors.New("engine: the topic has got partitions that one of the nodes has not heard of yet")
-
-// checkPartitionCount returns errPartitionCount for a change whose requester (op.Known) does not know all partitions of
-// the topic. A new partition adopts the channels' state from the log of partition 0; it would miss a change that is
-// made after that and does not include the new partition. So the leader of partition 0 must know of the new partition
-// before it gives the state away. For this reason the node that adopts the state (OpState with Flag) also says how many
-// partitions it knows, and is refused until the leader knows as many. A later leader of partition 0 knows the new
-// partitions, because it was elected after they were made. A refused requester tries again.
-func (t *Topic) checkPartitionCount(op wire.Operation) error {
-	switch op.Kind {
-	case wire.OpState:
-		if op.Flag && t.Partitions() < op.Known {
-			return errPartitionCount
-		}
-	case wire.OpCreateChannel, wire.OpDeleteChannel, wire.OpPauseChannel, wire.OpSkipChannel, wire.OpEmptyChannel,
-		wire.OpPauseTopic, wire.OpEmptyTopic, wire.OpConfigure:
-		known := t.Partitions()
-		if mt := t.e.cluster.Rows.Snapshot().Topics[t.shared.ID]; mt != nil {
-			known = max(known, mt.Partitions)
-		}
-		if known > op.Known {
-			return errPartitionCount
-		}
-	}
-	return nil
-}
-
-// perform executes op on this node. It returns no result for a channel that this node does not have: the requester
-// takes a missing result for a missing channel. An operation of a newer version is an error, whether the channel is
-// here or not; otherwise the requester would take the operation for done.
-func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) {
-	switch op.Kind {
-	case wire.OpState:
-		s := t.stateLocal()
-		s.Ephemeral = t.ephemeralCount()
-		for _, n := range op.Partitions {
-			if op.AgeMs > 0 {
-				count, last := t.partitions()[n].DueAfterRetention(time.Duration(op.AgeMs) * time.Millisecond)
-				s.Early, s.LastDueMs = s.Early+count, max(s.LastDueMs, last)
-			}
-		}
-		return marshal(s, nil)
-	case wire.OpCreateChannel:
-		if err := t.initPartitions(ctx, t.partitions()); err != nil {
-			return nil, err
-		}
-		c, err := t.createChannelLocal(ctx, op.Channel, originOf(&op))
-		if err != nil {
-			return nil, err
-		}
-		return nil, t.createMissing(ctx, c, op)
-	case wire.OpPauseTopic:
-		return nil, t.pauseLocal(ctx, op.Flag)
-	case wire.OpEmptyTopic:
-		return nil, t.emptyLocal(ctx)
-	case wire.OpPeek:
-		if op.Channel == "" {
-			return marshal(channel.PeekTopic(channelTopic{t}, op, t.e.opts.ReadAheadBytes))
-		}
-	case wire.OpTrace:
-		return marshal(t.traceLocal(ctx, op))
-	case wire.OpOpenProducer:
-		return marshal(t.openProducerLocal(ctx, op))
-	case wire.OpProducers:
-		return marshal(t.producersLocal(op), nil)
-	case wire.OpRemoveProducer:
-		return marshal(t.removeProducerLocal(ctx, op))
-	case wire.OpDeleteChannel:
-		return fanout.DeletionResult(t.deleteChannelLocal(ctx, op.Channel))
-	case wire.OpPauseChannel, wire.OpSkipChannel, wire.OpEmptyChannel, wire.OpResolveSeek, wire.OpSeek, wire.OpPending,
-		wire.OpDeferred, wire.OpConfirm, wire.OpSettings, wire.OpConfigure, wire.OpRedrive:
-	default:
-		return nil, fmt.Errorf("engine: this version does not know the operation %q", op.Kind)
-	}
-	c, ok := t.LookupChannel(op.Channel)
-	if !ok {
-		return nil, nil // the missing result says that the channel is not here: see Channel.ask
-	}
-	return c.perform(ctx, op)
-}
-
-// perform executes an operation of a channel on this node; Topic.perform has checked its kind. Unless it fails it
-// returns a result, if only true, because a missing result means that the channel is not here.
-func (c *Channel) perform(ctx context.Context, op wire.Operation) ([]byte, error) {
-	if op.Kind == wire.OpSettings {
-		return marshal(c.Settings(), nil)
-	}
-	return c.local.Perform(ctx, op)
-}
-
-// marshal encodes the result of an operation, unless err is set.
-func marshal(result any, err error) ([]byte, error) {
-	if err != nil {
-		return nil, err
-	}
-	return wire.EncodeResult(result)
-}
-
-// assignedEpochs returns the epochs in which this node's channels serve these partitions. ok is false if they do not
-// serve all of them. It takes changing.
-func (t *Topic) assignedEpochs(numbers []uint32) (epochs []segment.Epoch, ok bool) {
-	t.e.host.Lock(&t.changing)
-	defer t.changing.Unlock()
-	parts := t.partitions()
-	for _, n := range numbers {
-		if int(n) >= len(parts) { // the requester knows of more
-			return nil, false
-		}
-		epoch := t.adoption.Epoch(int(n), parts[n].ServingEpoch())
-		if epoch == 0 {
-			return nil, false
-		}
-		epochs = append(epochs, epoch)
-	}
-	return epochs, true
-}
-
-// createMissing creates the channel in those of op's partitions whose log lacks it, or where its creation is not
-// committed. This happens when this node has begun to lead a partition after it got the channel.
-func (t *Topic) createMissing(ctx context.Context, c *Channel, op wire.Operation) error {
-	var err error
-	for _, n := range op.Partitions {
-		if pt := t.partitions()[n]; !c.local.CommittedIn(int(n)) {
-			err = errors.Join(err, t.createIn(ctx, pt, c, originOf(&op)))
-		}
-	}
-	return err
+	return t.Execute(ctx, op)
 }

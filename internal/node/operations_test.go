@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	tp "penstock/internal/node/topic"
 	"penstock/replicate/wire"
 )
 
@@ -25,12 +26,13 @@ func TestUnknownOperation(t *testing.T) {
 	}
 	for _, channel := range []string{"here", "elsewhere", ""} {
 		op := wire.Operation{Kind: "rename-channel", Channel: channel, Partitions: []uint32{0}}
-		if _, err := topic.perform(t.Context(), op); err == nil || !strings.Contains(err.Error(), `"rename-channel"`) {
+		_, err := tp.Hooks{T: topic}.Perform(t.Context(), op)
+		if err == nil || !strings.Contains(err.Error(), `"rename-channel"`) {
 			t.Errorf("channel %q: %v", channel, err)
 		}
 	}
 	op := wire.Operation{Kind: wire.OpPending, Channel: "elsewhere", Partitions: []uint32{0}}
-	if result, err := topic.perform(t.Context(), op); result != nil || err != nil {
+	if result, err := (tp.Hooks{T: topic}).Perform(t.Context(), op); result != nil || err != nil {
 		t.Errorf("a channel that is not here: %s, %v", result, err)
 	}
 }

@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/internal/node/base"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/flush"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/health"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/machine"
+	"penstock/internal/node/message"
+	"penstock/internal/node/topic"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/segment"
@@ -188,7 +189,7 @@ func (o *Options) setDefaults() error {
 		}
 	}
 	defDur(&o.markAfter, markAfter)
-	defDur(&o.ephemeralGrace, ephemeralGrace)
+	defDur(&o.ephemeralGrace, topic.EphemeralGrace)
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -274,11 +275,11 @@ func (o *Options) check() error {
 	case o.MaxHeaderBytes < 1 || o.MaxHeaderBytes > o.MaxBatchBytes:
 		return fmt.Errorf("%w: MaxHeaderBytes is %d; it must be 1 to MaxBatchBytes (%d)",
 			ErrOptions, o.MaxHeaderBytes, o.MaxBatchBytes)
-	case o.MsgTimeout < base.MinMsgTimeout:
-		return fmt.Errorf("%w: MsgTimeout is %v; it is at least %v", ErrOptions, o.MsgTimeout, base.MinMsgTimeout)
-	case o.MaxMsgTimeout < base.MinMsgTimeout || o.MaxMsgTimeout > base.MaxMaxMsgTimeout:
-		return fmt.Errorf("%w: MaxMsgTimeout is %v; it is %v to %v", ErrOptions, o.MaxMsgTimeout, base.MinMsgTimeout,
-			base.MaxMaxMsgTimeout)
+	case o.MsgTimeout < message.MinMsgTimeout:
+		return fmt.Errorf("%w: MsgTimeout is %v; it is at least %v", ErrOptions, o.MsgTimeout, message.MinMsgTimeout)
+	case o.MaxMsgTimeout < message.MinMsgTimeout || o.MaxMsgTimeout > message.MaxMaxMsgTimeout:
+		return fmt.Errorf("%w: MaxMsgTimeout is %v; it is %v to %v", ErrOptions, o.MaxMsgTimeout, message.MinMsgTimeout,
+			message.MaxMaxMsgTimeout)
 	case o.TokenShare < 1 || o.TokenShare > 100:
 		return fmt.Errorf("%w: TokenShare is %d; it is 1 to 100 percent", ErrOptions, o.TokenShare)
 	case o.DefaultQuotaBytes < 0:

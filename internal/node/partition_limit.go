@@ -4,26 +4,10 @@ package node
 // So a node lets only MaxPartitions of them come about through it: those of all topics that it lists, and those that
 // are being made. What exists already always opens.
 
-// recount counts the topic's partitions among those of the node while the topic is listed. It is called after the one
-// or the other has changed. Of calls at the same time the last one may count what the earlier one did; the next call,
-// at the latest the one that finds the topic no longer listed, mends that.
-func (t *Topic) recount() {
-	now := int64(0)
-	if t.listed.Load() {
-		now = int64(t.Partitions())
-	}
-	before := t.counted.Swap(now)
-	t.e.listedPartitions.Add(now - before)
-	if sh := t.shared.Share.Load(); sh != nil {
-		sh.Partitions.Add(now - before)
-		sh.Topics.Add(min(now, 1) - min(before, 1))
-	}
-}
-
 // mayMake returns a LimitError if so many partitions more are too many: for the node, or for the token by that makes
 // them or has made their topic ("": for no token). mu is held.
 func (e *Engine) mayMake(by string, more int) error {
-	n := int(e.listedPartitions.Load()) + more
+	n := int(e.shared.Partitions()) + more
 	for name, cr := range e.creating {
 		if e.topics[name] == nil {
 			n += cr.partitions

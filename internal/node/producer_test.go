@@ -376,7 +376,7 @@ func keepProducing(
 // B17 (one node), B19, B22, B43.
 func TestProducersPowerCut(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(seedCount(t, "PENSTOCK_CRASH_SEEDS", 40)) {
+	for seed := range uint64(seedCount(t, "TEST_CRASH_SEEDS", 40)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			rng := rand.New(rand.NewPCG(seed, 71))

@@ -46,7 +46,7 @@ func TestOwnersHaveAShareOfTheNames(t *testing.T) {
 	if len(refused) != 10 {
 		t.Fatalf("%d of %d names were refused", len(refused), fold.MaxOwnedProducers+10)
 	}
-	for _, part := range []string{"1025", "1024", "of this token", "engine producer remove"} {
+	for _, part := range []string{"1025", "1024", "of this token", "penstock producer remove"} {
 		if !errors.Is(refused[0], node.ErrTooManyProducers) || !strings.Contains(refused[0].Error(), part) {
 			t.Errorf("the refusal does not name %q: %v", part, refused[0])
 		}

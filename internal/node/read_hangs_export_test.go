@@ -9,7 +9,7 @@ func EvictCopy(e *Engine, topic string, n int) bool {
 	if !ok {
 		return false
 	}
-	log, w := t.partitions()[n].Log(), segment.NewWriter()
+	log, w := t.PartitionList()[n].Log(), segment.NewWriter()
 	defer w.Close()
 	if _, err := log.Flush(w, 64<<20); err != nil {
 		return false

@@ -360,7 +360,7 @@ func TestClusterReader(t *testing.T) {
 	}
 	again := openReader(t, topic, 0, node.Start{Kind: node.StartNewest})
 	ended = awaitEnd(t, again)
-	if err := tc.topic(other, "t").Engine().DeleteTopic(t.Context(), "t"); err != nil {
+	if err := node.EngineOf(tc.topic(other, "t")).DeleteTopic(t.Context(), "t"); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended; !errors.Is(err, node.ErrDeleted) {

@@ -13,6 +13,7 @@ import (
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/partition"
 	"penstock/internal/node/platform"
+	"penstock/internal/node/topic"
 	"penstock/segment"
 )
 
@@ -222,18 +223,18 @@ func (r *topicRecovery) quarantine(known map[uuid.UUID]bool) error {
 		}
 		t := e.quarantined[id]
 		if t == nil {
-			t = newTopic(e, &datadir.Topic{ID: id})
-			t.shared.Quarantined = true
+			t = topic.New(e.shared, &datadir.Topic{ID: id})
+			t.OfPartitions().Quarantined = true
 			e.quarantined[id] = t
 			e.log.Warn("the commit log holds messages of a topic without metadata: they are kept and not served; restore "+
 				"its topic.json and restart; a node of a cluster gets it from the cluster",
 				"topic", id, "file", path.Join(datadir.TopicPath(id), datadir.TopicFile))
 		}
-		pt, err := r.OpenPartition(&t.shared, rp.ID.Partition)
+		pt, err := r.OpenPartition(t.OfPartitions(), rp.ID.Partition)
 		if err != nil {
 			return err
 		}
-		t.add(pt)
+		t.Local().Add(pt)
 	}
 	return nil
 }
@@ -246,25 +247,25 @@ func (r *topicRecovery) openTopic(m *datadir.Topic) error {
 	old := e.topics[m.Name]
 	if old != nil && !(e.members.others() && e.node.Cluster() != uuid.Nil) {
 		return fmt.Errorf("engine: topics/%s and topics/%s both say they are topic %q: nothing was changed, move one of "+
-			"them away", old.shared.ID, m.ID, m.Name)
+			"them away", old.ID(), m.ID, m.Name)
 	}
-	t := newTopic(e, m)
+	t := topic.New(e.shared, m)
 	for n := range uint32(m.Partitions) {
 		if !r.mayOpen(segment.Identity{Topic: m.ID, Partition: n}) {
-			t.add(e.store.NewPartition(&t.shared, n))
+			t.Local().Add(e.store.NewPartition(t.OfPartitions(), n))
 			continue
 		}
-		pt, err := r.OpenPartition(&t.shared, n)
+		pt, err := r.OpenPartition(t.OfPartitions(), n)
 		if err != nil {
 			return err
 		}
-		t.add(pt)
+		t.Local().Add(pt)
 	}
 	e.members.opened(t)
 	if old != nil {
 		// An earlier process ended while the old topic was being deleted and the new topic of that name already
 		// existed. The store knows which of the two was deleted.
-		if old.created > t.created {
+		if old.CreatedNs() > t.CreatedNs() {
 			old, t = t, old
 		}
 		e.cluster.unlisted = append(e.cluster.unlisted, old)

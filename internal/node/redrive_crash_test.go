@@ -36,7 +36,7 @@ func redriveBegin(t *testing.T, e *node.Engine) *node.Channel {
 // inStore returns the dead letters that were not sent back yet.
 func inStore(t *testing.T, topic *node.Topic) map[string]bool {
 	t.Helper()
-	dlq, ok := topic.Engine().LookupTopic("t.DLQ")
+	dlq, ok := node.EngineOf(topic).LookupTopic("t.DLQ")
 	if !ok {
 		t.Fatal("the dead-letter topic is gone")
 	}

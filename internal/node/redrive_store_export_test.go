@@ -3,8 +3,8 @@ package node
 // SweepStores lets the channels that keep dead letters confirm everything else now, as they do from time to time.
 func SweepStores(e *Engine) {
 	for _, t := range e.Topics() {
-		if c, ok := t.LookupChannel(redriveChannel); ok {
-			_ = c.local.Sweep()
+		if c, ok := t.LookupChannel(RedriveChannel); ok {
+			_ = c.Local().Sweep()
 		}
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"time"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
 	"penstock/internal/node/platform"
 )
 
@@ -19,7 +19,7 @@ func (e *Engine) now() time.Time { return time.Unix(0, e.clock.NowNs()) }
 var wallNow func() time.Time
 
 // newEngineClock makes the clock of an engine that opens now: it reads the wall clock once.
-func newEngineClock(o *Options, h platform.Host) *base.Clock {
+func newEngineClock(o *Options, h platform.Host) *clock.Clock {
 	wall := h.Wall
 	if wallNow != nil {
 		wall = wallNow
@@ -27,7 +27,7 @@ func newEngineClock(o *Options, h platform.Host) *base.Clock {
 	if o.wall != nil {
 		wall = o.wall
 	}
-	return base.NewClock(wall, h.Mono)
+	return clock.New(wall, h.Mono)
 }
 
 // firstRequest returns a random number for this process's first request to other nodes. Answers to an earlier process's
@@ -53,4 +53,11 @@ func (e *Engine) watchClock(told *time.Time) {
 		" and nothing is removed because of it. New messages carry the time of the clock as it was at the start;"+
 		" restart the node if the new time is the right one",
 		"by", step.Round(time.Millisecond), "now_ahead_by", ahead.Round(time.Millisecond), "steps", e.clock.Steps())
+}
+
+// CheckHeaders returns nil if a message may have these headers, or else an ErrHeaders that says why not. A Put is
+// refused as a whole, so a server that gathers messages of several requests in one Put should check each request first.
+// CheckHeaders borrows the headers until it returns.
+func (e *Engine) CheckHeaders(headers []Header) error {
+	return e.limits.CheckHeaders(headers, false)
 }

@@ -41,17 +41,17 @@ func (c scrubbedCopy) DeviceReads()         { c.Replica().DeviceReads() }
 func (e *Engine) topicFiles() []scrub.TopicFile {
 	var all []scrub.TopicFile
 	for _, t := range e.Topics() {
-		all = append(all, t.withFile)
+		all = append(all, func(check func(*datadir.Topic)) { e.withTopicFile(t, check) })
 	}
 	return all
 }
 
-// withFile implements scrub.TopicFile. It calls check with the content that topic.json should have, and keeps
-// topic.json from being replaced meanwhile: it holds Engine.catalog. It does not call check for a deleted topic.
-func (t *Topic) withFile(check func(*datadir.Topic)) {
-	t.e.host.Lock(&t.e.catalog)
-	defer t.e.catalog.Unlock()
-	if !t.shared.Deleted.Load() {
-		check(t.meta())
+// withTopicFile implements scrub.TopicFile. It calls check with the content that topic.json should have, and keeps
+// topic.json from being replaced meanwhile: it holds catalog. It does not call check for a deleted topic.
+func (e *Engine) withTopicFile(t *Topic, check func(*datadir.Topic)) {
+	e.host.Lock(&e.catalog)
+	defer e.catalog.Unlock()
+	if !t.OfPartitions().Deleted.Load() {
+		check(t.File())
 	}
 }

@@ -1,9 +1,10 @@
 package node
 
-// HoldChanges holds Topic.changing until release is called, as a pause that waits for a quorum does: other changes of
-// the topic's channels on this node wait.
+import tp "penstock/internal/node/topic"
+
+// HoldChanges holds topic.Local.changing until release is called, as a pause that waits for a quorum does: other
+// changes of the topic's channels on this node wait.
 func HoldChanges(e *Engine, topic string) (release func()) {
 	t, _ := e.LookupTopic(topic)
-	e.host.Lock(&t.changing)
-	return t.changing.Unlock
+	return tp.Hooks{T: t}.Hold()
 }

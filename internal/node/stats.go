@@ -33,47 +33,9 @@ func (e *Engine) Stats(topic, channel string) []TopicStats {
 	}
 	out := make([]TopicStats, 0, len(topics))
 	for _, t := range topics {
-		if !t.shared.Deleted.Load() {
-			out = append(out, t.stats(channel))
+		if !t.OfPartitions().Deleted.Load() {
+			out = append(out, t.Stats(channel))
 		}
 	}
 	return out
-}
-
-// stats returns the statistics of the topic, with the channel of that name ("": all).
-func (t *Topic) stats(channel string) TopicStats {
-	s := TopicStats{
-		Name: t.Name(), MadeBy: t.MadeBy(), MessageCount: t.shared.Messages.Load(), MessageBytes: t.shared.Bytes.Load(),
-		Paused: t.paused.Load(), Partitions: len(t.partitions()), Served: []int{},
-		DelaysRefused: t.delaysRefused(), ReadOnly: t.readOnly(),
-	}
-	for n, pt := range t.partitions() {
-		if pt.Replica().HasLog() {
-			s.StoredBytes += pt.Log().Bytes()
-			if pt.Leads() {
-				s.Led++
-				s.LedBytes += pt.Log().Bytes()
-			}
-		}
-		if pt.Leads() {
-			s.Depth += pt.WaitingAtTopic()
-			s.Published += pt.Published()
-			s.OverQuota = s.OverQuota || pt.OverQuota()
-			s.Producers += pt.ProducerCount()
-			s.MaxProducers = max(s.MaxProducers, pt.ProducerCount())
-		}
-		if pt.Serves() {
-			s.Served = append(s.Served, n)
-		}
-	}
-	s.BackendDepth = s.Depth
-	if len(s.Served) == 0 { // the channels here only serve clients of other leaders, and those leaders' stats show them
-		return s
-	}
-	for _, c := range t.Channels() {
-		if channel == "" || channel == c.name {
-			s.Channels = append(s.Channels, c.local.Stats())
-		}
-	}
-	return s
 }

@@ -418,7 +418,7 @@ func (s *storeSim) rotOriginal() {
 	}
 }
 
-// Random operations on a node and its backups. PENSTOCK_SIM_SEEDS=from-to chooses the seeds.
+// Random operations on a node and its backups. TEST_SIM_SEEDS=from-to chooses the seeds.
 func TestStorageRandom(t *testing.T) {
 	t.Parallel()
 	from, to := seedtest.Range(t, 3, 1)

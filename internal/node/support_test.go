@@ -261,7 +261,7 @@ func eventually(t testing.TB, what string, holds func() bool) {
 
 func channelStats(t testing.TB, c *node.Channel) node.ChannelStats {
 	t.Helper()
-	for _, ts := range c.Topic().Engine().Stats(c.Topic().Name(), c.Name()) {
+	for _, ts := range node.EngineOf(c.Topic()).Stats(c.Topic().Name(), c.Name()) {
 		for _, cs := range ts.Channels {
 			return cs
 		}

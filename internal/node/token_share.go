@@ -7,7 +7,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/names"
 	"penstock/internal/node/partition"
 )
 
@@ -51,36 +51,11 @@ func (e *Engine) TokenUses() (all []TokenUse) {
 	return all
 }
 
-// MadeBy returns the name of the token that has made the topic, if it counts against its share; "": it counts for
-// nobody.
-func (t *Topic) MadeBy() string {
-	if sh := t.shared.Share.Load(); sh != nil {
-		return sh.Name
-	}
-	return ""
-}
-
-// learnMaker makes the topic count for this token, as the cluster's metadata say. A topic.json that an older version
-// has written does not say it. Only the worker calls it. It returns whether that is new.
-func (t *Topic) learnMaker(name string) bool {
-	if t.MadeBy() == name {
-		return false
-	}
-	t.e.mu.Lock()
-	defer t.e.mu.Unlock()
-	listed := t.listed.Swap(false)
-	t.recount()
-	t.shared.SetShare(t.e.store.Share(name), t.partitions())
-	t.listed.Store(listed)
-	t.recount()
-	return true
-}
-
 // checkMaker returns an ErrTopicOptions for a name that no topic remembers.
 func checkMaker(name string) error {
-	if len(name) > base.MaxTokenName || !utf8.ValidString(name) {
+	if len(name) > names.MaxTokenBytes || !utf8.ValidString(name) {
 		return fmt.Errorf("%w: it remembers who made it by a name of at most %d bytes of UTF-8, not of %d",
-			ErrTopicOptions, base.MaxTokenName, len(name))
+			ErrTopicOptions, names.MaxTokenBytes, len(name))
 	}
 	return nil
 }
@@ -113,7 +88,7 @@ func (e *Engine) mayMakeTopic(by string) error {
 		return nil
 	}
 	return &LimitError{
-		Err: ErrTopicShare, What: "with this one the number of topics of " + base.Token(by), Value: n, Most: most,
+		Err: ErrTopicShare, What: "with this one the number of topics of " + names.Token(by), Value: n, Most: most,
 		Setting: "token-share",
 	}
 }
@@ -139,21 +114,9 @@ func (e *Engine) mayShare(by string, more int) error {
 		return nil
 	}
 	return &LimitError{
-		Err: ErrPartitionShare, What: "with these the number of partitions of all topics of " + base.Token(by), Value: n,
+		Err: ErrPartitionShare, What: "with these the number of partitions of all topics of " + names.Token(by), Value: n,
 		Most: most, Setting: "token-share",
 	}
-}
-
-// ConfigureAs is Configure for a client with a token that does not administer the node; "": for any other. Partitions
-// that it adds count for the token that has made the topic. It adds none to a topic that counts for nobody: these would
-// be in nobody's share.
-func (t *Topic) ConfigureAs(ctx context.Context, token string, s TopicSettings) (TopicSettings, error) {
-	if token != "" && t.MadeBy() == "" && s.Partitions > t.Partitions() && t.e.opts.TokenShare < 100 {
-		return t.Settings(), fmt.Errorf("%w: topic %s counts for no token, so partitions that %s adds would be in nobody's "+
-			"share: ask an administrator, whose token has admin on *, to add them (see the node's setting token-share)",
-			ErrTopicSettings, t.Name(), base.Token(token))
-	}
-	return t.configureAs(ctx, token, s)
 }
 
 // TopicAs is Topic for a client with a token that does not administer the node: a topic that it makes counts for the
@@ -162,7 +125,7 @@ func (e *Engine) TopicAs(ctx context.Context, token, name string) (*Topic, error
 	if t, ok := e.LookupTopic(name); ok {
 		return t, nil
 	}
-	if !base.ValidTopicName(name) {
+	if !names.ValidTopic(name) {
 		return nil, ErrTopicName
 	}
 	if e.opts.DisableAutoCreate {

@@ -15,7 +15,7 @@ import (
 func ForgetMaker(t testing.TB, e *Engine, name string) {
 	t.Helper()
 	topic, _ := e.LookupTopic(name)
-	m := topic.meta()
+	m := topic.File()
 	m.MadeBy = ""
 	if err := e.createTopicFiles(m); err != nil {
 		t.Fatal(err)
@@ -35,9 +35,9 @@ func Creating(e *Engine, token, name string, partitions int) (done func()) {
 }
 
 // Growing lets a topic be at its growth to so many partitions, until done is called.
-func Growing(t testing.TB, topic *Topic, to int) (done func()) {
+func Growing(t testing.TB, e *Engine, topic *Topic, to int) (done func()) {
 	t.Helper()
-	done, err := topic.e.grow(topic, to, "")
+	done, err := e.grow(topic, to, "")
 	if err != nil {
 		t.Fatal(err)
 	}

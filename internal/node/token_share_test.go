@@ -146,7 +146,7 @@ func TestTokenShareOfWhatIsBeingMade(t *testing.T) {
 	one()
 	for what, begin := range map[string]func() func(){
 		"a topic is made": func() func() { return node.Creating(e, "a", "making", 6) },
-		"a topic grows":   func() func() { return node.Growing(t, a, 7) },
+		"a topic grows":   func() func() { return node.Growing(t, e, a, 7) },
 	} {
 		if err := e.DeleteTopic(t.Context(), "a3"); err != nil {
 			t.Fatal(err)
@@ -157,7 +157,7 @@ func TestTokenShareOfWhatIsBeingMade(t *testing.T) {
 		}
 		done()
 		other := node.Creating(e, "b", "theirs", 8)
-		grows := node.Growing(t, b, 2)
+		grows := node.Growing(t, e, b, 2)
 		if err := create("a3", 8); err != nil {
 			t.Errorf("while another token makes something: %v", err)
 		}

@@ -8,5 +8,5 @@ import (
 
 // TraceWithin traces a message with other limits than Topic.Trace.
 func TraceWithin(ctx context.Context, t *Topic, id ID, limits partition.TraceLimits) (*Trace, error) {
-	return t.partitions()[id.Partition()].Trace(ctx, id.MsgID(), limits)
+	return t.PartitionList()[id.Partition()].Trace(ctx, id.MsgID(), limits)
 }

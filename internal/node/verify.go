@@ -35,7 +35,7 @@ func (cn *clusterNode) verifySome(
 	ctx context.Context, t *Topic, partition uint32, at segment.Offset,
 ) (*Verified, error) {
 	c := scrub.Comparison{
-		Host: cn.e.host, Log: cn.Log, Topic: t.Name(), ID: meta.PartitionID{Topic: t.shared.ID, Partition: partition},
+		Host: cn.e.host, Log: cn.Log, Topic: t.Name(), ID: meta.PartitionID{Topic: t.ID(), Partition: partition},
 		Sleep: cn.sleep,
 		Ask: func(ctx context.Context, n *meta.Node, q wire.VerifyRequest) (*wire.VerifyAnswer, error) {
 			return cn.askCopy(ctx, t, partition, n, q)
@@ -48,9 +48,9 @@ func (cn *clusterNode) verifySome(
 func (cn *clusterNode) askCopy(
 	ctx context.Context, t *Topic, partition uint32, n *meta.Node, q wire.VerifyRequest,
 ) (*wire.VerifyAnswer, error) {
-	op := wire.Operation{Kind: wire.OpVerify, Topic: t.shared.ID, Partitions: []uint32{partition}, Verify: &q}
+	op := wire.Operation{Kind: wire.OpVerify, Topic: t.ID(), Partitions: []uint32{partition}, Verify: &q}
 	if n.ID == cn.Self.ID {
-		return t.verifyLocal(op)
+		return t.VerifyHere(op)
 	}
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
@@ -63,16 +63,4 @@ func (cn *clusterNode) askCopy(
 		return nil, fmt.Errorf("node %s: %w", n.Name, err)
 	}
 	return a, nil
-}
-
-// verifyLocal reads a piece of this node's copy of op's one partition from the disk and verifies it.
-func (t *Topic) verifyLocal(op wire.Operation) (*wire.VerifyAnswer, error) {
-	if op.Verify == nil || len(op.Partitions) != 1 || int(op.Partitions[0]) >= t.Partitions() {
-		return nil, scrub.ErrRequest
-	}
-	pt := t.partitions()[op.Partitions[0]]
-	if !pt.Replica().Present() { // pt.Log() is set under the replica's lock; a present copy has a log
-		return nil, fmt.Errorf("engine: the node has no copy of partition %d", pt.Number())
-	}
-	return scrub.ReadCopy(pt.Log(), pt.CommittedEnd(), *op.Verify)
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Variable names the seeds of a run: from-to, half-open, for instance 0-100000.
-const Variable = "PENSTOCK_SIM_SEEDS"
+const Variable = "TEST_SIM_SEEDS"
 
 // Range returns the seeds that Variable names, or else the first count ones, or with -short the first short ones. The
 // test ends if Variable is wrong.

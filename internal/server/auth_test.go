@@ -19,6 +19,8 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
+	"penstock/internal/server/nsq"
+	"penstock/internal/server/nsqtest"
 )
 
 // authServer is a server of NSQ's auth protocol over HTTP.
@@ -79,7 +81,7 @@ func grantJSON(ttl int, topic, channel string, permissions ...string) string {
 }
 
 // authCommand returns an AUTH with this secret.
-func authCommand(secret string) string { return "AUTH\n" + sized(secret) }
+func authCommand(secret string) string { return "AUTH\n" + nsqtest.Sized(secret) }
 
 const someone = `{"identity":"someone","identity_url":"http://who","permission_count":1}`
 
@@ -87,7 +89,8 @@ const someone = `{"identity":"someone","identity_url":"http://who","permission_c
 func TestAuthFaults(t *testing.T) {
 	s := newAuthServer(t)
 	n := startNode(t, node.Options{}, Options{
-		MaxStrangerBytes: 16 << 10, Auth: auth.Options{HTTPAddresses: []string{s.address()}},
+		Settings: nsq.Settings{MaxStrangerBytes: 16 << 10},
+		Auth:     auth.Options{HTTPAddresses: []string{s.address()}},
 	})
 	only := grantJSON(60, "^orders$", "^(billing)?$", "publish", "subscribe")
 	for _, x := range []struct {
@@ -95,21 +98,24 @@ func TestAuthFaults(t *testing.T) {
 		answer, send string
 		want         []string // frames; the last one is fatal
 	}{
-		{200, only, pub("orders", "x"), []string{"E_AUTH_FIRST AUTH required before PUB"}},
-		{200, only, "MPUB orders\n" + sized(batchBody("x")), []string{"E_AUTH_FIRST AUTH required before MPUB"}},
-		{200, only, "DPUB orders 5\n" + sized("x"), []string{"E_AUTH_FIRST AUTH required before DPUB"}},
-		{200, only, "SUB orders billing\n", []string{"E_AUTH_FIRST AUTH required before SUB"}},
-		{200, only, "PUB a:b\n" + sized("x"), []string{`E_BAD_TOPIC PUB topic name "a:b" is not valid`}},
+		{200, only, nsqtest.Pub("orders", "x"), []string{"E_AUTH_FIRST AUTH required before PUB"}},
 		{
-			200, only, authCommand("s") + pub("other", "x"),
+			200, only, "MPUB orders\n" + nsqtest.Sized(nsqtest.BatchBody("x")),
+			[]string{"E_AUTH_FIRST AUTH required before MPUB"},
+		},
+		{200, only, "DPUB orders 5\n" + nsqtest.Sized("x"), []string{"E_AUTH_FIRST AUTH required before DPUB"}},
+		{200, only, "SUB orders billing\n", []string{"E_AUTH_FIRST AUTH required before SUB"}},
+		{200, only, "PUB a:b\n" + nsqtest.Sized("x"), []string{`E_BAD_TOPIC PUB topic name "a:b" is not valid`}},
+		{
+			200, only, authCommand("s") + nsqtest.Pub("other", "x"),
 			[]string{someone, `E_UNAUTHORIZED AUTH failed for PUB on "other" ""`},
 		},
 		{
-			200, only, authCommand("s") + pub("orders", "x") + "MPUB other\n" + sized(batchBody("x")),
+			200, only, authCommand("s") + nsqtest.Pub("orders", "x") + "MPUB other\n" + nsqtest.Sized(nsqtest.BatchBody("x")),
 			[]string{someone, "OK", `E_UNAUTHORIZED AUTH failed for MPUB on "other" ""`},
 		},
 		{
-			200, only, authCommand("s") + pub("orders", "x") + "SUB orders other\n",
+			200, only, authCommand("s") + nsqtest.Pub("orders", "x") + "SUB orders other\n",
 			[]string{someone, "OK", `E_UNAUTHORIZED AUTH failed for SUB on "orders" "other"`},
 		},
 		{200, only, authCommand("s") + authCommand("s"), []string{someone, "E_INVALID AUTH already set"}},
@@ -118,14 +124,14 @@ func TestAuthFaults(t *testing.T) {
 			[]string{someone, "OK", "E_INVALID cannot AUTH in current state"},
 		},
 		{ // no channel pattern matches ""
-			200, grantJSON(60, "orders", "^c$", "publish"), authCommand("s") + pub("orders", "x"),
+			200, grantJSON(60, "orders", "^c$", "publish"), authCommand("s") + nsqtest.Pub("orders", "x"),
 			[]string{someone, `E_UNAUTHORIZED AUTH failed for PUB on "orders" ""`},
 		},
 		{ // patterns match anywhere
 			200, grantJSON(60, "ord", "", "subscribe"), authCommand("s") + "SUB orders c\n", []string{someone, "OK"},
 		},
 		{
-			200, grantJSON(60, "orders", "", "subscribe"), authCommand("s") + pub("orders", "x"),
+			200, grantJSON(60, "orders", "", "subscribe"), authCommand("s") + nsqtest.Pub("orders", "x"),
 			[]string{someone, `E_UNAUTHORIZED AUTH failed for PUB on "orders" ""`},
 		},
 		{200, `{"ttl":60,"authorizations":[]}`, authCommand("s"), []string{"E_UNAUTHORIZED AUTH no authorizations found"}},
@@ -141,18 +147,18 @@ func TestAuthFaults(t *testing.T) {
 	} {
 		s.set(x.status, x.answer)
 		c := n.dial(t)
-		c.send(x.send)
+		c.Send(x.send)
 		for i, want := range x.want {
-			kind := uint32(frameResponse)
+			kind := uint32(nsqtest.FrameResponse)
 			if strings.HasPrefix(want, "E_") {
-				kind = frameError
+				kind = nsqtest.FrameError
 			}
-			k, d, err := c.frame(patience)
+			k, d, err := c.Frame(nsqtest.Patience)
 			if err != nil || k != kind || string(d) != want {
 				t.Fatalf("%.60q with %.80s: frame %d is %d %q %v, want %q", x.send, x.answer, i, k, d, err, want)
 			}
-			if kind == frameError {
-				c.closed()
+			if kind == nsqtest.FrameError {
+				c.Closed()
 			}
 		}
 	}
@@ -164,19 +170,19 @@ func TestAuthFaults(t *testing.T) {
 // An auth server is told the client's address, its TLS and its certificate's name, with either HTTP method. If one
 // server fails, another one is asked.
 func TestAuthQuestions(t *testing.T) {
-	ca := newCertificateAuthority(t)
+	ca := nsqtest.NewAuthority(t)
 	for _, method := range []string{"GET", "POST"} {
 		s, broken := newAuthServer(t), newAuthServer(t)
 		s.set(200, grantJSON(60, ".*", ".*", "publish"))
 		broken.set(500, "")
-		o := ca.options(t)
-		o.TLS.ClientAuth, o.TLS.Required, o.TLS.RootCAFile = clientAuthVerify, requiredTCP, ca.file("ca.pem")
+		o := tlsOptions(t, ca)
+		o.TLS.ClientAuth, o.TLS.Required, o.TLS.RootCAFile = clientAuthVerify, requiredTCP, ca.File("ca.pem")
 		o.Auth = auth.Options{HTTPAddresses: []string{broken.address(), s.URL + "/auth", "127.0.0.1:1"}, HTTPMethod: method}
 		n := startNode(t, node.Options{}, o)
 		for range 5 { // whichever server is asked first
-			c := n.dialWrapped(t, ca.client(t, "a client"), "", 0)
-			c.send(authCommand("a secret & more"))
-			c.expect(frameResponse, someone)
+			c := n.dial(t).Wrap(ca.Client(t, "a client"), "", 0)
+			c.Send(authCommand("a secret & more"))
+			c.Expect(nsqtest.FrameResponse, someone)
 		}
 		q, used := s.question()
 		want := url.Values{
@@ -193,16 +199,17 @@ func TestAuthQuestions(t *testing.T) {
 	s.set(200, grantJSON(60, ".*", ".*", "publish"))
 	n := startNode(t, node.Options{}, Options{Auth: auth.Options{HTTPAddresses: []string{s.address()}}})
 	c := n.dial(t)
-	if got := c.negotiate(map[string]any{}); !got.AuthRequired {
+	if got := c.Negotiate(map[string]any{}); !got.AuthRequired {
 		t.Error("auth_required is false")
 	}
-	c.send(authCommand("s") + pub("t", "x"))
-	c.expect(frameResponse, someone)
-	c.ok()
+	c.Send(authCommand("s") + nsqtest.Pub("t", "x"))
+	c.Expect(nsqtest.FrameResponse, someone)
+	c.OK()
 	if q, _ := s.question(); q.Get("tls") != "false" || q.Get("common_name") != "" {
 		t.Errorf("without TLS: %v", q)
 	}
-	if st := n.onlyConn(t).stats(""); !st.Authed || st.AuthIdentity != "someone" || st.AuthIdentityURL != "http://who" {
+	if st := n.stats.Collect("", "", true).Producers[0]; !st.Authed || st.AuthIdentity != "someone" ||
+		st.AuthIdentityURL != "http://who" {
 		t.Errorf("in the statistics: %+v", st)
 	}
 }
@@ -216,12 +223,12 @@ func TestAuthExpires(t *testing.T) {
 	n := startNode(t, node.Options{}, Options{Auth: o})
 	c := n.dial(t)
 	start, published := time.Now(), 0
-	c.send(authCommand("s"))
-	c.expect(frameResponse, someone)
+	c.Send(authCommand("s"))
+	c.Expect(nsqtest.FrameResponse, someone)
 	for s.asked.Load() == 1 {
-		c.send(pub("t", "x"))
-		c.ok()
-		if published++; time.Since(start) > patience {
+		c.Send(nsqtest.Pub("t", "x"))
+		c.OK()
+		if published++; time.Since(start) > nsqtest.Patience {
 			t.Fatal("it is never asked again")
 		}
 	}
@@ -229,18 +236,18 @@ func TestAuthExpires(t *testing.T) {
 		t.Errorf("asked again after %v and %d messages", d, published)
 	}
 	s.set(200, grantJSON(1, "other", ".*", "publish"))
-	eventually(t, "the refusal", func() bool {
-		c.send(pub("t", "x"))
-		k, d, err := c.frame(patience)
+	nsqtest.Eventually(t, "the refusal", func() bool {
+		c.Send(nsqtest.Pub("t", "x"))
+		k, d, err := c.Frame(nsqtest.Patience)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return k == frameError && string(d) == `E_UNAUTHORIZED AUTH failed for PUB on "t" ""`
+		return k == nsqtest.FrameError && string(d) == `E_UNAUTHORIZED AUTH failed for PUB on "t" ""`
 	})
 	s.set(500, "")
 	d := n.dial(t)
-	d.send(authCommand("s"))
-	d.fatal("E_AUTH_FAILED AUTH failed")
+	d.Send(authCommand("s"))
+	d.Fatal("E_AUTH_FAILED AUTH failed")
 }
 
 // B98
@@ -253,36 +260,37 @@ func TestTokenFile(t *testing.T) {
 				`permissions = ["publish"]`+"\n"+`topics = ["invoices"]`,
 			))
 	n := startNode(t, node.Options{}, Options{Auth: auth.Options{File: name}})
-	login := func(secret, identity string, grants int) *client {
+	login := func(secret, identity string, grants int) *nsqtest.Client {
 		c := n.dial(t)
-		c.send(authCommand(secret))
-		c.expect(frameResponse, fmt.Sprintf(`{"identity":%q,"identity_url":"","permission_count":%d}`, identity, grants))
+		c.Send(authCommand(secret))
+		c.Expect(nsqtest.FrameResponse, fmt.Sprintf(`{"identity":%q,"identity_url":"","permission_count":%d}`, identity,
+			grants))
 		return c
 	}
 	shop := login("shop-token", "shop", 1)
-	shop.send(pub("orders", "x") + pub("orders.new", "x") + pub("orders", "x"))
-	shop.ok()
-	shop.ok()
-	shop.ok()
-	shop.send(pub("myorders", "x")) // a glob matches whole names
-	shop.fatal(`E_UNAUTHORIZED AUTH failed for PUB on "myorders" ""`)
+	shop.Send(nsqtest.Pub("orders", "x") + nsqtest.Pub("orders.new", "x") + nsqtest.Pub("orders", "x"))
+	shop.OK()
+	shop.OK()
+	shop.OK()
+	shop.Send(nsqtest.Pub("myorders", "x")) // a glob matches whole names
+	shop.Fatal(`E_UNAUTHORIZED AUTH failed for PUB on "myorders" ""`)
 	shop = login("shop-token", "shop", 1)
-	shop.send("SUB orders billing\n")
-	shop.fatal(`E_UNAUTHORIZED AUTH failed for SUB on "orders" "billing"`)
+	shop.Send("SUB orders billing\n")
+	shop.Fatal(`E_UNAUTHORIZED AUTH failed for SUB on "orders" "billing"`)
 
 	billing := login("billing-token", "billing", 2)
-	billing.send(pub("invoices", "x"))
-	billing.ok()
-	billing.sub("orders", "billing-eu")
+	billing.Send(nsqtest.Pub("invoices", "x"))
+	billing.OK()
+	billing.Sub("orders", "billing-eu")
 	narrowed := login("billing-token", "billing", 2)
-	narrowed.sub("orders", "billing-us")
+	narrowed.Sub("orders", "billing-us")
 	other := login("billing-token", "billing", 2)
-	other.send("SUB orders audit\n")
-	other.fatal(`E_UNAUTHORIZED AUTH failed for SUB on "orders" "audit"`)
+	other.Send("SUB orders audit\n")
+	other.Fatal(`E_UNAUTHORIZED AUTH failed for SUB on "orders" "audit"`)
 	for _, secret := range []string{"shop-toke", "shop-tokens", "x", authtest.Hash("shop-token")} {
 		c := n.dial(t)
-		c.send(authCommand(secret))
-		c.fatal("E_AUTH_FAILED AUTH failed")
+		c.Send(authCommand(secret))
+		c.Fatal("E_AUTH_FAILED AUTH failed")
 	}
 
 	// A permission that is no longer in the file ends: at once for a subscription, with the next command for
@@ -296,17 +304,17 @@ func TestTokenFile(t *testing.T) {
 	if err := n.ReloadTokens(); err != nil {
 		t.Fatal(err)
 	}
-	billing.closed()
-	narrowed.silent(50 * time.Millisecond)
-	shop.send(pub("orders", "x") + pub("orders.new", "x"))
-	shop.ok()
-	shop.fatal(`E_UNAUTHORIZED AUTH failed for PUB on "orders.new" ""`)
+	billing.Closed()
+	narrowed.Silent(50 * time.Millisecond)
+	shop.Send(nsqtest.Pub("orders", "x") + nsqtest.Pub("orders.new", "x"))
+	shop.OK()
+	shop.Fatal(`E_UNAUTHORIZED AUTH failed for PUB on "orders.new" ""`)
 
 	authtest.Write(t, name, authtest.Token("shop", "shop-token", `permissions = ["publish"]`+"\n"+`topics = ["o?ders"]`))
 	if err := n.ReloadTokens(); err != nil {
 		t.Fatal(err)
 	}
-	narrowed.closed() // its token was removed
+	narrowed.Closed() // its token was removed
 
 	// An unusable file changes nothing.
 	if err := os.Chmod(name, 0o644); err != nil {
@@ -316,8 +324,8 @@ func TestTokenFile(t *testing.T) {
 		t.Errorf("a file that everybody may read: %v", err)
 	}
 	shop = login("shop-token", "shop", 1)
-	shop.send(pub("orders", "x"))
-	shop.ok()
+	shop.Send(nsqtest.Pub("orders", "x"))
+	shop.OK()
 }
 
 // A server that was given a token file does not start without it.
@@ -343,33 +351,33 @@ func TestAuthServerIsAway(t *testing.T) {
 		Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	consumer := n.dial(t)
-	consumer.send(authCommand("s"))
-	consumer.expect(frameResponse, someone)
-	consumer.sub("quiet", "c")
-	var all []*client
+	consumer.Send(authCommand("s"))
+	consumer.Expect(nsqtest.FrameResponse, someone)
+	consumer.Sub("quiet", "c")
+	var all []*nsqtest.Client
 	for range 20 {
 		c := n.dial(t)
-		c.send(authCommand("s"))
-		c.expect(frameResponse, someone)
+		c.Send(authCommand("s"))
+		c.Expect(nsqtest.FrameResponse, someone)
 		all = append(all, c)
 	}
 	s.set(500, "")
 	asked := s.asked.Load()
 	for began := time.Now(); time.Since(began) < 3*time.Second; {
 		for _, c := range all {
-			c.send(pub("t", "x"))
-			c.ok()
+			c.Send(nsqtest.Pub("t", "x"))
+			c.OK()
 		}
 	}
 	if more := s.asked.Load() - asked; more < 1 || more > 8 {
 		t.Errorf("the server was asked %d times in 3 s", more)
 	}
 	late := n.dial(t) // the same credential
-	late.send(authCommand("s"))
-	late.expect(frameResponse, someone)
+	late.Send(authCommand("s"))
+	late.Expect(nsqtest.FrameResponse, someone)
 	stranger := n.dial(t)
-	stranger.send(authCommand("other"))
-	stranger.fatal("E_AUTH_FAILED AUTH failed")
+	stranger.Send(authCommand("other"))
+	stranger.Fatal("E_AUTH_FAILED AUTH failed")
 	if silent, held := n.auth.Silence(time.Now()); silent < time.Second || held != 1 {
 		t.Errorf("silent for %v, %d held", silent, held)
 	}
@@ -383,17 +391,17 @@ func TestAuthServerIsAway(t *testing.T) {
 		t.Errorf("%q, and the log:\n%s", note, log.String())
 	}
 	s.set(403, "")
-	consumer.closed()
-	all[0].send(pub("t", "x"))
-	all[0].fatal("E_AUTH_FAILED AUTH failed")
+	consumer.Closed()
+	all[0].Send(nsqtest.Pub("t", "x"))
+	all[0].Fatal("E_AUTH_FAILED AUTH failed")
 	if silent, held := n.auth.Silence(time.Now()); silent != 0 || held != 0 || len(n.e.Warnings()) > 0 ||
 		n.e.Verdict().Note != "" {
 		t.Errorf("it answers, but: silent for %v, %d held", silent, held)
 	}
 	s.set(500, "") // what was refused does not hold when it falls silent again
 	late = n.dial(t)
-	late.send(authCommand("s"))
-	late.fatal("E_AUTH_FAILED AUTH failed")
+	late.Send(authCommand("s"))
+	late.Fatal("E_AUTH_FAILED AUTH failed")
 }
 
 // The hold ends.
@@ -405,11 +413,11 @@ func TestAuthHoldEnds(t *testing.T) {
 	n := startNode(t, node.Options{}, Options{Auth: o})
 	c := n.dial(t)
 	began := time.Now()
-	c.send(authCommand("s"))
-	c.expect(frameResponse, someone)
-	c.sub("quiet", "c")
+	c.Send(authCommand("s"))
+	c.Expect(nsqtest.FrameResponse, someone)
+	c.Sub("quiet", "c")
 	s.Close() // nobody listens any more
-	c.closed()
+	c.Closed()
 	if d := time.Since(began); d < 1900*time.Millisecond {
 		t.Errorf("it ends after %v already", d)
 	}

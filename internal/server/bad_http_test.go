@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/web"
 )
 
@@ -19,7 +20,7 @@ import (
 // handshake that never ends; others are served meanwhile.
 func TestHeadersThatNeverEnd(t *testing.T) {
 	t.Parallel()
-	o := newCertificateAuthority(t).options(t)
+	o := tlsOptions(t, nsqtest.NewAuthority(t))
 	o.HTTPSAddress = "127.0.0.1:0"
 	n := startNode(t, node.Options{}, o)
 	var all sync.WaitGroup
@@ -106,8 +107,8 @@ func TestTenScrapersAtOnce(t *testing.T) {
 				return
 			default:
 			}
-			_, err := io.WriteString(c.w, pub("t0", "x"))
-			if _, data, frameErr := c.frame(patience); err != nil || frameErr != nil || string(data) != "OK" {
+			_, err := io.WriteString(c.W, nsqtest.Pub("t0", "x"))
+			if _, data, frameErr := c.Frame(nsqtest.Patience); err != nil || frameErr != nil || string(data) != "OK" {
 				t.Errorf("a publish is answered %q, %v, %v", data, err, frameErr)
 				return
 			}

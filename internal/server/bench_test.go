@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/server/nsqtest"
 )
 
 // BenchmarkPublishPipelined measures one connection that pipelines 1000 PUBs at a time. An operation is one message.
@@ -16,18 +17,18 @@ func BenchmarkPublishPipelined(b *testing.B) {
 	n := startNode(b, node.Options{}, Options{})
 	c := n.dial(b)
 	const count = 1000
-	in := []byte(strings.Repeat(pub("t", strings.Repeat("x", 100)), count))
+	in := []byte(strings.Repeat(nsqtest.Pub("t", strings.Repeat("x", 100)), count))
 	b.ReportAllocs()
 	b.SetBytes(100)
 	b.ResetTimer()
 	done := make(chan error, 1)
 	rounds := (b.N + count - 1) / count
 	go func() {
-		_, err := io.CopyN(io.Discard, c.nc, int64(rounds*count*okFrameBytes))
+		_, err := io.CopyN(io.Discard, c.Conn, int64(rounds*count*nsqtest.OKFrameBytes))
 		done <- err
 	}()
 	for range rounds {
-		if _, err := c.nc.Write(in); err != nil {
+		if _, err := c.Conn.Write(in); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -40,14 +41,14 @@ func BenchmarkPublishPipelined(b *testing.B) {
 func BenchmarkPublishOne(b *testing.B) {
 	n := startNode(b, node.Options{}, Options{})
 	c := n.dial(b)
-	in := []byte(pub("t", strings.Repeat("x", 100)))
-	var answer [okFrameBytes]byte
+	in := []byte(nsqtest.Pub("t", strings.Repeat("x", 100)))
+	var answer [nsqtest.OKFrameBytes]byte
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := c.nc.Write(in); err != nil {
+		if _, err := c.Conn.Write(in); err != nil {
 			b.Fatal(err)
 		}
-		if _, err := io.ReadFull(c.nc, answer[:]); err != nil {
+		if _, err := io.ReadFull(c.Conn, answer[:]); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -62,23 +63,23 @@ func BenchmarkConsume(b *testing.B) {
 	for range batch {
 		bodies = append(bodies, strings.Repeat("x", 100))
 	}
-	in := "MPUB t\n" + sized(batchBody(bodies...))
+	in := "MPUB t\n" + nsqtest.Sized(nsqtest.BatchBody(bodies...))
 	rounds := (b.N + batch - 1) / batch
 	for range rounds {
-		p.send(in)
-		p.ok()
+		p.Send(in)
+		p.OK()
 	}
 	c := n.dial(b)
-	c.sub("t", "c")
+	c.Sub("t", "c")
 	b.ReportAllocs()
 	b.SetBytes(100)
 	b.ResetTimer()
-	c.send("RDY 2500\n")
-	const frameBytes = frameHeaderBytes + messageHeaderBytes + 100
-	buf := make([]byte, 0, 2*maxReadBytes)
-	fins := make([]byte, 0, maxReadBytes)
+	c.Send("RDY 2500\n")
+	const frameBytes = nsqtest.FrameHeaderBytes + nsqtest.MessageHeaderBytes + 100
+	buf := make([]byte, 0, 512<<10)
+	fins := make([]byte, 0, 256<<10)
 	for got := 0; got < rounds*batch; {
-		k, err := c.nc.Read(buf[len(buf):cap(buf)])
+		k, err := c.Conn.Read(buf[len(buf):cap(buf)])
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -87,12 +88,12 @@ func BenchmarkConsume(b *testing.B) {
 		fins = fins[:0]
 		for ; len(buf)-at >= frameBytes; at += frameBytes {
 			fins = append(fins, "FIN "...)
-			fins = append(fins, buf[at+frameHeaderBytes+10:at+frameHeaderBytes+26]...)
+			fins = append(fins, buf[at+nsqtest.FrameHeaderBytes+10:at+nsqtest.FrameHeaderBytes+26]...)
 			fins = append(fins, '\n')
 			got++
 		}
 		buf = buf[:copy(buf, buf[at:])]
-		if _, err := c.nc.Write(fins); err != nil {
+		if _, err := c.Conn.Write(fins); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -102,7 +103,7 @@ func BenchmarkConsume(b *testing.B) {
 // flight, both plain and wrapped in TLS or compression. An operation is one message. Compare only the variants of one
 // run.
 func BenchmarkMPUB(b *testing.B) {
-	ca := newCertificateAuthority(b)
+	ca := nsqtest.NewAuthority(b)
 	for _, x := range []struct {
 		name        string
 		tls         bool
@@ -115,31 +116,31 @@ func BenchmarkMPUB(b *testing.B) {
 		{"tls+snappy", true, "snappy"},
 	} {
 		b.Run(x.name, func(b *testing.B) {
-			n := startNode(b, node.Options{}, ca.options(b))
+			n := startNode(b, node.Options{}, tlsOptions(b, ca))
 			var cfg *tls.Config
 			if x.tls {
-				cfg = ca.client(b, "")
+				cfg = ca.Client(b, "")
 			}
-			publishBatches(b, n.dialWrapped(b, cfg, x.compression, 6))
+			publishBatches(b, n.dial(b).Wrap(cfg, x.compression, 6))
 		})
 	}
 }
 
-func publishBatches(b *testing.B, c *client) {
+func publishBatches(b *testing.B, c *nsqtest.Client) {
 	const batch, ahead = 100, 16
 	bodies := make([]string, batch)
 	for i := range bodies {
 		noise := sha256.Sum256([]byte{byte(i)})
 		bodies[i] = fmt.Sprintf("message %d of an order, number %d, with some text that %x", i, i*7919, noise)[:100]
 	}
-	in := "MPUB t\n" + sized(batchBody(bodies...))
+	in := "MPUB t\n" + nsqtest.Sized(nsqtest.BatchBody(bodies...))
 	rounds := (b.N + batch - 1) / batch
 	credit := make(chan struct{}, ahead)
 	done := make(chan error, 1)
 	go func() {
-		answer := make([]byte, okFrameBytes)
+		answer := make([]byte, nsqtest.OKFrameBytes)
 		for range rounds {
-			if _, err := io.ReadFull(c.br, answer); err != nil {
+			if _, err := io.ReadFull(c.R, answer); err != nil {
 				done <- err
 				return
 			}
@@ -152,7 +153,7 @@ func publishBatches(b *testing.B, c *client) {
 	b.ResetTimer()
 	for range rounds {
 		credit <- struct{}{}
-		c.send(in)
+		c.Send(in)
 	}
 	if err := <-done; err != nil {
 		b.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/nsqtest"
 )
 
 // Producers and consumers come and go at any moment. Every message that was answered OK is delivered.
@@ -27,7 +28,7 @@ func TestNothingAnsweredIsLost(t *testing.T) {
 		producers.Go(func() { publishFitfully(n, t, i, &mu, answered) })
 	}
 	producers.Wait()
-	eventually(t, "everything that was answered to be delivered", func() bool {
+	nsqtest.Eventually(t, "everything that was answered to be delivered", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		for body := range answered {
@@ -55,16 +56,16 @@ func publishFitfully(n *testNode, t *testing.T, number int, mu *sync.Mutex, answ
 		for i := range 200 {
 			body := fmt.Sprintf("%d/%d/%d", number, round, i)
 			bodies = append(bodies, body)
-			in += pub("t", body)
+			in += nsqtest.Pub("t", body)
 		}
 		cut := rnd.IntN(len(in))
-		go func() { _, _ = c.nc.Write([]byte(in[:cut])) }() // the connection may end during the write
+		go func() { _, _ = c.Conn.Write([]byte(in[:cut])) }() // the connection may end during the write
 		for range rnd.IntN(len(bodies)) {
-			k, d, err := c.frame(100 * time.Millisecond) // an error: the commands that were cut off get no answer
+			k, d, err := c.Frame(100 * time.Millisecond) // an error: the commands that were cut off get no answer
 			if err != nil {
 				break
 			}
-			if k != frameResponse || string(d) != "OK" {
+			if k != nsqtest.FrameResponse || string(d) != "OK" {
 				t.Errorf("frame %d %q", k, d)
 				return
 			}
@@ -74,9 +75,9 @@ func publishFitfully(n *testNode, t *testing.T, number int, mu *sync.Mutex, answ
 			bodies = bodies[1:]
 		}
 		if rnd.IntN(2) == 0 {
-			_ = c.nc.SetLinger(0) // a reset instead of an orderly end
+			_ = c.Conn.SetLinger(0) // a reset instead of an orderly end
 		}
-		_ = c.nc.Close()
+		_ = c.Conn.Close()
 	}
 }
 
@@ -91,25 +92,25 @@ func consumeFitfully(
 		default:
 		}
 		c := n.dial(t)
-		c.sub("t", "c")
-		c.send("RDY 50\n")
+		c.Sub("t", "c")
+		c.Send("RDY 50\n")
 		for range rnd.IntN(500) {
-			k, d, err := c.frame(50 * time.Millisecond)
-			if err != nil || k != frameMessage {
+			k, d, err := c.Frame(50 * time.Millisecond)
+			if err != nil || k != nsqtest.FrameMessage {
 				break
 			}
-			m := message{id: string(d[10:26]), body: string(d[26:])}
+			m := nsqtest.Message{ID: string(d[10:26]), Body: string(d[26:])}
 			switch rnd.IntN(20) {
 			case 0:
-				c.send("REQ " + m.id + " 0\n")
+				c.Send("REQ " + m.ID + " 0\n")
 			case 1: // kept: delivered again when the connection ends
 			default:
 				mu.Lock()
-				delivered[m.body] = true
+				delivered[m.Body] = true
 				mu.Unlock()
-				c.send("FIN " + m.id + "\n")
+				c.Send("FIN " + m.ID + "\n")
 			}
 		}
-		_ = c.nc.Close()
+		_ = c.Conn.Close()
 	}
 }

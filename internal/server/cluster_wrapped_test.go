@@ -8,13 +8,14 @@ import (
 
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
+	"penstock/internal/server/nsqtest"
 )
 
 // B98. TLS and compression work at every node of a cluster, wherever the leader is: messages are published through one
 // node and consumed through the next.
 func TestWrappedConnectionsInACluster(t *testing.T) {
-	ca := newCertificateAuthority(t)
-	o := ca.options(t)
+	ca := nsqtest.NewAuthority(t)
+	o := tlsOptions(t, ca)
 	o.BroadcastAddress = "127.0.0.1"
 	nodes := startCluster(t, 3, o)
 	for i, x := range []struct {
@@ -24,23 +25,23 @@ func TestWrappedConnectionsInACluster(t *testing.T) {
 		t.Run(fmt.Sprintf("tls=%t %s", x.tls, x.compression), func(t *testing.T) {
 			var cfg *tls.Config
 			if x.tls {
-				cfg = ca.client(t, "")
+				cfg = ca.Client(t, "")
 			}
 			topic := fmt.Sprintf("t%d", i)
 			makeChannel(t, nodes, topic, "c", 1)
-			p := nodes[i%3].dialWrapped(t, cfg, x.compression, 6)
-			c := nodes[(i+1)%3].dialWrapped(t, cfg, x.compression, 6)
-			c.sub(topic, "c")
-			c.send("RDY 10\n")
+			p := nodes[i%3].dial(t).Wrap(cfg, x.compression, 6)
+			c := nodes[(i+1)%3].dial(t).Wrap(cfg, x.compression, 6)
+			c.Sub(topic, "c")
+			c.Send("RDY 10\n")
 			for n := range 100 {
-				p.send(pub(topic, fmt.Sprint(n)))
+				p.Send(nsqtest.Pub(topic, fmt.Sprint(n)))
 			}
 			got := map[string]bool{}
 			for range 100 {
-				p.ok()
-				m := c.message()
-				got[m.body] = true
-				c.send("FIN " + m.id + "\n")
+				p.OK()
+				m := c.Message()
+				got[m.Body] = true
+				c.Send("FIN " + m.ID + "\n")
 			}
 			if len(got) != 100 {
 				t.Errorf("%d different messages of 100", len(got))
@@ -59,18 +60,18 @@ func TestAuthInACluster(t *testing.T) {
 				"billing", "billing-token", `permissions = ["subscribe"]`+"\n"+`topics = ["orders"]`+"\n"+`channels = ["billing"]`,
 			))
 	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1", Auth: auth.Options{File: name}})
-	login := func(n *testNode, secret, identity string) *client {
+	login := func(n *testNode, secret, identity string) *nsqtest.Client {
 		c := n.dial(t)
-		c.send(authCommand(secret))
-		c.expect(frameResponse, fmt.Sprintf(`{"identity":%q,"identity_url":"","permission_count":1}`, identity))
+		c.Send(authCommand(secret))
+		c.Expect(nsqtest.FrameResponse, fmt.Sprintf(`{"identity":%q,"identity_url":"","permission_count":1}`, identity))
 		return c
 	}
 	for i, n := range nodes {
 		shop := login(n, "shop-token", "shop")
-		shop.send(pub("orders", fmt.Sprint(i)))
-		shop.ok()
-		shop.send(pub("invoices", "x"))
-		shop.fatal(`E_UNAUTHORIZED AUTH failed for PUB on "invoices" ""`)
+		shop.Send(nsqtest.Pub("orders", fmt.Sprint(i)))
+		shop.OK()
+		shop.Send(nsqtest.Pub("invoices", "x"))
+		shop.Fatal(`E_UNAUTHORIZED AUTH failed for PUB on "invoices" ""`)
 		if code, _ := n.do(t, "POST", "/channel/create?topic=orders&channel=billing", ""); code != 401 && code != 403 {
 			t.Errorf("%d for a channel without a token", code)
 		}
@@ -78,14 +79,14 @@ func TestAuthInACluster(t *testing.T) {
 	got := map[string]bool{}
 	for _, n := range nodes {
 		other := login(n, "billing-token", "billing")
-		other.send("SUB orders audit\n")
-		other.fatal(`E_UNAUTHORIZED AUTH failed for SUB on "orders" "audit"`)
+		other.Send("SUB orders audit\n")
+		other.Fatal(`E_UNAUTHORIZED AUTH failed for SUB on "orders" "audit"`)
 		c := login(n, "billing-token", "billing")
-		c.sub("orders", "billing")
-		c.send("RDY 1\n")
-		m := c.message()
-		got[m.body] = true
-		c.send("RDY 0\nFIN " + m.id + "\n") // the next message must go to the next consumer
+		c.Sub("orders", "billing")
+		c.Send("RDY 1\n")
+		m := c.Message()
+		got[m.Body] = true
+		c.Send("RDY 0\nFIN " + m.ID + "\n") // the next message must go to the next consumer
 	}
 	if len(got) != 3 {
 		t.Errorf("the nodes' consumers got %v", got)

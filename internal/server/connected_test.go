@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/server/nsqtest"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -13,7 +14,7 @@ func TestConnectedProducers(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{Seed: 1})
 	n := startNode(t, node.Options{Disk: disk}, Options{})
 	count := func() int {
-		for _, topic := range n.stats("", "", false).Topics {
+		for _, topic := range n.stats.Collect("", "", false).Topics {
 			if topic.Name == "t" {
 				return topic.Connected
 			}
@@ -22,30 +23,30 @@ func TestConnectedProducers(t *testing.T) {
 	}
 	connected := func(want int) {
 		t.Helper()
-		eventually(t, "the connected producers are counted", func() bool { return count() == want })
+		nsqtest.Eventually(t, "the connected producers are counted", func() bool { return count() == want })
 	}
 	reader := n.dial(t)
-	reader.sub("t", "c")
+	reader.Sub("t", "c")
 	connected(0)
 	one, other := n.dial(t), n.dial(t)
-	for _, c := range []*client{one, other, one} {
-		c.send(pub("t", "12345"))
-		c.ok()
+	for _, c := range []*nsqtest.Client{one, other, one} {
+		c.Send(nsqtest.Pub("t", "12345"))
+		c.OK()
 	}
 	connected(2)
-	if err := one.nc.Close(); err != nil {
+	if err := one.Conn.Close(); err != nil {
 		t.Fatal(err)
 	}
 	connected(1)
 	late := n.dial(t)
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Count: -1, Hold: true})
-	late.send(pub("t", "12345"))
-	eventually(t, "the message waits for the disk", func() bool { return disk.Blocked() > 0 })
+	late.Send(nsqtest.Pub("t", "12345"))
+	nsqtest.Eventually(t, "the message waits for the disk", func() bool { return disk.Blocked() > 0 })
 	if got := count(); got != 1 {
 		t.Errorf("%d producers before the message was stored, want 1", got)
 	}
 	disk.ClearRules()
 	disk.ReleaseHeld()
-	late.ok()
+	late.OK()
 	connected(2)
 }

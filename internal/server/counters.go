@@ -1,171 +1,36 @@
 package server
 
 import (
-	"cmp"
-	"errors"
-	"math/rand/v2"
-	"net/http"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"penstock/internal/node"
 	"penstock/internal/server/listen"
 	"penstock/internal/server/metrics"
-	"penstock/internal/server/web"
 )
-
-// counters are totals since the server's start, for /metrics. Any goroutine may count and read. Of the publishes
-// that succeed only a sample is counted here.
-type counters struct {
-	refused      [reasonCount]atomic.Uint64
-	authFailures atomic.Uint64
-
-	staleCredentials atomic.Bool // see Server.CredentialsStale
-
-	// Refused strangers, see stranger.go: too many connections, too large bodies, no AUTH in time.
-	strangerConns, strangerBytes, strangerTime atomic.Uint64
-	moderated                                  atomic.Uint64 // reads of moderated consumers and polled publishers
-	inputWaits                                 atomic.Uint64 // commands that waited in conn.reserve
-
-	requests sync.Map // metrics.Request to *atomic.Uint64; one for each route and status that occurred
-
-	overNSQ, overHTTP, overNative metrics.Durations // of the sampled publishes that were answered OK
-}
-
-// sampled decides by chance whether the duration of a publish is measured: of one in 16, so that the clock is not read
-// for each.
-func sampled() bool { return rand.Uint32()%16 == 0 }
-
-// reason is why a publish was refused.
-type reason uint8
-
-const (
-	reasonOverloaded reason = iota
-	reasonDeadline
-	reasonNoLeader
-	reasonNoQuorum
-	reasonUnknown
-	reasonDisk
-	reasonDiskFull
-	reasonShare
-	reasonQuota
-	reasonStateFull
-	reasonTooBig
-	reasonClosing
-	reasonOther
-	reasonCount
-)
-
-var reasonNames = [reasonCount]string{
-	"overloaded", "deadline", "no_leader", "no_quorum", "unknown", "disk", "disk_full", "token_share", "quota",
-	"state_full", "too_big", "closing", "other",
-}
-
-// reasons lists the errors of each reason. An error of none of them is other.
-var reasons = []struct {
-	reason
-	errs []error
-}{
-	{reasonOverloaded, []error{node.ErrOverloaded}},
-	{reasonDeadline, []error{node.ErrDeadline}},
-	{reasonNoLeader, []error{node.ErrNoLeader, node.ErrMoved}},
-	{reasonNoQuorum, []error{node.ErrNoQuorum}},
-	{reasonDiskFull, []error{node.ErrNoSpace}},
-	{reasonDisk, []error{node.ErrDisk, node.ErrDiskHung, node.ErrReadOnly}},
-	{reasonUnknown, []error{node.ErrUnknown}},
-	{reasonShare, []error{node.ErrShare}}, // before those of the node's limits
-	{reasonQuota, []error{node.ErrQuota}},
-	{reasonStateFull, []error{node.ErrStateFull}},
-	{reasonTooBig, []error{node.ErrMessageTooBig, node.ErrBatchTooBig}},
-	{reasonClosing, []error{node.ErrClosed}},
-}
-
-func reasonOf(err error) reason {
-	for _, r := range reasons {
-		for _, e := range r.errs {
-			if errors.Is(err, e) {
-				return r.reason
-			}
-		}
-	}
-	return reasonOther
-}
-
-// refusedPublish counts a publish, of one message or a batch, that was answered with err.
-func (c *counters) refusedPublish(err error) { c.refused[reasonOf(err)].Add(1) }
-
-// answered counts the answer to an HTTP request.
-func (c *counters) answered(route string, status int) {
-	if status == http.StatusUnauthorized || status == http.StatusForbidden {
-		c.authFailures.Add(1)
-	}
-	key := metrics.Request{Route: route, Code: status}
-	n, ok := c.requests.Load(key)
-	if !ok {
-		n, _ = c.requests.LoadOrStore(key, new(atomic.Uint64))
-	}
-	n.(*atomic.Uint64).Add(1)
-}
-
-// counted serves HTTP with routes, and counts the answers by the pattern of the route: paths of clients are no labels.
-func (s *Server) counted(routes http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a := answerWriters.Get().(*answerWriter)
-		a.ResponseWriter, a.status = w, http.StatusOK
-		defer func() {
-			a.ResponseWriter = nil
-			answerWriters.Put(a)
-		}()
-		routes.ServeHTTP(a, r)
-		s.counts.answered(cmp.Or(r.Pattern, "/"), a.status) // no pattern: there is no such route
-	})
-}
-
-var answerWriters = sync.Pool{New: func() any { return new(answerWriter) }}
-
-// answerWriter notes the status of an answer.
-type answerWriter struct {
-	http.ResponseWriter
-	status int
-}
-
-func (a *answerWriter) WriteHeader(status int) {
-	a.status = status
-	a.ResponseWriter.WriteHeader(status)
-}
-
-// Unwrap is for http.ResponseController.
-func (a *answerWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // meter returns the counters for /metrics.
 func (s *Server) meter() metrics.ServerMeter {
+	nsq, http := s.nsq.Meter(), s.api.Meter()
 	m := metrics.ServerMeter{
-		AuthFailures: s.counts.authFailures.Load(), HTTPPanics: s.gate.Panics(),
+		AuthFailures: http.AuthFailures + nsq.AuthFailures, HTTPPanics: s.gate.Panics(),
 		AuditNotWritten: s.audit.NotWritten(), KnownConnections: s.known.Used(), LogLinesLeftOut: s.sparing.LeftOut(),
-		Refused: map[string]uint64{}, Requests: map[metrics.Request]uint64{},
-		Connections: map[string]int{"http": listen.Open(s.httpLn), "https": listen.Open(s.httpsBound)},
-		StrangersRefused: map[string]uint64{
-			"connections": s.counts.strangerConns.Load(), "bytes": s.counts.strangerBytes.Load(),
-			"time": s.counts.strangerTime.Load(),
+		Refused: s.publishes.Refused(), Requests: http.Requests,
+		Connections: map[string]int{
+			"nsq": nsq.Connections, "http": listen.Open(s.httpLn),
+			"https": listen.Open(s.httpsBound),
 		},
-		LargeInputBytes: s.received.Used(), LargeInputWaits: s.counts.inputWaits.Load(),
-		ModeratedReads: s.counts.moderated.Load(), PolledPublishers: s.poll.size.Load(),
+		Strangers: nsq.Strangers, StrangersRefused: nsq.StrangersRefused,
+		LargeInputBytes: s.received.Used(), LargeInputWaits: nsq.LargeInputWaits,
+		ModeratedReads: nsq.ModeratedReads, PolledPublishers: nsq.PolledPublishers,
 	}
-	for _, t := range []*web.Turns{s.turns.strangers, s.turns.known, s.turns.traces} {
-		c := t.Counts()
-		m.UnreadAnswerBytes += c.UnreadBytes
-		m.AnswersLate += c.Late
-		m.AnswersUnread += c.Unread
-	}
-	m.CredentialsStale = s.counts.staleCredentials.Load()
+	m.UnreadAnswerBytes, m.AnswersLate, m.AnswersUnread = http.Turns.UnreadBytes, http.Turns.Late, http.Turns.Unread
+	m.CredentialsStale = s.stale.Load()
 	silent, held := s.auth.Silence(time.Now())
 	if s.certs != nil {
 		m.Handshakes = s.certs.gate.Counts()
 	}
 	m.AuthSilentSeconds, m.AuthHeld = silent.Seconds(), held
 	m.Publishes = map[string]*metrics.Durations{
-		"nsq": &s.counts.overNSQ, "http": &s.counts.overHTTP, "native": &s.counts.overNative,
+		"nsq": &s.publishes.NSQ, "http": &s.publishes.HTTP, "native": &s.publishes.Native,
 	}
 	m.Connections["lookup"], m.Connections["lookup_tcp"] = s.lookups.Connections()
 	if s.native != nil {
@@ -173,15 +38,5 @@ func (s *Server) meter() metrics.ServerMeter {
 	}
 	m.Connections["native"] = m.Native.Connections
 	m.AuthFailures += m.Native.AuthFailures
-	s.mu.Lock()
-	m.Connections["nsq"], m.Strangers = len(s.conns), s.strangers.Size()
-	s.mu.Unlock()
-	for r, name := range reasonNames {
-		m.Refused[name] = s.counts.refused[r].Load()
-	}
-	s.counts.requests.Range(func(key, n any) bool {
-		m.Requests[key.(metrics.Request)] = n.(*atomic.Uint64).Load()
-		return true
-	})
 	return m
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/server/api"
+	"penstock/internal/server/nsqtest"
 )
 
 // The overview's page says how many dead letters wait for a redrive, and where; a redrive ends that. The row of a
@@ -13,27 +15,27 @@ func TestDeadLettersThatWait(t *testing.T) {
 	n := startNode(t, node.Options{}, Options{})
 	n.post(t, "/topic/create?topic=t", "")
 	n.post(t, "/channel/create?topic=t&channel=c", "")
-	waits := func() []DeadLetters { return answer[TopicPage](t, n, "/topics?dead_letters=true").DeadLetters }
+	waits := func() []api.DeadLetters { return answer[api.TopicPage](t, n, "/topics?dead_letters=true").DeadLetters }
 	if got := waits(); len(got) != 0 {
 		t.Errorf("before: %+v", got)
 	}
 	n.post(t, "/channel/settings?topic=t&channel=c", `{"version":0,"max_attempts":1}`)
 	c := n.dial(t)
-	c.sub("t", "c")
-	c.send("RDY 1\n")
+	c.Sub("t", "c")
+	c.Send("RDY 1\n")
 	for range 3 {
 		n.post(t, "/pub?topic=t", "x")
-		c.send("REQ " + c.message().id + " 0\n")
+		c.Send("REQ " + c.Message().ID + " 0\n")
 	}
-	want := []DeadLetters{{"t.DLQ", 3}}
-	eventually(t, "three dead letters wait", func() bool { return slices.Equal(waits(), want) })
-	if row := answer[ChannelPage](t, n, "/channels?topic=t").Channels[0]; row.DeadLetterTopic != "t.DLQ" {
+	want := []api.DeadLetters{{Topic: "t.DLQ", Count: 3}}
+	nsqtest.Eventually(t, "three dead letters wait", func() bool { return slices.Equal(waits(), want) })
+	if row := answer[api.ChannelPage](t, n, "/channels?topic=t").Channels[0]; row.DeadLetterTopic != "t.DLQ" {
 		t.Errorf("%+v", row)
 	}
-	if got := answer[TopicPage](t, n, "/topics").DeadLetters; got != nil {
+	if got := answer[api.TopicPage](t, n, "/topics").DeadLetters; got != nil {
 		t.Errorf("nobody asked, and it says %+v", got)
 	}
-	c.send("RDY 0\n")
+	c.Send("RDY 0\n")
 	n.post(t, "/channel/redrive?topic=t&channel=c", "")
-	eventually(t, "none waits after the redrive", func() bool { return len(waits()) == 0 })
+	nsqtest.Eventually(t, "none waits after the redrive", func() bool { return len(waits()) == 0 })
 }

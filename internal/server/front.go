@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"penstock/internal/node/health"
+	"penstock/internal/server/api"
 	"penstock/internal/server/audit"
 	"penstock/internal/server/handshakes"
 	"penstock/internal/server/listen"
@@ -152,10 +153,10 @@ func (f *Front) answer(w http.ResponseWriter, r *http.Request) {
 	}
 	v := health.Judge(&health.Facts{Node: f.node, Stage: f.startup.Stage()})
 	switch {
-	case isProbe(r.URL.Path):
-		serveProbe(w, r, &v)
-	case r.URL.Path == healthPath:
-		serveVerdict(w, &v)
+	case api.IsProbe(r.URL.Path):
+		api.ServeProbe(w, r, &v)
+	case r.URL.Path == api.HealthPath:
+		api.ServeVerdict(w, &v)
 	default:
 		web.WriteError(w, web.Fail(http.StatusServiceUnavailable, v.Why))
 	}

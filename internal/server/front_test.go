@@ -14,6 +14,8 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/node/health"
+	"penstock/internal/server/nsq"
+	"penstock/internal/server/nsqtest"
 )
 
 // A Front answers the probes with the progress of the start and everything else with 503. The Server answers on the
@@ -23,8 +25,8 @@ func TestFrontAnswersBeforeTheServer(t *testing.T) {
 	startup.Enter("reads the commit log")
 	startup.Bytes(1 << 20)
 	o := Options{
-		TCPAddress: "127.0.0.1:0", HTTPAddress: "127.0.0.1:0", LookupAddress: "127.0.0.1:0", Hostname: "h",
-		MaxConnections: 8,
+		Settings: nsq.Settings{MaxConnections: 8}, TCPAddress: "127.0.0.1:0", HTTPAddress: "127.0.0.1:0",
+		LookupAddress: "127.0.0.1:0", Hostname: "h",
 	}
 	front, err := OpenFront(o, "a", startup, 0)
 	if err != nil {
@@ -82,7 +84,7 @@ func TestFrontAnswersBeforeTheServer(t *testing.T) {
 	}()
 	o.Front = front
 	n := startNode(t, node.Options{}, o)
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(nsqtest.Patience); ; time.Sleep(time.Millisecond) {
 		if code, text := get("/startupz"); code == 200 && text == "ok" {
 			break
 		} else if time.Now().After(end) {
@@ -135,15 +137,15 @@ func TestFrontIsAudited(t *testing.T) {
 
 // With HTTP off, HTTPS answers the probes while the node starts, and everything afterwards.
 func TestFrontOverHTTPS(t *testing.T) {
-	ca := newCertificateAuthority(t)
-	o := ca.options(t)
+	ca := nsqtest.NewAuthority(t)
+	o := tlsOptions(t, ca)
 	o.TCPAddress, o.HTTPAddress, o.HTTPSAddress, o.LookupAddress = "127.0.0.1:0", Off, "127.0.0.1:0", Off
 	o.Hostname = "h"
 	front, err := OpenFront(o, "a", new(health.Startup), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport := &http.Transport{TLSClientConfig: ca.client(t, "")}
+	transport := &http.Transport{TLSClientConfig: ca.Client(t, "")}
 	defer transport.CloseIdleConnections()
 	l := listenerUnderTest{base: "https://" + front.ln.Addr().String(), client: &http.Client{Transport: transport}}
 	for path, want := range map[string]int{"/livez": 200, "/startupz": 503, "/ping": 503} {
@@ -211,7 +213,7 @@ func TestFrontTriesAllAddresses(t *testing.T) {
 		t.Errorf("after %v: %v", time.Since(began), err)
 	}
 	time.AfterFunc(100*time.Millisecond, func() { taken.Close() })
-	front, err := OpenFront(o, "", new(health.Startup), patience)
+	front, err := OpenFront(o, "", new(health.Startup), nsqtest.Patience)
 	if err != nil {
 		t.Fatalf("the address became free: %v", err)
 	}
@@ -225,9 +227,9 @@ func TestFrontTriesAllAddresses(t *testing.T) {
 
 // Ports that the kernel has chosen are known before the Server listens, stay taken until then, and are the Server's.
 func TestFrontKeepsChosenPorts(t *testing.T) {
-	ca := newCertificateAuthority(t)
+	ca := nsqtest.NewAuthority(t)
 	for _, http := range []string{"127.0.0.1:0", Off} {
-		o := ca.options(t)
+		o := tlsOptions(t, ca)
 		o.TCPAddress, o.HTTPAddress, o.HTTPSAddress, o.LookupAddress = "127.0.0.1:0", http, "localhost:0", "127.0.0.1:0"
 		o.LookupTCPAddress = "127.0.0.1:0"
 		front, err := OpenFront(o, "", new(health.Startup), 0)

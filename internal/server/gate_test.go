@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/web"
 )
 
@@ -28,8 +29,8 @@ type listenerUnderTest struct {
 // allListeners starts a node with every HTTP listener that there is.
 func allListeners(t *testing.T, o Options) (*testNode, []listenerUnderTest) {
 	t.Helper()
-	ca := newCertificateAuthority(t)
-	o.TLS.CertFile, o.TLS.KeyFile = ca.issue(t, "server")
+	ca := nsqtest.NewAuthority(t)
+	o.TLS.CertFile, o.TLS.KeyFile = ca.Issue(t, "server")
 	o.HTTPSAddress = "127.0.0.1:0"
 	if o.ClusterHandler == nil {
 		o.ClusterHandler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -37,11 +38,11 @@ func allListeners(t *testing.T, o Options) (*testNode, []listenerUnderTest) {
 		})
 	}
 	n := startNode(t, node.Options{}, o)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.pool}}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Pool}}
 	t.Cleanup(transport.CloseIdleConnections)
 	return n, []listenerUnderTest{
-		{"http", n.base, n.table(), http.DefaultClient},
-		{"https", "https://" + n.HTTPSAddr().String(), n.table(), &http.Client{Transport: transport}},
+		{"http", n.base, n.api.Table(), http.DefaultClient},
+		{"https", "https://" + n.HTTPSAddr().String(), n.api.Table(), &http.Client{Transport: transport}},
 		{"lookup", "http://" + n.LookupAddr().String(), n.lookups.Routes(), http.DefaultClient},
 	}
 }

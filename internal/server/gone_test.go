@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"penstock/internal/porttest"
+	"penstock/internal/server/nsqtest"
 )
 
 // The service that deletes a topic or channel answers OK. Each other service answers OK once, and after that reports
@@ -51,7 +52,7 @@ func TestDeletedElsewhere(t *testing.T) {
 			}
 			expect(first, firstIsLookup, "/topic/delete"+topic, 200)
 			for _, n := range nodes {
-				eventually(t, "the topic to be gone", func() bool { _, ok := n.e.LookupTopic("t"); return !ok })
+				nsqtest.Eventually(t, "the topic to be gone", func() bool { _, ok := n.e.LookupTopic("t"); return !ok })
 				if n != first || firstIsLookup {
 					expect(n, false, "/topic/delete"+topic, 200)
 				}

@@ -13,6 +13,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/server/auth/authtest"
+	"penstock/internal/server/nsqtest"
 )
 
 // The stock Go client publishes with each of its methods and consumes everything, with requeues and a deferred message.
@@ -23,7 +24,7 @@ func TestGoNSQRoundTrip(t *testing.T) {
 // B98. The same over TLS with a client certificate, with each compression, and with AUTH.
 func TestGoNSQWrapped(t *testing.T) {
 	t.Parallel()
-	ca := newCertificateAuthority(t)
+	ca := nsqtest.NewAuthority(t)
 	name := filepath.Join(t.TempDir(), "tokens.toml")
 	authtest.Write(t, name,
 		authtest.Token("all", "a token", `permissions = ["publish", "subscribe"]`+"\n"+`topics = ["*"]`))
@@ -32,16 +33,16 @@ func TestGoNSQWrapped(t *testing.T) {
 		snappy, deflate bool
 	}{{true, false, false}, {true, true, false}, {true, false, true}, {false, true, false}, {false, false, true}} {
 		t.Run(fmt.Sprintf("%+v", x), func(t *testing.T) {
-			o := ca.options(t)
+			o := tlsOptions(t, ca)
 			o.Auth.File = name
 			if x.tls {
-				o.TLS.ClientAuth, o.TLS.RootCAFile = clientAuthVerify, ca.file("ca.pem")
+				o.TLS.ClientAuth, o.TLS.RootCAFile = clientAuthVerify, ca.File("ca.pem")
 			}
 			roundTrip(t, startNode(t, node.Options{}, o), func() *gonsq.Config {
 				cfg := gonsq.NewConfig()
 				cfg.TlsV1, cfg.Snappy, cfg.Deflate, cfg.AuthSecret = x.tls, x.snappy, x.deflate, "a token"
 				if x.tls {
-					cfg.TlsConfig = ca.client(t, "go-nsq")
+					cfg.TlsConfig = ca.Client(t, "go-nsq")
 				}
 				return cfg
 			})
@@ -92,7 +93,7 @@ func roundTrip(t *testing.T, n *testNode, newConfig func() *gonsq.Config) {
 			t.Errorf("%s came %d times", body, times)
 		}
 	}
-	eventually(t, "every message to be confirmed", func() bool {
+	nsqtest.Eventually(t, "every message to be confirmed", func() bool {
 		ch := n.topicNow(t, "orders").Channels[0]
 		return ch.Depth == 0 && ch.InFlightCount == 0 && ch.DeferredCount == 0
 	})

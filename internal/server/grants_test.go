@@ -20,6 +20,8 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
+	"penstock/internal/server/nsq/command"
+	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/web"
 )
 
@@ -156,7 +158,7 @@ func TestGrantsMatrix(t *testing.T) {
 		name, base string
 		routes     web.Table
 	}{
-		{"nsqd's API", n.base, n.table()}, {"nsqlookupd's API", "http://" + n.LookupAddr().String(), n.lookups.Routes()},
+		{"nsqd's API", n.base, n.api.Table()}, {"nsqlookupd's API", "http://" + n.LookupAddr().String(), n.lookups.Routes()},
 	} {
 		m.head("HTTP, " + l.name)
 		paths := slices.Sorted(maps.Keys(l.routes))
@@ -234,20 +236,20 @@ func (m *matrix) bodies(t *testing.T, n *testNode) {
 }
 
 // namelessVerbs are the commands that name no topic.
-var namelessVerbs = []verb{
-	verbIdentify, verbAuth, verbRdy, verbFin, verbReq, verbTouch, verbCls, verbNop,
-}
+var namelessVerbs = []string{"IDENTIFY", "AUTH", "RDY", "FIN", "REQ", "TOUCH", "CLS", "NOP"}
 
 // commands adds the commands of the NSQ protocol.
 func (m *matrix) commands(t *testing.T, n *testNode) {
 	m.head("NSQ protocol")
-	bodies := map[verb]string{
-		verbPub: sized("x"), verbMpub: sized(batchBody("x")), verbDpub: sized("x"), verbPubExt: sized(withExt("{}", "x")),
-		verbPubTrace: sized(u64(1) + "x"), verbMpubExt: sized(batchBody(withExt("{}", "x"))),
-		verbMpubTrace: sized(batchBody(u64(1) + "x")),
-		verbSub:       "", verbSubAdvanced: "", verbSubOrdered: "",
+	bodies := map[string]string{
+		"PUB": nsqtest.Sized("x"), "MPUB": nsqtest.Sized(nsqtest.BatchBody("x")), "DPUB": nsqtest.Sized("x"),
+		"PUB_EXT":   nsqtest.Sized(nsqtest.WithExt("{}", "x")),
+		"PUB_TRACE": nsqtest.Sized(nsqtest.U64(1) + "x"), "MPUB_EXT": nsqtest.Sized(nsqtest.BatchBody(nsqtest.WithExt("{}",
+			"x"))),
+		"MPUB_TRACE": nsqtest.Sized(nsqtest.BatchBody(nsqtest.U64(1) + "x")),
+		"SUB":        "", "SUB_ADVANCED": "", "SUB_ORDERED": "",
 	}
-	for v := verbNone + 1; v <= verbSubOrdered; v++ {
+	for _, v := range command.Verbs() {
 		body, named := bodies[v]
 		if named == slices.Contains(namelessVerbs, v) {
 			t.Errorf("say whether %s names a topic", v)
@@ -256,14 +258,14 @@ func (m *matrix) commands(t *testing.T, n *testNode) {
 			continue
 		}
 		for _, topic := range []string{"a", "b"} {
-			line := v.String() + " " + topic
+			line := v + " " + topic
 			switch {
-			case v.subscribes():
+			case strings.HasPrefix(v, "SUB"):
 				line += " c"
-			case v == verbDpub:
+			case v == "DPUB":
 				line += " 0"
 			}
-			if v == verbSubOrdered {
+			if v == "SUB_ORDERED" {
 				line += " 0"
 			}
 			m.row(line, func(role string) string {
@@ -278,15 +280,15 @@ func (m *matrix) commands(t *testing.T, n *testNode) {
 func (n *testNode) commandVerdict(t *testing.T, command, role string) string {
 	t.Helper()
 	c := n.dial(t)
-	defer c.nc.Close()
+	defer c.Conn.Close()
 	if role != "nobody" {
-		c.send(authCommand(role))
-		if kind, text, err := c.frame(patience); err != nil || kind == frameError {
+		c.Send(authCommand(role))
+		if kind, text, err := c.Frame(nsqtest.Patience); err != nil || kind == nsqtest.FrameError {
 			return strings.TrimPrefix(strings.Fields(string(text))[0], "E_")[:4]
 		}
 	}
-	c.send(command)
-	_, text, err := c.frame(patience)
+	c.Send(command)
+	_, text, err := c.Frame(nsqtest.Patience)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -312,7 +314,7 @@ func TestGrantOnSomeChannels(t *testing.T) {
 	}
 	lookups := "http://" + n.LookupAddr().String()
 	var attacks [][2]string
-	for path, rt := range n.table() {
+	for path, rt := range n.api.Table() {
 		for method := range strings.SplitSeq(rt.Methods, ",") {
 			if strings.HasPrefix(path, "/topic/") || path == "/producer/remove" {
 				attacks = append(attacks, [2]string{method, n.base + path})
@@ -358,7 +360,7 @@ func TestAccessIsDeniedByDefault(t *testing.T) {
 	r.RemoteAddr = net.JoinHostPort("127.0.0.1", "1")
 	r.Header.Set("Authorization", "Bearer node-admin")
 	for need := web.Open; need <= web.Node+5; need++ {
-		_, err := n.permit(need, r, map[string][]string{"topic": {"a"}, "channel": {"c"}})
+		_, err := n.api.Policy().Permit(need, r, map[string][]string{"topic": {"a"}, "channel": {"c"}})
 		if allowed := need <= web.Node && need != web.Publish; (err == nil) != allowed {
 			t.Errorf("level %d: %v", need, err)
 		}

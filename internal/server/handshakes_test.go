@@ -16,6 +16,7 @@ import (
 
 	native "penstock/client"
 	"penstock/internal/node"
+	"penstock/internal/server/nsqtest"
 	"penstock/netproto"
 )
 
@@ -56,8 +57,8 @@ func (n *testNode) hold(t *testing.T) *heldKey {
 // /metrics would not say otherwise that native clients are refused.
 func TestRefusedAtTheNativePortCounts(t *testing.T) {
 	t.Parallel()
-	o := newCertificateAuthority(t).options(t)
-	o.NativeAddress, o.HandshakeTimeout, o.MaxHandshakes = "127.0.0.1:0", patience, 1
+	o := tlsOptions(t, nsqtest.NewAuthority(t))
+	o.NativeAddress, o.HandshakeTimeout, o.MaxHandshakes = "127.0.0.1:0", nsqtest.Patience, 1
 	n := startNode(t, node.Options{}, o)
 	var before net.Conn
 	for refused := range uint64(4) {
@@ -66,9 +67,9 @@ func TestRefusedAtTheNativePortCounts(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer nc.Close()
-		eventually(t, "the one before is counted", func() bool { return n.meter().Handshakes.Refused == refused })
+		nsqtest.Eventually(t, "the one before is counted", func() bool { return n.meter().Handshakes.Refused == refused })
 		if before != nil {
-			_ = before.SetDeadline(time.Now().Add(patience))
+			_ = before.SetDeadline(time.Now().Add(nsqtest.Patience))
 			if err := tls.Client(before, &tls.Config{InsecureSkipVerify: true}).Handshake(); !netproto.IsBusy(err) {
 				t.Errorf("the one before hears: %v", err)
 			}
@@ -82,20 +83,20 @@ func TestRefusedAtTheNativePortCounts(t *testing.T) {
 // client comes again by itself.
 func TestBusyWithHandshakes(t *testing.T) {
 	t.Parallel()
-	ca := newCertificateAuthority(t)
-	o := ca.options(t)
-	o.HTTPSAddress, o.NativeAddress, o.HandshakeTimeout = "127.0.0.1:0", "127.0.0.1:0", patience
+	ca := nsqtest.NewAuthority(t)
+	o := tlsOptions(t, ca)
+	o.HTTPSAddress, o.NativeAddress, o.HandshakeTimeout = "127.0.0.1:0", "127.0.0.1:0", nsqtest.Patience
 	n := startNode(t, node.Options{}, o)
 	key := n.hold(t)
 	defer key.release()
-	cfg := ca.client(t, "")
+	cfg := ca.Client(t, "")
 	var all sync.WaitGroup
 	slots := max(1, runtime.GOMAXPROCS(0)/2)
 	for range slots {
 		c := n.dial(t)
-		c.negotiate(map[string]any{"tls_v1": true})
+		c.Negotiate(map[string]any{"tls_v1": true})
 		all.Go(func() {
-			if _, err := c.startTLS(cfg); err != nil {
+			if _, err := c.StartTLS(cfg); err != nil {
 				t.Errorf("TLS: %v", err)
 			}
 		})
@@ -108,12 +109,12 @@ func TestBusyWithHandshakes(t *testing.T) {
 		t.Errorf("HTTPS: %v", err)
 	}
 	late := n.dial(t)
-	late.negotiate(map[string]any{"tls_v1": true})
-	if _, err := late.startTLS(cfg); !netproto.IsBusy(err) {
+	late.Negotiate(map[string]any{"tls_v1": true})
+	if _, err := late.StartTLS(cfg); !netproto.IsBusy(err) {
 		t.Errorf("NSQ: %v", err)
 	}
 	dialled := make(chan error, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), nsqtest.Patience)
 	defer cancel()
 	go func() {
 		c, err := native.Dial(ctx, []string{n.NativeAddr().String()}, native.Options{
@@ -124,10 +125,10 @@ func TestBusyWithHandshakes(t *testing.T) {
 		}
 		dialled <- err
 	}()
-	eventually(t, "three are refused", func() bool { return n.certs.gate.Counts().Refused >= 3 })
+	nsqtest.Eventually(t, "three are refused", func() bool { return n.certs.gate.Counts().Refused >= 3 })
 	plain := n.dial(t)
-	plain.send(pub("t", "x"))
-	plain.ok()
+	plain.Send(nsqtest.Pub("t", "x"))
+	plain.OK()
 	if c := n.certs.gate.Counts(); c.Computed != uint64(slots) {
 		t.Errorf("%+v: a signature was begun for a client that was refused", c)
 	}
@@ -146,15 +147,15 @@ func TestBusyWithHandshakes(t *testing.T) {
 // certificates, or it speaks TLS 1.2, whose old sessions the key of the certificate must not open.
 func TestSessionTickets(t *testing.T) {
 	t.Parallel()
-	ca := newCertificateAuthority(t)
-	o := ca.options(t)
+	ca := nsqtest.NewAuthority(t)
+	o := tlsOptions(t, ca)
 	o.TLS.NSQMinVersion = "1.2"
 	strict := o
-	strict.TLS.ClientAuth, strict.TLS.RootCAFile = clientAuthVerify, ca.file("ca.pem")
+	strict.TLS.ClientAuth, strict.TLS.RootCAFile = clientAuthVerify, ca.File("ca.pem")
 	for _, x := range []struct {
 		name   string
 		o      Options
-		client string
+		Client string
 		most   uint16
 		want   bool
 	}{
@@ -163,16 +164,16 @@ func TestSessionTickets(t *testing.T) {
 		{"certificates of clients", strict, "client", tls.VersionTLS13, false},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			cfg := ca.client(t, x.client)
+			cfg := ca.Client(t, x.Client)
 			cfg.MaxVersion, cfg.ClientSessionCache = x.most, tls.NewLRUClientSessionCache(0)
 			for i := range 3 {
 				n := startNode(t, node.Options{}, x.o)
-				c := n.dialWrapped(t, cfg, "", 0)
-				c.send(pub("t", "x")) // its answer comes after the ticket
-				c.ok()
-				tc, ok := c.w.(*tls.Conn)
+				c := n.dial(t).Wrap(cfg, "", 0)
+				c.Send(nsqtest.Pub("t", "x")) // its answer comes after the ticket
+				c.OK()
+				tc, ok := c.W.(*tls.Conn)
 				if !ok {
-					t.Fatalf("%T", c.w)
+					t.Fatalf("%T", c.W)
 				}
 				if got := tc.ConnectionState().DidResume; got != (x.want && i > 0) {
 					t.Errorf("connection %d: resumed %v", i, got)

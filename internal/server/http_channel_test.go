@@ -5,14 +5,16 @@ import (
 	"fmt"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/api"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
-	"penstock/internal/server/web"
+	"penstock/internal/server/nsqtest"
 )
 
 // onOneAndThree runs a test against a lone node, and against a cluster of three nodes.
@@ -30,7 +32,7 @@ func makeChannel(t *testing.T, nodes []*testNode, topic, channel string, partiti
 	nodes[0].post(t, fmt.Sprintf("/topic/create?topic=%s&partitions=%d", topic, partitions), "")
 	q := "?topic=" + topic + "&channel=" + channel
 	for _, n := range nodes {
-		eventually(t, "the topic to be known", func() bool { _, ok := n.e.LookupTopic(topic); return ok })
+		nsqtest.Eventually(t, "the topic to be known", func() bool { _, ok := n.e.LookupTopic(topic); return ok })
 		n.post(t, "/channel/create"+q, "")
 	}
 	return q
@@ -106,7 +108,7 @@ func TestChannelSettingsHTTP(t *testing.T) {
 		} {
 			last.refused(t, "POST", path, body, 400, why)
 		}
-		last.refused(t, "POST", path, strings.Repeat(" ", maxSettingsBytes+1), 413, "larger than any")
+		last.refused(t, "POST", path, strings.Repeat(" ", 64<<10+1), 413, "larger than any")
 		first.ask(t, "GET", path, "", &s)
 		if s.Version != 2 {
 			t.Errorf("a refused change changed something: %+v", s)
@@ -129,7 +131,7 @@ func TestPeekHTTP(t *testing.T) {
 		nodes[0].post(t, "/pub?topic=t", "\xff\xfe")
 		for _, n := range nodes {
 			for _, path := range []string{"/channel/peek" + q, "/topic/peek?topic=t"} {
-				var all PeekList
+				var all api.PeekList
 				n.ask(t, "GET", path+"&count=100", "", &all)
 				texts, raw := 0, 0
 				for _, m := range all.Messages {
@@ -146,14 +148,14 @@ func TestPeekHTTP(t *testing.T) {
 				}
 				for _, m := range all.Messages { // B96: by id, and by its place
 					for _, from := range []string{"&from=" + m.ID, fmt.Sprintf("&partition=%d&from=%d", m.Partition, m.Number)} {
-						var one PeekList
+						var one api.PeekList
 						n.ask(t, "GET", path+"&count=1"+from, "", &one)
 						if len(one.Messages) != 1 || one.Messages[0].ID != m.ID || !one.Messages[0].Timestamp.Equal(m.Timestamp) {
 							t.Errorf("%s%s gives %+v", path, from, one)
 						}
 					}
 				}
-				var few PeekList
+				var few api.PeekList
 				n.ask(t, "GET", path+"&count=3&partition=1", "", &few)
 				if len(few.Messages) != 3 || few.Messages[0].Partition != 1 || few.Messages[2].Partition != 1 {
 					t.Errorf("%s: three of partition 1 are %+v", path, few)
@@ -176,17 +178,17 @@ func TestWaitingHTTP(t *testing.T) {
 		q := makeChannel(t, nodes, "t", "c", 3)
 		for i, n := range nodes {
 			c := n.dial(t)
-			c.identify(fmt.Sprintf(`{"client_id":"reader %d"}`, i))
-			c.sub("t", "c")
-			c.send("RDY 100\n")
+			c.Identify(fmt.Sprintf(`{"client_id":"reader %d"}`, i))
+			c.Sub("t", "c")
+			c.Send("RDY 100\n")
 		}
 		for i := range 6 {
 			nodes[i%len(nodes)].post(t, "/pub?topic=t", "now")
 		}
 		nodes[0].post(t, "/pub?topic=t&defer=60000", "later")
 		for _, n := range nodes {
-			var list WaitingList
-			eventually(t, "all messages to be in flight", func() bool {
+			var list api.WaitingList
+			nsqtest.Eventually(t, "all messages to be in flight", func() bool {
 				n.ask(t, "GET", "/channel/pending"+q+"&count=100", "", &list)
 				return len(list.Messages) == 6
 			})
@@ -214,7 +216,7 @@ func TestSeekHTTP(t *testing.T) {
 		}
 		depth := func(want int, why string) {
 			t.Helper()
-			var list PeekList
+			var list api.PeekList
 			last.ask(t, "GET", "/channel/peek"+q+"&count=1000", "", &list)
 			if len(list.Messages) != want {
 				t.Errorf("%s: %d messages wait, want %d", why, len(list.Messages), want)
@@ -224,7 +226,7 @@ func TestSeekHTTP(t *testing.T) {
 			t.Helper()
 			n.post(t, "/channel/seek"+q+"&"+args, "")
 		}
-		var list PeekList
+		var list api.PeekList
 		first.ask(t, "GET", "/channel/peek"+q+"&partition=1&count=1000", "", &list)
 		inOne := len(list.Messages)
 		if inOne < 4 {
@@ -267,7 +269,7 @@ func TestCreateChannelFromHTTP(t *testing.T) {
 		for i := range 20 {
 			first.post(t, "/pub?topic=t", fmt.Sprint(i))
 		}
-		var list PeekList
+		var list api.PeekList
 		first.ask(t, "GET", "/channel/peek"+q+"&partition=1&count=1000", "", &list)
 		inOne := len(list.Messages)
 		if inOne < 4 {
@@ -305,7 +307,7 @@ func TestSkipHTTP(t *testing.T) {
 		}
 		last.post(t, "/channel/unskip"+q, "")
 		last.post(t, "/pub?topic=t", "kept")
-		var list PeekList
+		var list api.PeekList
 		last.ask(t, "GET", "/channel/peek"+q, "", &list)
 		if len(list.Messages) != 1 || *list.Messages[0].Body != "kept" {
 			t.Errorf("after a skip there is %+v", list)
@@ -321,17 +323,17 @@ func readBy(t *testing.T, nodes []*testNode, channel, answer string) chan string
 	bodies := make(chan string, 100)
 	for _, n := range nodes {
 		c := n.dial(t)
-		c.sub("t", channel)
-		c.send("RDY 5\n")
+		c.Sub("t", channel)
+		c.Send("RDY 5\n")
 		go func() {
 			for {
-				k, d, err := c.frame(patience)
+				k, d, err := c.Frame(nsqtest.Patience)
 				if err != nil {
 					return
 				}
-				if k == frameMessage {
+				if k == nsqtest.FrameMessage {
 					bodies <- string(d[26:])
-					_, _ = fmt.Fprintf(c.w, answer, d[10:26]) // fails when the end of the test closes the connection
+					_, _ = fmt.Fprintf(c.W, answer, d[10:26]) // fails when the end of the test closes the connection
 				}
 			}
 		}()
@@ -356,23 +358,23 @@ func TestRedriveHTTP(t *testing.T) {
 				if b != "poison" {
 					t.Fatalf("got %q", b)
 				}
-			case <-time.After(patience):
+			case <-time.After(nsqtest.Patience):
 				t.Fatal("no message")
 			}
 		}
 		last := nodes[len(nodes)-1]
 		last.post(t, "/pub?topic=t", "poison")
 		expect()
-		var dead PeekList
+		var dead api.PeekList
 		for round := range 2 {
-			eventually(t, "the dead letter", func() bool {
+			nsqtest.Eventually(t, "the dead letter", func() bool {
 				code, got := last.do(t, "GET", "/topic/peek?topic=t.DLQ", "")
-				dead = PeekList{}
+				dead = api.PeekList{}
 				return code == 200 && json.Unmarshal([]byte(got), &dead) == nil && len(dead.Messages) == round+1
 			})
 			if round == 0 {
-				var moved Redriven
-				eventually(t, "the redrive", func() bool {
+				var moved api.Redriven
+				nsqtest.Eventually(t, "the redrive", func() bool {
 					last.ask(t, "POST", "/channel/redrive"+q+"&count=10", "", &moved)
 					return moved.Moved == 1
 				})
@@ -387,8 +389,8 @@ func TestRedriveHTTP(t *testing.T) {
 			t.Errorf("headers of a dead letter: %v", headers)
 		}
 		got := readBy(t, nodes, "other", "FIN %s\n")
-		eventually(t, "the other channel to have read all", func() bool {
-			var waits PeekList
+		nsqtest.Eventually(t, "the other channel to have read all", func() bool {
+			var waits api.PeekList
 			last.ask(t, "GET", "/channel/peek"+other, "", &waits)
 			return len(waits.Messages) == 0
 		})
@@ -413,7 +415,7 @@ func TestForkHTTP(t *testing.T) {
 				name := fmt.Sprintf("fork%d-%d-%d", i, want, len(at))
 				n.post(t, "/channel/fork"+q+"&new="+name+at, "")
 				n.refused(t, "POST", "/channel/fork"+q+"&new="+name+at, "", 409, sentence(node.ErrChannelExists))
-				var list PeekList
+				var list api.PeekList
 				n.ask(t, "GET", "/channel/peek?topic=t&channel="+name+"&count=100", "", &list)
 				var set node.ChannelSettings
 				n.ask(t, "GET", "/channel/settings?topic=t&channel="+name, "", &set)
@@ -443,8 +445,8 @@ func TestChannelVerbsAtANodeThatLeadsNothing(t *testing.T) {
 	nodes[0].post(t, "/topic/create?topic=t&partitions=1", "")
 	nodes[0].post(t, "/channel/create?topic=t&channel=c", "")
 	for _, n := range nodes {
-		eventually(t, "the topic to be known", func() bool { _, ok := n.e.LookupTopic("t"); return ok })
-		eventually(t, "the channel to be known", func() bool {
+		nsqtest.Eventually(t, "the topic to be known", func() bool { _, ok := n.e.LookupTopic("t"); return ok })
+		nsqtest.Eventually(t, "the channel to be known", func() bool {
 			code, _ := n.do(t, "POST", "/channel/pause?topic=t&channel=c", "")
 			return code == 200
 		})
@@ -453,7 +455,7 @@ func TestChannelVerbsAtANodeThatLeadsNothing(t *testing.T) {
 	}
 	nodes[1].post(t, "/channel/delete?topic=t&channel=c", "")
 	for _, n := range nodes[1:] {
-		eventually(t, "the channel to be gone", func() bool {
+		nsqtest.Eventually(t, "the channel to be gone", func() bool {
 			code, _ := n.do(t, "POST", "/channel/pause?topic=t&channel=c", "")
 			return code == 404
 		})
@@ -474,11 +476,11 @@ func TestChannelVerbsAfterADeletionElsewhere(t *testing.T) {
 		for round := range 2 {
 			for _, n := range nodes {
 				c := n.dial(t)
-				c.sub("t", "c")
-				c.nc.Close()
+				c.Sub("t", "c")
+				c.Conn.Close()
 			}
 			for _, n := range nodes {
-				eventually(t, "the clients to be gone", func() bool {
+				nsqtest.Eventually(t, "the clients to be gone", func() bool {
 					s := n.topicNow(t, "t")
 					return len(s.Channels) == 0 || len(s.Channels[0].Consumers) == 0
 				})
@@ -533,20 +535,23 @@ func TestChannelRoutesNeedAdmin(t *testing.T) {
 	if _, err := topic.CreateChannel(t.Context(), "billing"); err != nil {
 		t.Fatal(err)
 	}
-	for _, routes := range []map[string]web.Route{n.channelRoutes(), n.topicRoutes()} {
-		for path, rt := range routes {
-			for method := range strings.SplitSeq(rt.Methods, ",") {
-				url := n.base + path + "?topic=orders&channel=billing"
-				if status, body := ask(t, method, url, ""); status != 401 {
-					t.Errorf("%s %s without a token: %d %s", method, path, status, body)
-				}
-				if status, body := ask(t, method, url, "shop"); status != 403 {
-					t.Errorf("%s %s of a publisher: %d %s", method, path, status, body)
-				}
-				if status, body := ask(t, method, url, "owner"); status != 200 && status != 400 && // the arguments are missing
-					status != 409 { // a redrive of a channel that skips
-					t.Errorf("%s %s of an administrator: %d %s", method, path, status, body)
-				}
+	nsqds := []string{"create", "delete", "empty", "pause", "unpause"}
+	for path, rt := range n.api.Table() {
+		if of, _, _ := strings.Cut(path[1:], "/"); of != "channel" && of != "topic" ||
+			slices.Contains(nsqds, filepath.Base(path)) {
+			continue
+		}
+		for method := range strings.SplitSeq(rt.Methods, ",") {
+			url := n.base + path + "?topic=orders&channel=billing"
+			if status, body := ask(t, method, url, ""); status != 401 {
+				t.Errorf("%s %s without a token: %d %s", method, path, status, body)
+			}
+			if status, body := ask(t, method, url, "shop"); status != 403 {
+				t.Errorf("%s %s of a publisher: %d %s", method, path, status, body)
+			}
+			if status, body := ask(t, method, url, "owner"); status != 200 && status != 400 && // the arguments are missing
+				status != 409 { // a redrive of a channel that skips
+				t.Errorf("%s %s of an administrator: %d %s", method, path, status, body)
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/server/nsqtest"
 )
 
 // postWith sends a POST with headers, given as alternating names and values.
@@ -87,7 +88,7 @@ func TestHTTPHeaders(t *testing.T) {
 // and the headers, if any, with which it arrived.
 func consumeHeaders(t *testing.T, nodes []*testNode, channel string, count int) map[string]string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), nsqtest.Patience)
 	defer cancel()
 	var mu sync.Mutex
 	var all sync.WaitGroup

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -12,9 +11,12 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/api"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/history"
+	"penstock/internal/server/nsqtest"
+	"penstock/internal/server/stats"
 )
 
 // answer decodes the answer to a GET.
@@ -41,35 +43,35 @@ func TestListsOfTheWholeCluster(t *testing.T) {
 				n.post(t, "/pub?topic="+name, "x")
 			}
 		}
-		names := func(p TopicPage) (out []string) {
+		names := func(p api.TopicPage) (out []string) {
 			for _, row := range p.Topics {
 				out = append(out, fmt.Sprint(row.Name, row.Depth, row.PublishedCount, row.Partitions, row.ChannelCount, row.State))
 			}
 			return out
 		}
 		for _, n := range nodes {
-			eventually(t, "all messages are in the sums", func() bool {
-				p := answer[TopicPage](t, n, "/topics")
+			nsqtest.Eventually(t, "all messages are in the sums", func() bool {
+				p := answer[api.TopicPage](t, n, "/topics")
 				return slices.Equal(names(p), []string{"apples6 6 6 1ok", "pears12 12 6 1ok", "quinces18 18 6 1ok"}) &&
 					p.Count == 3 && len(p.Missing) == 0
 			})
-			p := answer[TopicPage](t, n, "/topics?filter=e&sort=name&offset=1&count=1")
+			p := answer[api.TopicPage](t, n, "/topics?filter=e&sort=name&offset=1&count=1")
 			if p.Count != 3 || p.Offset != 1 || len(p.Topics) != 1 || p.Topics[0].Name != "pears" {
 				t.Errorf("%+v", p)
 			}
-			c := answer[ChannelPage](t, n, "/channels?topic=quinces")
+			c := answer[api.ChannelPage](t, n, "/channels?topic=quinces")
 			if c.Count != 1 || c.Channels[0].Name != "c" || c.Channels[0].Depth != 18 || len(c.Missing) != 0 {
 				t.Errorf("%+v", c)
 			}
 		}
 		for _, n := range nodes { // as the clock would do
-			n.history.Add(n.look(time.Now().Add(history.Interval)))
+			n.api.Look(time.Now().Add(history.Interval))
 		}
-		p := answer[TopicPage](t, nodes[len(nodes)-1], "/topics?sort=depth&count=2")
+		p := answer[api.TopicPage](t, nodes[len(nodes)-1], "/topics?sort=depth&count=2")
 		if p.Count != 3 || len(p.Topics) != 2 || p.Topics[0].Name != "quinces" || p.Topics[1].Name != "pears" {
 			t.Errorf("%+v", p)
 		}
-		h := answer[Histories](t, n, "/history?topic=quinces&channel=c")
+		h := answer[api.Histories](t, n, "/history?topic=quinces&channel=c")
 		depth := float32(0)
 		for _, one := range h.Nodes {
 			if p := one.Fields["depth"]; len(p) == history.Length {
@@ -97,7 +99,7 @@ func TestListArguments(t *testing.T) {
 		}
 	}
 	n.post(t, "/topic/create?topic=b", "")
-	if a := answer[ClusterAudit](t, n, "/audit?count=1"); len(a.Entries) != 1 || a.Entries[0].Names != "topic=b" {
+	if a := answer[api.ClusterAudit](t, n, "/audit?count=1"); len(a.Entries) != 1 || a.Entries[0].Names != "topic=b" {
 		t.Errorf("the newest entry is %+v", a)
 	}
 }
@@ -107,54 +109,25 @@ func TestListsNameTheMissing(t *testing.T) {
 	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1"})
 	nodes[0].post(t, "/topic/create?topic=a&partitions=6", "")
 	for _, n := range nodes {
-		eventually(t, "all nodes are connected", func() bool { return len(answer[TopicPage](t, n, "/topics").Missing) == 0 })
+		nsqtest.Eventually(t, "all nodes are connected", func() bool {
+			return len(answer[api.TopicPage](t, n, "/topics").Missing) == 0
+		})
 	}
 	nodes[2].e.OnQuestion(nil) // it is alive, and answers nothing
-	p := answer[TopicPage](t, nodes[0], "/topics")
-	if len(p.Missing) != 1 || p.Missing[0].Node != nodes[2].name() || !strings.Contains(p.Missing[0].Why, "answers no") ||
+	p := answer[api.TopicPage](t, nodes[0], "/topics")
+	if len(p.Missing) != 1 || p.Missing[0].Node != nodes[2].api.Name() ||
+		!strings.Contains(p.Missing[0].Why, "answers no") ||
 		len(p.Topics) != 1 {
 		t.Errorf("%+v", p)
 	}
-	if a := answer[ClusterAudit](t, nodes[1], "/audit?all"); len(a.Missing) != 1 || len(a.Entries) != 1 ||
-		a.Entries[0].Node != nodes[0].name() || a.Entries[0].What != "POST /topic/create" {
+	if a := answer[api.ClusterAudit](t, nodes[1], "/audit?all"); len(a.Missing) != 1 || len(a.Entries) != 1 ||
+		a.Entries[0].Node != nodes[0].api.Name() || a.Entries[0].What != "POST /topic/create" {
 		t.Errorf("%+v", a)
 	}
 	nodes[1].post(t, "/topic/create?topic=b", "")
-	if a := answer[ClusterAudit](t, nodes[0], "/audit?all&count=1"); len(a.Entries) != 1 ||
-		a.Entries[0].Node != nodes[1].name() {
+	if a := answer[api.ClusterAudit](t, nodes[0], "/audit?all&count=1"); len(a.Entries) != 1 ||
+		a.Entries[0].Node != nodes[1].api.Name() {
 		t.Errorf("the newest entry is %+v", a)
-	}
-}
-
-// Which partitions nobody serves is known only if all nodes say what they serve. A node of an older version answers
-// with the channels alone.
-func TestUnserved(t *testing.T) {
-	for _, x := range []struct {
-		count   int
-		answers []string
-		want    []int
-	}{
-		{3, []string{`{"channels":[],"served_partitions":[]}`}, []int{0, 1, 2}},
-		{3, []string{`{"channels":[],"served_partitions":[2]}`, `{"channels":[],"served_partitions":[0]}`}, []int{1}},
-		{2, []string{`{"channels":[],"served_partitions":[1,0]}`, `{"channels":[],"served_partitions":[0]}`}, []int{}},
-		{2, []string{`{"channels":[],"served_partitions":[7]}`}, []int{0, 1}},
-		{2, []string{`{"channels":[],"served_partitions":[0]}`, `[{"name":"c"}]`}, []int{}},
-		{2, nil, []int{0, 1}},
-	} {
-		served := []int{}
-		for _, text := range x.answers {
-			var here channelsHere
-			if err := decodeChannels([]byte(text), &here); err != nil {
-				t.Fatal(err)
-			}
-			if strings.Contains(text, "name") && (len(here.Channels) != 1 || here.Channels[0].Name != "c") {
-				t.Errorf("the channels of %s are read as %+v", text, here.Channels)
-			}
-			served = AllServed(served, here.Served)
-		}
-		if got := Unserved(x.count, served); !slices.Equal(got, x.want) {
-			t.Errorf("%q: nobody serves %v, want %v", x.answers, got, x.want)
-		}
 	}
 }
 
@@ -195,13 +168,13 @@ func TestSession(t *testing.T) {
 	authtest.Write(t, name, authtest.Token("root", "s;cret, \"ü", `permissions = ["admin"]`+"\n"+`topics = ["*"]`)+
 		authtest.Token("looker", "look", `permissions = ["view"]`+"\n"+`topics = ["*"]`))
 	n := startNode(t, node.Options{}, Options{Auth: auth.Options{File: name}})
-	who := func(text string) (s Session) {
+	who := func(text string) (s api.Session) {
 		if err := json.Unmarshal([]byte(text), &s); err != nil {
 			t.Fatalf("%v in %s", err, text)
 		}
 		return s
 	}
-	if _, text := n.do(t, "GET", "/session", ""); who(text) != (Session{Auth: true}) {
+	if _, text := n.do(t, "GET", "/session", ""); who(text) != (api.Session{Auth: true}) {
 		t.Errorf("a stranger is told %s", text)
 	}
 	for body, want := range map[string]int{
@@ -263,46 +236,35 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// Over TLS the cookie is one that browsers keep to this host and to TLS.
-func TestSessionCookieOverTLS(t *testing.T) {
-	n := startNode(t, node.Options{}, Options{})
-	r := &http.Request{Header: http.Header{}}
-	plain := n.cookieName(r)
-	r.TLS = new(tls.ConnectionState)
-	if got := n.cookieName(r); got != "__Host-"+plain {
-		t.Errorf("%s over TLS, %s without", got, plain)
-	}
-}
-
 // The states of a channel that does not deliver what is published are in /channels and in both forms of /stats.
 func TestStatesOfChannels(t *testing.T) {
 	n := startNode(t, node.Options{MaxRanges: 4}, Options{})
 	n.post(t, "/topic/create?topic=t", "")
 	n.post(t, "/channel/create?topic=t&channel=c", "")
 	c := n.dial(t)
-	c.sub("t", "c")
-	c.send("RDY 40\n")
+	c.Sub("t", "c")
+	c.Send("RDY 40\n")
 	for i := range 8 {
 		n.post(t, "/pub?topic=t", "x")
-		if m := c.message(); i%2 == 1 {
-			c.send("FIN " + m.id + "\n")
+		if m := c.Message(); i%2 == 1 {
+			c.Send("FIN " + m.ID + "\n")
 		}
 	}
-	eventually(t, "the finished ones to be confirmed: the next message would be delivered before", func() bool {
-		return answer[ChannelPage](t, n, "/channels?topic=t").Channels[0].InFlightCount == 4
+	nsqtest.Eventually(t, "the finished ones to be confirmed: the next message would be delivered before", func() bool {
+		return answer[api.ChannelPage](t, n, "/channels?topic=t").Channels[0].InFlightCount == 4
 	})
 	n.post(t, "/pub?topic=t", "more")
-	eventually(t, "it is full", func() bool {
-		return answer[ChannelPage](t, n, "/channels?topic=t").Channels[0].FullPartitions == 1
+	nsqtest.Eventually(t, "it is full", func() bool {
+		return answer[api.ChannelPage](t, n, "/channels?topic=t").Channels[0].FullPartitions == 1
 	})
-	st := answer[statsReply](t, n, "/stats?format=json")
+	st := answer[stats.Reply](t, n, "/stats?format=json")
 	if ch := st.Topics[0].Channels[0]; ch.FullPartitions != 1 || st.Storage.FullChannels != 1 {
 		t.Errorf("/stats: %+v", ch)
 	}
 	aside := node.ChannelStats{Name: "c", OutboxCount: 3, AsideCount: 2, AsideWhy: "too big"}
 	aside.DroppedCount, aside.Dropping, aside.SkippedCount, aside.Skipping = 4, true, 5, true
 	aside.SkippedBefore = true
-	out := channelOf(&aside, false, time.Now())
+	out := stats.ChannelOf(&aside, false, time.Now())
 	if out.OutboxCount != 3 || out.AsideCount != 2 || out.AsideWhy != "too big" {
 		t.Errorf("%+v", out)
 	}
@@ -315,7 +277,7 @@ func TestStatesOfChannels(t *testing.T) {
 		"[dropped: 4] removed by retention or a quota before",
 		"[skipping: 5] what is published is discarded, at least 5 messages since ",
 	} {
-		if text := st.text(time.Now()); !strings.Contains(text, want) {
+		if text := st.Text(time.Now()); !strings.Contains(text, want) {
 			t.Errorf("/stats does not say %q:\n%s", want, text)
 		}
 	}
@@ -341,7 +303,7 @@ func TestChannelsListsWhatOneMaySee(t *testing.T) {
 	}
 	for token, want := range map[string]string{"root": "bills mail", "mailer": "mail"} {
 		code, text := ask(t, "GET", n.base+"/channels?topic=shop-a", token)
-		var page ChannelPage
+		var page api.ChannelPage
 		if err := json.Unmarshal([]byte(text), &page); err != nil || code != 200 {
 			t.Fatalf("%s: %d %s", token, code, text)
 		}

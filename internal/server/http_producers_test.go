@@ -9,8 +9,10 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/server/api"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
+	"penstock/internal/server/nsqtest"
 )
 
 // tenants returns options with the tokens mallory and billing, which may publish to t, and admin.
@@ -27,7 +29,7 @@ func tenants(t *testing.T) Options {
 // asToken is a request with a token. It is repeated while a cluster is about to answer.
 func (n *testNode) asToken(t *testing.T, method, path, token string, answer any) (status int, text string) {
 	t.Helper()
-	eventually(t, "an answer to "+path, func() bool {
+	nsqtest.Eventually(t, "an answer to "+path, func() bool {
 		reply, got := request(t, method, n.base+path, "", "Authorization", "Bearer "+token)
 		status, text = reply.StatusCode, got
 		return status != 503 && !strings.Contains(text, "feature level")
@@ -68,9 +70,9 @@ func TestNamesOfOneTokenLeaveRoom(t *testing.T) {
 	if count != 10 || !strings.Contains(refused, "1024") || !strings.Contains(refused, "of this token") {
 		t.Errorf("%d were refused: %s", count, refused)
 	}
-	var p producerOpened
+	var p api.ProducerOpened
 	n.asToken(t, "POST", "/producer/open?topic=t&producer=billing-1", "billing", &p)
-	var rows ProducerRows
+	var rows api.ProducerRows
 	n.asToken(t, "GET", "/topic/producers?topic=t&producer=billing-1", "admin", &rows)
 	if len(rows.Producers) != 1 || rows.Producers[0].Owner != "billing" || rows.Producers[0].Epoch != 1 {
 		t.Errorf("%+v", rows)
@@ -87,7 +89,7 @@ func TestNamesOfOneTokenLeaveRoom(t *testing.T) {
 	if len(rows.Producers) != 1025 || rows.More {
 		t.Errorf("%d rows, more: %v", len(rows.Producers), rows.More)
 	}
-	var removed producerRemoved
+	var removed api.ProducerRemoved
 	n.asToken(t, "POST", "/producer/remove?topic=t&producer="+rows.Producers[1].Producer, "admin", &removed)
 	if removed.Removed != 1 {
 		t.Errorf("removed from %d partitions", removed.Removed)
@@ -110,21 +112,21 @@ func TestProducersOfACluster(t *testing.T) {
 	if n == nil {
 		n = leader
 	}
-	var p producerOpened
+	var p api.ProducerOpened
 	n.asToken(t, "POST", "/producer/open?topic=t&producer=p", "billing", &p)
 	for _, m := range nodes {
-		var rows ProducerRows
+		var rows api.ProducerRows
 		m.asToken(t, "GET", "/topic/producers?topic=t", "admin", &rows)
 		if len(rows.Producers) != 1 || rows.Producers[0].Producer != "p" || rows.Producers[0].Owner != "billing" {
 			t.Errorf("%+v", rows)
 		}
 	}
-	var removed producerRemoved
+	var removed api.ProducerRemoved
 	n.asToken(t, "POST", "/producer/remove?topic=t&producer=p", "admin", &removed)
 	if removed.Removed != 1 {
 		t.Errorf("%+v", removed)
 	}
-	var rows ProducerRows
+	var rows api.ProducerRows
 	leader.asToken(t, "GET", "/topic/producers?topic=t", "admin", &rows)
 	if len(rows.Producers) != 0 {
 		t.Errorf("%+v", rows)

@@ -6,12 +6,13 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/server/api"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 )
 
 // sessionOf asks for the session of a token, with a query; it returns the answer as it is, too.
-func sessionOf(t *testing.T, n *testNode, token, query string) (s Session, text string) {
+func sessionOf(t *testing.T, n *testNode, token, query string) (s api.Session, text string) {
 	t.Helper()
 	code, text := ask(t, "GET", n.base+"/session"+query, token)
 	if code != 200 {
@@ -58,28 +59,28 @@ func TestSessionSaysWhatAClientMay(t *testing.T) {
 	)
 	for _, x := range []struct {
 		token, query string
-		may          May
+		may          api.May
 		creates      bool
 	}{
-		{"root", shop, May{Publish: true, View: true, Admin: true}, true},
-		{"root", mail, May{Publish: true, View: true, Admin: true}, true},
-		{"looker", shop, May{View: true}, false},
-		{"looker", bills, May{View: true}, false},
-		{"owner", shop, May{Publish: true, Subscribe: true, View: true, Admin: true}, true},
-		{"owner", bills, May{Publish: true, Subscribe: true, View: true, Admin: true}, true},
-		{"owner", other, May{}, false},
-		{"owner", "?topic=other&channel=mail", May{}, false},
-		{"mailer", shop, May{}, true}, // channels limit what may be done with the topic as a whole
-		{"mailer", mail, May{Subscribe: true, View: true, Admin: true}, true},
-		{"mailer", bills, May{}, true},
-		{"mailer", other, May{}, false},
-		{"filler", shop, May{Publish: true}, false},
-		{"filler", mail, May{Publish: true}, false},
-		{"filler", other, May{}, false},
-		{"both", shop, May{Publish: true, View: true}, false},
-		{"both", mail, May{Publish: true, Subscribe: true, View: true}, false},
-		{"both", bills, May{Publish: true, View: true}, false},
-		{"both", other, May{View: true}, false},
+		{"root", shop, api.May{Publish: true, View: true, Admin: true}, true},
+		{"root", mail, api.May{Publish: true, View: true, Admin: true}, true},
+		{"looker", shop, api.May{View: true}, false},
+		{"looker", bills, api.May{View: true}, false},
+		{"owner", shop, api.May{Publish: true, Subscribe: true, View: true, Admin: true}, true},
+		{"owner", bills, api.May{Publish: true, Subscribe: true, View: true, Admin: true}, true},
+		{"owner", other, api.May{}, false},
+		{"owner", "?topic=other&channel=mail", api.May{}, false},
+		{"mailer", shop, api.May{}, true}, // channels limit what may be done with the topic as a whole
+		{"mailer", mail, api.May{Subscribe: true, View: true, Admin: true}, true},
+		{"mailer", bills, api.May{}, true},
+		{"mailer", other, api.May{}, false},
+		{"filler", shop, api.May{Publish: true}, false},
+		{"filler", mail, api.May{Publish: true}, false},
+		{"filler", other, api.May{}, false},
+		{"both", shop, api.May{Publish: true, View: true}, false},
+		{"both", mail, api.May{Publish: true, Subscribe: true, View: true}, false},
+		{"both", bills, api.May{Publish: true, View: true}, false},
+		{"both", other, api.May{View: true}, false},
 	} {
 		s, text := sessionOf(t, n, x.token, x.query)
 		if s.May == nil || *s.May != x.may || s.Creates != x.creates || s.Name != x.token {
@@ -90,7 +91,7 @@ func TestSessionSaysWhatAClientMay(t *testing.T) {
 }
 
 // sameAsRoutes checks that the routes decide as may says.
-func sameAsRoutes(t *testing.T, n *testNode, token, query string, may May) {
+func sameAsRoutes(t *testing.T, n *testNode, token, query string, may api.May) {
 	t.Helper()
 	kind := "topic"
 	if len(query) > len("?topic=shop-a") {
@@ -141,7 +142,7 @@ func TestSessionWithoutAuth(t *testing.T) {
 	n := startNode(t, node.Options{}, Options{})
 	for _, query := range []string{"?topic=t", "?topic=t&channel=c"} {
 		s, text := sessionOf(t, n, "", query)
-		if s.May == nil || *s.May != (May{Publish: true, Subscribe: true, View: true, Admin: true}) || !s.Creates {
+		if s.May == nil || *s.May != (api.May{Publish: true, Subscribe: true, View: true, Admin: true}) || !s.Creates {
 			t.Errorf("%s: %s", query, text)
 		}
 	}
@@ -157,13 +158,13 @@ func TestSessionOfAnAuthServersGrant(t *testing.T) {
 	a.set(200, grantJSON(3600, "^shop-", "^mail$", "admin", "publish", "subscribe"))
 	n := startNode(t, node.Options{}, Options{Auth: auth.Options{HTTPAddresses: []string{a.address()}}})
 	for query, want := range map[string]struct {
-		may     May
+		may     api.May
 		creates bool
 	}{
-		"?topic=shop-a":               {May{}, true},
-		"?topic=shop-a&channel=mail":  {May{Subscribe: true, View: true, Admin: true}, true},
-		"?topic=shop-a&channel=bills": {May{}, true},
-		"?topic=other&channel=mail":   {May{}, false},
+		"?topic=shop-a":               {api.May{}, true},
+		"?topic=shop-a&channel=mail":  {api.May{Subscribe: true, View: true, Admin: true}, true},
+		"?topic=shop-a&channel=bills": {api.May{}, true},
+		"?topic=other&channel=mail":   {api.May{}, false},
 	} {
 		s, text := sessionOf(t, n, "secret", query)
 		if s.May == nil || *s.May != want.may || s.Creates != want.creates {

@@ -18,6 +18,8 @@ import (
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/listen"
+	"penstock/internal/server/nsqtest"
+	"penstock/internal/server/stats"
 	"penstock/internal/server/web"
 )
 
@@ -46,9 +48,9 @@ func TestHTTPErrors(t *testing.T) {
 		{"POST", "/mpub", "x", 400, "MISSING_ARG_TOPIC"},
 		{"POST", "/mpub?topic=t", big, 413, "MSG_TOO_BIG"},
 		{"POST", "/mpub?topic=t", strings.Repeat("x\n", 5<<19+1), 413, "BODY_TOO_BIG"},
-		{"POST", "/mpub?topic=t&binary=true", u32(0), 413, "BAD_BODY"},
+		{"POST", "/mpub?topic=t&binary=true", nsqtest.U32(0), 413, "BAD_BODY"},
 		{"POST", "/mpub?topic=t&binary=true", "", 413, "BAD_BODY"},
-		{"POST", "/mpub?topic=t&binary=zzz", batchBody("a", ""), 413, "BAD_MESSAGE"},
+		{"POST", "/mpub?topic=t&binary=zzz", nsqtest.BatchBody("a", ""), 413, "BAD_MESSAGE"},
 		{"POST", "/topic/empty?topic=t", "", 404, "TOPIC_NOT_FOUND"},
 		{"POST", "/topic/delete?topic=t", "", 404, "TOPIC_NOT_FOUND"},
 		{"POST", "/channel/create?topic=t&channel=c", "", 404, "TOPIC_NOT_FOUND"},
@@ -85,16 +87,16 @@ func TestHTTPErrors(t *testing.T) {
 func TestHTTPPublish(t *testing.T) {
 	n := startNode(t, node.Options{}, Options{})
 	c := n.dial(t)
-	c.sub("t", "c")
-	c.send("RDY 100\n")
+	c.Sub("t", "c")
+	c.Send("RDY 100\n")
 	next := func(want ...string) {
 		t.Helper()
 		for _, w := range want {
-			m := c.message()
-			if m.body != w {
-				t.Fatalf("got %q, want %q", m.body, w)
+			m := c.Message()
+			if m.Body != w {
+				t.Fatalf("got %q, want %q", m.Body, w)
 			}
-			c.send("FIN " + m.id + "\n")
+			c.Send("FIN " + m.ID + "\n")
 		}
 	}
 	if code, body := n.do(t, "POST", "/pub?topic=t", "one"); code != 200 || body != "OK" {
@@ -103,7 +105,7 @@ func TestHTTPPublish(t *testing.T) {
 	next("one")
 	n.post(t, "/mpub?topic=t", "a\n\nb\nc\n\n")
 	next("a", "b", "c")
-	n.post(t, "/mpub?topic=t&binary=1", batchBody("x\ny", "z"))
+	n.post(t, "/mpub?topic=t&binary=1", nsqtest.BatchBody("x\ny", "z"))
 	next("x\ny", "z")
 	n.post(t, "/mpub?topic=t&binary=false", "p\nq")
 	next("p", "q")
@@ -159,28 +161,28 @@ func TestHTTPTopicsAndChannels(t *testing.T) {
 	n.post(t, "/topic/create?topic=t", "")
 	n.post(t, "/channel/create?topic=t&channel=c", "")
 	c := n.dial(t)
-	c.sub("t", "c")
-	c.send("RDY 2\n")
+	c.Sub("t", "c")
+	c.Send("RDY 2\n")
 	n.post(t, "/channel/pause?topic=t&channel=c", "")
 	n.post(t, "/mpub?topic=t", "a\nb\nc")
-	c.silent(50 * time.Millisecond)
+	c.Silent(50 * time.Millisecond)
 	n.post(t, "/channel/unpause?topic=t&channel=c", "")
-	m := c.message()
-	c.message()
+	m := c.Message()
+	c.Message()
 	n.post(t, "/channel/empty?topic=t&channel=c", "")
 	if ch := n.topicNow(t, "t").Channels[0]; ch.Depth != 0 || ch.InFlightCount != 0 {
 		t.Errorf("after empty: %+v", ch)
 	}
-	c.send("FIN " + m.id + "\n")
-	c.expect(frameError, "E_FIN_FAILED FIN "+m.id+" failed ID not in flight")
+	c.Send("FIN " + m.ID + "\n")
+	c.Expect(nsqtest.FrameError, "E_FIN_FAILED FIN "+m.ID+" failed ID not in flight")
 	n.post(t, "/topic/pause?topic=t", "")
 	n.post(t, "/pub?topic=t", "d")
-	c.silent(50 * time.Millisecond)
+	c.Silent(50 * time.Millisecond)
 	if s := n.topicNow(t, "t"); !s.Paused || s.Depth != 1 {
 		t.Errorf("paused topic: %+v", s)
 	}
 	n.post(t, "/topic/unpause?topic=t", "")
-	if m := c.message(); m.body != "d" {
+	if m := c.Message(); m.Body != "d" {
 		t.Errorf("got %+v", m)
 	}
 	n.post(t, "/topic/empty?topic=t", "")
@@ -215,12 +217,12 @@ func keysOf(path string, v any, out *[]string) {
 func TestStatsShape(t *testing.T) {
 	n := startNode(t, node.Options{}, Options{Version: "1.3.0+engine.test"})
 	c := n.dial(t)
-	c.identify(`{"client_id":"me","hostname":"host","user_agent":"agent/1","sample_rate":0}`)
-	c.sub("t", "c")
-	c.send("RDY 7\n" + pub("other", "12345"))
-	c.ok()
+	c.Identify(`{"client_id":"me","hostname":"host","user_agent":"agent/1","sample_rate":0}`)
+	c.Sub("t", "c")
+	c.Send("RDY 7\n" + nsqtest.Pub("other", "12345"))
+	c.OK()
 	n.post(t, "/pub?topic=t", "12345")
-	c.message()
+	c.Message()
 	n.post(t, "/topic/create?topic=u", "")
 	_, body := n.do(t, "GET", "/stats?format=json", "")
 	var doc map[string]any
@@ -243,14 +245,14 @@ func TestStatsShape(t *testing.T) {
 	} else if got != string(want) {
 		t.Errorf("shape changed:\n%s\nwant:\n%s", got, want)
 	}
-	r := n.stats("", "", true)
+	r := n.stats.Collect("", "", true)
 	ch := r.Topics[1].Channels[0]
 	if cl := ch.Clients[0]; cl.ReadyCount != 7 || cl.InFlightCount != 1 || cl.MessageCount != 1 ||
-		cl.State != stateSubscribed ||
+		cl.State != stats.StateSubscribed ||
 		cl.ClientID != "me" {
 		t.Errorf("client %+v", cl)
 	}
-	if len(r.Producers) != 1 || r.Producers[0].PubCounts[0] != (pubCount{"other", 1}) {
+	if len(r.Producers) != 1 || r.Producers[0].PubCounts[0] != (stats.PubCount{Topic: "other", Count: 1}) {
 		t.Errorf("producers %+v", r.Producers)
 	}
 }
@@ -258,20 +260,20 @@ func TestStatsShape(t *testing.T) {
 func TestStatsFilters(t *testing.T) {
 	n := startNode(t, node.Options{}, Options{})
 	c := n.dial(t)
-	c.sub("t", "c1")
-	c.send(pub("t", "x"))
-	for k, d, err := c.frame(patience); string(d) != "OK"; k, d, err = c.frame(patience) {
+	c.Sub("t", "c1")
+	c.Send(nsqtest.Pub("t", "x"))
+	for k, d, err := c.Frame(nsqtest.Patience); string(d) != "OK"; k, d, err = c.Frame(nsqtest.Patience) {
 		if err != nil {
 			t.Fatal(k, err)
 		}
 	}
 	n.post(t, "/channel/create?topic=t&channel=c2", "")
 	n.post(t, "/topic/create?topic=u", "")
-	if r := n.stats("t", "c1", false); len(r.Topics) != 1 || len(r.Topics[0].Channels) != 1 ||
+	if r := n.stats.Collect("t", "c1", false); len(r.Topics) != 1 || len(r.Topics[0].Channels) != 1 ||
 		r.Topics[0].Channels[0].ClientCount != 1 || len(r.Topics[0].Channels[0].Clients) != 0 || len(r.Producers) != 0 {
 		t.Errorf("%+v", r)
 	}
-	if r := n.stats("u", "", true); len(r.Topics) != 1 || len(r.Producers) != 0 {
+	if r := n.stats.Collect("u", "", true); len(r.Topics) != 1 || len(r.Producers) != 0 {
 		t.Errorf("%+v", r)
 	}
 	_, body := n.do(t, "GET", "/stats?format=json&topic=unknown&include_mem=false", "")
@@ -283,11 +285,11 @@ func TestStatsFilters(t *testing.T) {
 func TestStatsText(t *testing.T) {
 	n := startNode(t, node.Options{}, Options{})
 	c := n.dial(t)
-	c.identify(`{"hostname":"host","user_agent":"agent/1"}`)
-	c.sub("t", "c")
+	c.Identify(`{"hostname":"host","user_agent":"agent/1"}`)
+	c.Sub("t", "c")
 	p := n.dial(t)
-	p.send(pub("t", "x"))
-	p.ok()
+	p.Send(nsqtest.Pub("t", "x"))
+	p.OK()
 	n.post(t, "/topic/pause?topic=t", "")
 	_, body := n.do(t, "GET", "/stats", "")
 	for _, want := range []string{
@@ -311,7 +313,7 @@ func TestHTTPConfig(t *testing.T) {
 	}})
 	for name, want := range map[string]slog.Level{
 		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
-		"fatal": levelFatal, "warning": slog.LevelWarn,
+		"fatal": slog.Level(12), "warning": slog.LevelWarn,
 	} {
 		if code, body := n.do(t, "PUT", "/config/log_level", name); code != 200 || level.Level() != want {
 			t.Errorf("PUT %s: %d %s, level %v", name, code, body, level.Level())

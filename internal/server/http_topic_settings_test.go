@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/server/api"
+	"penstock/internal/server/nsqtest"
 )
 
 // TestTopicSettingsHTTP B87
@@ -28,7 +30,7 @@ func TestTopicSettingsHTTP(t *testing.T) {
 			t.Fatalf("got %+v", s)
 		}
 		for _, n := range nodes {
-			eventually(t, "the node to have them", func() bool {
+			nsqtest.Eventually(t, "the node to have them", func() bool {
 				var got node.TopicSettings
 				n.ask(t, "GET", path, "", &got)
 				return got == s
@@ -65,7 +67,7 @@ func TestTopicSettingsHTTP(t *testing.T) {
 		seen := map[uint32]bool{}
 		bodies := map[string]bool{}
 		for _, n := range nodes {
-			eventually(t, "the node to have them", func() bool {
+			nsqtest.Eventually(t, "the node to have them", func() bool {
 				var got node.TopicSettings
 				n.ask(t, "GET", path, "", &got)
 				return got == s && n.topicNow(t, "t").Partitions == 4
@@ -74,8 +76,8 @@ func TestTopicSettingsHTTP(t *testing.T) {
 		for i := range 40 {
 			nodes[i%len(nodes)].post(t, "/pub?topic=t", fmt.Sprint("after ", i))
 		}
-		eventually(t, "the channel to have what was published to all partitions", func() bool {
-			var list PeekList
+		nsqtest.Eventually(t, "the channel to have what was published to all partitions", func() bool {
+			var list api.PeekList
 			last.ask(t, "GET", "/channel/peek?topic=t&channel=c&count=1000", "", &list)
 			for _, m := range list.Messages {
 				seen[m.Partition], bodies[*m.Body] = true, true

@@ -6,6 +6,8 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/node/fold"
+	"penstock/internal/server/api"
+	"penstock/internal/server/nsqtest"
 )
 
 // The life of a message, over HTTP, from every node.
@@ -13,8 +15,8 @@ func TestTopicTraceHTTP(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 2)
 		nodes[0].post(t, "/pub?topic=t", "hello")
-		var list PeekList
-		eventually(t, "the message", func() bool {
+		var list api.PeekList
+		nsqtest.Eventually(t, "the message", func() bool {
 			nodes[0].ask(t, "GET", "/topic/peek?topic=t", "", &list)
 			return len(list.Messages) == 1
 		})

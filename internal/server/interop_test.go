@@ -17,6 +17,7 @@ import (
 
 	nativeclient "penstock/client"
 	"penstock/internal/node"
+	"penstock/internal/server/nsqtest"
 )
 
 // What native clients publish, NSQ's clients consume, and the other way round: the tests here run for each publisher
@@ -58,7 +59,7 @@ func dialNative(t *testing.T, nodes []*testNode) *nativeclient.Client {
 	for _, n := range nodes {
 		seeds = append(seeds, n.NativeAddr().String())
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), nsqtest.Patience)
 	defer cancel()
 	c, err := nativeclient.Dial(ctx, seeds, nativeclient.Options{
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), MinDelay: 5 * time.Millisecond,
@@ -72,7 +73,7 @@ func dialNative(t *testing.T, nodes []*testNode) *nativeclient.Client {
 
 func publishNative(t *testing.T, nodes []*testNode, topic string, notes []note) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), nsqtest.Patience)
 	defer cancel()
 	p, err := dialNative(t, nodes).Producer(ctx, topic, nativeclient.ProducerOptions{})
 	if err != nil {
@@ -114,7 +115,7 @@ func publishNSQ(t *testing.T, nodes []*testNode, topic string, notes []note) {
 		var headers []string
 		for i, h := range n.headers {
 			if i%2 == 0 {
-				h = messageHeaderPrefix + h
+				h = "X-Penstock-Header-" + h
 			}
 			headers = append(headers, h)
 		}
@@ -127,7 +128,7 @@ func publishNSQ(t *testing.T, nodes []*testNode, topic string, notes []note) {
 
 func consumeNative(t *testing.T, nodes []*testNode, topic, channel, tag string) <-chan taken {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*nsqtest.Patience)
 	c, err := dialNative(t, nodes).Consumer(ctx, topic, channel, nativeclient.ConsumerOptions{MaxInFlight: 50, Tag: tag})
 	if err != nil {
 		t.Fatal(err)
@@ -204,7 +205,7 @@ func nextTaken(t *testing.T, from <-chan taken) taken {
 	select {
 	case m := <-from:
 		return m
-	case <-time.After(patience):
+	case <-time.After(nsqtest.Patience):
 		t.Fatal("no message came")
 		return taken{}
 	}
@@ -426,7 +427,7 @@ func channelDepth(nodes []*testNode, topic, channel string) (depth int64) {
 func TestInteropTags(t *testing.T) {
 	interop(t, func(t *testing.T, nodes []*testNode, topic string, publish publisher, consume consumer, shows bool) {
 		red, rest := consumeNative(t, nodes, topic, "c", "red"), consume(t, nodes, topic, "c")
-		eventually(t, "both consumers at every leader", func() bool {
+		nsqtest.Eventually(t, "both consumers at every leader", func() bool {
 			consumers := 0
 			for _, n := range nodes {
 				for _, s := range n.e.Stats(topic, "c") {
@@ -467,7 +468,7 @@ func leadersOf(nodes []*testNode, topic string) (count int) {
 func TestInteropProducers(t *testing.T) {
 	n := startNode(t, node.Options{}, Options{BroadcastAddress: "127.0.0.1", NativeAddress: "127.0.0.1:0"})
 	makeChannel(t, []*testNode{n}, "t", "c", 1)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), nsqtest.Patience)
 	defer cancel()
 	c := dialNative(t, []*testNode{n})
 	first := n.openProducer(t, "shop", "")

@@ -6,24 +6,27 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
+	"penstock/internal/server/nsq"
+	"penstock/internal/server/nsqtest"
 )
 
 // One token has its share of the connections, of NSQ's and native clients together: for another one there is room.
 func TestConnectionsOfAToken(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, node.Options{}, Options{
-		Auth: auth.Options{File: grantTokens(t)}, NativeAddress: "127.0.0.1:0", MaxConnections: 8,
+		Settings: nsq.Settings{MaxConnections: 8},
+		Auth:     auth.Options{File: grantTokens(t)}, NativeAddress: "127.0.0.1:0",
 	})
-	login := func(token string) (*client, string) {
+	login := func(token string) (*nsqtest.Client, string) {
 		c := n.dial(t)
-		c.send(authCommand(token))
-		_, text, err := c.frame(patience)
+		c.Send(authCommand(token))
+		_, text, err := c.Frame(nsqtest.Patience)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return c, string(text)
 	}
-	var held []*client
+	var held []*nsqtest.Client
 	for range 4 {
 		c, text := login("filler")
 		if strings.HasPrefix(text, "E_") {
@@ -40,10 +43,10 @@ func TestConnectionsOfAToken(t *testing.T) {
 			t.Errorf("%s: %s", token, text)
 		}
 	}
-	held[0].nc.Close()
-	eventually(t, "room for another one", func() bool {
+	held[0].Conn.Close()
+	nsqtest.Eventually(t, "room for another one", func() bool {
 		c, text := login("filler")
-		defer c.nc.Close()
+		defer c.Conn.Close()
 		return !strings.HasPrefix(text, "E_")
 	})
 }

@@ -13,6 +13,8 @@ import (
 
 	native "penstock/client"
 	"penstock/internal/node"
+	"penstock/internal/server/nsq"
+	"penstock/internal/server/nsqtest"
 	"penstock/internal/sparing"
 )
 
@@ -51,8 +53,8 @@ const (
 func TestStrangersCauseFewLines(t *testing.T) {
 	t.Parallel()
 	log := &logged{}
-	began, ca := time.Now(), newCertificateAuthority(t)
-	o := ca.options(t)
+	began, ca := time.Now(), nsqtest.NewAuthority(t)
+	o := tlsOptions(t, ca)
 	o.Logger = slog.New(slog.NewTextHandler(log, nil))
 	o.NativeAddress, o.LookupTCPAddress = "127.0.0.1:0", "127.0.0.1:0"
 	o.MaxStrangers, o.MaxCommandTime = 4*attacks, 3*time.Second
@@ -84,26 +86,26 @@ func TestStrangersCauseFewLines(t *testing.T) {
 			defer nc.Close()
 			body := fmt.Sprintf(`{"broadcast_address":%q,"hostname":"h","http_port":1,"tcp_port":2,"version":%q}`,
 				long[:250], long[:250])
-			fmt.Fprintf(nc, "  V1IDENTIFY\n%s%s", u32(len(body)), body)
-			_ = nc.SetReadDeadline(time.Now().Add(patience))
+			fmt.Fprintf(nc, "  V1IDENTIFY\n%s%s", nsqtest.U32(len(body)), body)
+			_ = nc.SetReadDeadline(time.Now().Add(nsqtest.Patience))
 			if _, err := nc.Read(make([]byte, 1)); err != nil {
 				t.Error(err)
 			}
 		}},
 		{"AUTH with a wrong token", "audit: refusing a client", func() {
 			c := n.dial(t)
-			c.send(authCommand(long[:500]))
-			c.fatal("E_AUTH_FAILED AUTH failed")
+			c.Send(authCommand(long[:500]))
+			c.Fatal("E_AUTH_FAILED AUTH failed")
 		}},
 		{"a TLS handshake that is none", "its TLS handshake failed", func() {
 			c := n.dial(t)
-			c.identify(`{"feature_negotiation":true,"tls_v1":true}`)
-			c.send(long)
-			c.closed()
+			c.Identify(`{"feature_negotiation":true,"tls_v1":true}`)
+			c.Send(long)
+			c.Closed()
 		}},
 		{"a native client with a wrong token", "audit: refusing a client", func() {
 			c, err := native.Dial(t.Context(), []string{n.NativeAddr().String()}, native.Options{
-				TLS: ca.client(t, ""), Logger: slog.New(slog.DiscardHandler),
+				TLS: ca.Client(t, ""), Logger: slog.New(slog.DiscardHandler),
 				Token: func(context.Context, string) (string, error) { return "wrong", nil },
 			})
 			if err == nil {
@@ -119,19 +121,15 @@ func TestStrangersCauseFewLines(t *testing.T) {
 		if len(log.with(x.line)) == 0 {
 			t.Errorf("%s: the log says nothing at once", x.what)
 		}
-		eventually(t, x.what+": what was left out is counted", func() bool {
+		nsqtest.Eventually(t, x.what+": what was left out is counted", func() bool {
 			return n.sparing.LeftOut() >= before+attacks-2
 		})
 	}
 	// Those who begin a command and stop.
 	for range attacks {
-		n.dial(t).send("PUB")
+		n.dial(t).Send("PUB")
 	}
-	eventually(t, "slow ones are closed", func() bool {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		return len(n.conns) == 0
-	})
+	nsqtest.Eventually(t, "slow ones are closed", func() bool { return n.nsq.Meter().Connections == 0 })
 	kinds := map[string]int{}
 	log.mu.Lock()
 	defer log.mu.Unlock()
@@ -164,11 +162,14 @@ func kindOf(line string) string {
 func TestTooManyConnectionsAreFewLines(t *testing.T) {
 	t.Parallel()
 	log := &logged{}
-	n := startNode(t, node.Options{}, Options{Logger: slog.New(slog.NewTextHandler(log, nil)), MaxConnections: 1})
+	n := startNode(t, node.Options{}, Options{
+		Settings: nsq.Settings{MaxConnections: 1},
+		Logger:   slog.New(slog.NewTextHandler(log, nil)),
+	})
 	first := n.dial(t)
-	first.identify(`{}`)
+	first.Identify(`{}`)
 	for range attacks {
-		n.dialRaw(t).closed()
+		n.dialRaw(t).Closed()
 	}
 	if got := log.with("MaxConnections reached"); len(got) != 1 {
 		t.Errorf("%d lines", len(got))
@@ -176,9 +177,9 @@ func TestTooManyConnectionsAreFewLines(t *testing.T) {
 	if got := n.sparing.LeftOut(); got != attacks-1 {
 		t.Errorf("%d lines were left out", got)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), nsqtest.Patience)
 	defer cancel()
-	first.nc.Close()
+	first.Conn.Close()
 	if err := n.Shutdown(ctx); err != nil {
 		t.Error(err)
 	}

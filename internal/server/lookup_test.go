@@ -19,6 +19,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/lookuptest"
+	"penstock/internal/server/nsqtest"
 	"penstock/replicate"
 )
 
@@ -57,7 +58,7 @@ func TestLookupListener(t *testing.T) {
 			t.Fatal(err)
 		}
 		o.HTTPAddress, o.LookupAddress = s.HTTPAddr().String(), s.LookupAddr().String()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), nsqtest.Patience)
 		if err := s.Shutdown(ctx); err != nil {
 			t.Error(err)
 		}
@@ -69,7 +70,7 @@ func TestLookupListener(t *testing.T) {
 func TestLookupShutdown(t *testing.T) {
 	n := startNode(t, node.Options{}, Options{})
 	n.lookupDo(t, "GET", "/ping")
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), nsqtest.Patience)
 	defer cancel()
 	if err := n.Shutdown(ctx); err != nil {
 		t.Fatal(err)
@@ -120,7 +121,7 @@ func collect(t *testing.T, bodies <-chan string, want ...string) {
 	for _, w := range want {
 		missing[w] = true
 	}
-	for end := time.After(patience); len(missing) != 0; {
+	for end := time.After(nsqtest.Patience); len(missing) != 0; {
 		select {
 		case b := <-bodies:
 			delete(missing, b)
@@ -183,7 +184,7 @@ func TestGoNSQFollowsLeaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	collect(t, bodies, "node 3")
-	eventually(t, "the consumer to leave node 1", func() bool { return consumers(nodes[0]) == 0 })
+	nsqtest.Eventually(t, "the consumer to leave node 1", func() bool { return consumers(nodes[0]) == 0 })
 	if consumers(nodes[1]) != 1 || consumers(nodes[2]) != 1 {
 		t.Errorf("consumers per node: %d %d %d", consumers(nodes[0]), consumers(nodes[1]), consumers(nodes[2]))
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -23,6 +24,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/porttest"
 	"penstock/internal/server/listen"
+	"penstock/internal/server/nsqtest"
 	"penstock/replicate"
 )
 
@@ -81,7 +83,7 @@ func startProgram(t testing.TB, name, web string, args ...string) *stock {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.kill)
-	eventually(t, name+" to answer", func() bool {
+	nsqtest.Eventually(t, name+" to answer", func() bool {
 		reply, err := http.Get("http://" + web + "/ping")
 		if err != nil {
 			return false
@@ -144,7 +146,7 @@ func consumeByLookup(t testing.TB, topic, lookups string) <-chan string {
 // expectBody waits for a message. A message that arrived before may arrive again.
 func expectBody(t testing.TB, bodies <-chan string, want string) {
 	t.Helper()
-	late := time.After(patience)
+	late := time.After(nsqtest.Patience)
 	for {
 		select {
 		case got := <-bodies:
@@ -160,7 +162,7 @@ func expectBody(t testing.TB, bodies <-chan string, want string) {
 // startLookupd starts a node that accepts registrations.
 func startLookupd(t testing.TB, o Options) *testNode {
 	o.LookupTCPAddress = "127.0.0.1:0"
-	orDefault(&o.Version, "1.3.0+engine.test")
+	o.Version = cmp.Or(o.Version, "1.3.0+engine.test")
 	return startNode(t, node.Options{}, o)
 }
 
@@ -177,10 +179,10 @@ func TestStockNSQDRegisters(t *testing.T) {
 	n := startLookupd(t, Options{BroadcastAddress: "127.0.0.1"})
 	tcp, web := porttest.Address(t), porttest.Address(t)
 	d := startStock(t, "nsqd", tcp, web, "-lookupd-tcp-address="+n.LookupTCPAddr().String())
-	eventually(t, "nsqd to identify itself", func() bool { return n.stockNSQDs(t, "/nodes") == 1 })
+	nsqtest.Eventually(t, "nsqd to identify itself", func() bool { return n.stockNSQDs(t, "/nodes") == 1 })
 	d.do("POST", "/topic/create?topic=theirs", "")
 	d.do("POST", "/channel/create?topic=theirs&channel=c", "")
-	eventually(t, "its channel", func() bool {
+	nsqtest.Eventually(t, "its channel", func() bool {
 		_, body := n.lookupDo(t, "GET", "/lookup?topic=theirs")
 		return strings.Contains(body, `"channels":["c"]`) &&
 			strings.Contains(
@@ -201,9 +203,11 @@ func TestStockNSQDRegisters(t *testing.T) {
 	}
 
 	d.do("POST", "/topic/delete?topic=theirs", "")
-	eventually(t, "its topic to be unregistered", func() bool { return n.stockNSQDs(t, "/lookup?topic=theirs") == 0 })
+	nsqtest.Eventually(t, "its topic to be unregistered", func() bool {
+		return n.stockNSQDs(t, "/lookup?topic=theirs") == 0
+	})
 	d.kill()
-	eventually(t, "nsqd to be gone", func() bool {
+	nsqtest.Eventually(t, "nsqd to be gone", func() bool {
 		_, body := n.lookupDo(t, "GET", "/lookup?topic=ours")
 		return strings.Count(body, `"tcp_port"`) == 1
 	})
@@ -220,7 +224,7 @@ func TestRegistersAtStockNSQLookupd(t *testing.T) {
 	bodies := consumeByLookup(t, "orders", l.http)
 	n.post(t, "/pub?topic=orders", "found")
 	expectBody(t, bodies, "found")
-	eventually(t, "the consumer's channel", func() bool {
+	nsqtest.Eventually(t, "the consumer's channel", func() bool {
 		return strings.Contains(l.do("GET", "/channels?topic=orders", ""), `["c"]`)
 	})
 
@@ -229,30 +233,30 @@ func TestRegistersAtStockNSQLookupd(t *testing.T) {
 	l.do("POST", "/channel/create?topic=fresh&channel=two", "")
 	l.do("POST", "/channel/create?topic=fresh&channel=gone%23ephemeral", "")
 	n.post(t, "/pub?topic=fresh", "x")
-	eventually(t, "the message in both channels", func() bool {
+	nsqtest.Eventually(t, "the message in both channels", func() bool {
 		s := n.topicNow(t, "fresh")
 		return len(s.Channels) == 2 && s.Channels[0].Depth == 1 && s.Channels[1].Depth == 1
 	})
 
-	eventually(t, "the new topic", func() bool { return l.mentions("fresh", n) == 1 })
+	nsqtest.Eventually(t, "the new topic", func() bool { return l.mentions("fresh", n) == 1 })
 	n.post(t, "/channel/delete?topic=fresh&channel=two", "")
 	debugs := func(key string) bool { return strings.Contains(l.do("GET", "/debug", ""), key+`":[{`) }
-	eventually(t, "the channel to be unregistered", func() bool {
+	nsqtest.Eventually(t, "the channel to be unregistered", func() bool {
 		return !debugs("channel:fresh:two") && debugs("channel:fresh:one")
 	})
 	n.post(t, "/topic/delete?topic=fresh", "")
-	eventually(t, "the topic to be unregistered", func() bool { return l.mentions("fresh", n) == 0 })
+	nsqtest.Eventually(t, "the topic to be unregistered", func() bool { return l.mentions("fresh", n) == 0 })
 	// nsqadmin deletes at nsqlookupd first and then here. A topic that is created again right away must be registered
 	// again.
 	l.do("POST", "/topic/delete?topic=orders", "")
 	n.post(t, "/topic/delete?topic=orders", "")
 	n.post(t, "/topic/create?topic=orders", "")
-	eventually(t, "the topic that was made again", func() bool { return l.mentions("orders", n) == 1 })
+	nsqtest.Eventually(t, "the topic that was made again", func() bool { return l.mentions("orders", n) == 1 })
 
 	if rest := 2500*time.Millisecond - time.Since(began); rest > 0 {
 		time.Sleep(rest) // nsqlookupd hides a node that is silent for 2 s
 	}
-	eventually(t, "nsqlookupd hears PINGs", func() bool { return l.mentions("orders", n) == 1 })
+	nsqtest.Eventually(t, "nsqlookupd hears PINGs", func() bool { return l.mentions("orders", n) == 1 })
 	if _, list := n.do(t, "GET", "/config/nsqlookupd_tcp_addresses", ""); list != `["`+l.tcp+`"]` {
 		t.Errorf("the list is %s", list)
 	}
@@ -264,10 +268,10 @@ func TestRegistrationFollows(t *testing.T) {
 	first, second := startNSQLookupd(t), startNSQLookupd(t)
 	n := startNode(t, node.Options{}, Options{BroadcastAddress: "127.0.0.1", LookupdTCPAddresses: []string{first.tcp}})
 	n.post(t, "/topic/create?topic=t", "")
-	eventually(t, "the topic", func() bool { return first.mentions("t", n) == 1 })
+	nsqtest.Eventually(t, "the topic", func() bool { return first.mentions("t", n) == 1 })
 	first.kill()
 	first = startStock(t, "nsqlookupd", first.tcp, first.http)
-	eventually(t, "the topic after the restart", func() bool { return first.mentions("t", n) == 1 })
+	nsqtest.Eventually(t, "the topic after the restart", func() bool { return first.mentions("t", n) == 1 })
 	put := func(list string) {
 		t.Helper()
 		if code, body := n.do(t, "PUT", "/config/nsqlookupd_tcp_addresses", list); code != 200 || body != list {
@@ -275,22 +279,22 @@ func TestRegistrationFollows(t *testing.T) {
 		}
 	}
 	put(`["` + first.tcp + `","` + second.tcp + `"]`)
-	eventually(t, "the topic at the second", func() bool { return second.mentions("t", n) == 1 })
+	nsqtest.Eventually(t, "the topic at the second", func() bool { return second.mentions("t", n) == 1 })
 	put(`["` + second.tcp + `"]`)
-	eventually(t, "the first to forget it", func() bool { return first.mentions("t", n) == 0 })
+	nsqtest.Eventually(t, "the first to forget it", func() bool { return first.mentions("t", n) == 0 })
 	if second.mentions("t", n) != 1 {
 		t.Error("the second forgot it, too")
 	}
 	put(`[]`)
-	eventually(t, "the second to forget it", func() bool { return second.mentions("t", n) == 0 })
+	nsqtest.Eventually(t, "the second to forget it", func() bool { return second.mentions("t", n) == 0 })
 	put(`["` + second.tcp + `"]`)
-	eventually(t, "the second to hear of it again", func() bool { return second.mentions("t", n) == 1 })
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	nsqtest.Eventually(t, "the second to hear of it again", func() bool { return second.mentions("t", n) == 1 })
+	ctx, cancel := context.WithTimeout(context.Background(), nsqtest.Patience)
 	defer cancel()
 	if err := n.Shutdown(ctx); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the node that stopped to be forgotten", func() bool { return second.mentions("t", n) == 0 })
+	nsqtest.Eventually(t, "the node that stopped to be forgotten", func() bool { return second.mentions("t", n) == 0 })
 }
 
 // An nsqlookupd that does not run, or is another program, does not delay publishing for long.
@@ -303,9 +307,9 @@ func TestRegistersNowhere(t *testing.T) {
 		{"closes", func(nc net.Conn) { _ = nc.Close() }},
 		{"is silent", func(nc net.Conn) { _, _ = io.Copy(io.Discard, nc) }},
 		{"speaks something else", func(nc net.Conn) { _, _ = io.WriteString(nc, "HTTP/1.1 400 Bad Request\r\n\r\n") }},
-		{"refuses", func(nc net.Conn) { _, _ = io.WriteString(nc, sized("E_BAD_BODY IDENTIFY missing fields")) }},
+		{"refuses", func(nc net.Conn) { _, _ = io.WriteString(nc, nsqtest.Sized("E_BAD_BODY IDENTIFY missing fields")) }},
 		{"names an address that nobody serves", func(nc net.Conn) {
-			_, _ = io.WriteString(nc, sized(`{"broadcast_address":"127.0.0.1","http_port":1,"version":"x"}`))
+			_, _ = io.WriteString(nc, nsqtest.Sized(`{"broadcast_address":"127.0.0.1","http_port":1,"version":"x"}`))
 			_, _ = io.Copy(io.Discard, nc)
 		}},
 	} {
@@ -362,7 +366,7 @@ func startClusterOf(t *testing.T, count int, eo node.Options, o Options) []*test
 		eo.NodeID, eo.Cluster = fmt.Sprint("n", i+1), &node.ClusterOptions{
 			Store: store, Listener: ln, Node: meta.Node{Host: "127.0.0.1", Peer: ln.Addr().String(), NSQ: nsqAddress, HTTP: web},
 			Replication:     replicate.Config{HeartbeatNs: 20e6, RetryNs: 100e6, LagMaxNs: 30e9, JoinNs: 200e6},
-			PreferredLeader: cluster.PreferredLeader, LeaveTimeout: patience, JoinTimeout: patience,
+			PreferredLeader: cluster.PreferredLeader, LeaveTimeout: nsqtest.Patience, JoinTimeout: nsqtest.Patience,
 		}
 		own := o
 		if o.NativeAddress != "" {
@@ -377,7 +381,7 @@ func startClusterOf(t *testing.T, count int, eo node.Options, o Options) []*test
 		t.FailNow()
 	}
 	for _, n := range nodes {
-		eventually(t, "all nodes to be known", func() bool { return len(n.e.Snapshot().Nodes) == count })
+		nsqtest.Eventually(t, "all nodes to be known", func() bool { return len(n.e.Snapshot().Nodes) == count })
 	}
 	return nodes
 }
@@ -386,7 +390,7 @@ func startClusterOf(t *testing.T, count int, eo node.Options, o Options) []*test
 func (n *testNode) leadsSome(topic string) bool {
 	t, ok := n.e.LookupTopic(topic)
 	for partition := 0; ok && partition < t.Partitions(); partition++ {
-		if n.leads(t, partition) {
+		if n.leads(topic, partition) {
 			return true
 		}
 	}
@@ -409,7 +413,7 @@ func TestClusterRegisters(t *testing.T) {
 		}
 		return true
 	}
-	eventually(t, "lookups to name the leaders", func() bool {
+	nsqtest.Eventually(t, "lookups to name the leaders", func() bool {
 		return agree("one") && agree("wide") && l.mentions("one", nodes...) == 1 && l.mentions("wide", nodes...) == 3
 	})
 	bodies := consumeByLookup(t, "one", l.http)
@@ -427,12 +431,12 @@ func TestClusterRegisters(t *testing.T) {
 			old = n
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), nsqtest.Patience)
 	defer cancel()
 	if err := old.e.Leave(ctx); err != nil { // hands over its leaderships
 		t.Fatal(err)
 	}
-	eventually(t, "lookups to name another leader", func() bool {
+	nsqtest.Eventually(t, "lookups to name another leader", func() bool {
 		return l.mentions("one", old) == 0 && l.mentions("wide", old) == 0 && l.mentions("one", nodes...) == 1 && agree("one")
 	})
 	for _, n := range nodes {
@@ -455,19 +459,19 @@ func TestClusterTakesRegistrations(t *testing.T) {
 	}
 	d := startStock(t, "nsqd", tcp, web, args...)
 	for _, n := range nodes {
-		eventually(t, "nsqd to identify itself", func() bool { return n.stockNSQDs(t, "/nodes") == 1 })
+		nsqtest.Eventually(t, "nsqd to identify itself", func() bool { return n.stockNSQDs(t, "/nodes") == 1 })
 	}
 	d.do("POST", "/topic/create?topic=t", "")
 	d.do("POST", "/channel/create?topic=t&channel=c", "")
 	for _, n := range nodes {
-		eventually(t, "its channel", func() bool {
+		nsqtest.Eventually(t, "its channel", func() bool {
 			_, body := n.lookupDo(t, "GET", "/channels?topic=t")
 			return body == `{"channels":["c"]}`
 		})
 	}
 	nodes[0].post(t, "/topic/create?topic=t&partitions=3", "")
 	for _, n := range nodes {
-		eventually(t, "both in a lookup", func() bool {
+		nsqtest.Eventually(t, "both in a lookup", func() bool {
 			_, body := n.lookupDo(t, "GET", "/lookup?topic=t")
 			return strings.Count(body, `"tcp_port"`) == 4 && strings.Contains(body, `"channels":["c"]`) // three leaders and nsqd
 		})

@@ -8,6 +8,7 @@ import (
 
 	nativeclient "penstock/client"
 	"penstock/internal/node"
+	"penstock/internal/server/nsqtest"
 )
 
 // Prometheus reads /metrics without a secret, as NSQ's tools read /stats.
@@ -38,8 +39,8 @@ func TestPublishDuration(t *testing.T) {
 	n := startNode(t, node.Options{}, Options{NativeAddress: "127.0.0.1:0"})
 	c := n.dial(t)
 	for range publishes {
-		c.send(pub("orders", "one"))
-		c.ok()
+		c.Send(nsqtest.Pub("orders", "one"))
+		c.OK()
 	}
 	publishWithClient(t, n, publishes)
 	for range publishes {
@@ -65,7 +66,7 @@ func TestPublishDuration(t *testing.T) {
 		all += uint64(count)
 	}
 	var seen uint64
-	for _, n := range n.look(time.Now()).Publishes {
+	for _, n := range n.api.Look(time.Now()).Publishes {
 		seen += n
 	}
 	if seen != all {

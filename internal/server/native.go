@@ -33,7 +33,7 @@ func (s *Server) listenNative() error {
 		Topic: func(ctx context.Context, token, name string) (*node.Topic, bool, error) { // s.lookups is not there yet
 			return s.lookups.Topic(ctx, name, func() (string, error) { return token, nil })
 		},
-		Stored: s.counts.overNative.Observe,
+		Stored: s.publishes.Native.Observe,
 		Refused: func(r native.Refusal) {
 			s.audit.Refused(audit.Entry{Who: r.Who, From: r.From, What: r.What, Names: r.Names}, r.Why)
 		},

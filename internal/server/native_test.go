@@ -13,6 +13,7 @@ import (
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	nativewire "penstock/internal/server/native/wire"
+	"penstock/internal/server/nsqtest"
 	"penstock/netproto"
 )
 
@@ -35,7 +36,7 @@ func (h nativeFrames) next(t *testing.T) netproto.Received {
 	select {
 	case f := <-h:
 		return f
-	case <-time.After(patience):
+	case <-time.After(nsqtest.Patience):
 		t.Fatal("the node does not answer")
 	}
 	return netproto.Received{}
@@ -63,8 +64,8 @@ func (n *testNode) dialNative(t *testing.T, cfg *tls.Config) (*netproto.Conn, na
 
 // Native clients use the certificates, the tokens, the audit and the metrics of the node.
 func TestNativeClientsOfANode(t *testing.T) {
-	ca := newCertificateAuthority(t)
-	o := ca.options(t)
+	ca := nsqtest.NewAuthority(t)
+	o := tlsOptions(t, ca)
 	name := filepath.Join(t.TempDir(), "tokens.toml")
 	authtest.Write(t, name, authtest.Token("shop", "shop-token", `permissions = ["publish"]`+"\n"+`topics = ["orders"]`))
 	o.Auth, o.NativeAddress = auth.Options{File: name}, "127.0.0.1:0"
@@ -73,7 +74,7 @@ func TestNativeClientsOfANode(t *testing.T) {
 	if _, _, err := n.dialNative(t, nil); err == nil {
 		t.Error("a client without TLS is served")
 	}
-	c, frames, err := n.dialNative(t, ca.client(t, ""))
+	c, frames, err := n.dialNative(t, ca.Client(t, ""))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,11 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node"
+	"penstock/internal/server/api"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
+	"penstock/internal/server/nsqtest"
+	"penstock/internal/server/publish"
 )
 
 // numbers are the headers of a producer's message as an ext.
@@ -51,9 +54,9 @@ func isLater(a, b string) bool {
 }
 
 // openProducer opens a producer over HTTP; query has further parameters.
-func (n *testNode) openProducer(t testing.TB, name, query string) (p producerOpened) {
+func (n *testNode) openProducer(t testing.TB, name, query string) (p api.ProducerOpened) {
 	t.Helper()
-	eventually(t, "the producer to be opened", func() bool { // the level rises shortly after a cluster's start
+	nsqtest.Eventually(t, "the producer to be opened", func() bool { // the level rises shortly after a cluster's start
 		status, text := n.do(t, "POST", "/producer/open?topic=t&producer="+url.QueryEscape(name)+query, "")
 		return status == 200 || !strings.Contains(text, "feature level")
 	})
@@ -99,31 +102,46 @@ func TestNumberedPublishes(t *testing.T) {
 			ext := func(sequence int) string { return numbers(name, p.Epoch, sequence) }
 			before := storedIn(t, n, p.Partition)
 			c := n.dial(t)
-			c.send("PUB_EXT t\n" + sized(withExt(ext(0), "m0")) + // several at a time, a repeat among them
-				"PUB_EXT t\n" + sized(withExt(ext(1), "m1")) +
-				"PUB_EXT t\n" + sized(withExt(ext(0), "m0")) +
-				"PUB_EXT t\n" + sized(withExt(`{}`, "nobody's")) +
-				"MPUB_EXT t\n" + sized(batchBody(withExt(ext(2), "m2"), withExt(`{}`, "m3"), withExt(ext(4), "m4"))))
+			c.Send("PUB_EXT t\n" + nsqtest.Sized(nsqtest.WithExt(ext(0), "m0")) + // several at a time, a repeat among them
+				"PUB_EXT t\n" + nsqtest.Sized(nsqtest.WithExt(ext(1), "m1")) +
+				"PUB_EXT t\n" + nsqtest.Sized(nsqtest.WithExt(ext(0), "m0")) +
+				"PUB_EXT t\n" + nsqtest.Sized(nsqtest.WithExt(`{}`, "nobody's")) +
+				"MPUB_EXT t\n" + nsqtest.Sized(nsqtest.BatchBody(nsqtest.WithExt(ext(2), "m2"), nsqtest.WithExt(`{}`, "m3"),
+				nsqtest.WithExt(ext(4), "m4"))))
 			for range 5 {
-				c.ok()
+				c.OK()
 			}
 			for _, x := range []struct {
 				cmd, code string
 			}{
-				{"PUB_EXT t\n" + sized(withExt(ext(6), "gap")), codeSequence},
-				{"PUB_EXT t\n" + sized(withExt(ext(2), "part of a batch")), codeSequence},
-				{"MPUB_EXT t\n" + sized(batchBody(withExt(ext(4), "x"), withExt(`{}`, "overlap"))), codeSequence},
-				{"PUB_EXT t\n" + sized(withExt(numbers(name, later(p.Epoch), 5), "epoch")), codeUnknownProducer},
-				{"PUB_EXT t\n" + sized(withExt(numbers("nobody", 1, 0), "never opened")), codeUnknownProducer},
-				{"PUB_EXT t " + fmt.Sprint((p.Partition+1)%4) + "\n" + sized(withExt(ext(5), "elsewhere")), codeUnknownProducer},
+				{"PUB_EXT t\n" + nsqtest.Sized(nsqtest.WithExt(ext(6), "gap")), publish.CodeSequence},
+				{"PUB_EXT t\n" + nsqtest.Sized(nsqtest.WithExt(ext(2), "part of a batch")), publish.CodeSequence},
+				{
+					"MPUB_EXT t\n" + nsqtest.Sized(nsqtest.BatchBody(nsqtest.WithExt(ext(4), "x"), nsqtest.WithExt(`{}`, "overlap"))),
+					publish.CodeSequence,
+				},
+				{
+					"PUB_EXT t\n" + nsqtest.Sized(nsqtest.WithExt(numbers(name, later(p.Epoch), 5), "epoch")),
+					publish.CodeUnknownProducer,
+				},
+				{
+					"PUB_EXT t\n" + nsqtest.Sized(nsqtest.WithExt(numbers("nobody", 1, 0), "never opened")),
+					publish.CodeUnknownProducer,
+				},
+				{
+					"PUB_EXT t " + fmt.Sprint((p.Partition+1)%4) + "\n" + nsqtest.Sized(nsqtest.WithExt(ext(5), "elsewhere")),
+					publish.CodeUnknownProducer,
+				},
 			} {
-				c.send(x.cmd)
-				c.refusedAs(x.code) // and the connection goes on
+				c.Send(x.cmd)
+				refusedAs(c, x.code) // and the connection goes on
 			}
-			c.send("MPUB_EXT t\n" + sized(batchBody(withExt(ext(2), "m2"), withExt(`{}`, "m3"), withExt(`{}`, "other"))))
-			c.refusedAs(codeSequence)
-			c.send("MPUB_EXT t\n" + sized(batchBody(withExt(ext(2), "m2"), withExt(`{}`, "m3"), withExt(ext(4), "m4"))))
-			c.ok()
+			c.Send("MPUB_EXT t\n" + nsqtest.Sized(nsqtest.BatchBody(nsqtest.WithExt(ext(2), "m2"), nsqtest.WithExt(`{}`, "m3"),
+				nsqtest.WithExt(`{}`, "other"))))
+			refusedAs(c, publish.CodeSequence)
+			c.Send("MPUB_EXT t\n" + nsqtest.Sized(nsqtest.BatchBody(nsqtest.WithExt(ext(2), "m2"), nsqtest.WithExt(`{}`, "m3"),
+				nsqtest.WithExt(ext(4), "m4"))))
+			c.OK()
 			for _, x := range []struct {
 				path, body string
 				headers    []string
@@ -154,8 +172,8 @@ func TestNumberedPublishes(t *testing.T) {
 			if again := n.openProducer(t, name, ""); again.Sequence != 11 || !isLater(again.Epoch, p.Epoch) {
 				t.Errorf("opened again it is %+v, was %+v", again, p)
 			}
-			c.send("PUB_EXT t\n" + sized(withExt(ext(11), "late")))
-			c.refusedAs(codeFenced)
+			c.Send("PUB_EXT t\n" + nsqtest.Sized(nsqtest.WithExt(ext(11), "late")))
+			refusedAs(c, publish.CodeFenced)
 			if status, text := n.postWith(t, "/pub?topic=t", "late", numbersOf(name, p.Epoch, 11)...); status != 409 ||
 				!strings.Contains(text, "PRODUCER_FENCED: ") {
 				t.Errorf("an earlier epoch: %d %s", status, text)
@@ -206,8 +224,8 @@ func TestNumberedPartition(t *testing.T) {
 		publish("/pub?topic=t", "by key", byKey.Epoch, "X-Penstock-Header-Key", key) // the same put: a repeat
 		c := n.dial(t)
 		ext := `{"key":"customer-7",` + numbers(name, byKey.Epoch, 1)[1:]
-		c.send("PUB_EXT t\n" + sized(withExt(ext, "by key, too")))
-		c.ok()
+		c.Send("PUB_EXT t\n" + nsqtest.Sized(nsqtest.WithExt(ext, "by key, too")))
+		c.OK()
 		for at, want := range map[int][]string{
 			own: {"by name"}, third: {"named key=customer-7"},
 			keyed: {"by key key=customer-7", "by key, too key=customer-7 a=b"},
@@ -225,8 +243,9 @@ func TestNumberedPartition(t *testing.T) {
 		for i := 0; topic.PartitionFor([]byte(other)) == keyed; i++ {
 			other = fmt.Sprint("b", i)
 		}
-		c.send("MPUB_EXT t\n" + sized(batchBody(withExt(ext, "x"), withExt(`{"key":"`+other+`"}`, "x"))))
-		c.refusedAs("E_MPUB_FAILED")
+		c.Send("MPUB_EXT t\n" + nsqtest.Sized(nsqtest.BatchBody(nsqtest.WithExt(ext, "x"),
+			nsqtest.WithExt(`{"key":"`+other+`"}`, "x"))))
+		refusedAs(c, "E_MPUB_FAILED")
 	})
 }
 
@@ -252,9 +271,9 @@ func TestNumberedBadValues(t *testing.T) {
 		numbers("p", p.Epoch, 0)[:len(numbers("p", p.Epoch, 0))-1] + `,"penstock-other":"1"}`,
 	} {
 		c := n.dial(t)
-		c.send("PUB_EXT t\n" + sized(withExt(ext, "x")))
-		c.refusedAs(codeBadExt)
-		c.closed()
+		c.Send("PUB_EXT t\n" + nsqtest.Sized(nsqtest.WithExt(ext, "x")))
+		refusedAs(c, publish.CodeBadExt)
+		c.Closed()
 		if status, text := n.do(t, "POST", "/pub_ext?topic=t&ext="+url.QueryEscape(ext), "x"); status != 400 {
 			t.Errorf("%s: %d %s", ext, status, text)
 		}
@@ -265,12 +284,12 @@ func TestNumberedBadValues(t *testing.T) {
 		numbers("p", tenureOf(p.Epoch), 1),
 	} {
 		c := n.dial(t)
-		c.send("MPUB_EXT t\n" + sized(batchBody(withExt(good, "x"), withExt(second, "x"))))
-		c.refusedAs(codeBadExt)
+		c.Send("MPUB_EXT t\n" + nsqtest.Sized(nsqtest.BatchBody(nsqtest.WithExt(good, "x"), nsqtest.WithExt(second, "x"))))
+		refusedAs(c, publish.CodeBadExt)
 	}
 	c := n.dial(t)
-	c.send("MPUB_EXT t\n" + sized(batchBody(withExt(`{}`, "x"), withExt(good, "x"))))
-	c.refusedAs(codeBadExt)
+	c.Send("MPUB_EXT t\n" + nsqtest.Sized(nsqtest.BatchBody(nsqtest.WithExt(`{}`, "x"), nsqtest.WithExt(good, "x"))))
+	refusedAs(c, publish.CodeBadExt)
 	for _, headers := range [][]string{
 		numbersOf("p", p.Epoch, "x"), numbersOf("p", p.Epoch, 0)[:4],
 		append(numbersOf("p", p.Epoch, 0), "Penstock-Epoch", "2"),
@@ -297,9 +316,9 @@ func TestNumberedBadValues(t *testing.T) {
 	}
 	// Numbers as JSON numbers are numbers, too.
 	c = n.dial(t)
-	c.send("PUB_EXT t\n" + sized(withExt(
+	c.Send("PUB_EXT t\n" + nsqtest.Sized(nsqtest.WithExt(
 		fmt.Sprintf(`{"n":7,"penstock-producer":"p","penstock-epoch":%s,"penstock-sequence":0}`, tenureOf(p.Epoch)), "x")))
-	c.ok()
+	c.OK()
 	if got := storedIn(t, n, 0); !slices.Equal(got, []string{`x n=7 ##json=["n"]`}) {
 		t.Errorf("%q are stored", got)
 	}
@@ -314,9 +333,9 @@ func TestNumberedWithoutTheLevel(t *testing.T) {
 		t.Errorf("%d %s", status, text)
 	}
 	c := n.dial(t)
-	c.send("PUB_EXT t\n" + sized(withExt(numbers("p", 1, 0), "x")))
-	c.refusedAs("E_PUB_FAILED")
-	c.closed()
+	c.Send("PUB_EXT t\n" + nsqtest.Sized(nsqtest.WithExt(numbers("p", 1, 0), "x")))
+	refusedAs(c, "E_PUB_FAILED")
+	c.Closed()
 	if got := storedIn(t, n, 0); len(got) != 0 {
 		t.Errorf("%q are stored", got)
 	}
@@ -335,7 +354,7 @@ func TestNumberedThroughAFailover(t *testing.T) {
 	const total, inFlight = 400, 8
 	answered := 0
 	c := n.dial(t)
-	for end := time.Now().Add(patience); answered < total; {
+	for end := time.Now().Add(nsqtest.Patience); answered < total; {
 		if time.Now().After(end) {
 			t.Fatalf("only %d puts are answered", answered)
 		}
@@ -346,13 +365,13 @@ func TestNumberedThroughAFailover(t *testing.T) {
 		}
 		upTo := min(answered+inFlight, total)
 		for i := answered; i < upTo; i++ {
-			c.send("PUB_EXT t\n" + sized(withExt(numbers("p", p.Epoch, i), fmt.Sprint("m", i))))
+			c.Send("PUB_EXT t\n" + nsqtest.Sized(nsqtest.WithExt(numbers("p", p.Epoch, i), fmt.Sprint("m", i))))
 		}
 		for i := answered; i < upTo; i++ {
-			kind, data, err := c.frame(patience)
-			if err != nil || kind != frameResponse || string(data) != "OK" {
+			kind, data, err := c.Frame(nsqtest.Patience)
+			if err != nil || kind != nsqtest.FrameResponse || string(data) != "OK" {
 				t.Logf("put %d: %d %s %v", i, kind, data, err)
-				c.nc.Close()
+				c.Conn.Close()
 				c = n.dial(t)
 				break
 			}
@@ -377,7 +396,7 @@ func TestNumberedLifeOfATopic(t *testing.T) {
 		n := nodes[len(nodes)-1]
 		publish := func(query, body, epoch string, sequence int, want string) {
 			t.Helper()
-			eventually(t, "an answer", func() bool {
+			nsqtest.Eventually(t, "an answer", func() bool {
 				status, text := n.postWith(t, "/pub?topic=t"+query, body, numbersOf("shop", epoch, sequence)...)
 				if status != 503 && !strings.Contains(text, want) {
 					t.Errorf("%s, %d of %s: %d %s, want %s", body, sequence, epoch, status, text, want)
@@ -388,7 +407,7 @@ func TestNumberedLifeOfATopic(t *testing.T) {
 		first := n.openProducer(t, "shop", "")
 		publish("", "before", first.Epoch, 0, "OK")
 		n.post(t, "/topic/delete?topic=t", "")
-		eventually(t, "the topic is gone everywhere", func() bool {
+		nsqtest.Eventually(t, "the topic is gone everywhere", func() bool {
 			return !slices.ContainsFunc(nodes, func(n *testNode) bool { _, ok := n.e.LookupTopic("t"); return ok })
 		})
 		makeChannel(t, nodes, "t", "c", 1)
@@ -412,7 +431,7 @@ func TestNumberedLifeOfATopic(t *testing.T) {
 		}
 		publish("&key="+key, "first of the key", second.Epoch, 1, "OK")
 		n.post(t, "/topic/settings?topic=t", `{"version":0,"partitions":3}`)
-		eventually(t, "all nodes know three partitions", func() bool {
+		nsqtest.Eventually(t, "all nodes know three partitions", func() bool {
 			return !slices.ContainsFunc(nodes, func(n *testNode) bool {
 				topic, _ := n.e.LookupTopic("t")
 				return topic.Partitions() != 3
@@ -449,9 +468,9 @@ func TestNumberedOwner(t *testing.T) {
 			as := func(token string, headers ...string) []string {
 				return append([]string{"Authorization", "Bearer " + token}, headers...)
 			}
-			opens := func(n *testNode, token, query string) (p producerOpened, text string) {
+			opens := func(n *testNode, token, query string) (p api.ProducerOpened, text string) {
 				status, text := 0, ""
-				eventually(t, "the leader to answer", func() bool {
+				nsqtest.Eventually(t, "the leader to answer", func() bool {
 					status, text = n.postWith(t, "/producer/open?topic=t&producer=billing-1"+query, "", as(token)...)
 					return status != 503 && !strings.Contains(text, "feature level")
 				})
@@ -468,7 +487,7 @@ func TestNumberedOwner(t *testing.T) {
 			publishes := func(n *testNode) {
 				t.Helper()
 				status, text := 0, ""
-				eventually(t, "the leader to answer", func() bool {
+				nsqtest.Eventually(t, "the leader to answer", func() bool {
 					status, text = n.postWith(t, "/pub?topic=t", fmt.Sprint("m", sequence),
 						as("billing", numbersOf("billing-1", p.Epoch, sequence)...)...)
 					return status != 503
@@ -500,14 +519,15 @@ func TestNumberedOwner(t *testing.T) {
 					}
 				}
 				c := n.dial(t)
-				defer c.nc.Close()
-				c.send(authCommand("mallory"))
-				if kind, text, err := c.frame(patience); err != nil || kind != frameResponse {
+				defer c.Conn.Close()
+				c.Send(authCommand("mallory"))
+				if kind, text, err := c.Frame(nsqtest.Patience); err != nil || kind != nsqtest.FrameResponse {
 					t.Fatalf("AUTH: %s %v", text, err)
 				}
-				c.send("PUB_EXT t\n" + sized(withExt(ext, "evil")) + "MPUB_EXT t\n" + sized(batchBody(withExt(ext, "evil"))))
-				c.refusedAs(codeProducerOwner)
-				c.refusedAs(codeProducerOwner)
+				c.Send("PUB_EXT t\n" + nsqtest.Sized(nsqtest.WithExt(ext, "evil")) + "MPUB_EXT t\n" +
+					nsqtest.Sized(nsqtest.BatchBody(nsqtest.WithExt(ext, "evil"))))
+				refusedAs(c, publish.CodeProducerOwner)
+				refusedAs(c, publish.CodeProducerOwner)
 			}
 			publishes(n)
 			for _, n := range nodes {

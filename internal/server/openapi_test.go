@@ -43,7 +43,7 @@ func routed(t *testing.T, n *testNode) map[string]string {
 			}
 		}
 	}
-	table := n.table()
+	table := n.api.Table()
 	for path, rt := range table {
 		if rt.Methods != web.AnyMethod {
 			add(path, rt, strings.Split(rt.Methods, ","))

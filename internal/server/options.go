@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -8,11 +9,14 @@ import (
 	"time"
 
 	"penstock/internal/descriptors"
+	"penstock/internal/server/api"
 	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/listen"
 	"penstock/internal/server/lookup"
 	"penstock/internal/server/metrics"
+	"penstock/internal/server/nsq"
+	"penstock/internal/server/statsd"
 	"penstock/internal/server/web"
 	"penstock/internal/sparing"
 )
@@ -72,7 +76,7 @@ type Options struct {
 
 	InactiveProducerTimeout time.Duration // lookups leave out a registered nsqd that is silent for longer; default 5 m
 
-	Statsd StatsdOptions // pushes statistics as nsqd does
+	Statsd statsd.Options // pushes statistics as nsqd does
 
 	// MaxMetricSeries bounds the series of topics and channels in /metrics, see package metrics; default 10,000.
 	MaxMetricSeries int
@@ -87,60 +91,7 @@ type Options struct {
 	Logger   *slog.Logger
 	LogLevel *slog.LevelVar // set by PUT /config/log_level; nil: setting the level has no effect
 
-	MaxRdyCount          int // default 2500
-	MaxMessageBytes      int // default 1 MiB
-	MaxBodyBytes         int // of MPUB, IDENTIFY and HTTP /mpub; default 5 MiB
-	MaxOutputBufferBytes int // the largest output_buffer_size that a client may ask for; default 64 KiB
-	// MinOutputBufferTimeout and MaxOutputBufferTimeout bound what a client may ask for; it delays nothing. The defaults
-	// are 25 ms and 30 s.
-	MinOutputBufferTimeout time.Duration
-	MaxOutputBufferTimeout time.Duration
-
-	HeartbeatInterval    time.Duration // a client that is silent for two intervals is disconnected; default 30 s
-	MaxHeartbeatInterval time.Duration // default 60 s
-	MsgTimeout           time.Duration // default 60 s
-	MaxMsgTimeout        time.Duration // default 15 m
-	MaxReqTimeout        time.Duration // longer delays of a REQ are reduced to this; default 1 h
-	MaxDefer             time.Duration // default 1 h
-
-	MaxChannelConsumers int // only for the text of an error: the engine's Options.MaxConsumers
-
-	MaxConnections       int           // a connection beyond it is closed at once; default 65536
-	MaxConnInFlightBytes int           // bytes of its commands at the disk before a connection is not read; default 16 MiB
-	MaxConnInFlightCount int           // likewise, the number of answers that it is owed; default 65536
-	MaxConnOutputBytes   int           // unsent bytes of a connection, plus the frame that exceeds it; default 256 KiB
-	MaxCommandTime       time.Duration // time from a command's first byte to its last; default 60 s
-
-	// Of connections whose client has to send AUTH and has not; see stranger.go.
-	MaxStrangers     int           // for one beyond it the oldest of the address that has the most is closed; default 256
-	MaxStrangerBytes int           // of the bodies of all commands of one before AUTH; default 4 KiB
-	StrangerTime     time.Duration // to send AUTH; default 10 s
-
-	askForChannel time.Duration // for which a SUB waits to learn whether it creates its channel; default 1 s
-
-	moderationPace time.Duration // 0: as in moderate.go; tests of loaded machines set it
-
-	// MaxLargeInputBytes bounds the memory of all commands above 64 KiB that have not wholly arrived, and of bodies above
-	// 16 KiB of HTTP requests. A token, or the address of clients without one, has a quarter of it, or what the largest
-	// command takes. The default is 256 MiB, or what the largest command takes if that is more.
-	MaxLargeInputBytes int64
-
-	// MaxInFlightBytes bounds the total size of the bodies that are in flight to one consumer, whatever its RDY; 0: no
-	// limit. The message that reaches the limit is still delivered.
-	MaxInFlightBytes int64
-
-	// WriteTimeout is how long a client may read none of its output, or half as long again. If the client's heartbeat
-	// interval is shorter, that applies instead. The default is 30 s.
-	WriteTimeout time.Duration
-
-	DisableSnappy     bool          // do not offer snappy to clients
-	DisableDeflate    bool          // do not offer deflate
-	MaxDeflateLevel   int           // 1 to 9, of which higher ones cost more and gain little; default 6
-	MaxInflationRatio int           // by how much compressed input may expand, beyond the first 4 MiB; default 256
-	HandshakeTimeout  time.Duration // for a whole TLS handshake on an NSQ connection; default 5 s
-	MaxHandshakes     int           // at once; further ones wait within their HandshakeTimeout; default 1024
-
-	largeInputGrace time.Duration // tests only: how long a large command may come at any rate; 10 s
+	nsq.Settings // those of the NSQ protocol, some of which the other ports obey, too
 
 	lookupdPing time.Duration // tests only: lookup.Options.PingInterval
 
@@ -149,44 +100,18 @@ type Options struct {
 
 	// Reload looks at the files of credentials for POST /reload, and says what came of each; nil: there are none. Any
 	// goroutine may call it.
-	Reload func() []CredentialFile
+	Reload func() []api.CredentialFile
 
 	// ConfigValues answers GET /config/<name> for options other than the two that can be set; nil: no others.
 	ConfigValues func(name string) (value any, ok bool)
 }
 
-const (
-	// minHeartbeat, minOutputBuffer and minMsgTimeout are nsqd's lower bounds in IDENTIFY.
-	minHeartbeat    = time.Second
-	minOutputBuffer = 64
-	minMsgTimeout   = time.Second
-
-	defaultOutputBuffer  = 16 << 10
-	defaultOutputTimeout = 250 * time.Millisecond
-	defaultDeflateLevel  = 6
-	mostDeflateLevel     = 9
-
-	// maxClientTextBytes bounds each of client_id, hostname and user_agent, which are kept with the connection.
-	maxClientTextBytes = 1024
-
-	// lingerTime is how long a connection that is ending is still read from: closing it with unread input would reset
-	// it, and the client might never see the last frame.
-	lingerTime = time.Second
-)
-
-func orDefault[T comparable](p *T, v T) {
-	var zero T
-	if *p == zero {
-		*p = v
-	}
-}
-
 func (o *Options) setDefaults() error {
-	orDefault(&o.TCPAddress, ownTCPAddress)
+	o.TCPAddress = cmp.Or(o.TCPAddress, ownTCPAddress)
 	o.setNativeDefault()
-	orDefault(&o.HTTPAddress, "127.0.0.1:4151")
+	o.HTTPAddress = cmp.Or(o.HTTPAddress, "127.0.0.1:4151")
 	o.setLookupDefaults()
-	orDefault(&o.HTTPSAddress, Off)
+	o.HTTPSAddress = cmp.Or(o.HTTPSAddress, Off)
 	if o.Hostname == "" {
 		h, err := os.Hostname()
 		if err != nil {
@@ -194,47 +119,18 @@ func (o *Options) setDefaults() error {
 		}
 		o.Hostname = h
 	}
-	orDefault(&o.BroadcastAddress, o.Hostname)
-	orDefault(&o.Version, "1.3.0+engine")
+	o.BroadcastAddress = cmp.Or(o.BroadcastAddress, o.Hostname)
+	o.Version = cmp.Or(o.Version, "1.3.0+engine")
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
 	if o.LogLevel == nil {
 		o.LogLevel = new(slog.LevelVar)
 	}
-	orDefault(&o.MaxRdyCount, 2500)
-	orDefault(&o.Statsd.Interval, time.Minute)
-	orDefault(&o.Statsd.PacketBytes, 508)
-	orDefault(&o.MaxMetricSeries, metrics.DefaultMaxSeries)
-	orDefault(&o.MaxMessageBytes, 1<<20)
-	orDefault(&o.MaxBodyBytes, 5<<20)
-	orDefault(&o.MaxOutputBufferBytes, 64<<10)
-	orDefault(&o.MinOutputBufferTimeout, 25*time.Millisecond)
-	orDefault(&o.MaxOutputBufferTimeout, 30*time.Second)
-	orDefault(&o.HeartbeatInterval, 30*time.Second)
-	orDefault(&o.MaxHeartbeatInterval, 60*time.Second)
-	orDefault(&o.MsgTimeout, 60*time.Second)
-	orDefault(&o.MaxMsgTimeout, 15*time.Minute)
-	orDefault(&o.MaxReqTimeout, time.Hour)
-	orDefault(&o.askForChannel, time.Second)
-	orDefault(&o.MaxDefer, time.Hour)
-	orDefault(&o.MaxConnections, 65536)
-	orDefault(&o.MaxConnInFlightBytes, 16<<20)
-	orDefault(&o.MaxConnInFlightCount, 65536)
-	orDefault(&o.MaxConnOutputBytes, 256<<10)
-	orDefault(&o.MaxCommandTime, 60*time.Second)
-	orDefault(&o.MaxStrangers, 256)
-	orDefault(&o.MaxStrangerBytes, 4<<10)
-	orDefault(&o.StrangerTime, 10*time.Second)
-	orDefault(&o.MaxLargeInputBytes, max(256<<20, o.largestCommand()))
-	orDefault(&o.largeInputGrace, 10*time.Second)
-	orDefault(&o.WriteTimeout, 30*time.Second)
-	orDefault(&o.HTTPIdleTime, web.DefaultIdleTime)
-	orDefault(&o.moderationPace, moderationPace)
-	orDefault(&o.MaxDeflateLevel, defaultDeflateLevel)
-	orDefault(&o.MaxInflationRatio, 256)
-	orDefault(&o.HandshakeTimeout, 5*time.Second)
-	orDefault(&o.MaxHandshakes, 1024)
+	o.Statsd.Interval = cmp.Or(o.Statsd.Interval, time.Minute)
+	o.Statsd.PacketBytes = cmp.Or(o.Statsd.PacketBytes, 508)
+	o.MaxMetricSeries = cmp.Or(o.MaxMetricSeries, metrics.DefaultMaxSeries)
+	o.HTTPIdleTime = cmp.Or(o.HTTPIdleTime, web.DefaultIdleTime)
 	if err := o.TLS.setDefaults(); err != nil {
 		return err
 	}
@@ -242,6 +138,9 @@ func (o *Options) setDefaults() error {
 		o.Auth.Logger = o.Logger
 	}
 	if err := o.Auth.SetDefaults(); err != nil {
+		return err
+	}
+	if err := o.Settings.SetDefaults(); err != nil {
 		return err
 	}
 	if err := o.check(); err != nil {
@@ -259,14 +158,14 @@ func (o *Options) setDefaults() error {
 // name, has to decide about registrations as well.
 func (o *Options) setLookupDefaults() {
 	const own = "127.0.0.1:4161"
-	orDefault(&o.LookupAddress, own)
+	o.LookupAddress = cmp.Or(o.LookupAddress, own)
 	if o.LookupTCPAddress == "" {
 		o.LookupTCPAddress = Off
 		if o.LookupAddress == own && !o.Auth.Enabled() {
 			o.LookupTCPAddress = "127.0.0.1:4160"
 		}
 	}
-	orDefault(&o.InactiveProducerTimeout, 5*time.Minute)
+	o.InactiveProducerTimeout = cmp.Or(o.InactiveProducerTimeout, 5*time.Minute)
 }
 
 const ownTCPAddress = "127.0.0.1:4150"
@@ -324,17 +223,6 @@ func (o *Options) check() error {
 			"set it, or turn LookupTCPAddress off", o.LookupTCPAddress)
 	case o.InactiveProducerTimeout < 0:
 		return fmt.Errorf("nsq: InactiveProducerTimeout is %v; leave it 0 for the default", o.InactiveProducerTimeout)
-	case o.MaxMessageBytes < 1 || o.MaxMessageBytes > 1<<30 ||
-		o.MaxBodyBytes < o.MaxMessageBytes || o.MaxBodyBytes > 1<<30:
-		return fmt.Errorf("nsq: MaxMessageBytes is %d and MaxBodyBytes %d; they must be 1 to 1 GiB, "+
-			"and a body must hold a message", o.MaxMessageBytes, o.MaxBodyBytes)
-	case o.HeartbeatInterval < minHeartbeat || o.HeartbeatInterval > o.MaxHeartbeatInterval:
-		return fmt.Errorf("nsq: HeartbeatInterval is %v; it must be %v to MaxHeartbeatInterval (%v)",
-			o.HeartbeatInterval, minHeartbeat, o.MaxHeartbeatInterval)
-	case o.MaxDeflateLevel < 1 || o.MaxDeflateLevel > mostDeflateLevel:
-		return fmt.Errorf("nsq: MaxDeflateLevel is %d; it must be 1 to %d", o.MaxDeflateLevel, mostDeflateLevel)
-	case o.MaxInflationRatio < 1 || o.MaxHandshakes < 1 || o.HandshakeTimeout < 0:
-		return fmt.Errorf("nsq: MaxInflationRatio, MaxHandshakes or HandshakeTimeout is negative; leave it 0 for the default")
 	case o.HTTPSAddress != Off && !o.TLS.offered():
 		return fmt.Errorf("nsq: HTTPS on %s needs a certificate; set both tls-cert and tls-key (TLS.CertFile and "+
 			"TLS.KeyFile)", o.HTTPSAddress)
@@ -345,32 +233,6 @@ func (o *Options) check() error {
 	case o.MaxAuditEntries < 0 || o.MaxAuditBytes < 0:
 		return fmt.Errorf("nsq: MaxAuditEntries is %d and MaxAuditBytes %d; leave them 0 for the default", o.MaxAuditEntries,
 			o.MaxAuditBytes)
-	case o.MaxRdyCount < 1:
-		return fmt.Errorf("nsq: MaxRdyCount is %d; clients would never get a message", o.MaxRdyCount)
-	case o.MaxInFlightBytes < 0:
-		return fmt.Errorf("nsq: MaxInFlightBytes is %d; no message would ever be delivered. Leave it 0 for no limit",
-			o.MaxInFlightBytes)
-	case o.MaxStrangers < 1 || o.MaxStrangerBytes < 1 || o.StrangerTime < 0:
-		return fmt.Errorf("nsq: a limit for clients before AUTH is negative; leave it 0 for the default")
-	case o.MaxLargeInputBytes < o.largestCommand():
-		return fmt.Errorf("nsq: MaxLargeInputBytes is %d; the largest command alone takes %d", o.MaxLargeInputBytes,
-			o.largestCommand())
-	case o.MaxConnInFlightBytes < 1 || o.MaxConnInFlightCount < 1 || o.MaxConnections < 1 || o.MaxConnOutputBytes < 1:
-		return fmt.Errorf("nsq: a connection limit is negative; leave it 0 for the default")
 	}
 	return nil
-}
-
-// largestCommand returns the memory that the largest command takes while it arrives.
-func (o *Options) largestCommand() int64 {
-	return int64(blockBytes(o.MaxBodyBytes + MaxLineBytes + sizeBytes))
-}
-
-func (o *Options) limits() limits {
-	return limits{
-		maxMessageBytes: o.MaxMessageBytes,
-		maxBodyBytes:    o.MaxBodyBytes,
-		maxRdyCount:     o.MaxRdyCount,
-		maxDeferMillis:  uint64(o.MaxDefer / time.Millisecond),
-	}
 }

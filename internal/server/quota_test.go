@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/server/nsqtest"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -23,17 +24,17 @@ func TestQuotaErrors(t *testing.T) {
 	}
 	n.post(t, "/mpub?topic=t", "a\nb\n")
 	p := n.dial(t)
-	p.send(pub("t", "c"))
-	p.ok()
-	p.send(pub("t", "d") + pub("t", "e"))
+	p.Send(nsqtest.Pub("t", "c"))
+	p.OK()
+	p.Send(nsqtest.Pub("t", "d") + nsqtest.Pub("t", "e"))
 	over := &node.LimitError{
 		Err: node.ErrQuota, What: "with this request the number of the partition's unconfirmed messages", Value: 5, Most: 3,
 		Setting: "quota-count", OfTopic: true,
 	} // both are one request of the engine
-	p.fatal("E_PUB_FAILED PUB failed " + over.Error())
+	p.Fatal("E_PUB_FAILED PUB failed " + over.Error())
 	p = n.dial(t)
-	p.send("MPUB t\n" + sized(batchBody("d", "e")))
-	p.fatal("E_MPUB_FAILED MPUB failed " + over.Error())
+	p.Send("MPUB t\n" + nsqtest.Sized(nsqtest.BatchBody("d", "e")))
+	p.Fatal("E_MPUB_FAILED MPUB failed " + over.Error())
 	for _, path := range []string{"/pub?topic=t", "/mpub?topic=t", "/pub?topic=t&key=k"} {
 		if status, text := n.do(t, "POST", path, "x"); status != 507 ||
 			!strings.Contains(text, "messages is 4, and at most 3 is allowed: see the topic's setting quota-count") {
@@ -44,11 +45,11 @@ func TestQuotaErrors(t *testing.T) {
 		t.Errorf("%d messages are stored", s.MessageCount)
 	}
 	c := n.dial(t)
-	c.sub("t", "c")
-	c.send("RDY 1\n")
-	c.send("FIN " + c.message().id + "\n")
-	c.message()
-	eventually(t, "a finished message makes room", func() bool {
+	c.Sub("t", "c")
+	c.Send("RDY 1\n")
+	c.Send("FIN " + c.Message().ID + "\n")
+	c.Message()
+	nsqtest.Eventually(t, "a finished message makes room", func() bool {
 		status, _ := n.do(t, "POST", "/pub?topic=t", "x")
 		return status == 200
 	})
@@ -66,28 +67,28 @@ func TestDiskLowWater(t *testing.T) {
 		t.Fatal(err)
 	}
 	disk.SetCapacity(faultaio.DefaultCapacityBytes - free + 1<<20)
-	eventually(t, "publishing is off", func() bool {
+	nsqtest.Eventually(t, "publishing is off", func() bool {
 		status, text := n.do(t, "POST", "/pub?topic=t", "x")
 		return status == 503 && strings.Contains(text, "disk is full")
 	})
 	p := n.dial(t)
-	p.send(pub("t", "x"))
-	p.fatal("E_PUB_FAILED PUB failed " + node.ErrNoSpace.Error())
+	p.Send(nsqtest.Pub("t", "x"))
+	p.Fatal("E_PUB_FAILED PUB failed " + node.ErrNoSpace.Error())
 	if status, text := n.do(t, "GET", "/ping", ""); status != 500 || !strings.Contains(text, "disk is full") {
 		t.Errorf("/ping: %d %s", status, text)
 	}
 	c := n.dial(t)
-	c.sub("t", "c")
-	c.send("RDY 2\n")
+	c.Sub("t", "c")
+	c.Send("RDY 2\n")
 	for _, want := range []string{"a", "b"} {
-		m := c.message()
-		if m.body != want {
-			t.Errorf("got %q, want %q", m.body, want)
+		m := c.Message()
+		if m.Body != want {
+			t.Errorf("got %q, want %q", m.Body, want)
 		}
-		c.send("FIN " + m.id + "\n")
+		c.Send("FIN " + m.ID + "\n")
 	}
 	disk.SetCapacity(faultaio.DefaultCapacityBytes)
-	eventually(t, "publishing is on again", func() bool {
+	nsqtest.Eventually(t, "publishing is on again", func() bool {
 		status, _ := n.do(t, "POST", "/pub?topic=t", "x")
 		return status == 200
 	})

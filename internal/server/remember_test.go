@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/api"
 	"penstock/internal/server/history"
+	"penstock/internal/server/nsqtest"
 )
 
 // depths returns the points of a field of which something is known.
@@ -26,33 +28,35 @@ func depths(p history.Points) (known []float32) {
 func TestHistoryOfANodeThatIsGone(t *testing.T) {
 	nodes := startCluster(t, 3, Options{})
 	for _, n := range nodes {
-		eventually(t, "all nodes are connected", func() bool { return len(answer[TopicPage](t, n, "/topics").Missing) == 0 })
+		nsqtest.Eventually(t, "all nodes are connected", func() bool {
+			return len(answer[api.TopicPage](t, n, "/topics").Missing) == 0
+		})
 	}
 	nodes[0].post(t, "/topic/create?topic=t&partitions=6", "")
 	nodes[0].post(t, "/channel/create?topic=t&channel=c", "")
 	for range 18 {
 		nodes[0].post(t, "/pub?topic=t", "x")
 	}
-	eventually(t, "all messages wait", func() bool {
-		c := answer[ChannelPage](t, nodes[0], "/channels?topic=t")
+	nsqtest.Eventually(t, "all messages wait", func() bool {
+		c := answer[api.ChannelPage](t, nodes[0], "/channels?topic=t")
 		return len(c.Channels) == 1 && c.Channels[0].Depth == 18 && len(c.Missing) == 0
 	})
 	for i := range 3 { // as the clock would do
 		for _, n := range nodes {
-			n.history.Add(n.look(time.Now().Add(time.Duration(30+i) * history.Interval)))
+			n.api.Look(time.Now().Add(time.Duration(30+i) * history.Interval))
 		}
 	}
 	for _, n := range nodes {
-		n.fetchRecords()
-		if k := len(n.keptNodes()); k != keepers {
-			t.Errorf("%s keeps the history of %d nodes", n.name(), k)
+		n.api.FetchRecords(t.Context())
+		if k := len(n.api.KeptNodes()); k != 2 {
+			t.Errorf("%s keeps the history of %d nodes", n.api.Name(), k)
 		}
 	}
 	for _, path := range []string{"/history", "/history?topic=t", "/history?topic=t&channel=c"} {
-		before := answer[Histories](t, nodes[0], path)
+		before := answer[api.Histories](t, nodes[0], path)
 		nodes[2].e.OnQuestion(nil)
-		after := answer[Histories](t, nodes[0], path)
-		nodes[2].e.OnQuestion(nodes[2].answerQuestion)
+		after := answer[api.Histories](t, nodes[0], path)
+		nodes[2].e.OnQuestion(nodes[2].api.AnswerQuestion)
 		was, is := depths(before.Total.Fields["depth"]), depths(after.Total.Fields["depth"])
 		if len(was) < 3 || was[len(was)-1] != 18 || was[len(was)-3] != 18 || !slices.Equal(was, is) {
 			t.Errorf("%s: the depth was %v, and is %v without a node", path, was, is)
@@ -76,8 +80,8 @@ func TestHistoryAfterARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := startNode(t, node.Options{}, Options{DataPath: dir})
-	eventually(t, "the history of before", func() bool {
-		known := answer[Histories](t, n, "/history").Nodes[0].Known
+	nsqtest.Eventually(t, "the history of before", func() bool {
+		known := answer[api.Histories](t, n, "/history").Nodes[0].Known
 		return len(known) > 0 && known[0][0] == at.Unix()
 	})
 }

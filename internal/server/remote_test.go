@@ -12,6 +12,8 @@ import (
 	"time"
 
 	gonsq "github.com/nsqio/go-nsq"
+
+	"penstock/internal/server/nsqtest"
 )
 
 // bystander creates a topic, and returns the node that leads its only partition and a node that does not.
@@ -20,7 +22,7 @@ func bystander(t *testing.T, nodes []*testNode, topic string) (leader, other *te
 	if _, err := nodes[0].e.CreateTopic(t.Context(), topic, 0); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the topic to be led", func() bool {
+	nsqtest.Eventually(t, "the topic to be led", func() bool {
 		for _, n := range nodes {
 			if _, ok := n.e.LookupTopic(topic); !ok {
 				return false
@@ -98,7 +100,7 @@ func TestGoNSQFixedAddress(t *testing.T) {
 	}
 	select {
 	case <-all:
-	case <-time.After(patience):
+	case <-time.After(nsqtest.Patience):
 		t.Fatalf("%d of %d messages came", len(got), count)
 	}
 	for body, n := range got {
@@ -106,17 +108,17 @@ func TestGoNSQFixedAddress(t *testing.T) {
 			t.Errorf("%s came %d times", body, n)
 		}
 	}
-	eventually(t, "all to be confirmed at the leader", func() bool {
+	nsqtest.Eventually(t, "all to be confirmed at the leader", func() bool {
 		s := leader.topicNow(t, "orders")
 		return len(s.Channels) == 1 && s.Channels[0].InFlightCount == 0 && s.Channels[0].Depth == 0
 	})
-	clients := leader.stats("orders", "billing", true).Topics[0].Channels[0].Clients
+	clients := leader.stats.Collect("orders", "billing", true).Topics[0].Channels[0].Clients
 	if len(clients) != 1 || clients[0].ClientID != "the-client" || clients[0].UserAgent != "remote-test" ||
 		clients[0].ConnectTime == 0 ||
 		clients[0].FinishCount != count {
 		t.Errorf("the leader shows %+v", clients)
 	}
-	if clients := other.stats("orders", "billing", true).Topics[0].Channels; len(clients) > 0 &&
+	if clients := other.stats.Collect("orders", "billing", true).Topics[0].Channels; len(clients) > 0 &&
 		len(clients[0].Clients) > 0 {
 		t.Errorf("the client's node shows it, too: %+v", clients)
 	}
@@ -127,20 +129,20 @@ func TestFixedAddressFailures(t *testing.T) {
 	nodes := startCluster(t, 3, Options{})
 	_, other := bystander(t, nodes, "orders")
 	c := other.dial(t)
-	c.sub("orders", "billing")
-	c.send("RDY 5\n")
+	c.Sub("orders", "billing")
+	c.Send("RDY 5\n")
 	other.post(t, "/pub?topic=orders", "m")
-	m := c.message()
-	c.send("FIN " + m.id + "\n")
-	c.send("FIN " + m.id + "\n")
-	c.expect(frameError, "E_FIN_FAILED FIN "+m.id+" failed ID not in flight")
-	c.send("TOUCH 00000000000000ff\n")
-	c.expect(frameError, "E_TOUCH_FAILED TOUCH 00000000000000ff failed ID not in flight")
-	c.send("REQ ffffffffffffffff 0\n")
-	c.expect(frameError, "E_REQ_FAILED REQ ffffffffffffffff failed ID not in flight")
+	m := c.Message()
+	c.Send("FIN " + m.ID + "\n")
+	c.Send("FIN " + m.ID + "\n")
+	c.Expect(nsqtest.FrameError, "E_FIN_FAILED FIN "+m.ID+" failed ID not in flight")
+	c.Send("TOUCH 00000000000000ff\n")
+	c.Expect(nsqtest.FrameError, "E_TOUCH_FAILED TOUCH 00000000000000ff failed ID not in flight")
+	c.Send("REQ ffffffffffffffff 0\n")
+	c.Expect(nsqtest.FrameError, "E_REQ_FAILED REQ ffffffffffffffff failed ID not in flight")
 	other.post(t, "/pub?topic=orders", "goes on")
-	if m := c.message(); m.body != "goes on" {
-		t.Errorf("got %q", m.body)
+	if m := c.Message(); m.Body != "goes on" {
+		t.Errorf("got %q", m.Body)
 	}
 }
 
@@ -173,7 +175,7 @@ func TestGoNSQFixedAddressFollows(t *testing.T) {
 	for range 2 {
 		publish(20)
 		var leader *testNode
-		eventually(t, "somebody to lead", func() bool {
+		nsqtest.Eventually(t, "somebody to lead", func() bool {
 			for _, n := range nodes {
 				if n.leadsSome("orders") {
 					leader = n
@@ -184,13 +186,13 @@ func TestGoNSQFixedAddressFollows(t *testing.T) {
 		if leader == other {
 			break
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), nsqtest.Patience)
 		if err := leader.e.Leave(ctx); err != nil {
 			t.Fatal(err)
 		}
 		cancel()
 		publish(20)
-		eventually(t, "all messages to come", arrived)
+		nsqtest.Eventually(t, "all messages to come", arrived)
 	}
 	if s := consumer.Stats(); s.Connections != 1 {
 		t.Errorf("%d connections", s.Connections)

@@ -4,25 +4,28 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/internal/descriptors"
-	"penstock/internal/lock"
 	"penstock/internal/netio"
 	"penstock/internal/node"
+	"penstock/internal/server/api"
 	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
-	"penstock/internal/server/history"
 	"penstock/internal/server/listen"
 	"penstock/internal/server/lookup"
 	"penstock/internal/server/metrics"
 	"penstock/internal/server/native"
+	"penstock/internal/server/nsq"
+	"penstock/internal/server/publish"
+	"penstock/internal/server/stats"
+	"penstock/internal/server/statsd"
 	"penstock/internal/server/web"
 	"penstock/internal/shares"
 	"penstock/internal/sparing"
@@ -32,24 +35,19 @@ import (
 // diskPatience is how long Shutdown waits for a disk that does not take the end of the audit.
 const diskPatience = time.Second
 
-// Server serves one Engine to NSQ's clients. It does not close the engine, which must stay open until Shutdown has
-// returned.
+// Server opens a node's ports for clients, and has what they share. cmd/engine makes one for its engine, which it does
+// not close: the engine must stay open until Shutdown has returned.
 //
-// It has one goroutine per connection (conn.serve), the flusher, the sweep, and the goroutines of Serve: one that
-// accepts connections, the HTTP servers and the lookup service. Methods are safe for concurrent use. mu guards conns
-// and stopping. It is held only briefly, and code that holds it touches nothing of a connection except its atomic
-// fields and flight.mu.
-//
-// A message that is not on stable storage when the process ends has not been answered OK. Clients see their connections
-// end, connect again, and get the messages again that they had not finished.
+// Its fields are set by Listen and stay; what changes has locks of its own. Its goroutines are those of Serve, one for
+// each port, and the helpers. Methods are safe for concurrent use. A crash leaves nothing of it but the files of the
+// audit and the history, which the next process reads.
 type Server struct {
 	engine  *node.Engine
 	opts    Options
 	started time.Time
 
-	ctx    context.Context // canceled when Shutdown has no connection left
+	ctx    context.Context // ends the helpers; canceled when Shutdown has no connection left
 	cancel context.CancelFunc
-	quit   chan struct{} // closed after the last connection has ended; ends the sweep
 
 	tcp     *net.TCPListener
 	httpLn  net.Listener // nil: off
@@ -60,37 +58,29 @@ type Server struct {
 	// httpsBound is the listener below httpsLn, which counts the connections.
 	httpsBound net.Listener
 	flusher    *netio.Flusher
-	poll       publisherPoll
 
 	certs *certificates   // nil: TLS is not offered
 	auth  *auth.Authority // nil: every client may do everything
 
-	sparing  *sparing.Log
-	gate     *web.Gate // of all HTTP listeners
-	audit    *audit.Log
-	sessions sessions // of browsers
-	lookups  *lookup.Service
-	native   *native.Server // nil: off
-	metrics  *metrics.Collector
-	counts   counters
-	deleted  web.Deletions
-	history  *history.Log
-	kept     history.Kept // of other nodes
+	sparing   *sparing.Log
+	gate      *web.Gate // of all HTTP listeners
+	audit     *audit.Log
+	lookups   *lookup.Service
+	nsq       *nsq.Server
+	api       *api.Service
+	stale     atomic.Bool    // see CredentialsStale
+	native    *native.Server // nil: off
+	metrics   *metrics.Collector
+	publishes publish.Counts
+	stats     *stats.Collector
 
 	known    *shares.Budget // connections of NSQ's and native clients that have sent AUTH
 	received *shares.Budget // Options.MaxLargeInputBytes: large commands and bodies that have not wholly arrived
-	turns    turns
 
-	strangers *strangers.Room // connections whose client has to send AUTH and has not: at most Options.MaxStrangers
-
-	mu        lock.Mutex[lock.NSQServer]
-	conns     map[*conn]struct{}
-	stopping  bool
 	stopOnce  sync.Once
 	auditOnce sync.Once
 
-	wg      sync.WaitGroup // connections
-	helpers sync.WaitGroup // the sweep, the poll, statistics and the history
+	helpers sync.WaitGroup // the pushes to statsd, and the history
 }
 
 // Listen opens the listeners, so that their addresses are known and a second server on the same addresses fails here.
@@ -102,11 +92,7 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 	}
 	s := &Server{
 		engine: e, opts: o, started: time.Now(),
-		quit:     make(chan struct{}),
-		conns:    make(map[*conn]struct{}),
-		received: shares.New(&shares.LargeInput, o.MaxLargeInputBytes, o.largestCommand()),
-		history:  history.New(), strangers: strangers.New(unproven(o.MaxStrangers, descriptors.Limit())),
-		turns: newTurns(),
+		received: shares.New(&shares.LargeInput, o.MaxLargeInputBytes, o.LargestCommand()),
 	}
 	s.metrics = metrics.New(metrics.Options{
 		Engine: e, Version: s.opts.Version, Started: s.started, MaxSeries: s.opts.MaxMetricSeries,
@@ -133,7 +119,8 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 	if s.flusher, err = netio.NewFlusher(e.Info().IOEngine != "pwrite"); err != nil {
 		s.opts.Logger.Info("each answer is written with a system call of its own", "why", err)
 	}
-	if err := s.listen(); err != nil {
+	guard := api.NewGuard(e, s.auth, s.audit, s.opts.OpenPages, s.opts.Logger)
+	if err := s.listen(guard); err != nil {
 		for _, ln := range []net.Listener{s.httpLn, s.httpsLn} {
 			if ln != nil {
 				_ = ln.Close() // the error of listen is the one to report
@@ -150,12 +137,17 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 		s.audit.Keep(filepath.Join(s.opts.DataPath, "audit"), s.opts.MaxAuditBytes)
 	}
 	e.HoldAnswers(s.flusher)
-	s.poll.open(s)
-	s.helpers.Go(s.poll.run)
-	s.helpers.Go(s.sweep)
-	s.startStatsd()
-	s.helpers.Go(s.remember)
-	e.OnQuestion(s.answerQuestion)
+	s.nsq = nsq.Listen(e, s.nsqOptions())
+	s.stats = &stats.Collector{
+		Engine: e, Version: s.opts.Version, Started: s.started, Publishers: s.nsq.Publishers, Connected: s.producers,
+	}
+	s.serveAPI(guard)
+	if o := s.opts.Statsd; o.Address != "" {
+		pushes := statsd.New(o, s.stats, s.opts.BroadcastAddress, s.toldHTTP(), s.opts.Logger)
+		s.helpers.Go(func() { pushes.Run(s.ctx.Done()) })
+	}
+	s.helpers.Go(func() { s.api.Remember(s.ctx) })
+	e.OnQuestion(s.api.AnswerQuestion)
 	if f := s.opts.Front; f != nil {
 		f.handler.Store(&s.front) // not in Serve: whoever hears that the node is ready may ask at once
 	}
@@ -163,38 +155,37 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 }
 
 // listen opens the listeners that are not off.
-func (s *Server) listen() error {
+func (s *Server) listen(guard *api.Guard) error {
 	ln, err := s.opts.Front.open("clients", s.opts.TCPAddress)
 	if err != nil {
 		return err
 	}
 	s.tcp = ln.(*net.TCPListener)
-	handler := s.counted(s.table().Handler(s.policy()))
-	if err := s.listenHTTPS(handler); err != nil {
+	if err := s.openHTTP(); err != nil {
 		return err
-	}
-	if s.opts.TLS.Required == requiredAlways {
-		handler = s.allowProbes(s.refusePlain)
-	}
-	if f := s.opts.Front; f != nil && !f.secure {
-		s.front, s.httpLn, s.http = handler, f.ln, f.server
-	} else if s.opts.HTTPAddress != Off {
-		ln, err := s.opts.Front.open("HTTP", s.opts.HTTPAddress)
-		if err != nil {
-			return err
-		}
-		s.httpLn = listen.Bound(ln, s.opts.MaxConnections)
-		s.http = web.NewServer(handler, s.gate, s.sparing)
 	}
 	if err := s.listenNative(); err != nil {
 		return err
 	}
-	return s.listenLookups()
+	return s.listenLookups(guard)
+}
+
+// serveAPI makes the HTTP API, when everything that it tells is there.
+func (s *Server) serveAPI(guard *api.Guard) {
+	s.api = api.New(api.Options{
+		Settings: s.opts.Settings, Guard: guard, Lookups: s.lookups, Metrics: s.metrics, Stats: s.stats,
+		Publishes: &s.publishes, Received: s.received, ClusterHandler: s.opts.ClusterHandler,
+		Version: s.opts.Version, Hostname: s.opts.Hostname, BroadcastAddress: s.opts.BroadcastAddress,
+		TCPPort: s.toldTCP(), HTTPPort: s.toldHTTP(), Started: s.started,
+		DataPath: s.opts.DataPath, BackupPath: s.opts.BackupPath, Logger: s.opts.Logger, LogLevel: s.opts.LogLevel,
+		Reload: s.opts.Reload, ConfigValues: s.opts.ConfigValues,
+	})
+	s.handleHTTP()
 }
 
 // listenLookups opens the listeners of the lookup service. The other listeners must be open already, because their
 // ports are part of its answers.
-func (s *Server) listenLookups() error {
+func (s *Server) listenLookups(guard *api.Guard) error {
 	host, tcpPort := s.opts.BroadcastAddress, s.toldTCP()
 	var err error
 	s.lookups, err = lookup.Listen(s.engine, &lookup.Options{
@@ -204,7 +195,7 @@ func (s *Server) listenLookups() error {
 			BroadcastAddress: host, TCPPort: tcpPort, HTTPPort: s.toldHTTP(), Version: s.opts.Version,
 		},
 		Guarded:   s.opts.Auth.Enabled(),
-		Directory: s.opts.Directory, Policy: s.policy(), Gate: s.gate, Maker: s.makerOf,
+		Directory: s.opts.Directory, Policy: guard.Policy(), Gate: s.gate, Maker: guard.MakerOf,
 		Nsqlookupds: s.opts.LookupdTCPAddresses, PingInterval: s.opts.lookupdPing,
 		InactiveProducerTimeout: s.opts.InactiveProducerTimeout,
 		MaxConnections:          s.opts.MaxConnections,
@@ -236,14 +227,35 @@ func (s *Server) HTTPAddr() net.Addr {
 	return s.httpLn.Addr()
 }
 
+// nsqOptions returns what the server of NSQ's clients needs.
+func (s *Server) nsqOptions() nsq.Options {
+	o := nsq.Options{
+		Settings: s.opts.Settings, Listener: s.tcp, TLSRequired: s.opts.TLS.Required != requiredNot,
+		Auth: s.auth, Version: s.opts.Version, Topic: s.lookups.Topic, Answers: s.flusher, Known: s.known,
+		Received: s.received, Strangers: strangers.New(unproven(s.opts.MaxStrangers, descriptors.Limit())),
+		Publishes: &s.publishes, Audit: s.audit, Log: s.sparing, Logger: s.opts.Logger,
+	}
+	if s.certs != nil {
+		o.TLS = s.certs.outer
+	}
+	return o
+}
+
+// producers returns how many open connections of all protocols have published to each topic.
+func (s *Server) producers() map[string]int {
+	counts := map[string]int{}
+	if s.native != nil {
+		counts = s.native.Producers()
+	}
+	s.nsq.CountProducers(counts)
+	return counts
+}
+
 // LookupAddr returns the address at which lookups are answered, or nil if they are off.
 func (s *Server) LookupAddr() net.Addr { return s.lookups.HTTPAddr() }
 
 // LookupTCPAddr returns the address at which stock nsqds register, or nil if that is off.
 func (s *Server) LookupTCPAddr() net.Addr { return s.lookups.TCPAddr() }
-
-// now returns the time since the server's start in ns, the time base of all fields that are an int64.
-func (s *Server) now() int64 { return int64(time.Since(s.started)) }
 
 // Serve serves clients until Shutdown, and then returns nil. An error means that a listener failed.
 func (s *Server) Serve() error {
@@ -255,7 +267,7 @@ func (s *Server) Serve() error {
 	}
 	webs, front := s.webs(), s.opts.Front
 	failed := make(chan error, 3+len(webs))
-	go func() { failed <- s.accept() }()
+	go func() { failed <- s.nsq.Serve() }()
 	go func() { failed <- s.serveNative() }()
 	for _, w := range webs {
 		go func() {
@@ -297,80 +309,12 @@ func (s *Server) webs() []webService {
 	return out
 }
 
-// accept accepts connections until the listener is closed.
-func (s *Server) accept() error {
-	err := listen.Accept(s.tcp, s.ctx.Done(), s.welcome, func(err error, retryAfter time.Duration) {
-		s.sparing.Warn("cannot accept a connection; clients wait", "error", err, "retry_after", retryAfter)
-	})
-	if err != nil {
-		return fmt.Errorf("nsq: accepting connections failed: %w", err)
-	}
-	return nil
-}
-
-// welcome starts serving a connection, or closes it if there are too many.
-func (s *Server) welcome(nc *net.TCPConn) {
-	c, err := newConn(s, nc)
-	if err != nil {
-		_ = nc.Close()
-		return
-	}
-	s.mu.Lock()
-	full := len(s.conns) >= s.opts.MaxConnections
-	s.mu.Unlock()
-	if full {
-		c.kill()
-		s.sparing.Warn("refusing an NSQ connection: MaxConnections reached",
-			"client", c.remote, "limit", s.opts.MaxConnections)
-		return
-	}
-	if c.stranger != nil && !c.stranger.Enter() {
-		c.turnAway()
-		return
-	}
-	s.mu.Lock()
-	if s.stopping {
-		s.mu.Unlock()
-		c.leaveStrangers()
-		c.kill()
-		return
-	}
-	s.conns[c] = struct{}{}
-	s.wg.Add(1)
-	s.mu.Unlock()
-	go c.serve()
-}
-
-func (s *Server) remove(c *conn) {
-	s.mu.Lock()
-	delete(s.conns, c)
-	s.mu.Unlock()
-	c.leaveStrangers()
-	s.wg.Done()
-}
-
-// each calls f for every connection. It iterates over a copy of the list, so that f runs without s.mu.
-func (s *Server) each(f func(*conn)) {
-	s.mu.Lock()
-	all := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		all = append(all, c)
-	}
-	s.mu.Unlock()
-	for _, c := range all {
-		f(c)
-	}
-}
-
 // Shutdown stops accepting connections, answers the commands that were read, closes the connections, and waits until
 // all of that is done. If ctx ends first, it cuts the remaining connections off and returns ctx's error. The engine
 // must stay open until Shutdown has returned.
 func (s *Server) Shutdown(ctx context.Context) error {
-	s.mu.Lock()
-	s.stopping = true
-	s.mu.Unlock()
 	s.lookups.Unregister() // first, so that consumers are not sent to a node that is stopping
-	_ = s.tcp.Close()      // an error only means that it was closed before
+	s.nsq.Refuse()
 	s.lookups.Shutdown(ctx)
 	s.shutDownNative(ctx)
 	webs := s.webs()
@@ -378,27 +322,13 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		_ = w.server.Shutdown(ctx)
 		_ = w.ln.Close() // if Serve never ran; after Shutdown, or a running Serve would report a failure
 	}
-	s.each((*conn).stop)
-	gone := make(chan struct{})
-	go func() {
-		s.wg.Wait()
-		close(gone)
-	}()
-	select {
-	case <-gone:
-	case <-ctx.Done():
-		s.each((*conn).kill)
-		<-gone
-	}
+	s.nsq.Shutdown(ctx)
 	s.cancel()
 	s.stopOnce.Do(func() {
-		close(s.quit)
-		s.poll.stop()
 		s.engine.OnQuestion(nil)
 		s.engine.HoldAnswers(nil)
 		s.helpers.Wait()
 		s.flusher.Close()
-		s.poll.free()
 	})
 	s.lookups.Close()
 	for _, w := range webs {
@@ -411,4 +341,10 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		s.sparing.Close()
 	})
 	return ctx.Err()
+}
+
+// CreateTopic returns the topic of that name. If there is none, it creates one and, as nsqd does, gives it the channels
+// that the lookup services know.
+func (s *Server) CreateTopic(ctx context.Context, name string, o node.TopicOptions) (*node.Topic, error) {
+	return s.lookups.CreateTopic(ctx, name, o)
 }

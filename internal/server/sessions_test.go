@@ -5,49 +5,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 )
-
-func TestSessionsEnd(t *testing.T) {
-	var s sessions
-	now := time.Now()
-	a, b := s.begin("one", now), s.begin("two", now)
-	if s.secret(a, now) != "one" || s.secret(b, now) != "two" || s.secret("", now) != "" || s.secret("one", now) != "" {
-		t.Error("a session is not found, or one that there is not")
-	}
-	s.end(a)
-	if s.secret(a, now) != "" || s.secret(b, now.Add(maxSessionIdle/2)) != "two" {
-		t.Error("another session has ended than that of the logout")
-	}
-	if s.secret(b, now.Add(maxSessionIdle+time.Second)) != "two" {
-		t.Error("a session in use has ended")
-	}
-	for at := now; at.Before(now.Add(maxSessionTime)); at = at.Add(maxSessionIdle / 2) {
-		s.secret(b, at)
-	}
-	if s.secret(b, now.Add(maxSessionTime)) != "" {
-		t.Error("a session never ends while it is used")
-	}
-	c := s.begin("three", now)
-	if s.secret(c, now.Add(maxSessionIdle)) != "" {
-		t.Error("a session that nobody uses stays")
-	}
-	first := s.begin("busy", now)
-	for i := range maxSecretSessions {
-		s.begin("busy", now.Add(time.Duration(i+1)*time.Millisecond))
-	}
-	if s.secret(first, now) != "" || s.secret(c, now) != "three" {
-		t.Error("one secret's sessions push out those of another")
-	}
-	s.begin("late", now.Add(2*maxSessionTime))
-	if len(s.all) != 1 {
-		t.Errorf("%d sessions are kept, of which one is in force", len(s.all))
-	}
-}
 
 // Two servers on one host name do not log each other out, and what one gave is worth nothing at the other. A logout
 // ends the session, and so does the removal of its token.

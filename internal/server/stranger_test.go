@@ -2,7 +2,6 @@ package server
 
 import (
 	"bufio"
-	"bytes"
 	stdflate "compress/flate"
 	"context"
 	"io"
@@ -19,8 +18,13 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
+	"penstock/internal/server/nsq"
+	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/web"
 )
+
+// largeBytes is how much of a command may arrive before it needs room: see nsq.Settings.MaxLargeInputBytes.
+const largeBytes = 64 << 10
 
 // startClosed starts a node that requires AUTH and knows the secret "s3cret" for everything.
 func startClosed(t *testing.T, o Options) *testNode {
@@ -32,11 +36,12 @@ func startClosed(t *testing.T, o Options) *testNode {
 }
 
 // login sends AUTH, and waits for the answer.
-func (c *client) login() {
-	c.t.Helper()
-	c.send(authCommand("s3cret"))
-	if k, d, err := c.frame(patience); err != nil || k != frameResponse || !strings.Contains(string(d), `"ann"`) {
-		c.t.Fatalf("AUTH: %d %q %v", k, d, err)
+func login(c *nsqtest.Client) {
+	c.T.Helper()
+	c.Send(authCommand("s3cret"))
+	if k, d, err := c.Frame(nsqtest.Patience); err != nil || k != nsqtest.FrameResponse ||
+		!strings.Contains(string(d), `"ann"`) {
+		c.T.Fatalf("AUTH: %d %q %v", k, d, err)
 	}
 }
 
@@ -60,34 +65,34 @@ func TestStrangersSendLittle(t *testing.T) {
 	n := startClosed(t, Options{})
 	small := `{"client_id":"` + strings.Repeat("x", 1000) + `"}`
 	for i, x := range []struct{ before, send, want string }{
-		{"", "IDENTIFY\n" + u32(5<<20), "E_BAD_BODY IDENTIFY body too big 5242880 > 4096"},
-		{"", "IDENTIFY\n" + u32(4097), "E_BAD_BODY IDENTIFY body too big 4097 > 4096"},
-		{"", "AUTH\n" + u32(4097), "E_BAD_BODY AUTH body too big 4097 > 4096"},
-		{small, "AUTH\n" + u32(4097-len(small)), "E_BAD_BODY AUTH body too big 3081 > 3080"},
-		{small, "IDENTIFY\n" + u32(3081), "E_BAD_BODY IDENTIFY body too big 3081 > 3080"},
-		{"", "PUB t\n" + u32(1<<20), "E_AUTH_FIRST AUTH required before PUB"},
-		{"", "MPUB t\n" + u32(5<<20), "E_AUTH_FIRST AUTH required before MPUB"},
-		{"", "DPUB t 1\n" + u32(4097), "E_AUTH_FIRST AUTH required before DPUB"},
+		{"", "IDENTIFY\n" + nsqtest.U32(5<<20), "E_BAD_BODY IDENTIFY body too big 5242880 > 4096"},
+		{"", "IDENTIFY\n" + nsqtest.U32(4097), "E_BAD_BODY IDENTIFY body too big 4097 > 4096"},
+		{"", "AUTH\n" + nsqtest.U32(4097), "E_BAD_BODY AUTH body too big 4097 > 4096"},
+		{small, "AUTH\n" + nsqtest.U32(4097-len(small)), "E_BAD_BODY AUTH body too big 3081 > 3080"},
+		{small, "IDENTIFY\n" + nsqtest.U32(3081), "E_BAD_BODY IDENTIFY body too big 3081 > 3080"},
+		{"", "PUB t\n" + nsqtest.U32(1<<20), "E_AUTH_FIRST AUTH required before PUB"},
+		{"", "MPUB t\n" + nsqtest.U32(5<<20), "E_AUTH_FIRST AUTH required before MPUB"},
+		{"", "DPUB t 1\n" + nsqtest.U32(4097), "E_AUTH_FIRST AUTH required before DPUB"},
 	} {
 		c := n.dial(t)
 		if x.before != "" {
-			c.identify(x.before)
+			c.Identify(x.before)
 		}
-		c.send(x.send)
+		c.Send(x.send)
 		want := x.want
 		if strings.HasPrefix(want, "E_BAD") {
 			want += ", the bytes that this client may still send before AUTH"
 		}
-		c.fatal(want)
-		if got := n.counts.strangerBytes.Load(); got != uint64(i+1) {
+		c.Fatal(want)
+		if got := n.nsq.Meter().StrangersRefused["bytes"]; got != uint64(i+1) {
 			t.Errorf("%q: %d refusals are counted, want %d", x.send, got, i+1)
 		}
 	}
 	c := n.dial(t)
-	c.identify(small)
-	c.login()
-	c.send(pub("t", strings.Repeat("x", 1<<20)))
-	c.ok()
+	c.Identify(small)
+	login(c)
+	c.Send(nsqtest.Pub("t", strings.Repeat("x", 1<<20)))
+	c.OK()
 	if got := n.metric(t, `unauthenticated_refused_total{reason="bytes"}`); got != "8" {
 		t.Errorf("/metrics counts %s refusals", got)
 	}
@@ -97,21 +102,21 @@ func TestStrangersSendLittle(t *testing.T) {
 // place free.
 func TestStrangersAreFew(t *testing.T) {
 	t.Parallel()
-	n := startClosed(t, Options{MaxStrangers: 3})
+	n := startClosed(t, Options{Settings: nsq.Settings{MaxStrangers: 3}})
 	known := n.dial(t)
-	known.login()
-	var silent []*client
+	login(known)
+	var silent []*nsqtest.Client
 	for range 3 {
 		silent = append(silent, n.dialRaw(t))
 	}
 	strangers := func(want int) {
 		t.Helper()
-		eventually(t, "the count of strangers", func() bool { return n.strangers.Size() == want })
+		nsqtest.Eventually(t, "the count of strangers", func() bool { return n.nsq.Meter().Strangers == want })
 	}
 	strangers(3)
 	const why = "no AUTH, and 3 further clients that have sent none are connected, which is the most that there may be"
 	silent = append(silent, n.dialRaw(t))
-	silent[0].closed()
+	silent[0].Closed()
 	silent = silent[1:]
 	if got := n.metric(t, "unauthenticated_connections"); got != "3" {
 		t.Errorf("/metrics shows %s connections before AUTH", got)
@@ -122,21 +127,21 @@ func TestStrangersAreFew(t *testing.T) {
 	if e := n.audit.List().Entries; len(e) != 1 || e[0].Result != why || e[0].From == "" {
 		t.Errorf("the audit has %+v", e)
 	}
-	known.send(pub("t", "x"))
-	known.ok()
+	known.Send(nsqtest.Pub("t", "x"))
+	known.OK()
 
-	silent[0].send(magic)
-	silent[0].login()
+	silent[0].Send(nsqtest.Magic)
+	login(silent[0])
 	strangers(2)
-	silent[1].nc.Close()
+	silent[1].Conn.Close()
 	strangers(1)
 	late := n.dial(t)
-	late.login()
-	late.send(pub("t", "x"))
-	late.ok()
+	login(late)
+	late.Send(nsqtest.Pub("t", "x"))
+	late.OK()
 	strangers(1)
-	for _, c := range []*client{known, late, silent[0], silent[2]} {
-		c.nc.Close()
+	for _, c := range []*nsqtest.Client{known, late, silent[0], silent[2]} {
+		c.Conn.Close()
 	}
 	strangers(0)
 }
@@ -144,22 +149,24 @@ func TestStrangersAreFew(t *testing.T) {
 // Whoever opens connections all the time pays for it: a client of another address has all the time that it needs.
 func TestStrangersOfAnotherAddressStay(t *testing.T) {
 	t.Parallel()
-	n := startClosed(t, Options{MaxStrangers: 8})
+	n := startClosed(t, Options{Settings: nsq.Settings{MaxStrangers: 8}})
 	for range 8 {
 		n.dialRaw(t)
 	}
-	eventually(t, "the places are taken", func() bool { return n.strangers.Size() == 8 })
+	nsqtest.Eventually(t, "the places are taken", func() bool { return n.nsq.Meter().Strangers == 8 })
 	honest := n.dialFrom(t, "127.0.0.2")
-	honest.send(magic + "IDENTIFY\n\x00\x00\x00\x02{}")
-	honest.ok() // it is among the strangers now
-	refused := n.counts.strangerConns.Load()
+	honest.Send(nsqtest.Magic + "IDENTIFY\n\x00\x00\x00\x02{}")
+	honest.OK() // it is among the strangers now
+	refused := n.nsq.Meter().StrangersRefused["connections"]
 	for range 100 {
 		n.dialRaw(t)
 	}
-	eventually(t, "the others had to go", func() bool { return n.counts.strangerConns.Load() == refused+100 })
-	honest.login()
-	honest.send(pub("t", "x"))
-	honest.ok()
+	nsqtest.Eventually(t, "the others had to go", func() bool {
+		return n.nsq.Meter().StrangersRefused["connections"] == refused+100
+	})
+	login(honest)
+	honest.Send(nsqtest.Pub("t", "x"))
+	honest.OK()
 }
 
 // A client for which the node waits for an auth server does not have to go. If all are such, the next one is told so.
@@ -172,15 +179,16 @@ func TestStrangersThatWaitStay(t *testing.T) {
 		_, _ = io.WriteString(w, grantJSON(60, "", "", "publish"))
 	})
 	n := startNode(t, node.Options{}, Options{
-		MaxStrangers: 1, Auth: auth.Options{HTTPAddresses: []string{slow.address()}},
+		Settings: nsq.Settings{MaxStrangers: 1},
+		Auth:     auth.Options{HTTPAddresses: []string{slow.address()}},
 	})
 	c := n.dial(t)
-	c.send(authCommand("s"))
+	c.Send(authCommand("s"))
 	<-asked
-	n.dialRaw(t).fatal("E_AUTH_FAILED AUTH failed: 1 other clients wait for the answer of an auth server, which is the " +
+	n.dialRaw(t).Fatal("E_AUTH_FAILED AUTH failed: 1 other clients wait for the answer of an auth server, which is the " +
 		"most that may; try again later")
 	close(answer)
-	c.expect(frameResponse, someone)
+	c.Expect(nsqtest.FrameResponse, someone)
 }
 
 // O8. Who does not send AUTH in time is disconnected, also if it says other things, or wants no heartbeats. The time in
@@ -188,29 +196,29 @@ func TestStrangersThatWaitStay(t *testing.T) {
 func TestStrangersHaveLittleTime(t *testing.T) {
 	t.Parallel()
 	const limit = time.Second // a busy client needs some of it
-	n := startClosed(t, Options{StrangerTime: limit})
+	n := startClosed(t, Options{Settings: nsq.Settings{StrangerTime: limit}})
 	known := n.dial(t)
-	known.login()
+	login(known)
 	start := time.Now()
 	mute, idle, busy := n.dialRaw(t), n.dial(t), n.dial(t)
-	idle.identify(`{"heartbeat_interval":-1}`)
+	idle.Identify(`{"heartbeat_interval":-1}`)
 	for ended := false; !ended; {
-		busy.nc.SetReadDeadline(time.Now().Add(20 * time.Millisecond)) // sets the pace
-		_, err := io.WriteString(busy.w, "NOP\n")
-		_, readErr := busy.nc.Read(make([]byte, 1))
+		busy.Conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond)) // sets the pace
+		_, err := io.WriteString(busy.W, "NOP\n")
+		_, readErr := busy.Conn.Read(make([]byte, 1))
 		timeout, _ := readErr.(net.Error)
 		ended = err != nil || timeout == nil || !timeout.Timeout()
-		if time.Since(start) > patience {
+		if time.Since(start) > nsqtest.Patience {
 			t.Fatal("a client that sends no AUTH stays")
 		}
 	}
-	mute.closed()
-	idle.closed()
+	mute.Closed()
+	idle.Closed()
 	if d := time.Since(start); d < limit {
 		t.Errorf("closed after %v already", d)
 	}
-	known.send(pub("t", "x"))
-	known.ok()
+	known.Send(nsqtest.Pub("t", "x"))
+	known.OK()
 	if got := n.metric(t, `unauthenticated_refused_total{reason="time"}`); got != "3" {
 		t.Errorf("/metrics counts %s refusals", got)
 	}
@@ -221,19 +229,20 @@ func TestStrangersHaveLittleTime(t *testing.T) {
 		_, _ = io.WriteString(w, grantJSON(60, "", "", "publish"))
 	})
 	n = startNode(t, node.Options{}, Options{
-		StrangerTime: limit, Auth: auth.Options{HTTPAddresses: []string{slow.address()}},
+		Settings: nsq.Settings{StrangerTime: limit},
+		Auth:     auth.Options{HTTPAddresses: []string{slow.address()}},
 	})
 	c := n.dial(t)
-	c.send(authCommand("s") + pub("t", "x"))
-	c.expect(frameResponse, someone)
-	c.ok()
+	c.Send(authCommand("s") + nsqtest.Pub("t", "x"))
+	c.Expect(nsqtest.FrameResponse, someone)
+	c.OK()
 }
 
 // O8. A client that negotiates deflate costs no compressor before AUTH. Its stream goes on with one, and every decoder
 // reads both parts.
 func TestStrangersGetNoCompressor(t *testing.T) {
 	// At levels below 7 the compressor does not look for repetitions between short frames.
-	n := startClosed(t, Options{MaxDeflateLevel: 9})
+	n := startClosed(t, Options{Settings: nsq.Settings{MaxDeflateLevel: 9}})
 	heap := func() int64 {
 		runtime.GC()
 		var m runtime.MemStats
@@ -241,41 +250,41 @@ func TestStrangersGetNoCompressor(t *testing.T) {
 		return int64(m.HeapAlloc)
 	}
 	const count = 50
-	var clients []*client
+	var clients []*nsqtest.Client
 	var came []*countingReader
 	before := heap()
 	for range count {
 		c := n.dial(t)
-		c.negotiate(map[string]any{"deflate": true, "deflate_level": 9})
-		counter := &countingReader{Reader: c.br}
-		c.br = bufio.NewReader(stdflate.NewReader(counter))
-		c.ok()
+		c.Negotiate(map[string]any{"deflate": true, "deflate_level": 9})
+		counter := &countingReader{Reader: c.R}
+		c.R = bufio.NewReader(stdflate.NewReader(counter))
+		c.OK()
 		clients, came = append(clients, c), append(came, counter)
 	}
 	if each := (heap() - before) / count; each > 200<<10 { // on both sides; a compressor alone takes 1 MiB
 		t.Errorf("a client before AUTH costs %d bytes", each)
 	}
 	c := clients[0]
-	w, err := stdflate.NewWriter(c.nc, 6)
+	w, err := stdflate.NewWriter(c.Conn, 6)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.w = flushing{w, w.Flush}
-	c.login()
-	c.sub("t", "c")
+	c.W = nsqtest.Flushing{Writer: w, Flush: w.Flush}
+	login(c)
+	c.Sub("t", "c")
 	body := make([]byte, 300) // of which a compressor can only know that it has seen them before
 	_, _ = rand.NewChaCha8([32]byte{}).Read(body)
 	earlier := came[0].count
 	const deliveries = 30
 	for range deliveries {
-		c.send(pub("t", string(body)))
-		c.ok()
-		c.send("RDY 1\n")
-		m := c.message()
-		if m.body != string(body) {
-			t.Fatalf("%d bytes came", len(m.body))
+		c.Send(nsqtest.Pub("t", string(body)))
+		c.OK()
+		c.Send("RDY 1\n")
+		m := c.Message()
+		if m.Body != string(body) {
+			t.Fatalf("%d bytes came", len(m.Body))
 		}
-		c.send("RDY 0\nFIN " + m.id + "\n")
+		c.Send("RDY 0\nFIN " + m.ID + "\n")
 	}
 	if k := came[0].count - earlier; k > deliveries*len(body)*2/3 {
 		t.Errorf("%d deliveries took %d bytes: nothing remembers what was sent before", deliveries, k)
@@ -297,46 +306,49 @@ func (r *countingReader) Read(p []byte) (int, error) {
 // never comes to an end gives its room back after MaxCommandTime.
 func TestLargeCommandsWaitForRoom(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, node.Options{}, Options{MaxLargeInputBytes: 8 << 20, MaxCommandTime: time.Second})
+	n := startNode(t, node.Options{}, Options{Settings: nsq.Settings{
+		MaxLargeInputBytes: 8 << 20,
+		MaxCommandTime:     time.Second,
+	}})
 	body := strings.Repeat("x", 1<<20-1000)
-	large := "MPUB t\n" + sized(batchBody(body, body, body, body, body))
+	large := "MPUB t\n" + nsqtest.Sized(nsqtest.BatchBody(body, body, body, body, body))
 	first := n.dial(t)
-	first.send(large[:1<<20])
+	first.Send(large[:1<<20])
 	reserved := func(want string) {
 		t.Helper()
-		eventually(t, "the room that is taken", func() bool { return n.metric(t, "large_input_bytes") == want })
+		nsqtest.Eventually(t, "the room that is taken", func() bool { return n.metric(t, "large_input_bytes") == want })
 	}
 	reserved("8.388608e+06")
 	second, small := n.dial(t), n.dial(t)
 	sent := make(chan error, 1)
-	go func() { _, err := io.WriteString(second.nc, pub("t", body)); sent <- err }()
-	eventually(t, "the second one to wait", func() bool { return n.counts.inputWaits.Load() == 1 })
-	small.send(pub("t", strings.Repeat("x", 60<<10)))
-	small.ok()
-	first.send(large[1<<20:])
-	first.ok()
-	second.ok()
+	go func() { _, err := io.WriteString(second.Conn, nsqtest.Pub("t", body)); sent <- err }()
+	nsqtest.Eventually(t, "the second one to wait", func() bool { return n.nsq.Meter().LargeInputWaits == 1 })
+	small.Send(nsqtest.Pub("t", strings.Repeat("x", 60<<10)))
+	small.OK()
+	first.Send(large[1<<20:])
+	first.OK()
+	second.OK()
 	if err := <-sent; err != nil {
 		t.Fatal(err)
 	}
 	reserved("0")
 
 	stuck := n.dial(t)
-	stuck.send(large[:100<<10])
+	stuck.Send(large[:100<<10])
 	reserved("8.388608e+06")
-	go io.WriteString(second.nc, pub("t", body))
-	second.ok()
-	stuck.closed()
+	go io.WriteString(second.Conn, nsqtest.Pub("t", body))
+	second.OK()
+	stuck.Closed()
 	reserved("0")
 
 	if err := n.received.TryTake("another", 8<<20); err != nil {
 		t.Fatal(err)
 	}
-	second.send("PUB t\n" + u32(len(body)) + body[:largeInputBytes])
-	second.fatal("E_BAD_BODY body of 1047586 bytes has found no room for 2s, because too many large ones are being " +
+	second.Send("PUB t\n" + nsqtest.U32(len(body)) + body[:largeBytes])
+	second.Fatal("E_BAD_BODY body of 1047586 bytes has found no room for 2s, because too many large ones are being " +
 		"received on this node, of 8388608 bytes at most (max-large-input-bytes); nothing of it was stored, try again later")
-	n.dial(t).send("PUB t\n" + u32(len(body)) + body[:largeInputBytes])
-	eventually(t, "another one to wait", func() bool { return n.counts.inputWaits.Load() == 4 })
+	n.dial(t).Send("PUB t\n" + nsqtest.U32(len(body)) + body[:largeBytes])
+	nsqtest.Eventually(t, "another one to wait", func() bool { return n.nsq.Meter().LargeInputWaits == 4 })
 	n.received.Give("another", 8<<20)
 	// The node of this test is shut down while it waits, or has begun to read.
 }
@@ -346,14 +358,14 @@ func TestLargeCommandsOfATenant(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, node.Options{}, Options{})
 	for range 60 {
-		n.dial(t).send(begunMpub(largeInputBytes))
+		n.dial(t).Send(nsqtest.BegunMpub(largeBytes))
 	}
-	eventually(t, "its share is taken", func() bool {
-		return n.received.Used() > 60<<20 && n.counts.inputWaits.Load() > 40
+	nsqtest.Eventually(t, "its share is taken", func() bool {
+		return n.received.Used() > 60<<20 && n.nsq.Meter().LargeInputWaits > 40
 	})
 	other := n.dialFrom(t, "127.0.0.2")
-	other.send(magic + pub("t", strings.Repeat("x", 1<<20-1000)))
-	other.ok()
+	other.Send(nsqtest.Magic + nsqtest.Pub("t", strings.Repeat("x", 1<<20-1000)))
+	other.OK()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 	web := http.Client{Transport: &http.Transport{DialContext: d.DialContext}}
 	defer web.CloseIdleConnections()
@@ -376,8 +388,8 @@ func (n *testNode) takeTurn(t *testing.T) (release func()) {
 		close(begun)
 		<-free
 		return nil, nil
-	}, web.Open).InTurn(func(*http.Request) *web.Turns { return n.turns.strangers })}
-	go routes.Handler(n.policy()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/held", nil))
+	}, web.Open).InTurn(n.api.TurnsOf)}
+	go routes.Handler(n.api.Policy()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/held", nil))
 	<-begun
 	return func() { close(free) }
 }
@@ -418,72 +430,27 @@ func TestStatsInTurn(t *testing.T) {
 // A connection that waits for room ends with the server.
 func TestShutdownEndsWaitForRoom(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, node.Options{}, Options{MaxLargeInputBytes: 8 << 20})
+	n := startNode(t, node.Options{}, Options{Settings: nsq.Settings{MaxLargeInputBytes: 8 << 20}})
 	if err := n.received.TryTake("another", 8<<20); err != nil {
 		t.Fatal(err)
 	}
 	c := n.dial(t)
-	c.send(pub("t", "stored") + "PUB t\n" + u32(1<<20) + strings.Repeat("x", largeInputBytes))
-	c.ok()
-	eventually(t, "the connection to wait", func() bool { return n.counts.inputWaits.Load() == 1 })
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	c.Send(nsqtest.Pub("t", "stored") + "PUB t\n" + nsqtest.U32(1<<20) + strings.Repeat("x", largeBytes))
+	c.OK()
+	nsqtest.Eventually(t, "the connection to wait", func() bool { return n.nsq.Meter().LargeInputWaits == 1 })
+	ctx, cancel := context.WithTimeout(context.Background(), nsqtest.Patience)
 	defer cancel()
 	if err := n.Shutdown(ctx); err != nil {
 		t.Error(err)
 	}
-	c.closed()
-}
-
-// The buffer of a large command goes with it, also if the next command has begun in it.
-func TestLargeBufferDoesNotStay(t *testing.T) {
-	var in input
-	fill := func(p []byte, need int) {
-		for len(p) > 0 {
-			room := in.room(need)
-			n := copy(room, p)
-			in.filled(n, len(room))
-			p = p[n:]
-		}
-	}
-	const need = 3 << 20
-	fill(bytes.Repeat([]byte("x"), need), need)
-	fill([]byte("PUB"), need+3)
-	in.r += need
-	in.size = 0
-	in.room(4)
-	if got := len(in.buf.b); got > minReadBytes || string(in.unread()) != "PUB" {
-		t.Errorf("%q is in a buffer of %d bytes", in.unread(), got)
-	}
-	// The next command is large, too, but less so.
-	fill(bytes.Repeat([]byte("x"), need-3), need)
-	in.r += need - 3
-	fill([]byte("MPUB"), need)
-	in.r = in.w - 4
-	in.room(1 << 20)
-	if got := len(in.buf.b); got > 1<<20 || string(in.unread()) != "MPUB" {
-		t.Errorf("%q is in a buffer of %d bytes", in.unread(), got)
-	}
-}
-
-// The read buffer of a stranger stays small, however much it sends at a time.
-func TestStrangersHaveSmallBuffers(t *testing.T) {
-	in := input{small: true}
-	for range 10 {
-		room := in.room(1)
-		in.filled(len(room), len(room))
-		in.r = in.w
-		in.park()
-	}
-	if got := len(in.room(1)); got != minReadBytes {
-		t.Errorf("the buffer has %d bytes", got)
-	}
+	c.Closed()
 }
 
 func TestAuthFirstIsCounted(t *testing.T) {
 	n := startClosed(t, Options{})
 	c := n.dial(t)
-	c.send("SUB t c\n")
-	c.fatal("E_AUTH_FIRST AUTH required before SUB")
+	c.Send("SUB t c\n")
+	c.Fatal("E_AUTH_FIRST AUTH required before SUB")
 	if got := n.metric(t, "auth_failures_total"); got != "1" {
 		t.Errorf("/metrics counts %s failures", got)
 	}

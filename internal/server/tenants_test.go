@@ -8,10 +8,12 @@ import (
 	"testing"
 
 	"penstock/internal/node"
-	"penstock/internal/node/base"
+	"penstock/internal/node/names"
+	"penstock/internal/server/api"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	nativewire "penstock/internal/server/native/wire"
+	"penstock/internal/server/nsqtest"
 	"penstock/netproto"
 )
 
@@ -37,23 +39,23 @@ func (n *testNode) as(t testing.TB, token, path, body string) (int, string) {
 }
 
 // tenant is a client of NSQ's protocol that has shown its token.
-func (n *testNode) tenant(t testing.TB, token string) *client {
+func (n *testNode) tenant(t testing.TB, token string) *nsqtest.Client {
 	t.Helper()
 	c := n.dial(t)
-	c.send(authCommand(token))
-	if kind, data, err := c.next(); err != nil || kind != frameResponse {
+	c.Send(authCommand(token))
+	if kind, data, err := c.Next(); err != nil || kind != nsqtest.FrameResponse {
 		t.Fatalf("AUTH: %d %q %v", kind, data, err)
 	}
 	return c
 }
 
-// answers returns the answer to a command.
-func (c *client) answers(command string) string {
-	c.t.Helper()
-	c.send(command)
-	_, data, err := c.next()
+// answersOf returns the answer to a command.
+func answersOf(c *nsqtest.Client, command string) string {
+	c.T.Helper()
+	c.Send(command)
+	_, data, err := c.Next()
 	if err != nil {
-		c.t.Fatal(err)
+		c.T.Fatal(err)
 	}
 	return string(data)
 }
@@ -98,7 +100,7 @@ func TestTenantTakesAllTopics(t *testing.T) {
 			n, other := all[0], all[len(all)-1]
 			made, refused := 0, ""
 			for made < eo.MaxTopics && refused == "" {
-				if answer := n.tenant(t, "a").answers(pub(fmt.Sprint("a.", made), "x")); answer == "OK" {
+				if answer := answersOf(n.tenant(t, "a"), nsqtest.Pub(fmt.Sprint("a.", made), "x")); answer == "OK" {
 					made++
 				} else {
 					refused = answer
@@ -109,9 +111,9 @@ func TestTenantTakesAllTopics(t *testing.T) {
 				t.Fatalf("the tenant made %d topics, and was then told %q", made, refused)
 			}
 			for _, n := range all {
-				eventually(t, "all nodes to hear of the topics", func() bool { return len(n.e.Topics()) == made })
+				nsqtest.Eventually(t, "all nodes to hear of the topics", func() bool { return len(n.e.Topics()) == made })
 			}
-			if answer := other.tenant(t, "a").answers("SUB a.more c\n"); !strings.Contains(answer, "token-share") {
+			if answer := answersOf(other.tenant(t, "a"), "SUB a.more c\n"); !strings.Contains(answer, "token-share") {
 				t.Errorf("SUB: %s", answer)
 			}
 			for _, path := range []string{"/pub?topic=a.more", "/mpub?topic=a.more", "/topic/create?topic=a.more"} {
@@ -128,10 +130,10 @@ func TestTenantTakesAllTopics(t *testing.T) {
 			if s := other.createNative(t, "a", "a.more"); s != netproto.StatusFull {
 				t.Errorf("over the native protocol: %v", s)
 			}
-			if answer := other.tenant(t, "a").answers(pub("a.0", "x")); answer != "OK" {
+			if answer := answersOf(other.tenant(t, "a"), nsqtest.Pub("a.0", "x")); answer != "OK" {
 				t.Errorf("to a topic of the tenant: %s", answer)
 			}
-			if answer := other.tenant(t, "b").answers(pub("b.0", "first")); answer != "OK" {
+			if answer := answersOf(other.tenant(t, "b"), nsqtest.Pub("b.0", "first")); answer != "OK" {
 				t.Errorf("another tenant's first message: %s", answer)
 			}
 			if s := n.createNative(t, "b", "b.1"); s != netproto.StatusOK {
@@ -145,7 +147,7 @@ func TestTenantTakesAllTopics(t *testing.T) {
 			if status, text := n.as(t, "a", "/topic/delete?topic=a.0", ""); status != 200 {
 				t.Fatalf("%d %s", status, text)
 			}
-			if answer := n.tenant(t, "a").answers(pub("a.more", "x")); answer != "OK" {
+			if answer := answersOf(n.tenant(t, "a"), nsqtest.Pub("a.more", "x")); answer != "OK" {
 				t.Errorf("after one of the tenant's topics is gone: %s", answer)
 			}
 		})
@@ -167,11 +169,11 @@ func TestTenantDelaysAllItCan(t *testing.T) {
 		}
 	}
 	delayed := func(tenant string) string {
-		return n.tenant(t, tenant).answers("DPUB " + tenant + ".t 60000\n" + sized("later"))
+		return answersOf(n.tenant(t, tenant), "DPUB "+tenant+".t 60000\n"+nsqtest.Sized("later"))
 	}
 	c, refused := n.tenant(t, "a"), ""
 	for i := 0; i < 10_000 && refused == ""; i++ {
-		if answer := c.answers("DPUB a.t 60000\n" + sized("later")); answer != "OK" {
+		if answer := answersOf(c, "DPUB a.t 60000\n"+nsqtest.Sized("later")); answer != "OK" {
 			refused = answer
 		}
 	}
@@ -187,7 +189,7 @@ func TestTenantDelaysAllItCan(t *testing.T) {
 		!strings.Contains(text, "token-share") {
 		t.Errorf("a channel of the tenant's topic: %d %s", status, text)
 	}
-	if answer := n.tenant(t, "a").answers(pub("a.t", "now")); answer != "OK" {
+	if answer := answersOf(n.tenant(t, "a"), nsqtest.Pub("a.t", "now")); answer != "OK" {
 		t.Errorf("a message without a delay: %s", answer)
 	}
 	for range 10 {
@@ -232,7 +234,7 @@ func TestTopicsCountForTheirMakers(t *testing.T) {
 		}
 	}
 	want := map[string]string{"r": "", "a.given": "a", "a.own": "a", "a.named": "a", "b.used": "b"}
-	var page TopicPage
+	var page api.TopicPage
 	_, text := request(t, "GET", n.base+"/topics", "", "Authorization", "Bearer root")
 	if err := json.Unmarshal([]byte(text), &page); err != nil || len(page.Topics) != len(want) {
 		t.Fatalf("%v: %s", err, text)
@@ -285,8 +287,8 @@ func TestTenantTakesAllPartitions(t *testing.T) {
 
 // A topic remembers every name of a token that there is.
 func TestMakersAreRemembered(t *testing.T) {
-	if auth.MaxMaker != base.MaxTokenName {
-		t.Errorf("a token has a name of %d bytes, and a topic remembers %d", auth.MaxMaker, base.MaxTokenName)
+	if auth.MaxMaker != names.MaxTokenBytes {
+		t.Errorf("a token has a name of %d bytes, and a topic remembers %d", auth.MaxMaker, names.MaxTokenBytes)
 	}
 }
 
@@ -296,7 +298,7 @@ func TestRefusedForTheShareIsCounted(t *testing.T) {
 	for i := range 3 {
 		n.as(t, "a", fmt.Sprint("/pub?topic=a.", i), "x")
 	}
-	n.tenant(t, "a").answers(pub("a.more", "x"))
+	answersOf(n.tenant(t, "a"), nsqtest.Pub("a.more", "x"))
 	if got := n.metric(t, `publishes_refused_total{reason="token_share"}`); got != "3" {
 		t.Errorf("%s refusals are counted, want 3", got)
 	}

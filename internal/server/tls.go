@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -47,9 +48,9 @@ const (
 var versionOf = map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
 
 func (o *TLSOptions) setDefaults() error {
-	orDefault(&o.Required, requiredNot)
-	orDefault(&o.MinVersion, "1.3")
-	orDefault(&o.NSQMinVersion, o.MinVersion)
+	o.Required = cmp.Or(o.Required, requiredNot)
+	o.MinVersion = cmp.Or(o.MinVersion, "1.3")
+	o.NSQMinVersion = cmp.Or(o.NSQMinVersion, o.MinVersion)
 	switch {
 	case o.ClientAuth != "" && o.ClientAuth != clientAuthAny && o.ClientAuth != clientAuthVerify:
 		return fmt.Errorf("nsq: TLS.ClientAuth is %q; it must be empty, %s or %s",
@@ -205,7 +206,7 @@ func readBounded(name string, most int64) ([]byte, error) {
 
 // CredentialsStale notes whether a file of credentials cannot be used as it is on the disk, for /metrics. Any
 // goroutine may call it.
-func (s *Server) CredentialsStale(stale bool) { s.counts.staleCredentials.Store(stale) }
+func (s *Server) CredentialsStale(stale bool) { s.stale.Store(stale) }
 
 // ReloadTLS reads the certificate, the key and the authorities again. Connections stay open; new handshakes use the new
 // ones. After an error everything is as it was.
@@ -224,7 +225,7 @@ func (s *Server) ReloadTokens() error {
 	}
 	err := s.auth.Reload()
 	if err == nil {
-		s.each((*conn).reconsider)
+		s.nsq.Reconsider()
 	}
 	return err
 }

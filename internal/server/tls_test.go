@@ -1,15 +1,12 @@
 package server
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/rand"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"runtime"
@@ -17,118 +14,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/s2"
 
 	"penstock/internal/node"
 	"penstock/internal/server/listen"
+	"penstock/internal/server/nsqtest"
 )
-
-// flushing flushes a compressor after each write.
-type flushing struct {
-	io.Writer
-	flush func() error
-}
-
-func (f flushing) Write(p []byte) (int, error) {
-	n, err := f.Writer.Write(p)
-	if err == nil {
-		err = f.flush()
-	}
-	return n, err
-}
-
-func (c *client) negotiate(ask map[string]any) negotiation {
-	c.t.Helper()
-	ask["feature_negotiation"] = true
-	body, err := json.Marshal(ask)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.send("IDENTIFY\n" + sized(string(body)))
-	k, d, err := c.frame(patience)
-	var got negotiation
-	if err == nil && k == frameResponse {
-		err = json.Unmarshal(d, &got)
-	}
-	if err != nil || k != frameResponse {
-		c.t.Fatalf("IDENTIFY: %d %q %v", k, d, err)
-	}
-	return got
-}
-
-// bufferedConn is a connection that reads through a buffer, which may have bytes already.
-type bufferedConn struct {
-	net.Conn
-	br   *bufio.Reader
-	last []byte // the last bytes that were read
-}
-
-func (c *bufferedConn) Read(p []byte) (int, error) {
-	n, err := c.br.Read(p)
-	c.last = append(c.last, p[:n]...)
-	c.last = c.last[max(0, len(c.last)-goodbyeBytes):]
-	return n, err
-}
-
-// goodbyeBytes is the size of a record of TLS 1.3 that contains an alert. No other record in these tests is as short.
-const goodbyeBytes = 5 + 2 + 1 + 16
-
-// startTLS performs the handshake. It reads through the reader's buffer, which may have the first bytes of TLS.
-func (c *client) startTLS(cfg *tls.Config) (*tls.Conn, error) {
-	c.under = &bufferedConn{Conn: c.nc, br: c.br}
-	tc := tls.Client(c.under, cfg)
-	_ = c.nc.SetReadDeadline(time.Now().Add(patience))
-	err := tc.Handshake()
-	c.w, c.br = tc, bufio.NewReader(tc)
-	return tc, err
-}
-
-func (c *client) startCompression(how string, level int) {
-	if how == "snappy" {
-		w := s2.NewWriter(c.w, s2.WriterSnappyCompat(), s2.WriterConcurrency(1))
-		c.w, c.br = flushing{w, w.Flush}, bufio.NewReader(s2.NewReader(c.br))
-		return
-	}
-	w, err := flate.NewWriter(c.w, level)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.w, c.br = flushing{w, w.Flush}, bufio.NewReader(flate.NewReader(c.br))
-}
-
-// dialWrapped connects and negotiates TLS if cfg is given, and compression if it is named.
-func (n *testNode) dialWrapped(t testing.TB, cfg *tls.Config, compression string, level int) *client {
-	t.Helper()
-	c := n.dial(t)
-	ask := map[string]any{"deflate_level": level}
-	if cfg != nil {
-		ask["tls_v1"] = true
-	}
-	if compression != "" {
-		ask[compression] = true
-	}
-	got := c.negotiate(ask)
-	if got.TLSv1 != (cfg != nil) || got.Snappy != (compression == "snappy") || got.Deflate != (compression == "deflate") {
-		t.Fatalf("asked for %v, got %+v", ask, got)
-	}
-	if cfg != nil {
-		if _, err := c.startTLS(cfg); err != nil {
-			t.Fatalf("TLS: %v", err)
-		}
-		c.ok()
-	}
-	if compression != "" {
-		c.startCompression(compression, got.DeflateLevel)
-		c.ok()
-	}
-	return c
-}
 
 // B98. Every combination carries small and large commands in both directions, pipelined, and is shown in /stats.
 func TestWrappedConnections(t *testing.T) {
-	ca := newCertificateAuthority(t)
-	n := startNode(t, node.Options{}, ca.options(t))
+	ca := nsqtest.NewAuthority(t)
+	n := startNode(t, node.Options{}, tlsOptions(t, ca))
 	for i, x := range []struct {
 		tls         bool
 		compression string
@@ -145,88 +41,90 @@ func TestWrappedConnections(t *testing.T) {
 		t.Run(fmt.Sprintf("tls=%t %s %d", x.tls, x.compression, x.level), func(t *testing.T) {
 			var cfg *tls.Config
 			if x.tls {
-				cfg = ca.client(t, "")
+				cfg = ca.Client(t, "")
 			}
-			c := n.dialWrapped(t, cfg, x.compression, x.level)
+			c := n.dial(t).Wrap(cfg, x.compression, x.level)
 			topic := fmt.Sprintf("t%d", i)
 			bodies := make([]byte, 900_000) // does not compress
 			if _, err := rand.Read(bodies); err != nil {
 				t.Fatal(err)
 			}
 			large, small := string(bodies), strings.Repeat("compressible ", 9000)
-			c.send(pub(topic, large) + pub(topic, small) + strings.Repeat(pub(topic, "tiny"), 500) +
-				"MPUB " + topic + "\n" + sized(batchBody("a", large, "b")))
+			c.Send(nsqtest.Pub(topic, large) + nsqtest.Pub(topic, small) + strings.Repeat(nsqtest.Pub(topic, "tiny"), 500) +
+				"MPUB " + topic + "\n" + nsqtest.Sized(nsqtest.BatchBody("a", large, "b")))
 			for range 503 {
-				c.ok()
+				c.OK()
 			}
-			c.sub(topic, "c")
-			c.send("RDY 10\n")
+			c.Sub(topic, "c")
+			c.Send("RDY 10\n")
 			got := map[string]int{}
 			for range 505 {
-				m := c.message()
-				got[m.body]++
-				c.send("FIN " + m.id + "\n")
+				m := c.Message()
+				got[m.Body]++
+				c.Send("FIN " + m.ID + "\n")
 			}
 			if got[large] != 2 || got[small] != 1 || got["tiny"] != 500 || got["a"] != 1 || got["b"] != 1 {
 				t.Errorf("%d different messages, %d large ones", len(got), got[large])
 			}
-			eventually(t, "all to be confirmed", func() bool { return n.topicNow(t, topic).Channels[0].Depth == 0 })
-			st := n.onlyConn(t).stats("")
+			nsqtest.Eventually(t, "all to be confirmed", func() bool { return n.topicNow(t, topic).Channels[0].Depth == 0 })
+			st := n.stats.Collect("", "", true).Producers[0]
 			if st.TLS != x.tls || st.Snappy != (x.compression == "snappy") || st.Deflate != (x.compression == "deflate") ||
 				x.tls && (st.TLSVersion != "TLS1.3" || st.CipherSuite == "") {
 				t.Errorf("in the statistics: %+v", st)
 			}
-			c.send("BLAH\n")
-			c.expect(frameError, "E_INVALID invalid command BLAH")
-			if _, _, err := c.frame(patience); !errors.Is(err, io.EOF) &&
+			c.Send("BLAH\n")
+			c.Expect(nsqtest.FrameError, "E_INVALID invalid command BLAH")
+			if _, _, err := c.Frame(nsqtest.Patience); !errors.Is(err, io.EOF) &&
 				!(x.compression == "deflate" && errors.Is(err, io.ErrUnexpectedEOF)) {
 				t.Errorf("the end is not a clean one: %v", err) // deflate has no end of its own, as at nsqd
 			}
-			if x.tls && !bytes.HasPrefix(c.under.last, []byte{23, 3, 3, 0, goodbyeBytes - 5}) {
-				t.Errorf("TLS does not say goodbye: %x", c.under.last)
+			if x.tls && !bytes.HasPrefix(c.Under.Last, []byte{23, 3, 3, 0, nsqtest.GoodbyeBytes - 5}) {
+				t.Errorf("TLS does not say goodbye: %x", c.Under.Last)
 			}
-			c.nc.Close()
-			eventually(t, "the end of the connection", func() bool { k := 0; n.each(func(*conn) { k++ }); return k == 0 })
+			c.Conn.Close()
+			nsqtest.Eventually(t, "the end of the connection", func() bool { return n.nsq.Meter().Connections == 0 })
 		})
 	}
 }
 
 // Commands that came before the upgrade are answered before it, unencrypted.
 func TestUpgradeBehindPublishes(t *testing.T) {
-	ca := newCertificateAuthority(t)
-	n := startNode(t, node.Options{}, ca.options(t))
+	ca := nsqtest.NewAuthority(t)
+	n := startNode(t, node.Options{}, tlsOptions(t, ca))
 	c := n.dial(t)
-	c.send(
-		strings.Repeat(pub("t", "x"), 100) + "IDENTIFY\n" + sized(`{"feature_negotiation":true,"tls_v1":true,"snappy":true}`),
+	c.Send(
+		strings.Repeat(nsqtest.Pub("t", "x"), 100) + "IDENTIFY\n" +
+			nsqtest.Sized(`{"feature_negotiation":true,"tls_v1":true,"snappy":true}`),
 	)
 	for range 100 {
-		c.ok()
+		c.OK()
 	}
-	if k, d, err := c.frame(patience); k != frameResponse || err != nil || !bytes.Contains(d, []byte(`"tls_v1":true`)) {
+	if k, d, err := c.Frame(nsqtest.Patience); k != nsqtest.FrameResponse || err != nil ||
+		!bytes.Contains(d, []byte(`"tls_v1":true`)) {
 		t.Fatalf("%d %s %v", k, d, err)
 	}
-	if _, err := c.startTLS(ca.client(t, "")); err != nil {
+	if _, err := c.StartTLS(ca.Client(t, "")); err != nil {
 		t.Fatal(err)
 	}
-	c.ok()
-	c.startCompression("snappy", 0)
-	c.ok()
-	c.send(pub("t", "z"))
-	c.ok()
-	c.send("IDENTIFY\n" + sized(`{"feature_negotiation":true,"snappy":true}`))
-	c.fatal("E_INVALID cannot IDENTIFY in current state")
+	c.OK()
+	c.StartCompression("snappy", 0)
+	c.OK()
+	c.Send(nsqtest.Pub("t", "z"))
+	c.OK()
+	c.Send("IDENTIFY\n" + nsqtest.Sized(`{"feature_negotiation":true,"snappy":true}`))
+	c.Fatal("E_INVALID cannot IDENTIFY in current state")
 }
 
 // Bytes that somebody injects behind an IDENTIFY, unencrypted, are never taken for commands of the TLS connection.
 func TestNothingIsSlippedIntoTLS(t *testing.T) {
-	ca := newCertificateAuthority(t)
-	n := startNode(t, node.Options{}, ca.options(t))
+	ca := nsqtest.NewAuthority(t)
+	n := startNode(t, node.Options{}, tlsOptions(t, ca))
 	c := n.dial(t)
-	c.send("IDENTIFY\n" + sized(`{"feature_negotiation":true,"tls_v1":true}`) + pub("slipped", "x"))
-	if k, _, err := c.frame(patience); k != frameResponse || err != nil {
+	c.Send("IDENTIFY\n" + nsqtest.Sized(`{"feature_negotiation":true,"tls_v1":true}`) + nsqtest.Pub("slipped", "x"))
+	if k, _, err := c.Frame(nsqtest.Patience); k != nsqtest.FrameResponse || err != nil {
 		t.Fatal(k, err)
 	}
-	c.closed()
+	c.Closed()
 	if got := n.e.Stats("slipped", ""); len(got) != 0 {
 		t.Errorf("the PUB was executed: %+v", got)
 	}
@@ -238,40 +136,41 @@ func TestCompressedBehindIdentify(t *testing.T) {
 	c := n.dial(t)
 	var behind bytes.Buffer
 	w := s2.NewWriter(&behind, s2.WriterSnappyCompat(), s2.WriterConcurrency(1))
-	if _, err := io.WriteString(w, pub("t", "x")); err != nil || w.Flush() != nil {
+	if _, err := io.WriteString(w, nsqtest.Pub("t", "x")); err != nil || w.Flush() != nil {
 		t.Fatal(err)
 	}
-	c.send("IDENTIFY\n" + sized(`{"feature_negotiation":true,"snappy":true}`) + behind.String())
-	if k, _, err := c.frame(patience); k != frameResponse || err != nil {
+	c.Send("IDENTIFY\n" + nsqtest.Sized(`{"feature_negotiation":true,"snappy":true}`) + behind.String())
+	if k, _, err := c.Frame(nsqtest.Patience); k != nsqtest.FrameResponse || err != nil {
 		t.Fatal(k, err)
 	}
-	c.startCompression("snappy", 0)
-	c.ok()
-	c.ok()
+	c.StartCompression("snappy", 0)
+	c.OK()
+	c.OK()
 }
 
 // B98
 func TestTLSRequired(t *testing.T) {
-	ca := newCertificateAuthority(t)
+	ca := nsqtest.NewAuthority(t)
 	for _, required := range []string{requiredTCP, requiredAlways} {
-		o := ca.options(t)
+		o := tlsOptions(t, ca)
 		o.TLS.Required, o.HTTPSAddress = required, "127.0.0.1:0"
 		n := startNode(t, node.Options{}, o)
 		for _, cmd := range []string{
-			"PUB t\n" + sized("x"), "SUB t c\n", "FIN 0123456789abcdef\n", "REQ 0123456789abcdef 0\n", "AUTH\n" + sized("s"),
+			"PUB t\n" + nsqtest.Sized("x"), "SUB t c\n", "FIN 0123456789abcdef\n", "REQ 0123456789abcdef 0\n", "AUTH\n" +
+				nsqtest.Sized("s"),
 			"NOP\n", "BLAH\n",
 		} {
 			c := n.dial(t)
-			c.identify(`{"feature_negotiation":true}`)
-			c.send(cmd)
+			c.Identify(`{"feature_negotiation":true}`)
+			c.Send(cmd)
 			name, _, _ := strings.Cut(strings.TrimSpace(strings.SplitN(cmd, "\n", 2)[0]), " ")
-			c.fatal("E_INVALID cannot " + name + " in current state (TLS required)")
+			c.Fatal("E_INVALID cannot " + name + " in current state (TLS required)")
 		}
-		c := n.dialWrapped(t, ca.client(t, ""), "", 0)
-		c.send(pub("t", "x"))
-		c.ok()
+		c := n.dial(t).Wrap(ca.Client(t, ""), "", 0)
+		c.Send(nsqtest.Pub("t", "x"))
+		c.OK()
 
-		secure := &http.Client{Transport: &http.Transport{TLSClientConfig: ca.client(t, "")}}
+		secure := &http.Client{Transport: &http.Transport{TLSClientConfig: ca.Client(t, "")}}
 		reply, err := secure.Post("https://"+n.HTTPSAddr().String()+"/pub?topic=t", "", strings.NewReader("x"))
 		if err != nil || reply.StatusCode != 200 {
 			t.Fatal(reply, err)
@@ -295,7 +194,7 @@ func TestTLSRequired(t *testing.T) {
 }
 
 func TestTLSVersions(t *testing.T) {
-	ca := newCertificateAuthority(t)
+	ca := nsqtest.NewAuthority(t)
 	for _, x := range []struct {
 		least  string
 		offers uint16
@@ -307,27 +206,27 @@ func TestTLSVersions(t *testing.T) {
 		{"1.3", tls.VersionTLS12, false},
 		{"1.3", tls.VersionTLS13, true},
 	} {
-		o := ca.options(t)
+		o := tlsOptions(t, ca)
 		o.TLS.MinVersion = x.least
 		n := startNode(t, node.Options{}, o)
 		c := n.dial(t)
-		c.negotiate(map[string]any{"tls_v1": true})
-		cfg := ca.client(t, "")
+		c.Negotiate(map[string]any{"tls_v1": true})
+		cfg := ca.Client(t, "")
 		cfg.MinVersion, cfg.MaxVersion = tls.VersionTLS10, x.offers
-		_, err := c.startTLS(cfg)
+		_, err := c.StartTLS(cfg)
 		if (err == nil) != x.want {
 			t.Errorf("at least %q, the client has %x: %v", x.least, x.offers, err)
 		}
 		if x.want {
-			c.ok()
+			c.OK()
 		}
 	}
 }
 
 func TestTLSOptionErrors(t *testing.T) {
-	ca := newCertificateAuthority(t)
-	good := ca.options(t).TLS
-	_, otherKey := ca.issue(t, "other")
+	ca := nsqtest.NewAuthority(t)
+	good := tlsOptions(t, ca).TLS
+	_, otherKey := ca.Issue(t, "other")
 	for _, x := range []struct {
 		change func(o *Options)
 		want   string
@@ -340,7 +239,7 @@ func TestTLSOptionErrors(t *testing.T) {
 		{func(o *Options) { o.TLS.NSQMinVersion = "1.1" }, "must be 1.2 or 1.3"},
 		{func(o *Options) { o.TLS.KeyFile = "" }, "needs its key"},
 		{func(o *Options) { o.TLS.KeyFile = otherKey }, "cannot be used"},
-		{func(o *Options) { o.TLS.CertFile = ca.file("none.pem") }, "no such file"},
+		{func(o *Options) { o.TLS.CertFile = ca.File("none.pem") }, "no such file"},
 		{func(o *Options) { o.TLS.RootCAFile = otherKey }, "holds no certificate"},
 		{func(o *Options) { o.TLS = TLSOptions{}; o.HTTPSAddress = "127.0.0.1:0" }, "needs a certificate"},
 		{func(o *Options) { o.MaxDeflateLevel = 10 }, "must be 1 to 9"},
@@ -360,33 +259,33 @@ func TestTLSOptionErrors(t *testing.T) {
 // A handshake has limited time in all, however steadily its bytes trickle in, and slow ones keep nobody else waiting.
 func TestSlowHandshakes(t *testing.T) {
 	t.Parallel()
-	ca := newCertificateAuthority(t)
-	o := ca.options(t)
+	ca := nsqtest.NewAuthority(t)
+	o := tlsOptions(t, ca)
 	o.HandshakeTimeout, o.MaxHandshakes = time.Second, 1
 	n := startNode(t, node.Options{}, o)
 	start := time.Now()
-	var slow []*client
+	var slow []*nsqtest.Client
 	for range 2 * runtime.GOMAXPROCS(0) {
 		c := n.dial(t)
-		c.negotiate(map[string]any{"tls_v1": true, "heartbeat_interval": 1000})
+		c.Negotiate(map[string]any{"tls_v1": true, "heartbeat_interval": 1000})
 		slow = append(slow, c)
 	}
 	other := n.dial(t)
-	other.send(pub("t", "x")) // a client without TLS does not wait
-	other.ok()
-	n.dialWrapped(t, ca.client(t, ""), "", 0)
+	other.Send(nsqtest.Pub("t", "x")) // a client without TLS does not wait
+	other.OK()
+	n.dial(t).Wrap(ca.Client(t, ""), "", 0)
 	hello := "\x16\x03\x01\x02\x00" + strings.Repeat("\x01", 512)
 	for i := range hello {
-		if _, err := io.WriteString(slow[0].nc, hello[i:i+1]); err != nil {
+		if _, err := io.WriteString(slow[0].Conn, hello[i:i+1]); err != nil {
 			break
 		}
-		_ = slow[0].nc.SetReadDeadline(time.Now().Add(10 * time.Millisecond)) // sets the pace of the trickle
-		if _, err := slow[0].nc.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		_ = slow[0].Conn.SetReadDeadline(time.Now().Add(10 * time.Millisecond)) // sets the pace of the trickle
+		if _, err := slow[0].Conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			break
 		}
 	}
 	// No heartbeat has come in the clear, though one was due: only the end, with or without TLS's own alert.
-	rest, err := io.ReadAll(slow[1].br)
+	rest, err := io.ReadAll(slow[1].R)
 	if bytes.Contains(rest, []byte("_heartbeat_")) {
 		t.Errorf("in the middle of a handshake: %q, %v", rest, err)
 	}
@@ -397,11 +296,11 @@ func TestSlowHandshakes(t *testing.T) {
 
 // The view of curl: the whole API works over TLS, and nothing works in the clear on that port.
 func TestHTTPS(t *testing.T) {
-	ca := newCertificateAuthority(t)
-	o := ca.options(t)
+	ca := nsqtest.NewAuthority(t)
+	o := tlsOptions(t, ca)
 	o.HTTPSAddress = "127.0.0.1:0"
 	n := startNode(t, node.Options{}, o)
-	secure := &http.Client{Transport: &http.Transport{TLSClientConfig: ca.client(t, "")}}
+	secure := &http.Client{Transport: &http.Transport{TLSClientConfig: ca.Client(t, "")}}
 	defer secure.CloseIdleConnections()
 	base := "https://" + n.HTTPSAddr().String()
 	for _, x := range []struct{ method, path, body, want string }{

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"penstock/internal/server/nsqtest"
 )
 
 // Tests of youzan's own Go client, beyond the single commands in youzan_test.go.
@@ -19,21 +21,21 @@ func TestYouzanPlaceOfEachPartition(t *testing.T) {
 		p := nodes[0].dial(t)
 		for i := range each {
 			for part := range parts {
-				p.send(fmt.Sprintf("PUB t %d\n", part) + sized(fmt.Sprint(part, " ", i)))
-				p.ok()
+				p.Send(fmt.Sprintf("PUB t %d\n", part) + nsqtest.Sized(fmt.Sprint(part, " ", i)))
+				p.OK()
 			}
 		}
-		readers := make([]*client, parts)
+		readers := make([]*nsqtest.Client, parts)
 		for part := range parts {
 			c := nodes[leaderOfPartition(t, nodes, "t", part)].dial(t)
-			c.send(fmt.Sprintf("SUB_ADVANCED t c %d virtual_queue:%d\n", part, each-1-part))
-			c.ok()
+			c.Send(fmt.Sprintf("SUB_ADVANCED t c %d virtual_queue:%d\n", part, each-1-part))
+			c.OK()
 			readers[part] = c
 		}
 		for part, c := range readers {
-			c.send("RDY 100\n")
+			c.Send("RDY 100\n")
 			for i := each - 1 - part; i < each; i++ {
-				if m := c.formed(false, true); m.body != fmt.Sprint(part, " ", i) || m.place != uint64(i) {
+				if m := readFormed(c, false, true); m.body != fmt.Sprint(part, " ", i) || m.place != uint64(i) {
 					t.Fatalf("partition %d: want %d, got %+v", part, i, m)
 				}
 			}
@@ -42,16 +44,16 @@ func TestYouzanPlaceOfEachPartition(t *testing.T) {
 		for _, sub := range []string{"SUB t d", "SUB_ADVANCED t d"} {
 			lead := nodes[leaderOfPartition(t, nodes, "t", 0)]
 			all := lead.dial(t)
-			all.send(sub + "\n")
-			all.ok()
+			all.Send(sub + "\n")
+			all.OK()
 			c := lead.dial(t)
-			c.send("SUB_ADVANCED t d 0 virtual_queue:3\nRDY 1\n")
-			c.ok()
-			c.silent(30 * time.Millisecond)
-			all.nc.Close()
-			eventually(t, "it to leave", func() bool { return len(lead.topicNow(t, "t").Channels[1].Consumers) == 1 })
-			c.nc.Close()
-			eventually(t, "both to leave", func() bool { return len(lead.topicNow(t, "t").Channels[1].Consumers) == 0 })
+			c.Send("SUB_ADVANCED t d 0 virtual_queue:3\nRDY 1\n")
+			c.OK()
+			c.Silent(30 * time.Millisecond)
+			all.Conn.Close()
+			nsqtest.Eventually(t, "it to leave", func() bool { return len(lead.topicNow(t, "t").Channels[1].Consumers) == 1 })
+			c.Conn.Close()
+			nsqtest.Eventually(t, "both to leave", func() bool { return len(lead.topicNow(t, "t").Channels[1].Consumers) == 0 })
 		}
 	})
 }
@@ -70,27 +72,27 @@ func TestYouzanOrderedAtOnce(t *testing.T) {
 		for part := range parts {
 			leads[part] = nodes[leaderOfPartition(t, nodes, "t", part)]
 			for i := range each {
-				p.send(fmt.Sprintf("PUB t %d\n", part) + sized(fmt.Sprint(part, " ", i)))
-				p.ok()
+				p.Send(fmt.Sprintf("PUB t %d\n", part) + nsqtest.Sized(fmt.Sprint(part, " ", i)))
+				p.OK()
 			}
 		}
 		for channel := range channels {
-			readers := make([]*client, parts)
+			readers := make([]*nsqtest.Client, parts)
 			for part, n := range leads {
 				readers[part] = n.dial(t)
 			}
 			for part, c := range readers {
-				c.send(fmt.Sprintf("SUB_ORDERED t c%d %d\nRDY 10\n", channel, part))
+				c.Send(fmt.Sprintf("SUB_ORDERED t c%d %d\nRDY 10\n", channel, part))
 			}
 			for part, c := range readers {
-				c.ok()
-				first := c.formed(false, true)
-				c.silent(5 * time.Millisecond)
-				c.send("FIN " + first.full + "\n")
-				if second := c.formed(false, true); first.place != 0 || second.place != 1 {
+				c.OK()
+				first := readFormed(c, false, true)
+				c.Silent(5 * time.Millisecond)
+				c.Send("FIN " + first.full + "\n")
+				if second := readFormed(c, false, true); first.place != 0 || second.place != 1 {
 					t.Fatalf("channel %d, partition %d: %+v, then %+v", channel, part, first, second)
 				}
-				c.nc.Close()
+				c.Conn.Close()
 			}
 		}
 	})
@@ -120,7 +122,7 @@ func TestYouzanTopicCreate(t *testing.T) {
 			}
 		}
 		for _, n := range nodes {
-			eventually(t, "the topic to be known", func() bool {
+			nsqtest.Eventually(t, "the topic to be known", func() bool {
 				top, ok := n.e.LookupTopic("t")
 				return ok && top.Partitions() == 3
 			})

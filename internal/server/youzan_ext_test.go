@@ -1,57 +1,15 @@
 package server
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
 	"net/url"
 	"strings"
 	"testing"
 
-	"penstock/internal/node"
+	"penstock/internal/server/nsqtest"
+	"penstock/internal/server/publish"
 )
-
-// Objects of plain strings are parsed in place, and all others by the JSON package. Where both parsers apply they must
-// agree, which FuzzExt checks.
-func TestPlainExt(t *testing.T) {
-	long := make([]string, node.MaxHeaderCount+1)
-	for i := range long {
-		long[i] = fmt.Sprintf(`"%d":""`, i)
-	}
-	for ext, plain := range map[string]bool{
-		``: true, `{}`: true, `{"a":"b"}`: true, " {\t\"a\" : \"b\" ,\r\n\"c\":\"\" } \n": true, `{"ä":"ö"}`: true,
-		`{"##trace_id":"18446744073709551615"}`: true, `{"##client_dispatch_tag":"x"}`: true,
-		"{" + strings.Join(long[1:], ",") + "}": true,
-
-		`{"a":1}`: false, `{"a":"\n"}`: false, `{"\u0061":"b"}`: false, `{"a":"b","a":"c"}`: false,
-		`{"##trace_id":"x"}`: false, `{"##json":"[]"}`: false,
-		`{"##client_dispatch_tag":"x","tag":"y"}`: false, "{\"a\":\"\xff\"}": false, "{\"a\":\"\x01\"}": false,
-		`{"a":"b"`: false, `{"a":"b",}`: false,
-		`{"a":"b"}}`: false, `{"a":"b"} {}`: false, `{"a"}`: false, `{,}`: false, `[]`: false, `{"a":"b`: false,
-		"{" + strings.Join(long, ",") + "}": false,
-	} {
-		before := []node.Header{{Key: []byte("of another")}}
-		headers, _, _, ok := appendPlainExt(before, []byte(ext))
-		if ok != plain || len(headers) < 1 || string(headers[0].Key) != "of another" || !ok && len(headers) != 1 {
-			t.Errorf("%.100q: plain %v, want %v; %q", ext, ok, plain, headers)
-		}
-	}
-	for at := range 20 { // every byte at every position
-		for c := range 256 {
-			value := bytes.Repeat([]byte{'x'}, 20)
-			value[at] = byte(c)
-			plain := c >= ' ' && c < 0x80 && c != '"' && c != '\\'
-			headers, _, _, ok := appendPlainExt(nil, append(append([]byte(`{"a":"`), value...), `"}`...))
-			if ok != plain || ok && !bytes.Equal(headers[0].Value, value) {
-				t.Fatalf("byte %#x at %d: %v %q", c, at, ok, headers)
-			}
-		}
-	}
-	if _, _, _, err := decodeExt([]byte("{" + strings.Join(long, ",") + "}")); err == nil ||
-		!strings.Contains(err.Error(), "248") {
-		t.Errorf("too many members: %v", err)
-	}
-}
 
 // PUB_EXTs that arrive together are stored together, and each is answered. One with a trace id, and one that is
 // refused, is handled separately.
@@ -59,33 +17,33 @@ func TestExtRuns(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 1)
 		c := nodes[len(nodes)-1].dial(t)
-		pubExt := func(ext, body string) string { return "PUB_EXT t 0\n" + sized(withExt(ext, body)) }
-		c.send(pubExt(`{"a":"1"}`, "m0") + pubExt(``, "m1") +
+		pubExt := func(ext, body string) string { return "PUB_EXT t 0\n" + nsqtest.Sized(nsqtest.WithExt(ext, body)) }
+		c.Send(pubExt(`{"a":"1"}`, "m0") + pubExt(``, "m1") +
 			pubExt(`{"##trace_id":"9"}`, "m2") + pubExt(`{"a":"\n"}`, "m3") +
 			pubExt(`{}`, "m4") + pubExt(`{"a":"5","b":"6"}`, "m5") +
-			"PUB t 0\n" + sized("m6") + pubExt(`{"penstock-x":"1"}`, "m7"))
-		c.ok()
-		c.ok()
-		if id, trace, place, _ := c.traced(); trace != 9 || place != 2 {
+			"PUB t 0\n" + nsqtest.Sized("m6") + pubExt(`{"penstock-x":"1"}`, "m7"))
+		c.OK()
+		c.OK()
+		if id, trace, place, _ := readTraced(c); trace != 9 || place != 2 {
 			t.Errorf("the traced one: %v, trace id %d, place %d", id, trace, place)
 		}
 		for range 4 {
-			c.ok()
+			c.OK()
 		}
-		c.refusedAs(codeBadExt) // the name is reserved by the engine; the messages before it are stored
+		refusedAs(c, publish.CodeBadExt) // the name is reserved by the engine; the messages before it are stored
 
 		lead := nodes[leaderOfPartition(t, nodes, "t", 0)]
 		r := lead.dial(t)
-		r.identify(`{"extend_support":true}`)
-		r.send("SUB t c\n")
-		r.ok()
-		r.send("RDY 100\n")
+		r.Identify(`{"extend_support":true}`)
+		r.Send("SUB t c\n")
+		r.OK()
+		r.Send("RDY 100\n")
 		for i, want := range []string{`{"a":"1"}`, ``, `{"##trace_id":"9"}`, `{"a":"\n"}`, `{}`, `{"a":"5","b":"6"}`, ``} {
-			m := r.formed(true, false)
+			m := readFormed(r, true, false)
 			if m.ext != want || m.body != fmt.Sprint("m", i) {
 				t.Errorf("message %d is %q with %q, want %q", i, m.body, m.ext, want)
 			}
-			r.send("FIN " + m.full + "\n")
+			r.Send("FIN " + m.full + "\n")
 		}
 	})
 }
@@ -105,23 +63,27 @@ func TestExtKeyChoosesThePartition(t *testing.T) {
 		ext, another := `{"key":"customer-7"}`, `{"key":"`+other+`"}`
 		c := n.dial(t)
 		for range 4 {
-			c.send("PUB_EXT t\n" + sized(withExt(ext, "together")) + "PUB_EXT t\n" + sized(withExt(another, "other")) +
-				"PUB_EXT t\n" + sized(withExt(`{"a":"1"}`, "none")) + "PUB_EXT t\n" + sized(withExt(ext, "together")))
+			c.Send("PUB_EXT t\n" + nsqtest.Sized(nsqtest.WithExt(ext, "together")) + "PUB_EXT t\n" +
+				nsqtest.Sized(nsqtest.WithExt(another, "other")) +
+				"PUB_EXT t\n" + nsqtest.Sized(nsqtest.WithExt(`{"a":"1"}`, "none")) + "PUB_EXT t\n" +
+				nsqtest.Sized(nsqtest.WithExt(ext, "together")))
 			for range 4 {
-				c.ok()
+				c.OK()
 			}
-			c.send("PUB_EXT t\n" + sized(withExt(`{"key":"customer\u002d7"}`, "alone")))
-			c.ok()
-			c.send("MPUB_EXT t\n" + sized(batchBody(withExt(ext, "batch"), withExt(`{}`, "batch"))))
-			c.ok()
-			c.send("MPUB_EXT t\n" + sized(batchBody(withExt(ext, "mixed"), withExt(another, "mixed"))))
-			c.ok()
+			c.Send("PUB_EXT t\n" + nsqtest.Sized(nsqtest.WithExt(`{"key":"customer\u002d7"}`, "alone")))
+			c.OK()
+			c.Send("MPUB_EXT t\n" + nsqtest.Sized(nsqtest.BatchBody(nsqtest.WithExt(ext, "batch"),
+				nsqtest.WithExt(`{}`, "batch"))))
+			c.OK()
+			c.Send("MPUB_EXT t\n" + nsqtest.Sized(nsqtest.BatchBody(nsqtest.WithExt(ext, "mixed"),
+				nsqtest.WithExt(another, "mixed"))))
+			c.OK()
 			if status, text := n.do(t, "POST", "/pub_ext?topic=t&ext="+url.QueryEscape(ext), "http"); status != 200 {
 				t.Fatal(status, text)
 			}
 		}
-		c.send(fmt.Sprintf("PUB_EXT t %d\n%s", (at+1)%8, sized(withExt(ext, "named"))))
-		c.ok()
+		c.Send(fmt.Sprintf("PUB_EXT t %d\n%s", (at+1)%8, nsqtest.Sized(nsqtest.WithExt(ext, "named"))))
+		c.OK()
 		count := map[string]int{}
 		for p := range 8 {
 			for _, text := range storedIn(t, n, p) {
@@ -149,53 +111,6 @@ func TestExtKeyChoosesThePartition(t *testing.T) {
 		}
 		if !maps.Equal(count, want) {
 			t.Errorf("stored are %v, want %v", count, want)
-		}
-	})
-}
-
-// Headers cost no allocation, neither when they are read from an ext nor when they are written into one.
-func TestExtDoesNotAllocate(t *testing.T) {
-	ext := []byte(`{"header-000":"000000000001","header-001":"000000000002",` +
-		`"##client_dispatch_tag":"red","##trace_id":"12345678901"}`)
-	var headers []node.Header
-	var out []byte
-	if n := testing.AllocsPerRun(100, func() {
-		headers, _, _, _ = appendExtHeaders(headers[:0], ext)
-		out = appendExt(out[:0], headers)
-	}); n != 0 {
-		t.Errorf("%v allocations per message", n)
-	}
-	if string(out) != string(ext) {
-		t.Errorf("comes back as %s", out)
-	}
-}
-
-// BenchmarkExt parses and formats an ext with three headers.
-func BenchmarkExt(b *testing.B) {
-	ext := []byte(`{"header-000":"000000000001","header-001":"000000000002","header-002":"000000000003"}`)
-	headers, _, _, err := extHeaders(ext)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Run("read", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			headers, _, _, _ = appendExtHeaders(headers[:0], ext)
-		}
-	})
-	b.Run("read-any", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			if _, _, _, err := decodeExt(ext); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-	b.Run("write", func(b *testing.B) {
-		var out []byte
-		b.ReportAllocs()
-		for b.Loop() {
-			out = appendExt(out[:0], headers)
 		}
 	})
 }

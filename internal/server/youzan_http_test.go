@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/server/api"
+	"penstock/internal/server/publish"
 )
 
 // postExt sends a POST with headers X-NSQEXT-*, given as names and values.
@@ -28,16 +30,16 @@ func TestYouzanHTTPPublish(t *testing.T) {
 		makeChannel(t, nodes, "t", "c", 2)
 		at := nodes[leaderOfPartition(t, nodes, "t", 1)]
 		c := at.dial(t)
-		c.identify(`{"extend_support":true}`)
-		c.send("SUB_ADVANCED t c 1\nRDY 1\n")
-		c.ok()
+		c.Identify(`{"extend_support":true}`)
+		c.Send("SUB_ADVANCED t c 1\nRDY 1\n")
+		c.OK()
 		next := func(body, ext string, trace uint64) formed {
 			t.Helper()
-			m := c.formed(true, true)
+			m := readFormed(c, true, true)
 			if m.body != body || m.ext != ext || m.trace != trace {
 				t.Errorf("got %+v, want %s %s %d", m, body, ext, trace)
 			}
-			c.send("FIN " + m.full + "\n")
+			c.Send("FIN " + m.full + "\n")
 			return m
 		}
 		for i, x := range []struct {
@@ -70,8 +72,11 @@ func TestYouzanHTTPPublish(t *testing.T) {
 				}
 				continue
 			}
-			var got tracedReply
-			want := tracedReply{"OK", uint64(m.id), x.want[len(`{"##trace_id":"`) : len(x.want)-2], m.place, m.size}
+			var got api.TracedReply
+			want := api.TracedReply{
+				Status: "OK", ID: uint64(m.id), TraceID: x.want[len(`{"##trace_id":"`) : len(x.want)-2], Place: m.place,
+				Size: m.size,
+			}
 			if err := json.Unmarshal([]byte(body), &got); code != 200 || err != nil || got != want {
 				t.Errorf("%s: %d %s, want %+v", x.ext, code, body, want)
 			}
@@ -89,12 +94,15 @@ func TestYouzanHTTPRefused(t *testing.T) {
 		status     int
 		code       string
 	}{
-		{"/pub_ext?topic=t", "x", 400, codeBadExt},
-		{"/pub_ext?topic=t&ext=", "x", 400, codeBadExt},
-		{"/pub_ext?topic=t&ext=null", "x", 400, codeBadExt},
-		{"/pub_ext?topic=t&ext=" + url.QueryEscape(`{this is invalid`), "x", 400, codeBadExt},
-		{"/pub_ext?topic=t&ext=" + url.QueryEscape(`["a"]`), "x", 400, codeBadExt},
-		{"/pub_ext?topic=there&ext=" + url.QueryEscape(`{"a":"`+strings.Repeat("x", 40<<10)+`"}`), "x", 400, codeBadExt},
+		{"/pub_ext?topic=t", "x", 400, publish.CodeBadExt},
+		{"/pub_ext?topic=t&ext=", "x", 400, publish.CodeBadExt},
+		{"/pub_ext?topic=t&ext=null", "x", 400, publish.CodeBadExt},
+		{"/pub_ext?topic=t&ext=" + url.QueryEscape(`{this is invalid`), "x", 400, publish.CodeBadExt},
+		{"/pub_ext?topic=t&ext=" + url.QueryEscape(`["a"]`), "x", 400, publish.CodeBadExt},
+		{
+			"/pub_ext?topic=there&ext=" + url.QueryEscape(`{"a":"`+strings.Repeat("x", 40<<10)+`"}`), "x", 400,
+			publish.CodeBadExt,
+		},
 		{"/pub_ext?topic=t&ext=" + url.QueryEscape(`{"##trace_id":7}`), "x", 400, "INVALID_TRACE_ID"},
 		{"/pub_ext?topic=t&ext=" + url.QueryEscape(`{"##trace_id":"x"}`), "x", 400, "INVALID_TRACE_ID"},
 		{"/pub_ext?topic=t" + object, "", 406, "MSG_EMPTY"},
@@ -102,7 +110,7 @@ func TestYouzanHTTPRefused(t *testing.T) {
 		{"/pub_ext?topic=a:b" + object, "x", 400, "INVALID_ARG_TOPIC"},
 		{"/pub_ext?x=y" + object, "x", 400, "MISSING_ARG_TOPIC"},
 		{"/pub_ext?topic=t&partition=x" + object, "x", 400, "INVALID_ARG_TOPIC_PARTITION"},
-		{"/pub_ext?topic=there&partition=1" + object, "x", 404, codeTopicMissing},
+		{"/pub_ext?topic=there&partition=1" + object, "x", 404, publish.CodeTopicMissing},
 		{"/pubtrace?topic=t", "x", 400, "INVALID_TRACE_ID"},
 	} {
 		code, body := n.do(t, "POST", x.path, x.body)

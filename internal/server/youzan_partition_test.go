@@ -2,9 +2,10 @@ package server
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"time"
+
+	"penstock/internal/server/nsqtest"
 )
 
 // A subscription to one partition gets only messages of that partition, even if a node leads several.
@@ -12,61 +13,29 @@ func TestYouzanOnePartition(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		const parts, each = 4, 10
 		makeChannel(t, nodes, "t", "c", parts)
-		readers := make([]*client, parts)
+		readers := make([]*nsqtest.Client, parts)
 		for part := range parts {
 			c := nodes[leaderOfPartition(t, nodes, "t", part)].dial(t)
-			c.send(fmt.Sprintf("SUB t c %d\nRDY 100\n", part))
-			c.ok()
+			c.Send(fmt.Sprintf("SUB t c %d\nRDY 100\n", part))
+			c.OK()
 			readers[part] = c
 		}
 		p := nodes[0].dial(t)
 		for i := range each {
 			for part := range parts {
-				p.send(fmt.Sprintf("PUB t %d\n", part) + sized(fmt.Sprint(part, " ", i)))
-				p.ok()
+				p.Send(fmt.Sprintf("PUB t %d\n", part) + nsqtest.Sized(fmt.Sprint(part, " ", i)))
+				p.OK()
 			}
 		}
 		for part, c := range readers {
 			for i := range each {
-				m := c.formed(false, false)
+				m := readFormed(c, false, false)
 				if m.body != fmt.Sprint(part, " ", i) || m.id.Partition() != uint32(part) {
 					t.Fatalf("the reader of partition %d got %+v", part, m)
 				}
-				c.send("FIN " + m.full + "\n")
+				c.Send("FIN " + m.full + "\n")
 			}
-			c.silent(10 * time.Millisecond)
+			c.Silent(10 * time.Millisecond)
 		}
 	})
-}
-
-// However the bytes of youzan's commands are divided into reads, they parse to the same commands.
-func TestYouzanCommandsInPieces(t *testing.T) {
-	in := "PUB_EXT t 3\n" + sized(withExt(`{"a":"b"}`, "x")) +
-		"MPUB_TRACE t\n" + sized(batchBody(u64(1)+"y", u64(2)+"z")) +
-		"PUB t 2\n" + sized("p") + "SUB_ADVANCED t c 1 virtual_queue:5\n"
-	want := []string{"PUB_EXT true 3 ", "MPUB_TRACE false 0 ", "PUB true 2 ", "SUB_ADVANCED true 1 virtual_queue:5"}
-	for step := 1; step <= len(in); step++ {
-		p := parser{
-			limits:     (&Options{MaxMessageBytes: 1 << 10, MaxBodyBytes: 1 << 12, MaxRdyCount: 10}).limits(),
-			heartbeats: true,
-		}
-		var got []string
-		var cmd command
-		at, end := 0, 0
-		for at < len(in) {
-			n, f := p.next([]byte(in)[at:end], &cmd)
-			if f != nil {
-				t.Fatalf("in pieces of %d: %s", step, f.text)
-			}
-			if n == 0 {
-				end = min(end+step, len(in))
-				continue
-			}
-			at += n
-			got = append(got, fmt.Sprintf("%s %v %d %s", cmd.verb, cmd.addressed, cmd.partition, cmd.from))
-		}
-		if !slices.Equal(got, want) {
-			t.Fatalf("in pieces of %d: %q", step, got)
-		}
-	}
 }

@@ -3,8 +3,8 @@ package shares
 import "fmt"
 
 // Resource is something of a node of which there is so much, and of which a principal has a share: a token, or the
-// address of a client that has shown none. The table in docs/security.md comes from Table, and tests/attacks attacks
-// each of them.
+// address of a client that has shown none. The table in docs/operate/security.md comes from Table, and tests/attacks
+// attacks each of them.
 type Resource struct {
 	Name    string
 	Bound   string // of the node, by default
@@ -129,7 +129,7 @@ var (
 	}
 	ProducerNames = Resource{
 		Name: "names of producers", Bound: "4096 in a partition", Parts: 4,
-		AtBound: "a new name is refused; `engine producer remove` makes room", Metric: "penstock_topic_producers",
+		AtBound: "a new name is refused; `penstock producer remove` makes room", Metric: "penstock_topic_producers",
 	}
 )
 

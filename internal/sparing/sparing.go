@@ -1,7 +1,7 @@
 // Package sparing writes lines into the log that strangers can cause as often as they like: refused connections, failed
 // handshakes, wrong tokens. Of each kind it writes the first line at once, and then one line per Interval, which says
 // how many were left out. It is the only such limit for what comes from outside; what the engine itself meets again and
-// again has base.LogLimiter, on the engine's clock.
+// again has loglimit.Limiter, on the engine's clock.
 package sparing
 
 import (

@@ -144,7 +144,7 @@ type child struct {
 	Boot    uuid.UUID
 }
 
-const childVariable = "PENSTOCK_PEER_TEST_CHILD"
+const childVariable = "TEST_PEER_TEST_CHILD"
 
 func TestMain(m *testing.M) {
 	if told := os.Getenv(childVariable); told != "" {

@@ -34,7 +34,7 @@ func (rule Names) speaks(cert *x509.Certificate, name string, known func(name st
 		return nil
 	}
 	r := refuse("the certificate of the node that says it is %q names %s, so it does not speak for that node: give each "+
-		"node a certificate of its own, as engine cluster init-tls makes them, or, where certificates do not name nodes, "+
+		"node a certificate of its own, as penstock cluster init-tls makes them, or, where certificates do not name nodes, "+
 		"set cluster-tls-names to ignored; nothing was sent", name, strings.Join(names[:min(len(names), 4)], ", "))
 	r.Status = netproto.StatusUnproven
 	return r

@@ -192,7 +192,7 @@ type ProducerList struct {
 // KnownProducer is what one partition knows of a producer.
 type KnownProducer struct {
 	Name      string    `json:"name"`            // as people see it, see fold.KnownProducer.Shown
-	Owner     string    `json:"owner,omitempty"` // whose it is, see owner.go of internal/node/machine
+	Owner     string    `json:"owner,omitempty"` // whose it is, see owner.go of internal/node/fold
 	Partition uint32    `json:"partition"`
 	Epoch     uint32    `json:"epoch"`
 	Tenure    uint64    `json:"tenure,omitempty"`

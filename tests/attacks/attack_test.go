@@ -65,7 +65,7 @@ func (a *assault) often(count int, do func(i int)) {
 func (n *node) attacked(r *shares.Resource) (end func() int) {
 	n.t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestAttacker$", "-test.v")
-	cmd.Env = append(os.Environ(), "PENSTOCK_ATTACKER="+strings.Join([]string{
+	cmd.Env = append(os.Environ(), "TEST_ATTACKER="+strings.Join([]string{
 		r.Name, n.NSQ, n.HTTP, n.Native, n.https, n.peer, n.etcd,
 	}, "|"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -96,7 +96,7 @@ func (n *node) attacked(r *shares.Resource) (end func() int) {
 
 // TestAttacker is the attacker's process. It attacks until its standard input ends.
 func TestAttacker(t *testing.T) {
-	who := strings.Split(os.Getenv("PENSTOCK_ATTACKER"), "|")
+	who := strings.Split(os.Getenv("TEST_ATTACKER"), "|")
 	if len(who) != 7 {
 		t.Skip("this is the part of TestAttacks that attacks")
 	}
@@ -189,7 +189,7 @@ func (a *assault) holds(nc net.Conn, first string) {
 // campaign is how long each attack lasts, one after the other, so that what the tenant notices can be judged; 0: they
 // are short and run side by side, which shows only that each meets its bound and that nobody else is refused.
 func campaign(t *testing.T) time.Duration {
-	text := os.Getenv("PENSTOCK_ATTACK_SECONDS")
+	text := os.Getenv("TEST_ATTACK_SECONDS")
 	if text == "" {
 		return 0
 	}

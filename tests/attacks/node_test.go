@@ -136,7 +136,7 @@ func freeAddresses(t *testing.T, count int) (all []string) {
 // limited returns a program that is the engine of this tree and may open so many files.
 func limited(t *testing.T, files int) string {
 	t.Helper()
-	engine, err := harness.Tool("cmd/engine")
+	engine, err := harness.Binary()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -283,7 +283,7 @@ func ask(t *testing.T, address, method, path, body string, into any) {
 }
 
 // nsqjs publishes to one node and finds the topic by lookups; B98 for the client's own TLS and compression is held by
-// package nsq.
+// packages server and nsq.
 func TestNSQJS(t *testing.T) {
 	everywhere(t, func(t *testing.T, c *harness.Cluster) {
 		for i, wire := range []string{"", "snappy", "deflate"} {

@@ -17,7 +17,7 @@ import (
 	"penstock/tests/cluster/harness"
 )
 
-// NSQ's own programs speak TLS with `engine nsqd` and nsqd's flags, without a word about versions: they offer 1.2 at
+// NSQ's own programs speak TLS with `penstock nsqd` and nsqd's flags, without a word about versions: they offer 1.2 at
 // most.
 func TestUtilitiesOverTLS(t *testing.T) {
 	engine, err := harness.Binary()
@@ -33,7 +33,7 @@ func TestUtilitiesOverTLS(t *testing.T) {
 	address := porttest.Address(t)
 	node := exec.Command(engine, "nsqd", "-tcp-address="+address, "-http-address=127.0.0.1:0", "-data-path="+dir,
 		"-tls-cert="+files[0].Cert, "-tls-key="+files[0].Key, "-tls-required=tcp-https")
-	node.Env = append(os.Environ(), "ENGINE_HTTPS_ADDRESS=127.0.0.1:0")
+	node.Env = append(os.Environ(), "PENSTOCK_HTTPS_ADDRESS=127.0.0.1:0")
 	var log bytes.Buffer
 	node.Stderr = &log
 	if err := node.Start(); err != nil {

@@ -11,7 +11,7 @@ import (
 
 const (
 	restsTopic = "rests" // what a producer writes that rests meanwhile
-	// leapTime is more than the age at which unused producers are forgotten (7 days, internal/node/machine): at most an
+	// leapTime is more than the age at which unused producers are forgotten (7 days, internal/node/fold): at most an
 	// hour of it may count.
 	leapTime = 8 * 24 * time.Hour
 	// maxLeaps is how often a clock may leap, there and back, before a producer that rests may be forgotten.
@@ -32,7 +32,7 @@ func (c *clocks) startWriters() *writers {
 	c.t.Helper()
 	for _, topic := range []string{numbersTopic, restsTopic} {
 		c.try(c.c.CreateTopic(c.within(startTimeout), topic))
-		// Two clocks that are ahead make messages look old: docs/decisions.md, "The wall clock is read once".
+		// Two clocks that are ahead make messages look old: docs/contribute/decisions.md, "The wall clock is read once".
 		c.configure(topic, map[string]any{"retention_age_ms": -1})
 	}
 	c.healthy()

@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	clockDirVariable = "PENSTOCK_CLOCK_DIR" // internal/node/clock_offset.go
+	clockDirVariable = "TEST_CLOCK_DIR" // internal/node/clock_offset.go
 	clockSaid        = "the wall clock of this node was set"
 	clockWait        = 4 * time.Second // a delay; steps come meanwhile
 	delayTopic       = "delays"

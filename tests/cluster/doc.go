@@ -4,6 +4,6 @@
 // compares what the disks hold afterwards, failover measures how long an interruption lasts.
 //
 // The tests of this package that need a cluster and time carry the build tag `cluster`: make cluster-test runs them.
-// PENSTOCK_BINARY names an engine to test instead of building this module's; with -artifacts and -outputdir, histories
+// TEST_BINARY names an engine to test instead of building this module's; with -artifacts and -outputdir, histories
 // and logs are kept.
 package cluster

@@ -29,7 +29,7 @@ import (
 
 const (
 	// doorsEnv asks for the door tests with much data, too.
-	doorsEnv = "PENSTOCK_DOORS"
+	doorsEnv = "TEST_DOORS"
 	// doorPatience is how long nodes may take to do what they should. Elections and leases take a few seconds.
 	doorPatience = 20 * time.Second
 	// electionPatience is longer than the lease of a dead node and an election.
@@ -428,11 +428,11 @@ func (d *door) says(n *harness.Node, pattern *regexp.Regexp) bool {
 // fsck checks the directory of a stopped node and returns whether it called it clean, and its last line.
 func (d *door) fsck(dir string) (clean bool, says string) {
 	d.Helper()
-	tool, err := harness.Tool("tools/fsck")
+	program, err := harness.Binary()
 	d.try(err)
 	var out []byte
 	d.await(doorPatience, func() bool { // the kernel frees the lock of a killed process late
-		out, err = exec.Command(tool, dir).CombinedOutput()
+		out, err = exec.Command(program, "fsck", dir).CombinedOutput()
 		var exit *exec.ExitError
 		return !errors.As(err, &exit) || exit.ExitCode() != 2
 	})

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	failpointRounds = 6 // unless PENSTOCK_FAILPOINT_ROUNDS says more
+	failpointRounds = 6 // unless TEST_FAILPOINT_ROUNDS says more
 	// reachTimeout bounds how long a running node may take to reach a point under load.
 	reachTimeout = 2 * time.Minute
 )
@@ -61,13 +61,13 @@ func choice(rng *rand.Rand, name string) (action, setting string) {
 // failpoints lets one node after the other end, fail or wait at a point of the write path, under load.
 func failpoints(t *testing.T, s *scenario, single bool) {
 	rounds := failpointRounds
-	if text := os.Getenv("PENSTOCK_FAILPOINT_ROUNDS"); text != "" {
+	if text := os.Getenv("TEST_FAILPOINT_ROUNDS"); text != "" {
 		n, err := strconv.Atoi(text)
 		s.try(err)
 		rounds = n
 	}
 	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv("PENSTOCK_FAILPOINT_SEED"); text != "" {
+	if text := os.Getenv("TEST_FAILPOINT_SEED"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)
 		s.try(err)
 		seed = n

@@ -52,7 +52,7 @@ type hang struct {
 func TestDiskHangs(t *testing.T) {
 	h := beginHang(t)
 	rounds := 2
-	if text := os.Getenv("PENSTOCK_HANG_ROUNDS"); text != "" {
+	if text := os.Getenv("TEST_HANG_ROUNDS"); text != "" {
 		var err error
 		if rounds, err = strconv.Atoi(text); err != nil {
 			t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 
 const (
 	numbersTopic = "numbers" // what a program with package client writes
-	linesTopic   = "lines"   // what `engine pub` writes
+	linesTopic   = "lines"   // what `penstock pub` writes
 	// nativePartitions is what dev-cluster gives a topic: see usual.
 	nativePartitions = 3
 	numbersPerSecond = 600
@@ -38,10 +38,10 @@ type natives struct {
 	lines   *lines
 }
 
-// A named producer writes numbered messages to all partitions, and `engine pub --producer --lines` writes lines, while
-// their leaders are killed one after the other, and pub itself. Each partition has each message once, in order, and
-// the one who wrote it was told the id that it has. Consumers of two channels get each message at least once, and none
-// again after a Sync that confirmed it. `make native-failover` does it a hundred times.
+// A named producer writes numbered messages to all partitions, and `penstock pub --producer --lines` writes lines,
+// while their leaders are killed one after the other, and pub itself. Each partition has each message once, in order,
+// and the one who wrote it was told the id that it has. Consumers of two channels get each message at least once, and
+// none again after a Sync that confirmed it. `make native-failover` does it a hundred times.
 //
 // B17, B19, B44, B81.
 func TestNativeFailover(t *testing.T) {
@@ -69,7 +69,7 @@ func TestNativeFailover(t *testing.T) {
 		n.checkPartition(numbersTopic, p, want)
 	}
 	n.checkPartition(linesTopic, 0, written)
-	t.Logf("%d leaders and %d runs of engine pub killed in %v: %v numbers, %d lines, each stored once, in order; the "+
+	t.Logf("%d leaders and %d runs of penstock pub killed in %v: %v numbers, %d lines, each stored once, in order; the "+
 		"longest time until all partitions had stored more after a kill was %v",
 		kills, n.lines.kills, time.Since(began).Round(time.Second), stored, written, slowest.Round(time.Millisecond))
 }
@@ -219,7 +219,7 @@ func (w *numbers) end() (count [nativePartitions]int64) {
 	return count
 }
 
-// lines is `engine pub --producer --lines`, which is killed and started again with the same input. Line k is the
+// lines is `penstock pub --producer --lines`, which is killed and started again with the same input. Line k is the
 // number k. seen is how many of them a reader has seen, each once and in order.
 type lines struct {
 	n     *natives
@@ -307,7 +307,7 @@ func (l *lines) feed(in io.WriteCloser) {
 func (l *lines) restart() {
 	l.n.t.Helper()
 	if err := l.cmd.Process.Kill(); err != nil {
-		l.n.t.Fatalf("engine pub has ended: %v\n%s", err, &l.out)
+		l.n.t.Fatalf("penstock pub has ended: %v\n%s", err, &l.out)
 	}
 	_ = l.cmd.Wait()
 	l.kills++
@@ -330,10 +330,10 @@ func (l *lines) end() int64 {
 	l.last.Store(last)
 	l.start(0)
 	if err := l.cmd.Wait(); err != nil {
-		l.n.t.Fatalf("engine pub: %v\n%s", err, &l.out)
+		l.n.t.Fatalf("penstock pub: %v\n%s", err, &l.out)
 	}
 	l.cmd = nil
-	l.n.t.Logf("the last engine pub: %s", l.out.String())
+	l.n.t.Logf("the last penstock pub: %s", l.out.String())
 	return last
 }
 

@@ -37,7 +37,7 @@ func spare(ctx context.Context, o harness.Options) (*harness.Cluster, error) {
 	return harness.Dev(ctx, o)
 }
 
-// command runs `engine cluster ARGS --json` against a node, and returns what it prints.
+// command runs `penstock cluster ARGS --json` against a node, and returns what it prints.
 func (s *scenario) command(n *harness.Node, args ...string) string {
 	s.t.Helper()
 	binary, err := harness.Binary()

@@ -185,7 +185,7 @@ func headerByte(r *rand.Rand, dir string) (string, int64, []string, error) {
 }
 
 // Bits of one copy turn while its node runs, in each kind of file at once, under load. Each is told, mended from memory
-// or from another replica, and nothing acknowledged is lost. ENV: PENSTOCK_ROT_ROUNDS.
+// or from another replica, and nothing acknowledged is lost. ENV: TEST_ROT_ROUNDS.
 func TestRottenFilesOfRunningNodes(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

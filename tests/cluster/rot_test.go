@@ -92,7 +92,7 @@ func groupByte(r *rand.Rand, dir string, last bool) (string, int64, error) {
 
 // rotRounds is how often each kind of file is met.
 func rotRounds(t *testing.T) int {
-	text := os.Getenv("PENSTOCK_ROT_ROUNDS")
+	text := os.Getenv("TEST_ROT_ROUNDS")
 	if text == "" {
 		return 1
 	}
@@ -105,7 +105,7 @@ func rotRounds(t *testing.T) int {
 
 // A bit of one copy turns while its node is down, in each kind of file, while the other two serve. Nothing acknowledged
 // is lost; the node tells it and mends it from the others, or does not start until its disk is replaced. ENV:
-// PENSTOCK_ROT_ROUNDS.
+// TEST_ROT_ROUNDS.
 func TestRottenFiles(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

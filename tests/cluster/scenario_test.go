@@ -42,7 +42,7 @@ const (
 	// settle is how long consumers go on listening after everything came: for what comes again and should not.
 	settle = 500 * time.Millisecond
 	// roundsEnv is how often tests that repeat themselves do so.
-	roundsEnv = "PENSTOCK_ROUNDS"
+	roundsEnv = "TEST_ROUNDS"
 )
 
 // rounds is how often a test does what it does; make targets for campaigns set it.

@@ -33,9 +33,10 @@ func trustSecret(t *testing.T, n *harness.Node, file string) {
 	n.Args = slices.Replace(slices.Clone(n.Args), i, i+1, "--cluster-secret-file", file)
 }
 
-// A cluster of three plain nodes gets a secret under load, node by node, as docs/operating.md says. The first one with
-// the secret is alone and serves nothing, the other two go on. When the second one changes, nobody has a majority until
-// it has started: then publishing pauses, once. Nothing acknowledged is lost, and publishing goes on by itself.
+// A cluster of three plain nodes gets a secret under load, node by node, as docs/operate/operating.md says. The first
+// one with the secret is alone and serves nothing, the other two go on. When the second one changes, nobody has a
+// majority until it has started: then publishing pauses, once. Nothing acknowledged is lost, and publishing goes on by
+// itself.
 func TestPlainClusterGetsASecret(t *testing.T) {
 	s := begin(t, plain, harness.Options{})
 	file := filepath.Join(t.TempDir(), "secret")

@@ -38,7 +38,7 @@ var display = []string{"go", "python", "javascript", "json", "toml", "ini", "yam
 
 // commands are words at the beginning of a line that must not stand in a block that only shows something.
 var commands = []string{
-	"$", "engine", "bin/engine", "make", "curl", "openssl", "sudo", "apt-get", "nsq_tail", "npm", "pip",
+	"$", "penstock", "bin/penstock", "make", "curl", "openssl", "sudo", "apt-get", "nsq_tail", "npm", "pip",
 }
 
 // hereDocument is the beginning of one, with the word that ends it.

@@ -68,7 +68,7 @@ func TestBlocksSayHowTheyRun(t *testing.T) {
 func TestParse(t *testing.T) {
 	text := strings.Join([]string{
 		"<!-- machines: a=10.0.0.1, b=10.0.0.2 -->", "# Title", "<!-- run on: a", "mkdir x", "-->", "",
-		"<!-- on: a, b; stays -->", "```console", "$ engine serve \\", "    --x", "ready ...", "$ cat <<'END' >f", "$ in f",
+		"<!-- on: a, b; stays -->", "```console", "$ penstock serve \\", "    --x", "ready ...", "$ cat <<'END' >f", "$ in f",
 		"END", "```", "",
 		"<!-- not run: needs two", "hands -->", "```sh", "clap", "```", "",
 		"- item", "", "  ```sh", "  if true", "    then", "  ```", "```text", "a picture", "```", "",
@@ -85,7 +85,7 @@ func TestParse(t *testing.T) {
 	}
 	steps, err := d.Blocks[1].Steps()
 	if err != nil || !slices.Equal(steps, []Step{
-		{"engine serve \\\n    --x", "ready ...\n"}, {"cat <<'END' >f\n$ in f\nEND", ""},
+		{"penstock serve \\\n    --x", "ready ...\n"}, {"cat <<'END' >f\n$ in f\nEND", ""},
 	}) || !d.Blocks[1].Stays || !slices.Equal(d.Blocks[1].On, []string{"a", "b"}) {
 		t.Errorf("%q %v %+v", steps, err, d.Blocks[1])
 	}
@@ -102,7 +102,7 @@ func TestParseRefuses(t *testing.T) {
 		"```\nls\n```\n":                          "line 1: the block has no language",
 		"```sh\nls\n":                             "line 1: the block does not end",
 		"\n<!-- x\n":                              "line 2: the comment does not end",
-		"```text\nengine serve\n```\n":            "line 1: a block of text has the command",
+		"```text\npenstock serve\n```\n":          "line 1: a block of text has the command",
 		"```perl\n1\n```\n":                       "line 1: nothing runs a block of perl",
 		"<!-- not-run: x -->\n```sh\nls\n```\n":   "line 2: the comment above the block says",
 		"<!-- not run: -->\n```console\n$ x\n```": "line 2: the block is not run, and does not say why",

@@ -23,6 +23,6 @@ for kept; do
 	mount --bind "$kept" "$root$kept"
 done
 for tool in "$tools"/*; do ln -sf "/opt/nsq/${tool##*/}" "$root/usr/local/bin/"; done
-ln -sf /src/penstock/bin/engine "$root/usr/local/bin/engine"
+ln -sf /src/penstock/bin/penstock "$root/usr/local/bin/penstock"
 ip link set lo up
 exec chroot "$root" bash -c 'echo ready; while :; do sleep 1000 & wait -n; done' # bash, which takes leave of orphans

@@ -124,7 +124,7 @@ func (m *machine) inside(args ...string) *exec.Cmd {
 	into := []string{"--target", m.pid, "--net", "--mount", "--pid", "--uts", "--root", "--wd", "--"}
 	cmd := exec.Command("nsenter", append(into, args...)...)
 	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "ENGINE_") && !strings.HasPrefix(v, "PENSTOCK_") && !strings.HasPrefix(v, "MAKE") {
+		if !strings.HasPrefix(v, "PENSTOCK_") && !strings.HasPrefix(v, "TEST_") && !strings.HasPrefix(v, "MAKE") {
 			cmd.Env = append(cmd.Env, v)
 		}
 	}

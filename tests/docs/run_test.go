@@ -16,7 +16,7 @@ import (
 // are printed with their reasons.
 func TestDocuments(t *testing.T) {
 	needRoot(t)
-	chosen, err := regexp.Compile(os.Getenv("PENSTOCK_DOCUMENTS")) // of paths, seen from the top of the tree
+	chosen, err := regexp.Compile(os.Getenv("TEST_DOCUMENTS")) // of paths, seen from the top of the tree
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestDocumentsThatAreWrong(t *testing.T) {
 		"code":        {console("", "$ false\n"), "exit code 1, want 0"},
 		"no code":     {console("<!-- exit: 10 -->", "$ true\n"), "exit code 0, want 10"},
 		"ends":        {console("<!-- stays -->", "$ echo one\ntwo\n"), "it does not stay, but ended with 0"},
-		"fails later": {console("<!-- stays -->", "$ engine nothing\n") + "<!-- run sleep 1 -->\n", "it ended with 2"},
+		"fails later": {console("<!-- stays -->", "$ penstock nothing\n") + "<!-- run sleep 1 -->\n", "it ended with 2"},
 		"script":      {"```sh\nfalse\ntrue\n```\n", "exit code 1, want 0"},
 		"hidden":      {"<!-- run\nfalse\ntrue\n-->\n", "the shell has ended"},
 		"no network":  {console("", "$ curl -sS http://10.0.0.1/\n"), "exit code 7, want 0"},

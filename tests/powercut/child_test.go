@@ -36,16 +36,16 @@ type order struct {
 }
 
 const (
-	orderVariable = "PENSTOCK_POWERCUT_CHILD"
+	orderVariable = "TEST_POWERCUT_CHILD"
 	topicName     = "cut"
 	producers     = 4 // per node
 	partitions    = 3 // of the topic in a cluster: every node leads one
 )
 
 // openTimeout and readTimeout (without one more message found) end a child that makes no progress: the machine may be
-// busy. PENSTOCK_PATIENCE shortens them where messages are to be lost (tools/mutants).
+// busy. TEST_PATIENCE shortens them where messages are to be lost (tools/mutants).
 var openTimeout, readTimeout = func() (open, read time.Duration) {
-	if d, err := time.ParseDuration(os.Getenv("PENSTOCK_PATIENCE")); err == nil {
+	if d, err := time.ParseDuration(os.Getenv("TEST_PATIENCE")); err == nil {
 		return d, d
 	}
 	return 2 * time.Minute, 30 * time.Second

@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	cutsVariable   = "PENSTOCK_POWER_CUTS"
-	seedVariable   = "PENSTOCK_POWER_SEED"
-	insideVariable = "PENSTOCK_POWERCUT_INSIDE"
+	cutsVariable   = "TEST_POWER_CUTS"
+	seedVariable   = "TEST_POWER_SEED"
+	insideVariable = "TEST_POWERCUT_INSIDE"
 	defaultCuts    = 25
 	deviceBytes    = 512 << 20 // a small part of it is ever touched
 	// childTimeout bounds a child's start, its reading of what must be there, and the load until the cut.

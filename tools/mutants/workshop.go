@@ -122,7 +122,7 @@ const atMost = "20s"
 
 // enoughCuts is how often the power is cut at most: the first cut that loses a message ends the test, and chance says
 // which one that is.
-const enoughCuts = "PENSTOCK_POWER_CUTS=90"
+const enoughCuts = "TEST_POWER_CUTS=90"
 
 // run returns the test that failed; empty: all passed, and at least one ran. With says, one that fails without saying
 // it is an error. One that did not end within the limit has seen nothing: a busy machine may be all there was.

@@ -16,7 +16,7 @@ import (
 	"penstock/internal/cluster/kv"
 	"penstock/internal/jsonbody"
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/health"
 	"penstock/replicate"
 )
@@ -341,12 +341,12 @@ var statuses = map[error]int{
 	meta.ErrReplicas:    http.StatusConflict,
 	meta.ErrSettings:    http.StatusBadRequest,
 
-	base.ErrTooManyTopics: http.StatusConflict,
-	base.ErrFewInodes:     http.StatusInsufficientStorage,
+	errs.ErrTooManyTopics: http.StatusConflict,
+	errs.ErrFewInodes:     http.StatusInsufficientStorage,
 
-	base.ErrTooManyPartitions: http.StatusInsufficientStorage,
+	errs.ErrTooManyPartitions: http.StatusInsufficientStorage,
 
-	base.ErrClosed:      http.StatusServiceUnavailable,
+	errs.ErrClosed:      http.StatusServiceUnavailable,
 	meta.ErrUnsafe:      http.StatusConflict,
 	meta.ErrLevel:       http.StatusConflict,
 	meta.ErrUnavailable: http.StatusServiceUnavailable,

@@ -7,7 +7,7 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
+	"penstock/internal/node/names"
 	"penstock/replicate"
 )
 
@@ -31,7 +31,7 @@ func (h *handler) createTopic(ctx context.Context, s *meta.Snapshot, b *CreateTo
 	switch {
 	case b.Topic == "":
 		return "", refuse(http.StatusBadRequest, "topic is missing")
-	case !base.ValidTopicName(b.Topic):
+	case !names.ValidTopic(b.Topic):
 		return "", refuse(http.StatusBadRequest, "%q cannot name a topic: 1 to 64 letters, digits, dots, underscores and "+
 			"hyphens can", b.Topic)
 	case b.Partitions < 0 || b.Partitions > batch.MaxPartition+1:

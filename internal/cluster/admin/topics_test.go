@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 )
 
 func TestCreateTopic(t *testing.T) {
@@ -29,8 +29,8 @@ func TestCreateTopic(t *testing.T) {
 		{`{"topic":"t","replicas":17}`, nil, 400, "1 to 16 replicas, not 17", ""},
 		{`{"topic":"t","replica":2}`, nil, 400, "unknown field", ""},
 		{`{"topic":"t","replicas":5}`, fmt.Errorf("engine: 5 replicas: %w", meta.ErrTooFewNodes), 409, "5 replicas", "t 0 5"},
-		{`{"topic":"t"}`, base.ErrTooManyTopics, 409, "as many topics as", "t 0 0"},
-		{`{"topic":"t"}`, base.ErrClosed, 503, "closed", "t 0 0"},
+		{`{"topic":"t"}`, errs.ErrTooManyTopics, 409, "as many topics as", "t 0 0"},
+		{`{"topic":"t"}`, errs.ErrClosed, 503, "closed", "t 0 0"},
 	} {
 		store, call := &fakeStore{shown: testSnapshot()}, ""
 		create := func(_ context.Context, name string, partitions, replicas int) error {

@@ -14,8 +14,8 @@ import (
 	"penstock/internal/cluster/kv"
 )
 
-// The costs in docs/scale.md: three members on this machine's disk, which flush, and clients like those of nodes.
-// A row is as large as that of a partition with three replicas.
+// The costs in docs/operate/scale.md: three members on this machine's disk, which flush, and clients like those of
+// nodes. A row is as large as that of a partition with three replicas.
 
 const rowBytes = 400
 

@@ -183,7 +183,7 @@ func (o *MemberOptions) damaged(found error) error {
 func (o *MemberOptions) remedy() string {
 	if len(o.Voters) == 1 {
 		return "This is the only member, so the metadata have no other copy: put the directory back as it was, or copy the " +
-			"cluster.json of the newest backup into the data directory and run engine rebuild-cluster"
+			"cluster.json of the newest backup into the data directory and run penstock rebuild-cluster"
 	}
 	return fmt.Sprintf("Run `%s`, which sets the files aside, and start the node again while a majority of the other "+
 		"nodes in cluster-peers runs: the member is then added anew", o.Anew)

@@ -155,7 +155,7 @@ func Start(o MemberOptions) (*Member, error) {
 
 func (o *MemberOptions) setDefaults() {
 	o.Token = cmp.Or(o.Token, "penstock")
-	o.Anew = cmp.Or(o.Anew, "engine rebuild-cluster --rejoin DATA_PATH")
+	o.Anew = cmp.Or(o.Anew, "penstock rebuild-cluster --rejoin DATA_PATH")
 	if o.Peers == nil {
 		o.Peers = o.Voters
 	}
@@ -211,8 +211,8 @@ func (m *Member) Ready(ctx context.Context) error {
 }
 
 // wayOut is what to do if waiting for a majority has no end.
-const wayOut = "if the disks or the etcd directories of a majority are lost for good, stop all nodes and run engine " +
-	"rebuild-cluster (operating.md, Lost quorum): no message is lost with the metadata"
+const wayOut = "if the disks or the etcd directories of a majority are lost for good, stop all nodes and run " +
+	"penstock rebuild-cluster (operating.md, Lost quorum): no message is lost with the metadata"
 
 // Done returns a channel that is closed when the member has ended: by Close, or by itself.
 func (m *Member) Done() <-chan struct{} { return m.done }

@@ -21,7 +21,7 @@ import (
 )
 
 // childVariable makes the test binary a process with one member; its value is the member's options as JSON.
-const childVariable = "PENSTOCK_TEST_ETCD_MEMBER"
+const childVariable = "TEST_ETCD_MEMBER"
 
 // runChild says "ready" on its standard output and lives until its standard input ends.
 func runChild(options string) int {

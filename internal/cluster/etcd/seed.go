@@ -42,7 +42,7 @@ func Seed(ctx context.Context, o MemberOptions, entries []kv.Op) error {
 		if _, err := os.Stat(made); err == nil {
 			return nil // it was renamed
 		}
-		return fmt.Errorf("%w: engine rebuild-cluster did not finish, or %s is of another cluster: run the command again",
+		return fmt.Errorf("%w: penstock rebuild-cluster did not finish, or %s is of another cluster: run the command again",
 			ErrSeeded, whole)
 	}
 	if err := os.RemoveAll(made); err != nil {

@@ -19,7 +19,7 @@ func (t *Trust) MayEnter(cert *x509.Certificate, node func(name string) bool) er
 	use := cert.ExtKeyUsage
 	if len(use) > 0 && !slices.Contains(use, x509.ExtKeyUsageServerAuth) && !slices.Contains(use, x509.ExtKeyUsageAny) {
 		return fmt.Errorf("the certificate of %s is for clients only, so it is not that of a node, and does not enter the "+
-			"embedded etcd: give each node a certificate for servers and clients, as engine cluster init-tls makes them, or "+
+			"embedded etcd: give each node a certificate for servers and clients, as penstock cluster init-tls makes them, or "+
 			"set cluster-tls-names to ignored; nothing was read or changed", shown)
 	}
 	if t.o.Names != NamesRequired || slices.ContainsFunc(names, node) {

@@ -18,7 +18,7 @@ import (
 	"penstock/segment/aio"
 )
 
-// Limits bound what a node keeps. They are documented in docs/limits.md.
+// Limits bound what a node keeps. They are documented in docs/operate/limits.md.
 type Limits struct {
 	Age   time.Duration // what is older is removed
 	Bytes int64         // of the node, file system blocks and cut.json included; the oldest are removed first

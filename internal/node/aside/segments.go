@@ -24,7 +24,7 @@ const asideChunk = 1 << 20
 // there what a file holds behind the log's end. files are what segment.Beyond returned for the log, and c is what
 // Beyond returned for it. It returns the directory, or "" if there is nothing to be moved. The directory has a cut.json
 // like any cut, and stays until an operator removes it. A node of a cluster calls SetAside at a start at which its
-// commit log has forgotten; node.AcceptLoss calls it on a single node. A crash in between leaves some files in each
+// commit log has forgotten; offline.AcceptLoss calls it on a single node. A crash in between leaves some files in each
 // place; the next call moves the others.
 func SetAside(disk aio.Disk, c Cut, files []segment.BeyondFile, now time.Time) (to string, err error) {
 	if len(files) == 0 {

@@ -100,11 +100,11 @@ func TestDirectoriesLieApart(t *testing.T) {
 func TestBackupIsNoDataDirectory(t *testing.T) {
 	made, _ := memberBackup(t)
 	before := filesBelow(t, made)
-	if err := datadir.Check(made, datadir.NewestLevel); err == nil || !strings.Contains(err.Error(), "engine restore") {
+	if err := datadir.Check(made, datadir.NewestLevel); err == nil || !strings.Contains(err.Error(), "penstock restore") {
 		t.Errorf("a node may run on a backup: %v", err)
 	}
 	_, _, err := datadir.Upgrade(made, datadir.NewestLevel)
-	if err == nil || !strings.Contains(err.Error(), "engine restore") {
+	if err == nil || !strings.Contains(err.Error(), "penstock restore") {
 		t.Errorf("a backup may be upgraded: %v", err)
 	}
 	if after := filesBelow(t, made); len(after) != len(before) {

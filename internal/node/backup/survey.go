@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -16,7 +17,6 @@ import (
 
 	"penstock/batch"
 	"penstock/clog"
-	"penstock/internal/node/base"
 	"penstock/internal/node/checkpoint"
 	"penstock/internal/node/datadir"
 	"penstock/segment"
@@ -195,7 +195,7 @@ func (s *survey) addStored(
 			numbers[id] = append(numbers[id], uint32(n))
 		}
 	}
-	for _, id := range base.SortedPartitions(ends) {
+	for _, id := range slices.SortedFunc(maps.Keys(ends), segment.Identity.Compare) {
 		if st := ends[id]; st.End > 0 && topics[id.Topic] { // a topic without a file was deleted
 			slices.Sort(numbers[id])
 			s.add(storedFiles(id, st, numbers[id], start))

@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/delivery"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/message"
 	"penstock/segment"
 	"penstock/segment/aio/faultaio"
 )
@@ -27,7 +27,7 @@ func TestCarriedWhileFetched(t *testing.T) {
 	topic.parts[0].log = log // retention has removed what was below
 
 	const id, old, place = segment.MsgID(0), segment.Offset(64), segment.Offset(8192)
-	k, err := c.Attach(base.ConsumerOptions{}, discard{}, true)
+	k, err := c.Attach(message.ConsumerOptions{}, discard{}, true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/delivery"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/replicate/wire"
 )
@@ -94,7 +94,7 @@ func (c *Channel) change(ctx context.Context, evs ...delivery.Event) error {
 		// Without a quorum the entries wait for as long as it takes. They must be written, because the machine
 		// considers them written. But the caller need not wait for that.
 		if !c.node.Host.Either(w.answered, ctx.Done()) {
-			err = errors.Join(err, base.ErrUnknown, ctx.Err())
+			err = errors.Join(err, errs.ErrUnknown, ctx.Err())
 			c.node.Host.Spawn(func() {
 				c.node.Host.Receive(w.answered)
 				w.apply()

@@ -6,9 +6,11 @@ import (
 	"sync/atomic"
 
 	"penstock/internal/lock"
-	"penstock/internal/node/base"
 	"penstock/internal/node/delivery"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/message"
+	"penstock/internal/node/names"
 	"penstock/internal/node/platform"
 	"penstock/segment"
 )
@@ -38,7 +40,7 @@ type Channel struct {
 	timer   platform.Timer
 	armed   int64 // engine time in unix ms for which the timer is set; 0: not set
 	started bool
-	timed   *base.TimedMessages // nil: no latencies are measured
+	timed   *timedMessages // nil: no latencies are measured
 
 	configuring lock.Mutex[lock.ChannelConfiguring] // held during one change of the settings, outside mu
 	postbox
@@ -55,8 +57,8 @@ type channelMachine struct {
 	ev        delivery.Event
 	offer     delivery.Event // EvOffer of the batch that offerBatch reads
 	res       delivery.Result
-	giving    base.Run // the messages that deliverRuns gives to a sink
-	closed    error    // why the channel is closed; nil: it is open
+	giving    message.Run // the messages that deliverRuns gives to a sink
+	closed    error       // why the channel is closed; nil: it is open
 	consumers map[delivery.ClientID]*Consumer
 	runSinks  int // consumers whose sinks take runs
 	nextID    delivery.ClientID
@@ -132,17 +134,17 @@ type cursor struct {
 // delivers on its own only after Start.
 func New(n *Shared, t Topic, name string) *Channel {
 	c := &Channel{
-		node: n, topic: t, name: name, ephemeral: base.Ephemeral(name),
+		node: n, topic: t, name: name, ephemeral: names.Ephemeral(name),
 		woken: make(chan struct{}, 1), done: make(chan struct{}),
 		timer: n.Host.NewTimer(),
-		timed: base.NewTimedMessages(n.Latencies),
+		timed: newTimedMessages(n.Latencies),
 	}
 	c.syncs.host = n.Host
 	c.m = delivery.NewChannel(delivery.ChannelConfig{
 		Name:      name,
 		MaxRanges: n.MaxRanges, MaxDeferred: n.MaxDeferred, MaxConsumers: n.MaxConsumers,
 		MaxMsgTimeoutMs: n.MaxMsgTimeout.Milliseconds(), MaxReqTimeoutMs: n.MaxReqTimeout.Milliseconds(),
-		SampleSeed: sampleSeed(t.ID(), name), Ephemeral: base.Ephemeral(name),
+		SampleSeed: sampleSeed(t.ID(), name), Ephemeral: names.Ephemeral(name),
 	})
 	c.consumers = map[delivery.ClientID]*Consumer{}
 	c.grow(t.Count())
@@ -195,7 +197,7 @@ func (c *Channel) Start() {
 	if c.node.Closing() {
 		// This node got a partition while it was closing. Close may not have seen this channel, and it waits for
 		// the goroutines of all channels.
-		c.Shut(base.ErrClosed)
+		c.Shut(errs.ErrClosed)
 	}
 }
 
@@ -232,10 +234,10 @@ func (c *Channel) Shut(err error) {
 		c.mu.Unlock()
 		return
 	}
-	if errors.Is(err, base.ErrClosed) {
+	if errors.Is(err, errs.ErrClosed) {
 		c.flushControls()
 	}
-	if errors.Is(err, base.ErrMoved) {
+	if errors.Is(err, errs.ErrMoved) {
 		for i := range c.cursors {
 			c.cursors[i].put.revoked.Store(true)
 		}
@@ -244,7 +246,7 @@ func (c *Channel) Shut(err error) {
 	c.note(func(t *Troubles) { *t = Troubles{} })
 	c.hungry.Store(false)
 	c.syncs.fail(nil, err)
-	var sinks []base.Sink
+	var sinks []message.Sink
 	for _, id := range c.clientIDs() {
 		sinks = append(sinks, c.consumers[id].sink)
 	}
@@ -367,7 +369,7 @@ func (c *Channel) Err() error {
 }
 
 // has says whether the topic has the partition of an id. Clients may send any id.
-func (c *Channel) has(id base.ID) bool { return int(id.Partition()) < c.topic.Count() }
+func (c *Channel) has(id message.ID) bool { return int(id.Partition()) < c.topic.Count() }
 
 // mayDeliver says whether the channel may deliver now: the node holds its lease, and serves all partitions of the
 // machine in the epochs that the machine has. mu is held.

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/delivery"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 )
 
@@ -152,7 +152,7 @@ func (p *controlPut) handOver() error {
 func (p *controlPut) notStored(err error) {
 	c := p.c
 	cur := &c.cursors[p.index]
-	if !errors.Is(err, base.ErrDisk) || cur.put != p || p.takeSeq != c.m.LastTake(cur.number) {
+	if !errors.Is(err, errs.ErrDisk) || cur.put != p || p.takeSeq != c.m.LastTake(cur.number) {
 		c.syncs.fail(p, err)
 		return
 	}
@@ -302,7 +302,7 @@ func (w *controlWait) apply() {
 	switch {
 	case w.err == nil:
 		w.put.committed(w.takeSeq)
-	case errors.Is(w.err, base.ErrUnknown):
+	case errors.Is(w.err, errs.ErrUnknown):
 		w.put.probe(w.takeSeq)
 	default:
 		c := w.put.c

@@ -4,9 +4,10 @@ import (
 	"errors"
 	"time"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/delivery"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/message"
 )
 
 // Consumer is a consumer that this node's channel serves: a client of this node, or a subscription, which stands for a
@@ -15,16 +16,16 @@ import (
 type Consumer struct {
 	ch          *Channel
 	id          delivery.ClientID // the machine's
-	sink        base.Sink
-	runs        base.RunSink // sink; nil: it is none
+	sink        message.Sink
+	runs        message.RunSink // sink; nil: it is none
 	label       any
 	needsLeader bool    // it was attached with follows: it ends when this node serves no partition
 	only        *uint32 // the partition that it reads; nil: all
 	timeout     time.Duration
 
 	// Guarded by ch.mu.
-	delivery base.Delivery // what the sink gets; used again for each message
-	touched  bool          // it is in ch.touched: its sink is flushed after ch.mu is released
+	delivery message.Delivery // what the sink gets; used again for each message
+	touched  bool             // it is in ch.touched: its sink is flushed after ch.mu is released
 	stopped  bool
 	clean    bool // no delivery to it is on its way through another node
 }
@@ -34,7 +35,7 @@ var ErrServesNothing = errors.New("engine: this node leads no partition of the t
 
 // Attach adds a consumer to the channel. With follows, Attach returns ErrServesNothing if this node serves no partition
 // of the topic, and the consumer is closed when that becomes so.
-func (c *Channel) Attach(o base.ConsumerOptions, s base.Sink, follows bool) (*Consumer, error) {
+func (c *Channel) Attach(o message.ConsumerOptions, s message.Sink, follows bool) (*Consumer, error) {
 	timeout := o.MsgTimeout
 	if timeout == 0 {
 		timeout = c.node.MsgTimeout
@@ -52,7 +53,7 @@ func (c *Channel) Attach(o base.ConsumerOptions, s base.Sink, follows bool) (*Co
 	c.applyPostsLocked()
 	c.nextID++
 	k := &Consumer{ch: c, id: c.nextID, sink: s, label: o.Label, needsLeader: follows, only: o.Partition}
-	k.runs, _ = s.(base.RunSink)
+	k.runs, _ = s.(message.RunSink)
 	k.timeout = min(timeout, c.node.MaxMsgTimeout)
 	c.ev = delivery.Event{
 		Kind: delivery.EvSubscribe, Client: k.id, MsgTimeoutMs: timeout.Milliseconds(), SampleRate: o.SampleRate,
@@ -64,7 +65,7 @@ func (c *Channel) Attach(o base.ConsumerOptions, s base.Sink, follows bool) (*Co
 		c.ev.Tag = fold.HashKey([]byte(o.Tag))
 	}
 	if err := c.step().Err; errors.Is(err, delivery.ErrTooManyConsumers) {
-		return nil, &base.LimitError{
+		return nil, &errs.LimitError{
 			Err: err, What: "with this one the number of the channel's consumers at this node", Value: len(c.consumers) + 1,
 			Most: c.node.MaxConsumers, Setting: "max-consumers",
 		}
@@ -85,21 +86,21 @@ func (k *Consumer) do(ev delivery.Event) error {
 	defer c.mu.Unlock()
 	if c.closed != nil {
 		if ofMessage(ev.Kind) {
-			return base.ErrNotInFlight
+			return errs.ErrNotInFlight
 		}
 		return c.closed
 	}
 	ev.Client = k.id
 	if ev.Kind == delivery.EvFinishThrough && (c.consumers[k.id] != k || !c.node.Leased()) {
-		return base.ErrMoved // not ErrNotInFlight, which says that the deliveries before it are finished
+		return errs.ErrMoved // not ErrNotInFlight, which says that the deliveries before it are finished
 	}
 	if ofMessage(ev.Kind) && !c.node.Leased() {
-		return base.ErrNotInFlight // another node may have it in flight by now
+		return errs.ErrNotInFlight // another node may have it in flight by now
 	}
 	c.ev = ev
 	if c.timed != nil && ev.Kind == delivery.EvFinishThrough {
 		now := c.node.now().UnixNano()
-		c.m.EachThrough(k.id, ev.Seen, func(id base.ID) { c.timed.Finished(id, now) })
+		c.m.EachThrough(k.id, ev.Seen, func(id message.ID) { c.timed.Finished(id, now) })
 	}
 	err := c.step().Err
 	if c.timed != nil && ev.Kind == delivery.EvFinish && err == nil {
@@ -123,26 +124,26 @@ func (k *Consumer) Ready(n int) error {
 }
 
 // Finish confirms a message.
-func (k *Consumer) Finish(id base.ID) error { return k.FinishSeen(id, 0) }
+func (k *Consumer) Finish(id message.ID) error { return k.FinishSeen(id, 0) }
 
 // FinishSeen is Finish for a client of another node; seen is delivery.Event.Seen.
-func (k *Consumer) FinishSeen(id base.ID, seen uint64) error {
+func (k *Consumer) FinishSeen(id message.ID, seen uint64) error {
 	if !k.ch.has(id) {
-		return base.ErrNotInFlight
+		return errs.ErrNotInFlight
 	}
 	return k.do(delivery.Event{Kind: delivery.EvFinish, ID: id, Seen: seen})
 }
 
-// FinishDelivery is Finish for the delivery with this number (base.Delivery.Number) alone: it does not confirm a later
+// FinishDelivery is Finish for the delivery with this number (message.Delivery.Number) alone: it does not confirm a later
 // delivery of the same message.
-func (k *Consumer) FinishDelivery(id base.ID, number uint64) error {
+func (k *Consumer) FinishDelivery(id message.ID, number uint64) error {
 	if number == 0 || !k.ch.has(id) {
-		return base.ErrNotInFlight
+		return errs.ErrNotInFlight
 	}
 	return k.do(delivery.Event{Kind: delivery.EvFinish, ID: id, Number: number})
 }
 
-// FinishThrough confirms the delivery with this number (base.Delivery.Number) and all deliveries to this consumer
+// FinishThrough confirms the delivery with this number (message.Delivery.Number) and all deliveries to this consumer
 // before it that are in flight. It returns ErrNotInFlight if that delivery itself is not in flight any more; those
 // before it are confirmed all the same. After any other error nothing is: the consumer has ended, or this node may not
 // confirm now, because another one may lead.
@@ -151,24 +152,26 @@ func (k *Consumer) FinishThrough(number uint64) error {
 }
 
 // Requeue gives a message back, to be delivered again after delay.
-func (k *Consumer) Requeue(id base.ID, delay time.Duration) error { return k.RequeueSeen(id, delay, 0) }
+func (k *Consumer) Requeue(id message.ID, delay time.Duration) error {
+	return k.RequeueSeen(id, delay, 0)
+}
 
 // RequeueSeen is Requeue for a client of another node; seen is delivery.Event.Seen.
-func (k *Consumer) RequeueSeen(id base.ID, delay time.Duration, seen uint64) error {
+func (k *Consumer) RequeueSeen(id message.ID, delay time.Duration, seen uint64) error {
 	return k.requeue(delivery.Event{ID: id, Seen: seen}, delay)
 }
 
 // RequeueDelivery is Requeue for the delivery with this number alone.
-func (k *Consumer) RequeueDelivery(id base.ID, number uint64, delay time.Duration) error {
+func (k *Consumer) RequeueDelivery(id message.ID, number uint64, delay time.Duration) error {
 	if number == 0 {
-		return base.ErrNotInFlight
+		return errs.ErrNotInFlight
 	}
 	return k.requeue(delivery.Event{ID: id, Number: number}, delay)
 }
 
 func (k *Consumer) requeue(ev delivery.Event, delay time.Duration) error {
 	if !k.ch.has(ev.ID) {
-		return base.ErrNotInFlight
+		return errs.ErrNotInFlight
 	}
 	if delay >= time.Millisecond && !k.ch.ephemeral {
 		if err := k.ch.topic.Partition(int(ev.ID.Partition())).RefusesDelay(1, delay); err != nil {
@@ -180,26 +183,26 @@ func (k *Consumer) requeue(ev delivery.Event, delay time.Duration) error {
 }
 
 // Touch starts the message's timeout anew.
-func (k *Consumer) Touch(id base.ID) error { return k.TouchSeen(id, 0) }
+func (k *Consumer) Touch(id message.ID) error { return k.TouchSeen(id, 0) }
 
 // TouchSeen is Touch for a client of another node; seen is delivery.Event.Seen.
-func (k *Consumer) TouchSeen(id base.ID, seen uint64) error {
+func (k *Consumer) TouchSeen(id message.ID, seen uint64) error {
 	if !k.ch.has(id) {
-		return base.ErrNotInFlight
+		return errs.ErrNotInFlight
 	}
 	return k.do(delivery.Event{Kind: delivery.EvTouch, ID: id, Seen: seen})
 }
 
 // TouchDelivery is Touch for the delivery with this number alone.
-func (k *Consumer) TouchDelivery(id base.ID, number uint64) error {
+func (k *Consumer) TouchDelivery(id message.ID, number uint64) error {
 	if number == 0 || !k.ch.has(id) {
-		return base.ErrNotInFlight
+		return errs.ErrNotInFlight
 	}
 	return k.do(delivery.Event{Kind: delivery.EvTouch, ID: id, Number: number})
 }
 
 // ReturnDelivery takes back a delivery that the client's node did not hand over.
-func (k *Consumer) ReturnDelivery(id base.ID, serial uint64) {
+func (k *Consumer) ReturnDelivery(id message.ID, serial uint64) {
 	if k.ch.has(id) {
 		// An error means that the delivery timed out long ago, or that the channel is closed.
 		_ = k.do(delivery.Event{Kind: delivery.EvReturn, ID: id, Seen: serial})
@@ -275,13 +278,13 @@ func (k *Consumer) Timeouts() (untouched, most time.Duration) {
 }
 
 // Counts returns the consumer's counts, which the machine keeps.
-func (k *Consumer) Counts() base.ConsumerStats {
+func (k *Consumer) Counts() message.ConsumerStats {
 	for _, s := range k.ch.Stats().Consumers {
 		if s.Client == k.id {
 			return s
 		}
 	}
-	return base.ConsumerStats{Label: k.label}
+	return message.ConsumerStats{Label: k.label}
 }
 
 // InFlight returns how many messages the consumer has in flight.
@@ -304,7 +307,7 @@ func (c *Channel) CloseFollowing() {
 	c.mu.Unlock()
 	for _, k := range stranded {
 		if k.detach() {
-			k.sink.Closed(base.ErrMoved)
+			k.sink.Closed(errs.ErrMoved)
 		}
 	}
 }

@@ -14,9 +14,11 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/batch"
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
 	"penstock/internal/node/delivery"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/message"
 	"penstock/internal/node/platform"
 	wait "penstock/internal/patience"
 	"penstock/replicate/wire"
@@ -97,7 +99,7 @@ func newTestChannel(t *testing.T, partitions int) (*Channel, *testTopic) {
 	h := platform.NewMachine()
 	var tasks sync.WaitGroup
 	node := NewShared(Config{
-		Host: h, Log: slog.Default(), Clock: base.NewClock(h.Wall, h.Mono), Tasks: &tasks, Stop: make(chan struct{}),
+		Host: h, Log: slog.Default(), Clock: clock.New(h.Wall, h.Mono), Tasks: &tasks, Stop: make(chan struct{}),
 		Limits: Limits{MaxRanges: 100, MaxDeferred: 100, MaxDeliveriesAtOne: 100, ReadAheadBytes: 1 << 10},
 		Leased: func() bool { return true }, Closing: func() bool { return false }, Context: t.Context,
 	})
@@ -109,7 +111,7 @@ func newTestChannel(t *testing.T, partitions int) (*Channel, *testTopic) {
 	}
 	c.ApplyPosts()
 	t.Cleanup(func() {
-		c.Shut(base.ErrDeleted)
+		c.Shut(errs.ErrDeleted)
 		tasks.Wait()
 	})
 	return c, topic
@@ -117,15 +119,15 @@ func newTestChannel(t *testing.T, partitions int) (*Channel, *testTopic) {
 
 type discard struct{}
 
-func (discard) Deliver(*base.Delivery) bool { return true }
-func (discard) Flush()                      {}
-func (discard) Closed(error)                {}
+func (discard) Deliver(*message.Delivery) bool { return true }
+func (discard) Flush()                         {}
+func (discard) Closed(error)                   {}
 
 // Confirmations wait while earlier ones are on their way to the disk. Both would use the same memory, and the outcome
 // of the earlier batch would be taken for that of the later one.
 func TestConfirmationsWaitForThoseBefore(t *testing.T) {
 	c, topic := newTestChannel(t, 1)
-	k, err := c.Attach(base.ConsumerOptions{}, discard{}, true)
+	k, err := c.Attach(message.ConsumerOptions{}, discard{}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +176,7 @@ func TestConfirmationsWaitForThoseBefore(t *testing.T) {
 // A Sync notices which deliveries are over by now: clients count on it.
 func TestSyncLooksAtTheTime(t *testing.T) {
 	c, _ := newTestChannel(t, 1)
-	k, err := c.Attach(base.ConsumerOptions{MsgTimeout: time.Millisecond}, discard{}, true)
+	k, err := c.Attach(message.ConsumerOptions{MsgTimeout: time.Millisecond}, discard{}, true)
 	if err == nil {
 		err = k.Ready(1)
 	}
@@ -197,7 +199,7 @@ func TestSyncLooksAtTheTime(t *testing.T) {
 	if err := <-answered; err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Finish(batch.MakeID(0, 0)); !errors.Is(err, base.ErrNotInFlight) {
+	if err := k.Finish(batch.MakeID(0, 0)); !errors.Is(err, errs.ErrNotInFlight) {
 		t.Errorf("after its time and a Sync, its Finish says %v", err)
 	}
 }
@@ -206,7 +208,7 @@ func TestSyncLooksAtTheTime(t *testing.T) {
 // there.
 func TestConfirmationsOfOtherPartitionsAtTheEnd(t *testing.T) {
 	c, topic := newTestChannel(t, 3)
-	k, err := c.Attach(base.ConsumerOptions{}, discard{}, true)
+	k, err := c.Attach(message.ConsumerOptions{}, discard{}, true)
 	if err == nil {
 		err = k.Ready(3)
 	}
@@ -222,8 +224,8 @@ func TestConfirmationsOfOtherPartitionsAtTheEnd(t *testing.T) {
 			t.Fatal(decision, err)
 		}
 	}
-	topic.parts[1].refuses = base.ErrClosed
-	c.Shut(base.ErrClosed)
+	topic.parts[1].refuses = errs.ErrClosed
+	c.Shut(errs.ErrClosed)
 	for n, want := range []int{1, 0, 1} {
 		if got := len(topic.parts[n].batches); got != want {
 			t.Errorf("partition %d was given %d batches, want %d", n, got, want)
@@ -274,9 +276,9 @@ func TestControlsOfALostPartitionAreRevoked(t *testing.T) {
 		t.Errorf("revoked: %v of the partition that is lost, %v of the one that stays",
 			lost.batches[0].revoked.Load(), stays.batches[0].revoked.Load())
 	}
-	lost.batches[0].done(base.ErrNoLeader)
+	lost.batches[0].done(errs.ErrNoLeader)
 	stays.batches[0].done(nil)
-	if err := <-answered; !errors.Is(err, base.ErrNoLeader) {
+	if err := <-answered; !errors.Is(err, errs.ErrNoLeader) {
 		t.Errorf("the pause was answered with %v", err)
 	}
 }
@@ -288,7 +290,7 @@ var patience = wait.Or(20 * time.Second)
 // finished later, either. No Sync says so, and none waits for ever.
 func TestSyncAfterALostConfirmation(t *testing.T) {
 	c, topic := newTestChannel(t, 1)
-	k, err := c.Attach(base.ConsumerOptions{}, discard{}, true)
+	k, err := c.Attach(message.ConsumerOptions{}, discard{}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,12 +310,12 @@ func TestSyncAfterALostConfirmation(t *testing.T) {
 		c.mu.Unlock()
 	}
 	p := topic.parts[0]
-	p.refuses = base.ErrNoLeader
+	p.refuses = errs.ErrNoLeader
 	finish(0)
-	if err := answered(t, askSync(k)); !errors.Is(err, base.ErrNoLeader) {
+	if err := answered(t, askSync(k)); !errors.Is(err, errs.ErrNoLeader) {
 		t.Fatalf("the partition takes no entries, and Sync says %v", err)
 	}
-	if err := answered(t, askSync(k)); !errors.Is(err, base.ErrNoLeader) {
+	if err := answered(t, askSync(k)); !errors.Is(err, errs.ErrNoLeader) {
 		t.Fatalf("the entries are lost, and the next Sync says %v", err)
 	}
 	if !c.Confirm(func(error) { t.Error("Confirm answers what it did not wait for") }) {
@@ -327,7 +329,7 @@ func TestSyncAfterALostConfirmation(t *testing.T) {
 	c.mu.Unlock()
 	<-p.came
 	p.batches[0].done(nil)
-	if err := answered(t, later); !errors.Is(err, base.ErrNoLeader) {
+	if err := answered(t, later); !errors.Is(err, errs.ErrNoLeader) {
 		t.Errorf("the second message's confirmation is stored, the first one's is lost, and Sync says %v", err)
 	}
 }

@@ -9,23 +9,24 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/internal/node/base"
 	"penstock/internal/node/delivery"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/message"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
 
 // Headers that the engine adds to a dead letter, and to a message that Redrive publishes again.
 const (
-	OriginTopicHeader   = base.ReservedHeaders + "origin-topic"
-	OriginChannelHeader = base.ReservedHeaders + "origin-channel"
+	OriginTopicHeader   = message.ReservedHeaders + "origin-topic"
+	OriginChannelHeader = message.ReservedHeaders + "origin-channel"
 	// 16 hex digits; two dead letters with the same id are duplicates
-	OriginIDHeader = base.ReservedHeaders + "origin-id"
-	AttemptsHeader = base.ReservedHeaders + "attempts"
+	OriginIDHeader = message.ReservedHeaders + "origin-id"
+	AttemptsHeader = message.ReservedHeaders + "attempts"
 	// how often the message became a dead letter since it was published, or published again by Redrive
-	HopsHeader    = base.ReservedHeaders + "hops"
-	ChannelHeader = base.OnlyChannelHeader // only this channel gets the message; Redrive sets it
+	HopsHeader    = message.ReservedHeaders + "hops"
+	ChannelHeader = message.OnlyChannelHeader // only this channel gets the message; Redrive sets it
 )
 
 // TagHeader is the header that says which consumers get a message: see ConsumerOptions.Tag.
@@ -101,7 +102,7 @@ func (m *deadMover) run() {
 
 // failedLetter is a dead letter that could not be moved.
 type failedLetter struct {
-	id  base.ID
+	id  message.ID
 	why error
 }
 
@@ -130,7 +131,7 @@ func reason(err error) string { return strings.TrimPrefix(err.Error(), "engine: 
 
 // deadLetter is an entry of an outbox.
 type deadLetter struct {
-	id       base.ID
+	id       message.ID
 	attempts uint16
 }
 
@@ -170,17 +171,17 @@ func (m *deadMover) next() (dead []deadLetter, name string, ok bool) {
 
 // move publishes dead letters, and returns those that are stored in their topic now, and those that could not be
 // moved. err says that the topic takes none.
-func (m *deadMover) move(dead []deadLetter, name string) (moved []base.ID, failed []failedLetter, err error) {
+func (m *deadMover) move(dead []deadLetter, name string) (moved []message.ID, failed []failedLetter, err error) {
 	c := m.c
 	if len(dead) == 0 {
 		return nil, nil, nil
 	}
-	var ms []base.Outgoing
-	var ids []base.ID
+	var ms []message.Outgoing
+	var ids []message.ID
 	p := peeker{count: 1, room: MaxPeekBytes, whole: true, readAhead: c.node.ReadAheadBytes}
 	for _, d := range dead {
 		letter, err := m.read(&p, d)
-		var headers []base.Header
+		var headers []message.Header
 		if err == nil && letter != nil {
 			headers, err = m.headers(letter.Headers, d)
 		}
@@ -193,7 +194,7 @@ func (m *deadMover) move(dead []deadLetter, name string) (moved []base.ID, faile
 			failed = append(failed, failedLetter{d.id, err})
 		case letter != nil: // otherwise there was no room: the next round moves it
 			ids = append(ids, d.id)
-			ms = append(ms, base.Outgoing{Body: letter.Body, Headers: headers})
+			ms = append(ms, message.Outgoing{Body: letter.Body, Headers: headers})
 		}
 	}
 	if len(ms) == 0 {
@@ -230,7 +231,7 @@ var errHops = fmt.Errorf("the message became a dead letter %d times, each time o
 	"the settings of their channels make a cycle of topics", delivery.MaxDeadHops)
 
 // headers returns the headers of a dead letter: its own, as many as fit, and those that name its origin.
-func (m *deadMover) headers(own []base.Header, d deadLetter) ([]base.Header, error) {
+func (m *deadMover) headers(own []message.Header, d deadLetter) ([]message.Header, error) {
 	c := m.c
 	hops, ok := delivery.DeadHops(headerOf(own, HopsHeader))
 	if !ok {
@@ -243,15 +244,15 @@ func (m *deadMover) headers(own []base.Header, d deadLetter) ([]base.Header, err
 }
 
 // WithRoom returns as many of a message's headers as leave room for those that the engine adds. It keeps the first key,
-// which chooses the partition. Messages that were stored before publishers were held to base.MaxHeaderCount may have
+// which chooses the partition. Messages that were stored before publishers were held to message.MaxHeaderCount may have
 // more.
-func WithRoom(hs []base.Header) []base.Header {
-	if len(hs) <= base.MaxHeaderCount {
+func WithRoom(hs []message.Header) []message.Header {
+	if len(hs) <= message.MaxHeaderCount {
 		return hs
 	}
-	last := base.MaxHeaderCount - 1
+	last := message.MaxHeaderCount - 1
 	for i := last + 1; i < len(hs); i++ {
-		if string(hs[i].Key) == base.KeyHeader && headerOf(hs[:last+1], base.KeyHeader) == nil {
+		if string(hs[i].Key) == message.KeyHeader && headerOf(hs[:last+1], message.KeyHeader) == nil {
 			hs[last] = hs[i]
 		}
 	}
@@ -259,18 +260,18 @@ func WithRoom(hs []base.Header) []base.Header {
 }
 
 // NewHeader returns a header with this name and value.
-func NewHeader(name, value string) base.Header {
-	return base.Header{Key: []byte(name), Value: []byte(value)}
+func NewHeader(name, value string) message.Header {
+	return message.Header{Key: []byte(name), Value: []byte(value)}
 }
 
 // WithoutReserved returns a copy without the engine's own headers.
-func WithoutReserved(hs []base.Header) []base.Header {
+func WithoutReserved(hs []message.Header) []message.Header {
 	return slices.DeleteFunc(slices.Clone(hs),
-		func(h base.Header) bool { return strings.HasPrefix(string(h.Key), base.ReservedHeaders) })
+		func(h message.Header) bool { return strings.HasPrefix(string(h.Key), message.ReservedHeaders) })
 }
 
 // moved notes for the log which dead letters left the outbox.
-func (m *deadMover) moved(ids []base.ID) {
+func (m *deadMover) moved(ids []message.ID) {
 	c := m.c
 	if len(ids) == 0 {
 		return
@@ -295,7 +296,7 @@ func (m *deadMover) moved(ids []base.ID) {
 }
 
 // rangesOf returns the ids of one partition as ranges. ids must be sorted.
-func rangesOf(ids []base.ID, part uint32) (rs []fold.IDRange) {
+func rangesOf(ids []message.ID, part uint32) (rs []fold.IDRange) {
 	for _, id := range ids {
 		if id.Partition() != part {
 			continue
@@ -358,7 +359,7 @@ func (c *Channel) claimRedrive(op wire.Operation) (wire.RedriveClaim, error) {
 // AboutMessage says whether a message was refused because of what it is, so that it would be refused each time.
 func AboutMessage(err error) bool {
 	for _, one := range []error{
-		base.ErrMessageTooBig, base.ErrBatchTooBig, base.ErrEmptyMessage, base.ErrHeaders, base.ErrHeaderBytes, errHops,
+		errs.ErrMessageTooBig, errs.ErrBatchTooBig, errs.ErrEmptyMessage, errs.ErrHeaders, errs.ErrHeaderBytes, errHops,
 	} {
 		if errors.Is(err, one) {
 			return true

@@ -5,9 +5,10 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
 	"penstock/internal/node/delivery"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/message"
 	"penstock/segment"
 )
 
@@ -374,7 +375,7 @@ func (c *Channel) offerRecord(b *offering, r *segment.Record) offered {
 	if r.Defer != 0 {
 		if due := b.h.Created/1e6 + int64(r.Defer); due*1e6 > b.now {
 			c.endRun(b)
-			b.next = c.deferAgain(b.cur, id, min(due, base.CeilMs(b.now)+int64(r.Defer)))
+			b.next = c.deferAgain(b.cur, id, min(due, clock.CeilMs(b.now)+int64(r.Defer)))
 			return offerOn
 		}
 	}
@@ -385,6 +386,7 @@ func (c *Channel) offerRecord(b *offering, r *segment.Record) offered {
 		return c.giveInRun(b, r)
 	}
 	c.endRun(b)
+	c.offer.Bytes = len(r.Body)
 	c.m.Step(b.now, &c.offer, &c.res)
 	switch c.res.Decision {
 	case delivery.Skip: // it counts, too: a filter may reject a million messages in a row
@@ -453,7 +455,7 @@ func (c *Channel) deliverOne(h *segment.Header, r *segment.Record) {
 
 // deliveryOf returns the delivery of a message to the consumer, in which the caller sets Attempts, Number, Serial and
 // Epoch. It is large, and used again for each message. Channel.mu is held.
-func (k *Consumer) deliveryOf(id base.ID, h *segment.Header, r *segment.Record) *base.Delivery {
+func (k *Consumer) deliveryOf(id message.ID, h *segment.Header, r *segment.Record) *message.Delivery {
 	d := &k.delivery // Until is never set here
 	d.ID, d.Timestamp, d.Body, d.Headers = id, h.Created+r.TimeDelta*1000, r.Body, r.Headers
 	return d
@@ -478,7 +480,7 @@ func (c *Channel) block(k *Consumer) {
 }
 
 // cursorOf returns the cursor of the partition of a message. mu is held.
-func (r *channelReader) cursorOf(id base.ID) *cursor {
+func (r *channelReader) cursorOf(id message.ID) *cursor {
 	for i := range r.cursors {
 		if r.cursors[i].number == id.Partition() {
 			return &r.cursors[i]

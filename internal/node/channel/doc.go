@@ -1,4 +1,4 @@
-// Package channel is one node's part of a channel: the machine of internal/node/machine, the read positions in the
+// Package channel is one node's part of a channel: the machine of internal/node/delivery, the read positions in the
 // partitions that this node serves, deliveries, consumers, confirmations, seeks, lists and dead letters. Package engine
 // makes a [Channel] for each channel of its topics, and gives it the partitions that this node leads. Package engine
 // also has the handle for users, which asks the leaders of all partitions.

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/delivery"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/message"
 	"penstock/segment"
 	"penstock/segment/aio"
 )
@@ -88,7 +88,7 @@ func (c *Channel) fetch() {
 }
 
 // readLater makes a message wait that cannot be read now. mu is held.
-func (c *Channel) readLater(id base.ID, pauseMs int64) {
+func (c *Channel) readLater(id message.ID, pauseMs int64) {
 	c.ev = delivery.Event{Kind: delivery.EvUnread, ID: id, DelayMs: pauseMs}
 	c.step()
 }
@@ -110,7 +110,7 @@ func (c *Channel) mayReadLater(err error) bool {
 
 // fetchFrom offers the queued message whose turn it is (c.res). It reads the message from the batch that holds or
 // carries it. mu is held.
-func (c *Channel) fetchFrom(cur *cursor, id base.ID) (err error) {
+func (c *Channel) fetchFrom(cur *cursor, id message.ID) (err error) {
 	at, m := c.res.At, id.MsgID()
 	if !c.res.HasAt {
 		if at, _, err = cur.part.Log().Seek(m); err != nil {
@@ -166,7 +166,7 @@ func (c *Channel) openFetched(cur *cursor, at segment.Offset) error {
 }
 
 // fetchCarried offers a message that the pinned control batch carries. mu is held.
-func (c *Channel) fetchCarried(id base.ID) error {
+func (c *Channel) fetchCarried(id message.ID) error {
 	f, m := &c.fetched, id.MsgID()
 	found, err := fold.CarriedRecord(f.body, m)
 	if err != nil {
@@ -184,8 +184,8 @@ func (c *Channel) fetchCarried(id base.ID) error {
 
 // offerQueued offers a message that was not read at the reading cursor, and delivers it if the machine says so. mu is
 // held.
-func (c *Channel) offerQueued(id base.ID, h *segment.Header, r *segment.Record) {
-	c.ev = delivery.Event{Kind: delivery.EvOffer, Flag: true, Part: id.Partition(), Msg: id.MsgID()}
+func (c *Channel) offerQueued(id message.ID, h *segment.Header, r *segment.Record) {
+	c.ev = delivery.Event{Kind: delivery.EvOffer, Flag: true, Part: id.Partition(), Msg: id.MsgID(), Bytes: len(r.Body)}
 	if c.needsHeaders || len(r.Headers) != 0 {
 		c.evalHeaders(r.Headers, &c.ev)
 	}

@@ -3,7 +3,7 @@ package channel
 import (
 	"sync"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/inflate"
 	"penstock/segment"
 )
 
@@ -33,7 +33,7 @@ func (f *inflated) open(of batchKey, h *segment.Header, body []byte) ([]byte, er
 		f.body = bodies.Get().(*[]byte)
 	}
 	f.of = batchKey{}
-	out, err := base.InflateStored(h, body, *f.body)
+	out, err := inflate.Stored(h, body, *f.body)
 	if err == nil {
 		*f.body, f.of = out, of
 	}

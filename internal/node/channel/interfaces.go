@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/message"
 	"penstock/segment"
 )
 
@@ -38,7 +38,7 @@ type Topic interface {
 	// OpenDeadLetters finds or creates the dead-letter topic of that name. publish stores messages there, and returns
 	// for each of them an error or nil.
 	OpenDeadLetters(ctx context.Context, name string) (
-		publish func(context.Context, []base.Outgoing) []error, err error)
+		publish func(context.Context, []message.Outgoing) []error, err error)
 
 	// Unused is called when an ephemeral channel has lost its last consumer.
 	Unused(c *Channel)

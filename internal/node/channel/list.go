@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/delivery"
+	"penstock/internal/node/message"
 	"penstock/replicate/wire"
 )
 
@@ -93,7 +93,7 @@ func (l *oldest[T]) add(item T) {
 
 // Find returns a message that a consumer has in flight, or that waits to be delivered again; false: it is unread or
 // confirmed. Since is zero unless it is in flight. Find takes mu.
-func (c *Channel) Find(id base.ID) (m wire.PendingMessage, ok bool) {
+func (c *Channel) Find(id message.ID) (m wire.PendingMessage, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed != nil {

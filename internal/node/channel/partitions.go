@@ -5,8 +5,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/delivery"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/segment"
 )
@@ -65,7 +65,7 @@ func (c *Channel) Revoke(stays []bool) bool {
 			c.step()
 		}
 		cur.put.revoked.Store(true)
-		c.syncs.fail(cur.put, base.ErrMoved)
+		c.syncs.fail(cur.put, errs.ErrMoved)
 		cur.ahead.drop(c.node)
 		*cur = c.newCursor(cur.part) // controls in flight still belong to the old control put
 	}
@@ -79,7 +79,7 @@ func (c *Channel) Revoke(stays []bool) bool {
 	c.share()
 	c.mu.Unlock()
 	for _, k := range ended {
-		k.sink.Closed(base.ErrMoved)
+		k.sink.Closed(errs.ErrMoved)
 	}
 	c.Wake()
 	return true

@@ -7,8 +7,9 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/internal/node/base"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/inflate"
+	"penstock/internal/node/message"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
@@ -244,7 +245,7 @@ func (p *peeker) readRange(pt Partition, r fold.IDRange) error {
 // readBatch copies the messages of one batch that are in r. done says that no later batch is needed.
 func (p *peeker) readBatch(pt Partition, h *segment.Header, body []byte, r fold.IDRange) (done bool, err error) {
 	if h.Codec != segment.CodecNone {
-		if body, err = base.InflateStored(h, body, p.scratch); err != nil {
+		if body, err = inflate.Stored(h, body, p.scratch); err != nil {
 			return false, err
 		}
 		p.scratch = body
@@ -264,7 +265,7 @@ func (p *peeker) readBatch(pt Partition, h *segment.Header, body []byte, r fold.
 }
 
 // add copies one message, unless p does not select it. It returns false if there is no room for it.
-func (p *peeker) add(id base.ID, h *segment.Header, r *segment.Record) bool {
+func (p *peeker) add(id message.ID, h *segment.Header, r *segment.Record) bool {
 	if p.others {
 		if !slices.ContainsFunc(r.Headers, func(kv segment.KV) bool { return string(kv.Key) == OriginTopicHeader }) {
 			p.found = append(p.found, wire.PeekedMessage{ID: id})
@@ -276,7 +277,7 @@ func (p *peeker) add(id base.ID, h *segment.Header, r *segment.Record) bool {
 		m.Due = time.UnixMilli(h.Created/1e6 + int64(r.Defer))
 	}
 	for _, kv := range r.Headers {
-		m.Headers = append(m.Headers, base.Header{Key: slices.Clone(kv.Key), Value: slices.Clone(kv.Value)})
+		m.Headers = append(m.Headers, message.Header{Key: slices.Clone(kv.Key), Value: slices.Clone(kv.Value)})
 	}
 	m.Body = r.Body
 	switch {
@@ -312,7 +313,7 @@ func isFrom(m *wire.PeekedMessage, topic, channel string) bool {
 		string(headerOf(m.Headers, OriginChannelHeader)) == channel
 }
 
-func headerOf(hs []base.Header, name string) []byte {
+func headerOf(hs []message.Header, name string) []byte {
 	for i := range hs {
 		if string(hs[i].Key) == name {
 			return hs[i].Value

@@ -7,9 +7,10 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/internal/node/base"
 	"penstock/internal/node/delivery"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/message"
 	"penstock/segment"
 )
 
@@ -39,7 +40,7 @@ func TestRefusedConfirmationsAreWrittenAgain(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		c, topic := newTestChannel(t, 1)
 		p := topic.parts[0]
-		k, err := c.Attach(base.ConsumerOptions{}, discard{}, true)
+		k, err := c.Attach(message.ConsumerOptions{}, discard{}, true)
 		if err == nil {
 			err = k.Ready(2)
 		}
@@ -53,7 +54,7 @@ func TestRefusedConfirmationsAreWrittenAgain(t *testing.T) {
 			c.mu.Unlock()
 		}
 		if !waits {
-			p.refuse(c, base.ErrDisk)
+			p.refuse(c, errs.ErrDisk)
 		}
 		if err := k.Finish(batch.MakeID(0, 0)); err != nil {
 			t.Fatal(err)
@@ -63,10 +64,10 @@ func TestRefusedConfirmationsAreWrittenAgain(t *testing.T) {
 		c.mu.Unlock()
 		if waits {
 			inboxed := p.awaitBatch(t, c)
-			p.refuse(c, base.ErrDisk)
-			inboxed.done(base.ErrDisk)
+			p.refuse(c, errs.ErrDisk)
+			inboxed.done(errs.ErrDisk)
 		}
-		if err := answered(t, askSync(k)); !errors.Is(err, base.ErrDisk) {
+		if err := answered(t, askSync(k)); !errors.Is(err, errs.ErrDisk) {
 			t.Fatalf("the entries were refused, and Sync says %v", err)
 		}
 		if err := k.Finish(batch.MakeID(0, 1)); err != nil {

@@ -2,13 +2,13 @@ package channel
 
 import (
 	"penstock/batch"
-	"penstock/internal/node/base"
 	"penstock/internal/node/delivery"
+	"penstock/internal/node/message"
 	"penstock/segment"
 )
 
 // deliverRuns delivers messages of the batch that c.records walks over, from the one with this index on, in runs to a
-// consumer whose sink takes whole runs (base.RunSink). It returns the index of the message at which this is not
+// consumer whose sink takes whole runs (message.RunSink). It returns the index of the message at which this is not
 // possible any more: because the machine wants to be asked for it alone, or its record has a delay or is damaged, or
 // the batch is at its end. c.records is then at that message. If the turn is over, deliverRuns returns offerStop. mu is
 // held.
@@ -26,7 +26,7 @@ func (c *Channel) deliverRuns(b *offering, index uint32) (uint32, offered) {
 			b.inRuns = false
 			return index, offerOn
 		}
-		c.giving = base.Run{
+		c.giving = message.Run{
 			ID: batch.MakeID(b.cur.number, id), Number: allowed.Number, Created: b.h.Created,
 			Count: min(allowed.Count, b.left, int(b.h.Count-index)), Records: &c.records,
 		}

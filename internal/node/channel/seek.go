@@ -5,15 +5,17 @@ import (
 	"errors"
 
 	"penstock/batch"
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
 	"penstock/internal/node/delivery"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/message"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
 
 // resolveSeek returns the message id that op.Seek stands for, in each partition of op that this node serves. It takes
 // Channel.mu.
-func (c *Channel) resolveSeek(op wire.Operation) (ids []base.ID, err error) {
+func (c *Channel) resolveSeek(op wire.Operation) (ids []message.ID, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed != nil {
@@ -60,13 +62,13 @@ func Place(log *segment.Log, to *wire.SeekTo, end segment.MsgID) (segment.MsgID,
 	case wire.SeekID:
 		return min(to.ID.MsgID(), segment.MaxMsgID), nil
 	case wire.SeekTime:
-		_, id, err := log.SeekTime(base.UnixNs(to.Time))
+		_, id, err := log.SeekTime(clock.UnixNs(to.Time))
 		if errors.Is(err, segment.ErrAtEnd) || errors.Is(err, segment.ErrPastEnd) {
 			return end, nil
 		}
 		return id, err
 	}
-	return 0, base.ErrSeek
+	return 0, errs.ErrSeek
 }
 
 // clampCount bounds a count from a client, so that the sum with a message id cannot overflow.

@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"context"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/delivery"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/replicate/wire"
 )
@@ -51,9 +51,9 @@ func (c *Channel) configure(ctx context.Context, op wire.Operation) (fold.Channe
 	c.mu.Unlock()
 	switch {
 	case here == 0:
-		return fold.ChannelSettings{}, base.ErrNoLeader
+		return fold.ChannelSettings{}, errs.ErrNoLeader
 	case op.Flag && now.Version+1 != next.Version && !sameSettings(&now, next):
-		return now, base.ErrVersion
+		return now, errs.ErrVersion
 	case now.Version >= next.Version:
 		return now, c.rewriteSettings(ctx, &now)
 	}
@@ -73,7 +73,7 @@ func (c *Channel) configure(ctx context.Context, op wire.Operation) (fold.Channe
 func (c *Channel) rewriteSettings(ctx context.Context, now *fold.ChannelSettings) error {
 	err := c.topic.WriteControls(ctx, []fold.Control{{Kind: fold.ChannelConfigured, Channel: c.name, Settings: now}})
 	if err == nil && c.Err() != nil {
-		err = base.ErrNoLeader // the channel that replaces this one may have begun without these settings
+		err = errs.ErrNoLeader // the channel that replaces this one may have begun without these settings
 	}
 	return err
 }

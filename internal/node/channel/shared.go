@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"penstock/internal/lock"
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
+	"penstock/internal/node/message"
 	"penstock/internal/node/platform"
 )
 
@@ -16,7 +17,7 @@ import (
 type Config struct {
 	Host    platform.Host
 	Log     *slog.Logger
-	Clock   *base.Clock
+	Clock   *clock.Clock
 	Tasks   *sync.WaitGroup // the goroutines of channels; the engine waits for them when it closes
 	Stop    <-chan struct{} // closed to end Node.Run
 	Cluster bool            // there are other nodes, or may be
@@ -39,7 +40,7 @@ type Limits struct {
 	MsgTimeout, MaxMsgTimeout, MaxReqTimeout time.Duration
 	ConfirmInterval, SweepInterval           time.Duration
 	ReadAheadBytes, MaxDeliveriesAtOne       int
-	Latencies                                func() base.LatencyRecorder
+	Latencies                                func() message.LatencyRecorder
 }
 
 // Shared is shared by the channels of a node. It writes their confirmations, deferrals and resets into the log, at most
@@ -61,7 +62,7 @@ type Shared struct {
 // NewShared returns a Node without channels. The engine then calls Run on a goroutine of its own.
 func NewShared(c Config) *Shared { return &Shared{Config: c, kick: make(chan struct{}, 1)} }
 
-// now returns the time of the engine's clock, see base.Clock.
+// now returns the time of the engine's clock, see clock.Clock.
 func (n *Shared) now() time.Time { return time.Unix(0, n.Clock.NowNs()) }
 
 // until returns the duration until a time of the engine's clock.

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/delivery"
+	"penstock/internal/node/message"
 )
 
 // Stats is a snapshot of a channel, with the names of NSQ's /stats.
@@ -45,8 +45,8 @@ type Stats struct {
 	// OldestNs is when the oldest visible message that is not finished was stored, or earlier (segment.Log.AppendedBy), in
 	// ns since 1970; of one that retention has removed or that was carried, when the log begins. 0: all are finished.
 	OldestNs  int64
-	Latencies base.LatencyRecorder // made by Options.Latencies; nil: none are measured
-	Consumers []base.ConsumerStats
+	Latencies message.LatencyRecorder // made by Options.Latencies; nil: none are measured
+	Consumers []message.ConsumerStats
 }
 
 // Stats returns the counts of the channel and its consumers. It takes mu.
@@ -82,7 +82,7 @@ func (c *Channel) Stats() Stats {
 		if k == nil {
 			return
 		}
-		s.Consumers = append(s.Consumers, base.ConsumerStats{
+		s.Consumers = append(s.Consumers, message.ConsumerStats{
 			Label: k.label, ReadyCount: cs.ReadyCount, InFlightCount: cs.InFlightCount, MessageCount: cs.MessageCount,
 			FinishCount: cs.FinishCount, RequeueCount: cs.RequeueCount, Stopped: k.stopped, Client: k.id,
 		})

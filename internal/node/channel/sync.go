@@ -3,8 +3,8 @@ package channel
 import (
 	"cmp"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/delivery"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/platform"
 )
 
@@ -46,7 +46,7 @@ func (k *Consumer) Sync(done func(error)) {
 		c.syncs.tell(done, c.closed)
 		return
 	case c.consumers[k.id] != k: // what it had in flight was given to others
-		c.syncs.tell(done, base.ErrMoved)
+		c.syncs.tell(done, errs.ErrMoved)
 		return
 	}
 	if err := c.lost(); err != nil {

@@ -3,8 +3,8 @@ package channel
 import (
 	"testing"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/delivery"
+	"penstock/internal/node/errs"
 )
 
 // A channel has the troubles that were noted; one that has ended has none.
@@ -24,7 +24,7 @@ func TestTroubles(t *testing.T) {
 	note(2, 3)
 	note(0, 3)
 	note(0, 1)
-	c.Shut(base.ErrDeleted)
+	c.Shut(errs.ErrDeleted)
 	if c.Troubles() != (Troubles{}) {
 		t.Errorf("a channel that ended has %+v", c.Troubles())
 	}

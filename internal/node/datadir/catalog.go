@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
+	"penstock/internal/node/names"
 	"penstock/segment/aio"
 )
 
@@ -92,7 +92,7 @@ func (m *Topic) Check(dir string) error {
 	switch {
 	case m.Format > TopicFormat:
 		return fmt.Errorf("format %d of %s: %w", m.Format, TopicFile, meta.ErrNewerLevel)
-	case m.ID.String() != dir || !base.ValidTopicName(m.Name) || m.Partitions < 1 || m.Partitions > MaxPartitions:
+	case m.ID.String() != dir || !names.ValidTopic(m.Name) || m.Partitions < 1 || m.Partitions > MaxPartitions:
 		return fmt.Errorf("%s does not describe this directory", TopicFile)
 	}
 	return nil

@@ -13,7 +13,7 @@ const (
 	// FirstLevel is the lowest feature level of a data directory or a cluster. NewestLevel is the highest level that
 	// this version knows; see node.Engine.Level.
 	FirstLevel  = 1
-	NewestLevel = 5
+	NewestLevel = 6
 
 	// MarkLevel is the level from which on every data directory has a log.mark (package clog): older versions, which
 	// make none, refuse it. A directory of this level without one has lost it.
@@ -52,7 +52,7 @@ func (m *Node) CheckFormat(max int) error {
 // before anything else touches the directory. Open reports every other problem.
 func Check(dir string, newest int) error {
 	if _, err := os.Lstat(filepath.Join(dir, BackupFile)); err == nil {
-		return fmt.Errorf("engine: %s is a backup: nothing was changed; make a data directory of it with engine restore, "+
+		return fmt.Errorf("engine: %s is a backup: nothing was changed; make a data directory of it with penstock restore, "+
 			"and name that", dir)
 	}
 	data, err := os.ReadFile(filepath.Join(dir, NodePath))

@@ -286,7 +286,7 @@ func Upgrade(dir string, newest int) (from, to int, err error) {
 	}
 	if f.Cluster() != uuid.Nil {
 		return 0, 0, fmt.Errorf("engine: the data directory belongs to cluster %s: nothing was changed; raise the cluster "+
-			"with: engine cluster upgrade", f.Cluster())
+			"with: penstock cluster upgrade", f.Cluster())
 	}
 	if from = f.Level(); from < newest {
 		err = RenewMark(disk, f.StoreID())

@@ -8,11 +8,11 @@ import (
 	"io/fs"
 	"iter"
 	"maps"
+	"slices"
 
 	"github.com/google/uuid"
 
 	"penstock/internal/lock"
-	"penstock/internal/node/base"
 	"penstock/segment"
 	"penstock/segment/aio"
 )
@@ -99,7 +99,7 @@ func (l *CopyList) Decode(data []byte) error {
 // Encode returns the content of the file.
 func (l *CopyList) Encode() ([]byte, error) {
 	rows := make([]shortenedRow, 0, len(l.ids))
-	for _, id := range base.SortedPartitions(l.ids) {
+	for _, id := range slices.SortedFunc(maps.Keys(l.ids), segment.Identity.Compare) {
 		rows = append(rows, shortenedRow{id.Topic, id.Partition, l.dropped[id]})
 	}
 	data, err := json.Marshal(rows)

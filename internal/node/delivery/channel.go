@@ -154,6 +154,7 @@ type Event struct {
 	// confirmed
 	Unwanted bool
 	Own      bool   // EvOffer: the message is for this channel only: no filter and no sample leaves it out
+	Bytes    int    // EvOffer: of the message's body
 	Key      uint64 // EvOffer: HashKey of the message's key in an OrderKey channel; 0: it has none
 	Tag      uint64 // EvOffer, EvOfferRun: HashKey of a message's tag; EvSubscribe: of the client's; 0: none
 	Only     uint32 // EvSubscribe: the one partition whose messages the client wants, plus one; 0: all
@@ -256,7 +257,7 @@ type Channel struct {
 
 	settings fold.ChannelSettings
 	partsAll uint32 // partitions of the topic, wherever they are led
-	rate     rate
+	pace     pace
 	recalled int // entries in that state
 
 	messageCount, requeueCount, timeoutCount uint64
@@ -313,7 +314,7 @@ func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
 		res.Err = c.touch(ev)
 	case EvTick:
 		c.entries.wheel.Advance(c.nowNs/nsPerMs, c.entries.fired)
-		c.rate.tick(c.nowNs)
+		c.pace.tick(c.nowNs)
 	case EvDrop:
 		c.drop(ev.ID)
 	case EvGone:
@@ -402,14 +403,14 @@ func (c *Channel) schedule(e *entry, dueMs int64) {
 // NextDue returns when the caller should send the next EvTick, in unix ms.
 func (c *Channel) NextDue() (int64, bool) {
 	due, ok := c.entries.wheel.NextDue()
-	if c.rate.waiting && (!ok || c.rate.dueMs() < due) {
-		return c.rate.dueMs(), true
+	if c.pace.waiting && (!ok || c.pace.dueMs() < due) {
+		return c.pace.dueMs(), true
 	}
 	return due, ok
 }
 
 // Hungry says whether some client would take a message now, so that it makes sense to send EvNext.
-func (c *Channel) Hungry() bool { return !c.paused && c.clients.hasCredit() && !c.rate.waiting }
+func (c *Channel) Hungry() bool { return !c.paused && c.clients.hasCredit() && !c.pace.waiting }
 
 // ReadFrom returns the id of the next message to offer in a partition. If it is at or beyond the visible end, there is
 // nothing to read.

@@ -24,9 +24,6 @@ func mix(x uint64) uint64 {
 // deliver assigns an entry that is in no list to cl, a client in the ring.
 func (c *Channel) deliver(e *entry, cl *client, res *Result) {
 	c.clients.served(cl)
-	if c.rate.intervalFx != 0 {
-		c.rate.spend(c.nowNs)
-	}
 	if e.counted = e.attempts < fold.MaxAttempts; e.counted {
 		e.attempts++
 	}

@@ -96,7 +96,7 @@ func (c *Channel) judge(p *partition, e *entry, ev *Event, res *Result) {
 		if l, old, goesOn = c.inOrder(p, e, ev, res); !goesOn {
 			return
 		}
-		if !c.rate.allows(c.nowNs) {
+		if !c.pace.allows(c.nowNs) {
 			res.Decision, res.Why = Hold, HoldRate
 			return
 		}
@@ -111,6 +111,7 @@ func (c *Channel) judge(p *partition, e *entry, ev *Event, res *Result) {
 		c.passed(p)
 		return
 	}
+	c.pace.spend(c.nowNs, ev.Bytes)
 	if e != nil {
 		c.turns.dequeue(e)
 		c.deliver(e, cl, res)

@@ -96,14 +96,14 @@ func (c *Channel) limit() {
 	if n > 0 && (c.clients.limit <= 0 || n < c.clients.limit) {
 		c.clients.limit = n
 	}
-	c.rate.set(uint64(c.settings.RatePerSecond), shareOf(c.parts, c.partsAll), c.nowNs)
+	c.pace.set(&c.settings, shareOf(c.parts, c.partsAll), c.nowNs)
 }
 
 // isSpecial says whether offers and redeliveries must check more than which client is next in the ring.
 func (c *Channel) isSpecial() bool {
 	s := &c.settings
-	if c.clients.choosy > 0 || s.Order != fold.OrderNone || s.MaxAttempts != 0 || s.RatePerSecond != 0 ||
-		s.SampleRate != 0 {
+	if c.clients.choosy > 0 || s.Order != fold.OrderNone || s.MaxAttempts != 0 || s.SampleRate != 0 ||
+		c.pace.limits() {
 		return true
 	}
 	for _, p := range c.parts {
@@ -121,52 +121,4 @@ const sampleSalt = 0x5851f42d4c957f2d
 func (c *Channel) outOfSample(id batch.ID) bool {
 	rate := int(c.settings.SampleRate)
 	return rate != 0 && int(mix(uint64(id)^c.cfg.SampleSeed^sampleSalt)%100) >= rate
-}
-
-// RateBurstMs is how far deliveries may run ahead of an even pace. Timers wake the channel a millisecond or two late;
-// this burst makes up for the delay.
-const RateBurstMs = 10
-
-// rate spaces deliveries evenly. It counts the time of the next delivery in ns and 1/65536 ns, so that the largest
-// rates are met exactly, too.
-type rate struct {
-	intervalFx uint64 // 1/65536 ns between two deliveries; 0: no limit
-	nextNs     int64  // when the next delivery is due at an even pace
-	fraction   uint64 // of nextNs, in 1/65536 ns
-	waiting    bool   // a delivery was held because of the rate
-}
-
-const rateFractionBits = 16
-
-// set changes the rate. The next delivery is due one interval from now at the latest.
-func (r *rate) set(perSecond uint64, s partShare, nowNs int64) {
-	if perSecond == 0 {
-		*r = rate{}
-		return
-	}
-	r.intervalFx = max(1, (1e9<<rateFractionBits)*s.all/(perSecond*s.here))
-	r.nextNs = min(r.nextNs, nowNs+int64(r.intervalFx>>rateFractionBits))
-}
-
-func (r *rate) readyNs() int64 { return r.nextNs - RateBurstMs*nsPerMs }
-
-// dueMs is when the next EvTick can release a held delivery, in unix ms.
-func (r *rate) dueMs() int64 { return (r.readyNs() + nsPerMs - 1) / nsPerMs }
-
-// allows says whether a delivery may begin now. If not, NextDue says when to ask again.
-func (r *rate) allows(nowNs int64) bool {
-	r.waiting = r.intervalFx != 0 && r.readyNs() > nowNs
-	return !r.waiting
-}
-
-func (r *rate) tick(nowNs int64) { r.waiting = r.waiting && r.readyNs() > nowNs }
-
-// spend counts a delivery that begins now.
-func (r *rate) spend(nowNs int64) {
-	if r.nextNs < nowNs {
-		r.nextNs, r.fraction = nowNs, 0
-	}
-	r.fraction += r.intervalFx & (1<<rateFractionBits - 1)
-	r.nextNs += int64(r.intervalFx>>rateFractionBits) + int64(r.fraction>>rateFractionBits)
-	r.fraction &= 1<<rateFractionBits - 1
 }

@@ -112,7 +112,7 @@ func (s *sim) checkHold(p *simPart, why HoldReason) {
 		ok = s.settings.Order != fold.OrderNone
 	case HoldRate:
 		at, due := s.c.NextDue()
-		ok = s.settings.RatePerSecond != 0 && due && at <= s.c.rate.dueMs() && s.c.rate.dueMs() > s.now/nsPerMs &&
+		ok = s.c.pace.limits() && due && at <= s.c.pace.dueMs() && s.c.pace.dueMs() > s.now/nsPerMs &&
 			!s.c.Hungry()
 	case HoldRanges:
 		ok = s.c.part(p.number).ranges.Len() >= s.cfg.MaxRanges && s.c.part(p.number).next > s.c.part(p.number).confirmed
@@ -230,7 +230,7 @@ func (s *sim) check() {
 	if want := uint64(unread + s.c.turns.queued + parked); s.c.Depth() != want {
 		s.t.Fatalf("depth %d, want %d", s.c.Depth(), want) // B66
 	}
-	if s.c.Hungry() != (s.anyCredit() && !s.paused && !s.c.rate.waiting) {
+	if s.c.Hungry() != (s.anyCredit() && !s.paused && !s.c.pace.waiting) {
 		s.t.Fatalf("hungry %v, credit %v, paused %v", s.c.Hungry(), s.anyCredit(), s.paused)
 	}
 }
@@ -346,7 +346,7 @@ func FuzzChannel(f *testing.F) {
 	})
 }
 
-// Random numbers drive the machine. PENSTOCK_SIM_SEEDS=from-to chooses the seeds, for instance 0-100000.
+// Random numbers drive the machine. TEST_SIM_SEEDS=from-to chooses the seeds, for instance 0-100000.
 func TestChannelRandom(t *testing.T) {
 	from, to := seedtest.Range(t, 600, 50)
 	for seed := from; seed < to && !t.Failed(); seed++ {

@@ -19,10 +19,10 @@ func (s *sim) unwanted(id segment.MsgID) bool { return s.filter && id%7 == 3 }
 func (s *sim) offer(p *simPart, at segment.MsgID, queued bool) *Result {
 	s.t.Helper()
 	id := batch.MakeID(p.number, at)
-	before, inFlight := s.c.rate, s.c.clients.inFlight
+	before, inFlight := s.c.pace, s.c.clients.inFlight
 	attempts := p.attempts[at]
 	res := s.step(Event{
-		Kind: EvOffer, Flag: queued, Part: p.number, Msg: at, At: segment.Offset(at), Index: 1, Key: keyOf(at),
+		Kind: EvOffer, Flag: queued, Part: p.number, Msg: at, At: segment.Offset(at), Index: 1, Key: keyOf(at), Bytes: int(at) % 700,
 		Tag: tagOf(at), Unwanted: s.unwanted(at), Own: ownOf(at),
 	})
 	out := s.unwanted(at) || s.c.outOfSample(id)
@@ -33,7 +33,7 @@ func (s *sim) offer(p *simPart, at segment.MsgID, queued bool) *Result {
 		s.t.Fatalf("message %d is for this channel only, and was left out", at)
 	case res.Decision == Skip && !out && attempts > 0 && p.isDone(s, at) && !p.isDead(s, at):
 		s.t.Fatalf("message %d was delivered %d times, and was left out", at, attempts)
-	case res.Decision != Deliver && (before.nextNs != s.c.rate.nextNs || inFlight != s.c.clients.inFlight):
+	case res.Decision != Deliver && (before.messages != s.c.pace.messages || inFlight != s.c.clients.inFlight):
 		s.t.Fatalf("message %d was not delivered, and has used up the rate or a place in flight", at)
 	}
 	return res

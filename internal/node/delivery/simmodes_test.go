@@ -155,6 +155,7 @@ func (s *sim) configure() {
 		s.settings.MaxAttempts = uint16(s.next() % 4)
 	case 3:
 		s.settings.RatePerSecond = uint32(s.next()%2) * uint32(1+s.next())
+		s.settings.RateBytes = uint64(s.settings.RatePerSecond&3) * 500
 		if s.settings.RatePerSecond == 0 {
 			s.settings.SampleRate = uint8(s.next() % 2 * 90)
 		}

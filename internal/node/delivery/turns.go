@@ -67,7 +67,7 @@ func (c *Channel) nextTurn(ev *Event, res *Result) {
 	case !c.clients.hasCredit():
 		res.Why = HoldNoCredit
 		return
-	case !c.rate.allows(c.nowNs):
+	case !c.pace.allows(c.nowNs):
 		res.Why = HoldRate
 		return
 	}

@@ -253,7 +253,7 @@ func TestJudgement(t *testing.T) {
 			if w.step(ev); w.res.Decision != want {
 				t.Errorf("%s, source %d: decision %d, want %d", name, source, w.res.Decision, want)
 			}
-			spent := w.c.rate.nextNs > w.now || w.c.clients.inFlight > 0
+			spent := w.c.pace.messages.nextNs > w.now || w.c.clients.inFlight > 0
 			if spent != (want == Deliver) {
 				t.Errorf("%s, source %d: decision %d, and the rate or a place is used up: %v", name, source, want, spent)
 			}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"penstock/internal/lock"
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/platform"
 	"penstock/segment/aio"
@@ -92,7 +92,7 @@ func (w *Watch) Failure() error {
 	if w.State() != machine.DiskFailed {
 		return nil
 	}
-	return fmt.Errorf("%w (nothing came back for %v)", base.ErrDiskHung,
+	return fmt.Errorf("%w (nothing came back for %v)", errs.ErrDiskHung,
 		time.Duration(w.waitedMs.Load())*time.Millisecond)
 }
 

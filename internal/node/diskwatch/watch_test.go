@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/platform"
 	"penstock/segment/aio"
@@ -60,7 +60,7 @@ func TestWatchSeesAHang(t *testing.T) {
 	if w.pass(time.Second); !w.Hangs() || w.Failure() != nil || w.Stats().Hangs != 1 {
 		t.Errorf("%+v, %v", w.Stats(), w.Failure())
 	}
-	if w.pass(2 * time.Second); w.State() != machine.DiskFailed || !errors.Is(w.Failure(), base.ErrDiskHung) {
+	if w.pass(2 * time.Second); w.State() != machine.DiskFailed || !errors.Is(w.Failure(), errs.ErrDiskHung) {
 		t.Errorf("%+v, %v", w.Stats(), w.Failure())
 	}
 	w.pulse.End()

@@ -3,7 +3,7 @@ package fanout
 import (
 	"time"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/replicate/wire"
 )
 
@@ -22,8 +22,8 @@ type GoneError struct {
 	err error
 }
 
-// NewGoneError returns the error for a name that was deleted that long ago. err is base.ErrNoTopic or
-// base.ErrNoChannel.
+// NewGoneError returns the error for a name that was deleted that long ago. err is errs.ErrNoTopic or
+// errs.ErrNoChannel.
 func NewGoneError(ago time.Duration, err error) *GoneError { return &GoneError{ago, err} }
 
 // Error implements error.
@@ -69,7 +69,7 @@ func DeletionResult(err error) ([]byte, error) {
 	switch gone, ok := err.(*GoneError); {
 	case ok:
 		d.Gone, d.AgoMs = true, gone.Ago.Milliseconds()+1 // rounded up
-	case err == base.ErrNoChannel:
+	case err == errs.ErrNoChannel:
 		return nil, nil
 	case err != nil:
 		return nil, err
@@ -99,7 +99,7 @@ func (d *Deletion) Err() error {
 	case m.Deleted:
 		return nil
 	case m.Gone:
-		return NewGoneError(time.Duration(m.AgoMs)*time.Millisecond, base.ErrNoChannel)
+		return NewGoneError(time.Duration(m.AgoMs)*time.Millisecond, errs.ErrNoChannel)
 	}
-	return base.ErrNoChannel
+	return errs.ErrNoChannel
 }

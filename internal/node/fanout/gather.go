@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/replicate"
 	"penstock/replicate/wire"
 )
@@ -25,7 +25,7 @@ type Topic interface {
 	Deleted() bool
 	// Leaders returns the leader of each partition, indexed by partition number; 0: this node knows of none.
 	Leaders() []replicate.NodeID
-	// Execute executes op on this node, for the partitions that op names. It returns base.ErrNoLeader if this node does
+	// Execute executes op on this node, for the partitions that op names. It returns errs.ErrNoLeader if this node does
 	// not lead all of them.
 	Execute(ctx context.Context, op wire.Operation) (result []byte, err error)
 }
@@ -38,7 +38,7 @@ func (o *Operations) OnAllLeaders(ctx context.Context, t Topic, op wire.Operatio
 
 // Gather is OnAllLeaders for an operation with a result. It passes the result of each leader to take, unless take is
 // nil. Together the results cover every partition exactly once. If only is not nil, op concerns only the partitions
-// whose numbers it selects. It returns base.ErrDeleted if the topic is deleted before all have answered.
+// whose numbers it selects. It returns errs.ErrDeleted if the topic is deleted before all have answered.
 func (o *Operations) Gather(
 	ctx context.Context, t Topic, op wire.Operation, only func(partition uint32) bool, take func(result []byte) error,
 ) error {
@@ -50,7 +50,7 @@ func (o *Operations) Gather(
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		news := o.n.News.Next()
 		if t.Deleted() {
-			return base.ErrDeleted
+			return errs.ErrDeleted
 		}
 		leaders := t.Leaders()
 		for n := uint32(len(done)); int(n) < len(leaders); n++ {
@@ -69,7 +69,7 @@ func (o *Operations) Gather(
 		o.host.EitherUntil(o.host.Mono()+pause, news, ctx.Done())
 		switch {
 		case o.peers.Ctx.Err() != nil:
-			return base.ErrClosed
+			return errs.ErrClosed
 		case ctx.Err() != nil:
 			return &undoneError{t.Name(), undone(done), op.Looks(), last}
 		}
@@ -78,7 +78,7 @@ func (o *Operations) Gather(
 
 // undoneError is Gather's error when its time ends before every leader has answered. The operation was carried out at
 // the partitions that it does not name, and may have been at those that it names, unless it only looks. It matches
-// base.ErrNoLeader and the last error of a leader.
+// errs.ErrNoLeader and the last error of a leader.
 type undoneError struct {
 	topic      string
 	partitions []int // not empty
@@ -105,13 +105,13 @@ func (e *undoneError) Error() string {
 	}
 	text := fmt.Sprintf("engine: no leader of %s %s of topic %s answered in time: %s; repeat it when the cluster is "+
 		"healthy", noun, strings.Join(names, ", "), e.topic, became)
-	if e.last == nil || errors.Is(e.last, base.ErrNoLeader) {
+	if e.last == nil || errors.Is(e.last, errs.ErrNoLeader) {
 		return text
 	}
 	return fmt.Sprintf("%s (%v)", text, e.last)
 }
 
-func (e *undoneError) Unwrap() []error { return []error{base.ErrNoLeader, e.last} }
+func (e *undoneError) Unwrap() []error { return []error{errs.ErrNoLeader, e.last} }
 
 // maxNamed bounds the partitions that one error names.
 const maxNamed = 8
@@ -178,8 +178,8 @@ func (o *Operations) tryLeaders(
 
 // finalErrors are errors that a repetition of the operation cannot change.
 var finalErrors = []error{
-	base.ErrVersion, base.ErrSettings, base.ErrDisk, base.ErrNoChannel, base.ErrTooManyProducers, base.ErrProducerOwner,
-	base.ErrFenced,
+	errs.ErrVersion, errs.ErrSettings, errs.ErrDisk, errs.ErrNoChannel, errs.ErrTooManyProducers, errs.ErrProducerOwner,
+	errs.ErrFenced,
 }
 
 func final(err error) bool {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/platform"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -50,7 +50,7 @@ func (t *fakeTopic) Execute(_ context.Context, op wire.Operation) ([]byte, error
 
 func newTestOperations(t *testing.T, timeout time.Duration) *Operations {
 	peers := &platform.Peers{Self: 1, Ctx: t.Context()}
-	return New(Env{Host: platform.NewMachine(), Peers: peers, Timeout: timeout, News: new(base.Notice)})
+	return New(Env{Host: platform.NewMachine(), Peers: peers, Timeout: timeout, News: new(platform.Notice)})
 }
 
 // Gather asks for every partition until its leader has done the operation, and not after that. A partition that is
@@ -58,7 +58,7 @@ func newTestOperations(t *testing.T, timeout time.Duration) *Operations {
 func TestGatherRepeatsWhatIsLeft(t *testing.T) {
 	topic := &fakeTopic{
 		leaders: [][]replicate.NodeID{{1, 0, 1}, {1, 1, 1}, {1, 1, 1, 1}},
-		answers: []error{nil, base.ErrNoLeader, nil},
+		answers: []error{nil, errs.ErrNoLeader, nil},
 	}
 	results := 0
 	only := func(n uint32) bool { return n != 2 }
@@ -74,27 +74,27 @@ func TestGatherRepeatsWhatIsLeft(t *testing.T) {
 }
 
 func TestGatherEnds(t *testing.T) {
-	topic := &fakeTopic{leaders: [][]replicate.NodeID{{1}}, answers: []error{base.ErrVersion}}
+	topic := &fakeTopic{leaders: [][]replicate.NodeID{{1}}, answers: []error{errs.ErrVersion}}
 	o := newTestOperations(t, 20*time.Millisecond)
 	err := o.OnAllLeaders(t.Context(), topic, wire.Operation{})
-	if !errors.Is(err, base.ErrVersion) || len(topic.asked) != 1 {
+	if !errors.Is(err, errs.ErrVersion) || len(topic.asked) != 1 {
 		t.Errorf("%v after %d rounds, and another round changes nothing", err, len(topic.asked))
 	}
 	topic = &fakeTopic{leaders: [][]replicate.NodeID{{0}}}
-	if err := o.OnAllLeaders(t.Context(), topic, wire.Operation{}); !errors.Is(err, base.ErrNoLeader) {
+	if err := o.OnAllLeaders(t.Context(), topic, wire.Operation{}); !errors.Is(err, errs.ErrNoLeader) {
 		t.Errorf("nobody leads: %v", err)
 	}
 	o.Close()
-	if _, err := o.Ask(t.Context(), 2, wire.Operation{}); !errors.Is(err, base.ErrClosed) {
+	if _, err := o.Ask(t.Context(), 2, wire.Operation{}); !errors.Is(err, errs.ErrClosed) {
 		t.Errorf("a closed node asks: %v", err)
 	}
 }
 
 // Nobody leads a deleted topic: Gather says that it is deleted and does not wait for a leader.
 func TestGatherOfADeletedTopic(t *testing.T) {
-	topic := &fakeTopic{leaders: [][]replicate.NodeID{{1}, {0}}, answers: []error{base.ErrNoLeader}, deleted: 1}
+	topic := &fakeTopic{leaders: [][]replicate.NodeID{{1}, {0}}, answers: []error{errs.ErrNoLeader}, deleted: 1}
 	err := newTestOperations(t, time.Minute).OnAllLeaders(t.Context(), topic, wire.Operation{})
-	if !errors.Is(err, base.ErrDeleted) || len(topic.asked) != 1 {
+	if !errors.Is(err, errs.ErrDeleted) || len(topic.asked) != 1 {
 		t.Errorf("%v after %d rounds", err, len(topic.asked))
 	}
 }
@@ -107,7 +107,7 @@ func TestGatherSaysWhatIsUndone(t *testing.T) {
 	err := o.OnAllLeaders(t.Context(), topic, wire.Operation{})
 	want := "engine: no leader of partitions 1, 2 of topic t answered in time: whether it was done there is not known; " +
 		"repeat it when the cluster is healthy"
-	if !errors.Is(err, base.ErrNoLeader) || err.Error() != want {
+	if !errors.Is(err, errs.ErrNoLeader) || err.Error() != want {
 		t.Errorf("%v", err)
 	}
 	lost := errors.New("the connection was lost")
@@ -115,17 +115,17 @@ func TestGatherSaysWhatIsUndone(t *testing.T) {
 	err = o.OnAllLeaders(t.Context(), topic, wire.Operation{})
 	want = "engine: no leader of partition 0 of topic t answered in time: whether it was done there is not known; " +
 		"repeat it when the cluster is healthy (the connection was lost)"
-	if !errors.Is(err, lost) || !errors.Is(err, base.ErrNoLeader) || err.Error() != want {
+	if !errors.Is(err, lost) || !errors.Is(err, errs.ErrNoLeader) || err.Error() != want {
 		t.Errorf("%v", err)
 	}
 	topic = &fakeTopic{leaders: [][]replicate.NodeID{{0}}}
 	err = o.OnAllLeaders(t.Context(), topic, wire.Operation{Kind: wire.OpPeek})
 	want = "engine: no leader of partition 0 of topic t answered in time: nothing was changed; repeat it when the " +
 		"cluster is healthy"
-	if !errors.Is(err, base.ErrNoLeader) || err.Error() != want {
+	if !errors.Is(err, errs.ErrNoLeader) || err.Error() != want {
 		t.Errorf("of a look: %v", err)
 	}
-	many := &undoneError{topic: "t", partitions: undone(make([]bool, 100)), last: base.ErrNoLeader}
+	many := &undoneError{topic: "t", partitions: undone(make([]bool, 100)), last: errs.ErrNoLeader}
 	if got := many.Error(); !strings.Contains(got, "partitions 0, 1, 2, 3, 4, 5, 6, 7, and 92 more of topic t") {
 		t.Errorf("%s", got)
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"penstock/internal/lock"
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/platform"
 	"penstock/internal/node/reason"
 	"penstock/netproto"
@@ -21,10 +21,10 @@ import (
 type Env struct {
 	Host    platform.Host
 	Peers   *platform.Peers
-	Timeout time.Duration // of one operation: Options.PublishTimeout
-	News    *base.Notice  // raised when leaders change
-	First   uint64        // number of the first request; no earlier process may have used it
-	Level   func() int    // the feature level that is in force
+	Timeout time.Duration    // of one operation: Options.PublishTimeout
+	News    *platform.Notice // raised when leaders change
+	First   uint64           // number of the first request; no earlier process may have used it
+	Level   func() int       // the feature level that is in force
 	// Execute executes an operation of another node. It may wait for commits.
 	Execute func(ctx context.Context, op wire.Operation) (result []byte, err error)
 }
@@ -73,7 +73,7 @@ func (o *Operations) Ask(ctx context.Context, to replicate.NodeID, op wire.Opera
 	o.mu.Lock()
 	if o.shut {
 		o.mu.Unlock()
-		return nil, base.ErrClosed
+		return nil, errs.ErrClosed
 	}
 	o.next++
 	id := o.next
@@ -102,7 +102,7 @@ func (o *Operations) HandleRequest(from replicate.NodeID, f *netproto.Received) 
 	id := f.Header.Request
 	op, err := wire.DecodeOperation(f.Payload)
 	if err != nil {
-		o.reply(from, id, nil, base.ErrUnknown)
+		o.reply(from, id, nil, errs.ErrUnknown)
 		return
 	}
 	o.peers.Spawn(func() {
@@ -173,10 +173,10 @@ func (o *Operations) endAll(why error, which func(*request) bool) {
 	}
 }
 
-// Close fails all present and later requests with base.ErrClosed.
+// Close fails all present and later requests with errs.ErrClosed.
 func (o *Operations) Close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.shut = true
-	o.endAll(base.ErrClosed, func(*request) bool { return true })
+	o.endAll(errs.ErrClosed, func(*request) bool { return true })
 }

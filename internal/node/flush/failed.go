@@ -5,7 +5,7 @@ import (
 	"io/fs"
 	"time"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/segment"
 	"penstock/segment/aio"
 )
@@ -49,7 +49,7 @@ func (f *Flusher) failed(p *Part, reopens uint64, err error) {
 				"in the commit log, which keeps it and gets full if that lasts; "+
 				"restart the node, and delete the topic if that does not help",
 				"topic", p.topic, "partition", p.number, "error", err)
-			p.owner.CloseAndRefuse(base.ErrDisk, true) // the topic can still be deleted
+			p.owner.CloseAndRefuse(errs.ErrDisk, true) // the topic can still be deleted
 		}
 		if p.reopens.Load() != reopens {
 			p.ReopenInbox() // the error concerns the log before it was cut or replaced

@@ -10,7 +10,7 @@ import (
 
 	"penstock/clog"
 	"penstock/internal/lock"
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
 	"penstock/internal/node/platform"
 	"penstock/segment"
 	"penstock/segment/aio"
@@ -19,7 +19,7 @@ import (
 // Env is what a Flusher needs of the store of its data directory.
 type Env struct {
 	Host  platform.Host
-	Clock *base.Clock
+	Clock *clock.Clock
 	Log   *slog.Logger
 	Disk  aio.Disk
 	Arena *aio.Arena // the buffers of the commit log

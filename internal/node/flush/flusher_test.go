@@ -5,7 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
+	"penstock/internal/node/errs"
 	"penstock/segment"
 	"penstock/segment/logtest"
 )
@@ -14,7 +15,7 @@ import (
 // Those times count only for data that was there at the start.
 func TestAgedTo(t *testing.T) {
 	now, mono := time.Unix(1_700_000_000, 0), 2*time.Hour
-	f, p := newTestPart(t, base.NewClock(func() time.Time { return now }, func() time.Duration { return mono }))
+	f, p := newTestPart(t, clock.New(func() time.Time { return now }, func() time.Duration { return mono }))
 	p.log.Put(1, 1, now.UnixNano())
 	old := p.log.State.End
 	p.log.Put(1, 1, now.UnixNano()) // as if a leader whose clock is behind had sent it just now
@@ -126,8 +127,8 @@ func TestInboxOpensForAnotherLog(t *testing.T) {
 		t.Error("an error of the log before closes the inbox of this one")
 	}
 	for what, end := range map[string]func(){
-		"the node closes":       func() { p.CloseToNew(base.ErrClosed) },
-		"the commit log failed": func() { p.CloseAndRefuse(base.ErrDisk, false) },
+		"the node closes":       func() { p.CloseToNew(errs.ErrClosed) },
+		"the commit log failed": func() { p.CloseAndRefuse(errs.ErrDisk, false) },
 	} {
 		p.openInbox()
 		f.failed(&p.Part, p.Reopens(), &segment.CorruptError{})

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/platform"
 	"penstock/segment"
@@ -56,17 +56,17 @@ func (p *testPart) CommittedEnd() segment.Offset {
 }
 
 // newTestPart returns a flusher that does not run, and the only partition of that flusher, with an empty log.
-func newTestPart(t *testing.T, clock *base.Clock) (*Flusher, *testPart) {
+func newTestPart(t *testing.T, c *clock.Clock) (*Flusher, *testPart) {
 	t.Helper()
 	p := &testPart{log: logtest.New(t, testSizes)}
 	p.Init(p, "t", 0)
 	p.openInbox()
 	h := platform.NewMachine()
-	if clock == nil {
-		clock = base.NewClock(h.Wall, h.Mono)
+	if c == nil {
+		c = clock.New(h.Wall, h.Mono)
 	}
 	f := New(Env{
-		Host: h, Clock: clock, Log: slog.New(slog.DiscardHandler), Disk: p.log.Disk, Arena: p.log.Arena,
+		Host: h, Clock: c, Log: slog.New(slog.DiscardHandler), Disk: p.log.Disk, Arena: p.log.Arena,
 		Pulse: new(aio.Pulse), Parts: slices.Values([]*Part{&p.Part}),
 		SegmentBytes: new(atomic.Uint64), SegmentSyncs: new(atomic.Uint64), TrimmedBytes: new(atomic.Uint64),
 	})

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/segment"
 )
 
@@ -21,15 +21,15 @@ const (
 // itself.
 func (f *Flusher) NoSpace() bool { return f.noSpace.Load() }
 
-// Full returns what puts are answered while the disk is full: base.ErrNoSpace, or base.ErrNoInodes; nil: it has room.
+// Full returns what puts are answered while the disk is full: errs.ErrNoSpace, or errs.ErrNoInodes; nil: it has room.
 func (f *Flusher) Full() error {
 	switch {
 	case !f.noSpace.Load():
 		return nil
 	case f.noInodes.Load():
-		return base.ErrNoInodes
+		return errs.ErrNoInodes
 	}
-	return base.ErrNoSpace
+	return errs.ErrNoSpace
 }
 
 const (

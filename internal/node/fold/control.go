@@ -117,6 +117,16 @@ func badControl(format string, args ...any) error {
 	return fmt.Errorf("%w (%s)", ErrBadControl, fmt.Sprintf(format, args...))
 }
 
+// Level returns the lowest feature level at which the entry may be written; 0: its kind does not exist.
+func (c *Control) Level() int {
+	level := c.Kind.Level()
+	if c.Settings != nil && level > 0 {
+		need, _ := c.Settings.Level()
+		level = max(level, need)
+	}
+	return level
+}
+
 // ofChannel says whether the kind names a channel.
 func (k ControlKind) ofChannel() bool {
 	return ChannelCreated <= k && k <= ChannelReset || ChannelConfigured <= k && k <= DeadLetterMoved
@@ -226,6 +236,9 @@ func (c *Control) decode(d *decoder, name func([]byte) string) error {
 	if err := c.decodePayload(&body); err != nil {
 		return err
 	}
+	if body.newer {
+		return fmt.Errorf("%w (%s)", ErrNewerControl, body.bad)
+	}
 	if body.bad != "" {
 		return badControl("entry of kind %d: %s", kind, body.bad)
 	}
@@ -300,8 +313,9 @@ func appendDeferrals(dst []byte, deferrals []Deferral) []byte {
 // decoder reads the numbers of a payload. After the first error bad describes it, every read returns zero, and no bytes
 // are left to read. So the caller checks bad only once, at the end.
 type decoder struct {
-	p   []byte
-	bad string
+	p     []byte
+	bad   string
+	newer bool // bad is what a newer version wrote
 }
 
 func (d *decoder) fail(what string) {

@@ -145,6 +145,31 @@ var sampleControls5 = []sampleControl{
 	{"producer-removed", Control{Kind: ProducerRemoved, Producer: ProducerOpening{ID: 1<<60 + 5}}},
 }
 
+// sampleCursors5 is a fold with settings that only version 5 can represent, and without producers.
+func sampleCursors5() *Cursors {
+	c := sampleCursors2()
+	c.channels[0].Settings = sampleSettings2()
+	return c
+}
+
+// sampleSettings2 are settings that only format 2 can represent.
+func sampleSettings2() ChannelSettings {
+	s := sampleSettings()
+	s.RateBytes, s.Unknown = 5<<20, []byte{200, 1, 2, 7, 9} // tag 100
+	return s
+}
+
+// sampleControls6 have what came with format 2 of a channel's settings.
+var sampleControls6 = func() []sampleControl {
+	s := sampleSettings2()
+	few := ChannelSettings{Version: 1, RateBytes: 1, Unknown: []byte{200, 1, 0}}
+	return []sampleControl{
+		{"configured-2", Control{Kind: ChannelConfigured, Channel: "c", Settings: &s}},
+		{"configured-unknown", Control{Kind: ChannelConfigured, Channel: "c", Settings: &few}},
+		{"checkpoint-v5", Control{Kind: Checkpoint, Cursors: sampleCursors5()}},
+	}
+}()
+
 var sampleControls = []sampleControl{
 	{"created", Control{Kind: ChannelCreated, Channel: "c", ID: 300}},
 	{"created-at-the-last-id", Control{Kind: ChannelCreated, Channel: "c#ephemeral", ID: segment.MaxMsgID + 1}},
@@ -182,6 +207,7 @@ func TestControlGolden(t *testing.T) {
 	testGolden(t, "testdata/control-v3.txt", sampleControls3)
 	testGolden(t, "testdata/control-v4.txt", sampleControls4)
 	testGolden(t, "testdata/control-v5.txt", sampleControls5)
+	testGolden(t, "testdata/control-v6.txt", sampleControls6)
 }
 
 func testGolden(t *testing.T, path string, samples []sampleControl) {
@@ -306,10 +332,13 @@ func TestDecodeControlsRefuses(t *testing.T) {
 		{"more ranges than bytes", entry(3, 0, 1, 0, "\x7f\x05\x02", "c"), ErrBadControl},
 		{"deferral twice", entry(4, 0, 1, 0, "\x02\x05\x01\x01\x00\x01\x01", "c"), ErrBadControl},
 		{"attempts too large", entry(4, 0, 1, 0, "\x01\x05\x01\x80\x80\x02", "c"), ErrBadControl},
-		{"newer checkpoint", entry(11, 0, 0, 0, "\x05\x00\x00\x00\x00\x00\x00", ""), ErrNewerControl},
+		{"newer checkpoint", entry(11, 0, 0, 0, "\x06\x00\x00\x00\x00\x00\x00", ""), ErrNewerControl},
 		{"producer without an id", entry(16, 0, 0, 0, "\x00\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00", ""), ErrBadControl},
 		{"removal of no producer", entry(18, 0, 0, 0, "\x00\x00\x00\x00\x00\x00\x00\x00", ""), ErrBadControl},
 		{"name of a producer cut", entry(16, 0, 0, 0, "\x01\x00\x00\x00\x00\x00\x00\x00\x01\x00\x02n", ""), ErrBadControl},
+		{"settings that must be known", entry(12, 0, 1, 0, "\x02\x01\x03\xc9\x01\x00", "c"), ErrNewerControl},
+		{"newer settings", entry(12, 0, 1, 0, "\x03\x01\x00", "c"), ErrNewerControl},
+		{"settings of format 2 that format 1 can say", entry(12, 0, 1, 0, "\x02\x01\x03\x0a\x01\x07", "c"), ErrBadControl},
 		{"checkpoint of version 0", entry(11, 0, 0, 0, "\x00\x00\x00\x00\x00\x00\x00", ""), ErrBadControl},
 		{"held from without pause", entry(11, 0, 0, 0, "\x01\x00\x00\x00\x01\x00\x00", ""), ErrBadControl},
 	} {
@@ -323,7 +352,7 @@ func TestDecodeControlsRefuses(t *testing.T) {
 // multiple of the input.
 func FuzzDecodeControls(f *testing.F) {
 	var all []byte
-	for _, s := range slices.Concat(sampleControls, sampleControls2, sampleControls3, sampleControls4) {
+	for _, s := range slices.Concat(sampleControls, sampleControls2, sampleControls3, sampleControls4, sampleControls6) {
 		one := AppendControl(nil, &s.ct)
 		f.Add(one)
 		all = append(all, one...)

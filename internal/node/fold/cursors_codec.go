@@ -3,6 +3,7 @@ package fold
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"penstock/segment"
 )
@@ -13,7 +14,8 @@ const (
 	cursorsVersion1 = 1
 	cursorsVersion2 = 2 // settings, outboxes, carried messages
 	cursorsVersion3 = 3 // producers
-	cursorsVersion  = 4 // their tenures, and the checksums of their batches
+	cursorsVersion4 = 4 // their tenures, and the checksums of their batches
+	cursorsVersion  = 5 // settings of format 2
 
 	cursorsFlagTopicPaused = 1
 
@@ -30,8 +32,11 @@ const (
 
 // version returns the lowest version that can represent the fold.
 func (c *Cursors) version() byte {
-	if c.producers.haveTenures() {
+	if slices.ContainsFunc(c.channels, func(ch *Cursor) bool { return ch.Settings.format() == settingsFormat }) {
 		return cursorsVersion
+	}
+	if c.producers.haveTenures() {
+		return cursorsVersion4
 	}
 	if len(c.producers.all) > 0 {
 		return cursorsVersion3
@@ -50,7 +55,8 @@ func (c *Cursors) version() byte {
 // foldLevels has the feature level from which on a version of the fold may be written. What only that version can
 // represent comes from entries of that level alone.
 var foldLevels = [cursorsVersion + 1]uint8{
-	cursorsVersion1: 1, cursorsVersion2: 1, cursorsVersion3: 3, cursorsVersion: 5,
+	cursorsVersion1: 1, cursorsVersion2: 1, cursorsVersion3: 3, cursorsVersion4: 5,
+	cursorsVersion: settingsLevel,
 }
 
 // Level returns the lowest feature level at which the fold can be read.
@@ -168,6 +174,9 @@ func DecodeCursors(p []byte) (*Cursors, []byte, error) {
 	}
 	if d.bad == "" && c.version() != version {
 		d.fail("a fold that an earlier version can say")
+	}
+	if d.newer {
+		return nil, nil, fmt.Errorf("%w (%s)", ErrNewerControl, d.bad)
 	}
 	if d.bad != "" {
 		return nil, nil, badControl("checkpoint: %s", d.bad)

@@ -53,9 +53,38 @@ func (m *Match) UnmarshalText(p []byte) error {
 	return err
 }
 
+// ruleOperators are the operators of a rule. The one that occurs first in the text counts; at the same place, the first
+// in this list.
+var ruleOperators = [...]struct {
+	text  string
+	match Match
+}{{"^=", MatchPrefix}, {"*=", MatchGlob}, {"~=", MatchRegexp}, {"=", MatchExact}}
+
+// ParseRule reads the notation of commands: HEADER=VALUE, HEADER^=PREFIX, HEADER*=GLOB, HEADER~=REGEXP, or HEADER alone
+// for messages that have it. It cannot fail: Validate checks names and patterns.
+func ParseRule(text string) Rule {
+	at, found := len(text), Rule{Header: text, Match: MatchExists}
+	for _, op := range ruleOperators {
+		if i := strings.Index(text, op.text); i >= 0 && i < at {
+			at, found = i, Rule{Header: text[:i], Match: op.match, Pattern: text[i+len(op.text):]}
+		}
+	}
+	return found
+}
+
+// String returns the rule in the notation of ParseRule.
+func (r Rule) String() string {
+	for _, op := range ruleOperators {
+		if op.match == r.Match {
+			return r.Header + op.text + r.Pattern
+		}
+	}
+	return r.Header
+}
+
 func (f *Filter) invalid() string {
 	if len(f.Rules) > MaxFilterRules {
-		return fmt.Sprintf("the filter has %d rules, at most %d are allowed", len(f.Rules), MaxFilterRules)
+		return fmt.Sprintf("has %d rules, at most %d are allowed", len(f.Rules), MaxFilterRules)
 	}
 	for i := range f.Rules {
 		switch r := &f.Rules[i]; {
@@ -86,7 +115,7 @@ type compiledRule struct {
 // Matcher compiles the filter. It returns nil for a filter that wants all messages. Errors wrap ErrSettings.
 func (f *Filter) Matcher() (*Matcher, error) {
 	if why := f.invalid(); why != "" {
-		return nil, fmt.Errorf("%w: %s", ErrSettings, why)
+		return nil, fmt.Errorf("%w: filter.rules %s", ErrSettings, why)
 	}
 	if len(f.Rules) == 0 {
 		if f.Invert {

@@ -2,6 +2,7 @@ package fold
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"regexp"
 	"strconv"
@@ -53,11 +54,21 @@ func TestFormatTable(t *testing.T) {
 		"number of batches (1 byte, at most " + strconv.Itoa(ProducerWindow) + ")",
 		"more than " + strconv.Itoa(ProducerAgeNs/(24*3600*1_000_000_000)) + " days before",
 		"more than " + strconv.Itoa(ProducerStepNs/(3600*1_000_000_000)) + " hour after",
-		"| format | 1 byte | " + strconv.Itoa(settingsFormat) + ";", "at most " + strconv.Itoa(MaxFilterRules) + " rules",
+		"| format | 1 byte | " + strconv.Itoa(settingsFormat) + " |", "at most " + strconv.Itoa(MaxFilterRules) + " rules",
 		"at most " + strconv.Itoa(MaxHeaderName) + " bytes", "1.." + strconv.Itoa(MaxTopicNameBytes),
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("FORMAT.md does not say %q", want)
+		}
+	}
+	for _, r := range ChannelRows {
+		must := "no"
+		if r.Must {
+			must = "yes"
+		}
+		row := fmt.Sprintf("| %d | `%s` | %s | %d |\n", r.Tag, r.Name, must, max(r.Level, settingsLevel))
+		if !strings.Contains(string(text), row) {
+			t.Errorf("FORMAT.md does not say %q", row)
 		}
 	}
 }

@@ -92,7 +92,10 @@ func TestFoldHasEveryField(t *testing.T) {
 			}
 		}
 	}
-	for _, c := range []*Cursors{sampleCursors(), sampleCursors2(), sampleCursors3(), sampleCursors4(), {Unclaimed: 3}} {
+	for _, c := range []*Cursors{
+		sampleCursors(), sampleCursors2(), sampleCursors3(), sampleCursors4(), sampleCursors5(),
+		{Unclaimed: 3},
+	} {
 		walk(reflect.ValueOf(c))
 		back, rest, err := DecodeCursors(c.Append(nil))
 		if err != nil || len(rest) != 0 || !reflect.DeepEqual(plain(back), plain(c)) {
@@ -136,7 +139,7 @@ func TestFoldsOfALevel(t *testing.T) {
 	for _, controls := range append(append(carryControls(), applyControls()...), producerControls()) {
 		c, level := carryFold(t, nil), 1
 		for i, ct := range controls {
-			level = max(level, ct.Kind.Level())
+			level = max(level, ct.Level())
 			if err := c.ApplyBodyAt(AppendControl(nil, &ct), 10, segment.Offset(i+1)*1000); err != nil {
 				t.Fatal(err)
 			}

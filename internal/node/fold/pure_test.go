@@ -11,7 +11,7 @@ func TestPure(t *testing.T) {
 		Imports: []string{
 			"cmp", "encoding/binary", "errors", "fmt", "hash/fnv", "math/bits", "path", "regexp", "slices", "strconv",
 			"strings",
-			"penstock/batch", "penstock/segment",
+			"penstock/batch", "penstock/internal/settings", "penstock/segment",
 		},
 		Maps: true, MinFiles: 10,
 	})

@@ -1,29 +1,114 @@
 package fold
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
+
+	"penstock/internal/settings"
 )
 
-// ChannelSettings is what an operator configures for a channel. It is replicated: the control entry ChannelConfigured
-// carries it in every partition's log, and Cursor holds it. The zero value is the behaviour of a channel that was never
-// configured. A value that was handed over is never changed in place, because its copies share Filter.Rules.
+// ChannelSettings is what an operator configures for a channel. ChannelRows says of each field what it does. It is
+// replicated: the control entry ChannelConfigured carries it in every partition's log, and Cursor holds it. The zero
+// value is the behaviour of a channel that was never configured. A value that was handed over is never changed in place,
+// because its copies share Filter.Rules and Unknown.
 type ChannelSettings struct {
-	Version uint64 `json:"version"` // grows with every change; 0: never configured, all defaults
-	Order   Order  `json:"order"`   // which earlier messages must be confirmed before the next one is delivered
-	// OrderKey: the header whose value is the key; "": DefaultKeyHeader. A message without the header is not ordered
-	KeyHeader string `json:"key_header"`
-	// deliveries after which a message goes to the dead-letter topic; 0: no limit
-	MaxAttempts uint16 `json:"max_attempts"`
-	// where dead letters go; "": with MaxAttempts set, the topic's name followed by DeadLetterSuffix
+	Version       uint64 `json:"version"` // grows with every change; 0: never configured, all defaults
+	Order         Order  `json:"order"`
+	KeyHeader     string `json:"key_header"`
+	MaxAttempts   uint16 `json:"max_attempts"`
 	DeadLetter    string `json:"dead_letter"`
-	RatePerSecond uint32 `json:"rate_per_second"` // messages handed out per second in the whole channel; 0: no limit
-	MaxInFlight   uint32 `json:"max_in_flight"`   // messages in flight in the whole channel; 0: what the clients ask for
-	// percent of the messages, 1..99, in addition to the consumers' own samples; 0: all
-	SampleRate uint8  `json:"sample_rate"`
-	Filter     Filter `json:"filter"` // which messages the channel wants; the others count as confirmed
+	RatePerSecond uint32 `json:"rate_per_second"`
+	MaxInFlight   uint32 `json:"max_in_flight"`
+	SampleRate    uint8  `json:"sample_rate"`
+	Filter        Filter `json:"filter"`
+	RateBytes     uint64 `json:"rate_bytes,omitzero"` // an older node refuses the name
+	// Unknown holds the settings of a later version, as they are in the log, which this version may ignore and keeps.
+	Unknown []byte `json:"unknown,omitempty"`
+}
+
+// ChannelRows are all settings of a channel but their version.
+var ChannelRows = settings.Table[ChannelSettings]{
+	{
+		Tag: 1, Name: "order", Flag: "order", Level: 1, Must: true,
+		Says: "which earlier messages must be confirmed before the next one is delivered: none; partition or key: one " +
+			"message of each in flight; declared: like partition, for consumers that use SUB_ORDERED",
+		Zero: "none",
+		Of:   func(s *ChannelSettings) settings.Field { return settings.Named(&s.Order, orderNames[:]) },
+	},
+	{
+		Tag: 2, Name: "key_header", Flag: "key-header", Level: 1, Must: true,
+		Says: "header whose value is the key of an order by key; a message without it is not ordered; empty means " +
+			DefaultKeyHeader,
+		Zero: DefaultKeyHeader,
+		Of:   func(s *ChannelSettings) settings.Field { return settings.Text(&s.KeyHeader, MaxHeaderName) },
+	},
+	{
+		Tag: 3, Name: "max_attempts", Flag: "max-attempts", Level: 1, Must: true,
+		Says: "number of deliveries after which a message is moved to the dead-letter topic; 0 means no limit",
+		Zero: "no limit",
+		Of: func(s *ChannelSettings) settings.Field {
+			return settings.Number(&s.MaxAttempts, 0, MaxAttempts, settings.Count)
+		},
+	},
+	{
+		Tag: 4, Name: "dead_letter", Flag: "dead-letter", Level: 1, Must: true,
+		Says: "dead-letter topic; empty means TOPIC" + DeadLetterSuffix,
+		Zero: "TOPIC" + DeadLetterSuffix,
+		Of:   func(s *ChannelSettings) settings.Field { return settings.Text(&s.DeadLetter, MaxTopicNameBytes) },
+	},
+	{
+		Tag: 5, Name: "rate_per_second", Flag: "rate", Level: 1, Harmless: true,
+		Says: "maximum messages to deliver per second in the channel, of which each node has the share that it leads; 0 " +
+			"means no limit",
+		Zero: "no limit",
+		Of: func(s *ChannelSettings) settings.Field {
+			return settings.Number(&s.RatePerSecond, 0, maxUint32, settings.Count)
+		},
+	},
+	{
+		Tag: 11, Name: "rate_bytes", Flag: "rate-bytes", Level: settingsLevel,
+		Harmless: true,
+		Says: "maximum bytes of messages' bodies to deliver per second in the channel, of which each node has the share " +
+			"that it leads; 0 means no limit",
+		Zero: "no limit",
+		Of: func(s *ChannelSettings) settings.Field {
+			return settings.Number(&s.RateBytes, 0, MaxRateBytes, settings.Bytes)
+		},
+	},
+	{
+		Tag: 6, Name: "max_in_flight", Flag: "max-in-flight", Level: 1, Harmless: true,
+		Says: "maximum messages in flight in the channel; in a cluster each partition has a share; 0 means as many as " +
+			"consumers ask for",
+		Zero: "what consumers ask for",
+		Of: func(s *ChannelSettings) settings.Field {
+			return settings.Number(&s.MaxInFlight, 0, maxUint32, settings.Count)
+		},
+	},
+	{
+		Tag: 7, Name: "sample_rate", Flag: "sample-rate", Level: 1, Must: true,
+		Says: "percentage of messages to deliver, 1 to 99, in addition to the consumers' own samples; 0 means all",
+		Zero: "all",
+		Of: func(s *ChannelSettings) settings.Field {
+			return settings.Number(&s.SampleRate, 0, MaxSampleRate, settings.Percent)
+		},
+	},
+	{
+		Tag: 8, Name: "filter.rules", Flag: "filter", Level: 1, Must: true,
+		Says: "RULE that messages must match; repeat the flag for several rules. Existing rules are replaced",
+		Zero: "none",
+		Of:   func(s *ChannelSettings) settings.Field { return &rulesField{f: &s.Filter} },
+	},
+	{
+		Tag: 9, Name: "filter.all", Flag: "filter-all", Level: 1, Must: true,
+		Says: "require messages to match all rules, not just one",
+		Of:   func(s *ChannelSettings) settings.Field { return settings.Flag(&s.Filter.All) },
+	},
+	{
+		Tag: 10, Name: "filter.invert", Flag: "filter-invert", Level: 1, Must: true,
+		Says: "deliver the messages that do not match",
+		Of:   func(s *ChannelSettings) settings.Field { return settings.Flag(&s.Filter.Invert) },
+	},
 }
 
 // Limits and defaults of ChannelSettings.
@@ -35,10 +120,14 @@ const (
 	MaxHeaderName     = 256 // bytes
 	MaxPatternBytes   = 256
 	MaxTopicNameBytes = 64
-	MaxSampleRate     = 99 // percent; more is everything, which is 0
+	MaxSampleRate     = 99      // percent; more is everything, which is 0
+	MaxRateBytes      = 1 << 40 // a second
+
+	// MaxUnknownBytes bounds ChannelSettings.Unknown.
+	MaxUnknownBytes = 1024
 
 	// MaxSettingsBytes bounds the encoding of valid settings.
-	MaxSettingsBytes = 64 + MaxHeaderName + MaxTopicNameBytes + MaxFilterRules*(8+MaxHeaderName+MaxPatternBytes)
+	MaxSettingsBytes = 96 + MaxUnknownBytes + MaxHeaderName + MaxTopicNameBytes + MaxFilterRules*(8+MaxHeaderName+MaxPatternBytes)
 )
 
 // ErrSettings says that settings are not valid. Nothing was changed.
@@ -138,21 +227,13 @@ func (s *ChannelSettings) Validate() error {
 // invalid says which limit of the encoding the settings break; "": none. Decoding checks these limits and no others: a
 // log must stay readable when the meaning of a pattern changes.
 func (s *ChannelSettings) invalid() string {
-	switch {
-	case s.Order > OrderDeclared:
-		return fmt.Sprintf("there is no order %d", s.Order)
-	case len(s.KeyHeader) > MaxHeaderName:
-		return fmt.Sprintf("the key header's name has %d bytes, at most %d are allowed", len(s.KeyHeader), MaxHeaderName)
-	case s.MaxAttempts > MaxAttempts:
-		return fmt.Sprintf("max_attempts is %d, at most %d are counted", s.MaxAttempts, MaxAttempts)
-	case len(s.DeadLetter) > MaxTopicNameBytes:
-		return fmt.Sprintf("the dead-letter topic's name has %d bytes, at most %d are allowed",
-			len(s.DeadLetter), MaxTopicNameBytes)
-	case s.SampleRate > MaxSampleRate:
-		return fmt.Sprintf("sample_rate is %d percent; 1 to %d take a sample, 0 takes everything",
-			s.SampleRate, MaxSampleRate)
+	if why := ChannelRows.Invalid(s); why != "" {
+		return why
 	}
-	return s.Filter.invalid()
+	if _, err := ChannelRows.Decode(s.Unknown, new(ChannelSettings)); err != nil || len(s.Unknown) > MaxUnknownBytes {
+		return "unknown is not what a later version wrote, or too long"
+	}
+	return ""
 }
 
 func validTopicName(name string) bool {
@@ -165,74 +246,4 @@ func validTopicName(name string) bool {
 		}
 	}
 	return true
-}
-
-const (
-	settingsFormat = 1
-
-	settingsFlagAll    = 1
-	settingsFlagInvert = 2
-
-	minRuleBytes = 3 // match, two lengths
-)
-
-// Append appends the encoding of FORMAT.md. It panics if the settings break its limits or have version 0, which
-// Validate and the engine refuse long before.
-func (s *ChannelSettings) Append(dst []byte) []byte {
-	if why := s.invalid(); why != "" || s.Version == 0 {
-		panic("BUG: channel settings that are not valid reach the log: " + why)
-	}
-	flags := byte(0)
-	if s.Filter.All {
-		flags |= settingsFlagAll
-	}
-	if s.Filter.Invert {
-		flags |= settingsFlagInvert
-	}
-	dst = append(dst, settingsFormat, flags, byte(s.Order), s.SampleRate)
-	dst = binary.AppendUvarint(dst, s.Version)
-	dst = binary.AppendUvarint(dst, uint64(s.MaxAttempts))
-	dst = binary.AppendUvarint(dst, uint64(s.RatePerSecond))
-	dst = binary.AppendUvarint(dst, uint64(s.MaxInFlight))
-	dst = appendText(dst, s.KeyHeader)
-	dst = appendText(dst, s.DeadLetter)
-	dst = binary.AppendUvarint(dst, uint64(len(s.Filter.Rules)))
-	for _, r := range s.Filter.Rules {
-		dst = append(dst, byte(r.Match))
-		dst = appendText(dst, r.Header)
-		dst = appendText(dst, r.Pattern)
-	}
-	return dst
-}
-
-func appendText(dst []byte, text string) []byte {
-	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
-}
-
-// text decodes what appendText wrote, and copies the bytes.
-func (d *decoder) text() string { return string(d.bytes(d.count(1))) }
-
-// settings decodes what Append wrote. A newer format is an error, because settings must not be ignored.
-func (d *decoder) settings() ChannelSettings {
-	var s ChannelSettings
-	format, flags := d.byte(), d.byte()
-	if d.bad == "" && (format != settingsFormat || flags > settingsFlagAll|settingsFlagInvert) {
-		d.fail("format of a channel's settings")
-	}
-	s.Filter.All, s.Filter.Invert = flags&settingsFlagAll != 0, flags&settingsFlagInvert != 0
-	s.Order, s.SampleRate = Order(d.byte()), d.byte()
-	s.Version = d.uvarint()
-	s.MaxAttempts = uint16(d.atMost(MaxAttempts))
-	s.RatePerSecond, s.MaxInFlight = uint32(d.atMost(1<<32-1)), uint32(d.atMost(1<<32-1))
-	s.KeyHeader, s.DeadLetter = d.text(), d.text()
-	for n := d.count(minRuleBytes); n > 0 && d.bad == "" && len(s.Filter.Rules) <= MaxFilterRules; n-- {
-		s.Filter.Rules = append(s.Filter.Rules, Rule{Match: Match(d.byte()), Header: d.text(), Pattern: d.text()})
-	}
-	if why := s.invalid(); d.bad == "" && why != "" {
-		d.fail(why)
-	}
-	if d.bad == "" && s.Version == 0 {
-		d.fail("settings of version 0")
-	}
-	return s
 }

@@ -37,15 +37,15 @@ func TestSettingsValidate(t *testing.T) {
 				Header: strings.Repeat("h", MaxHeaderName), Pattern: strings.Repeat("p", MaxPatternBytes),
 			}),
 		}, ""},
-		{"order", ChannelSettings{Order: 4}, "order 4"},
+		{"order", ChannelSettings{Order: 4}, "order is 4"},
 		{"key header", ChannelSettings{KeyHeader: strings.Repeat("k", MaxHeaderName+1)}, "257 bytes"},
 		{"attempts", ChannelSettings{MaxAttempts: MaxAttempts + 1}, "at most 32767"},
 		{"dead-letter topic too long", ChannelSettings{DeadLetter: strings.Repeat("t", MaxTopicNameBytes+1)}, "65 bytes"},
 		{"dead-letter topic", ChannelSettings{DeadLetter: "a/b"}, `"a/b"`},
 		{"ephemeral dead-letter topic", ChannelSettings{DeadLetter: "a#ephemeral"}, `"a#ephemeral"`},
-		{"sample", ChannelSettings{SampleRate: 100}, "100 percent"},
+		{"sample", ChannelSettings{SampleRate: 100}, "sample_rate is 100"},
 		{"rules", ChannelSettings{Filter: rules(MaxFilterRules+1, exact)}, "17 rules"},
-		{"no header", ChannelSettings{Filter: rules(1, Rule{Pattern: "v"})}, "rule 1: a header's name"},
+		{"no header", ChannelSettings{Filter: rules(1, Rule{Pattern: "v"})}, "filter.rules rule 1: a header's name"},
 		{"match", ChannelSettings{Filter: rules(1, Rule{Header: "h", Match: 5})}, "match 5"},
 		{
 			"pattern",
@@ -285,5 +285,24 @@ func TestHashKey(t *testing.T) {
 	}
 	if HashKey([]byte("a")) == HashKey([]byte("b")) || HashKey(nil) == 0 {
 		t.Error("keys are told apart badly")
+	}
+}
+
+func TestParseRule(t *testing.T) {
+	for text, want := range map[string]Rule{
+		"a=b":    {Header: "a", Match: MatchExact, Pattern: "b"},
+		"a=":     {Header: "a", Match: MatchExact},
+		"a^=b=c": {Header: "a", Match: MatchPrefix, Pattern: "b=c"},
+		"a*=b*":  {Header: "a", Match: MatchGlob, Pattern: "b*"},
+		"a~=^b$": {Header: "a", Match: MatchRegexp, Pattern: "^b$"},
+		"a=b~=c": {Header: "a", Match: MatchExact, Pattern: "b~=c"},
+		"a":      {Header: "a", Match: MatchExists},
+	} {
+		if got := ParseRule(text); got != want {
+			t.Errorf("%q is %+v, want %+v", text, got, want)
+		}
+		if got := want.String(); got != text {
+			t.Errorf("%+v is %q, want %q", want, got, text)
+		}
 	}
 }

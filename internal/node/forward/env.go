@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/platform"
 	"penstock/replicate"
@@ -14,7 +14,7 @@ import (
 // Env is what a Forwarder needs of its node.
 type Env struct {
 	Peers      *platform.Peers
-	Clock      *base.Clock
+	Clock      *clock.Clock
 	Now        func() int64   // the clock of leases, used for LastPut
 	Limits     *inbox.Limits  // of the puts of other nodes
 	MaxBytes   int64          // of all puts that wait or are in flight: Options.MaxNodeInboxBytes

@@ -9,9 +9,10 @@ import (
 	"time"
 
 	"penstock/internal/lock"
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
+	"penstock/internal/node/message"
 	"penstock/internal/node/platform"
 	"penstock/internal/node/reason"
 	"penstock/internal/node/route"
@@ -108,10 +109,10 @@ func (f *Forwarder) Enqueue(pt Partition, p *inbox.Put) error {
 	switch {
 	case f.closed:
 		f.mu.Unlock()
-		return base.ErrClosed
+		return errs.ErrClosed
 	case f.bytes != 0 && f.bytes+int64(p.Bytes) > f.n.MaxBytes:
-		over := &base.LimitError{
-			Err: base.ErrOverloaded, What: "with this request the number of bytes that wait for the leaders on other nodes",
+		over := &errs.LimitError{
+			Err: errs.ErrOverloaded, What: "with this request the number of bytes that wait for the leaders on other nodes",
 			Value: f.bytes + int64(p.Bytes), Most: f.n.MaxBytes, Setting: "max-node-inbox-bytes",
 		}
 		f.mu.Unlock()
@@ -230,8 +231,8 @@ func (f *Forwarder) Tick() {
 	}
 	unknown := f.removeInFlight(func(p *inbox.Put) bool { return p.DeadlineNs+int64(AnswerMargin) < now })
 	f.mu.Unlock()
-	expired.Answer(base.ErrNoLeader)
-	unknown.Answer(base.ErrUnknown)
+	expired.Answer(errs.ErrNoLeader)
+	unknown.Answer(errs.ErrUnknown)
 	f.Wake()
 }
 
@@ -268,7 +269,7 @@ func (f *Forwarder) PeerLost(node replicate.NodeID) {
 	f.mu.Lock()
 	unknown := f.removeInFlight(func(p *inbox.Put) bool { return p.SentTo == node })
 	f.mu.Unlock()
-	unknown.Answer(base.ErrUnknown)
+	unknown.Answer(errs.ErrUnknown)
 }
 
 // Close answers all puts: the waiting ones with ErrClosed, those in flight with ErrUnknown. Later puts get ErrClosed.
@@ -281,8 +282,8 @@ func (f *Forwarder) Close() {
 	}
 	unknown := f.removeInFlight(func(*inbox.Put) bool { return true })
 	f.mu.Unlock()
-	waiting.Answer(base.ErrClosed)
-	unknown.Answer(base.ErrUnknown)
+	waiting.Answer(errs.ErrClosed)
+	unknown.Answer(errs.ErrUnknown)
 }
 
 // HandleAck handles a leader's answer to a put.
@@ -307,7 +308,7 @@ func (f *Forwarder) HandleAck(from replicate.NodeID, fr *netproto.Received) {
 		f.answered(l, true)
 		f.mu.Unlock()
 		if late {
-			inbox.Answer(p, base.ErrNoLeader)
+			inbox.Answer(p, errs.ErrNoLeader)
 		}
 		return
 	}
@@ -319,13 +320,13 @@ func (f *Forwarder) HandleAck(from replicate.NodeID, fr *netproto.Received) {
 		l.pt.Announce(false)
 	}
 	if status == netproto.StatusOK {
-		p.First = base.ID(ack.First)
+		p.First = message.ID(ack.First)
 		inbox.Answer(p, nil)
 		return
 	}
 	err := reason.OfPut(ack.Reason, ack.Text)
 	want, other, ok := wire.SequenceOfAck(ack.First)
-	if ok && p.Kind == inbox.Numbered && errors.Is(err, base.ErrSequence) {
+	if ok && p.Kind == inbox.Numbered && errors.Is(err, errs.ErrSequence) {
 		err = &fold.SequenceError{Want: want, Got: p.Special.Header.BaseSequence, Other: other}
 	}
 	inbox.Answer(p, err)
@@ -368,9 +369,9 @@ func (f *Forwarder) Reroute(pt Partition) {
 	announce := f.flush(l)
 	f.removeIdle(l)
 	f.mu.Unlock()
-	controls.Answer(base.ErrNoLeader)
-	back.Answer(base.ErrNoLeader)
-	refused.Answer(base.ErrClosed)
+	controls.Answer(errs.ErrNoLeader)
+	back.Answer(errs.ErrNoLeader)
+	refused.Answer(errs.ErrClosed)
 	if announce {
 		pt.Announce(false)
 	}

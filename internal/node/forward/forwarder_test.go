@@ -5,8 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/inbox"
+	"penstock/internal/node/message"
 	"penstock/internal/node/platform"
 	"penstock/internal/node/reason"
 	"penstock/netproto"
@@ -29,7 +31,7 @@ func onItsWay() (f *Forwarder, p *inbox.Put, passed *time.Duration, answers *[]e
 	pt := new(testPartition)
 	passed = new(time.Duration)
 	start := time.Now()
-	clock := base.NewClock(func() time.Time { return start }, func() time.Duration { return *passed })
+	clock := clock.New(func() time.Time { return start }, func() time.Duration { return *passed })
 	f = New(Env{Peers: &platform.Peers{Self: 1}, Clock: clock})
 	f.bytes = 3
 	answers = new([]error)
@@ -42,7 +44,7 @@ func onItsWay() (f *Forwarder, p *inbox.Put, passed *time.Duration, answers *[]e
 	return f, p, passed, answers
 }
 
-func answerTo(request uint64, status netproto.Status, first base.ID, why error) *netproto.Received {
+func answerTo(request uint64, status netproto.Status, first message.ID, why error) *netproto.Received {
 	fr := &netproto.Received{Payload: make([]byte, wire.PutAckBytes)}
 	fr.Header.Type, fr.Header.Request, fr.Header.Status = netproto.TypeForwardAck, request, status
 	fr.Payload[0], fr.Payload[8] = byte(first), reason.Number(wire.AnswerPut, why)
@@ -57,7 +59,7 @@ func TestForwardedPutIsAnsweredOrSentAgain(t *testing.T) {
 	}
 	for status := netproto.StatusOK; status <= netproto.StatusOverloaded; status++ {
 		f, p, _, answers := onItsWay()
-		f.HandleAck(2, answerTo(7, status, 5, base.ErrQuota))
+		f.HandleAck(2, answerTo(7, status, 5, errs.ErrQuota))
 		waits := f.lanes[p.Box] != nil && f.lanes[p.Box].waiting.First() == p
 		switch {
 		case len(f.inFlight) != 0:
@@ -69,7 +71,7 @@ func TestForwardedPutIsAnsweredOrSentAgain(t *testing.T) {
 			t.Errorf("status %d: it is answered %v, and is sent again %v", status, *answers, waits)
 		case status == netproto.StatusOK && ((*answers)[0] != nil || p.First != 5):
 			t.Errorf("it was stored as 5, and is answered %v, id %d", (*answers)[0], p.First)
-		case status != netproto.StatusOK && !errors.Is((*answers)[0], base.ErrQuota):
+		case status != netproto.StatusOK && !errors.Is((*answers)[0], errs.ErrQuota):
 			t.Errorf("status %d: the reason is %v", status, (*answers)[0])
 		}
 	}
@@ -104,14 +106,14 @@ func TestForwardedPutWaitsForTheLeader(t *testing.T) {
 	}
 	*passed++
 	f.Tick()
-	if len(*answers) != 1 || !errors.Is((*answers)[0], base.ErrUnknown) || f.bytes != 0 || len(f.lanes) != 0 {
+	if len(*answers) != 1 || !errors.Is((*answers)[0], errs.ErrUnknown) || f.bytes != 0 || len(f.lanes) != 0 {
 		t.Errorf("it is answered %v after the margin, %d bytes, %d lanes", *answers, f.bytes, len(f.lanes))
 	}
 
 	f, _, passed, answers = onItsWay()
 	*passed = time.Second + AnswerMargin
-	f.HandleAck(2, answerTo(7, netproto.StatusRejected, 0, base.ErrNoQuorum))
-	if len(*answers) != 1 || !errors.Is((*answers)[0], base.ErrNoQuorum) {
+	f.HandleAck(2, answerTo(7, netproto.StatusRejected, 0, errs.ErrNoQuorum))
+	if len(*answers) != 1 || !errors.Is((*answers)[0], errs.ErrNoQuorum) {
 		t.Errorf("the leader says ErrNoQuorum within the margin, and it is answered %v", *answers)
 	}
 }
@@ -121,7 +123,7 @@ func TestForwardedPutIsNotSentAgainLate(t *testing.T) {
 	f, p, passed, answers := onItsWay()
 	*passed = time.Second + 1
 	f.HandleAck(2, answerTo(7, netproto.StatusNotLeader, 0, nil))
-	if len(*answers) != 1 || !errors.Is((*answers)[0], base.ErrNoLeader) || f.bytes != 0 || len(f.lanes) != 0 {
+	if len(*answers) != 1 || !errors.Is((*answers)[0], errs.ErrNoLeader) || f.bytes != 0 || len(f.lanes) != 0 {
 		t.Errorf("it is answered %v, %d bytes, %d lanes, waits %v", *answers, f.bytes, len(f.lanes), f.lanes[p.Box] != nil)
 	}
 }

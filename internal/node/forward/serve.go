@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"penstock/internal/lock"
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
+	"penstock/internal/node/message"
 	"penstock/internal/node/reason"
 	"penstock/internal/node/route"
 	"penstock/netproto"
@@ -24,7 +26,7 @@ import (
 func encode(b *wire.Buffer, l *lane, p *inbox.Put, nowNs int64) {
 	h := wire.PutHead{Topic: l.id.Topic, Partition: l.id.Partition, DelayMs: p.DeferMs, Run: l.Run()}
 	if p.DeadlineNs != 0 {
-		h.WaitMs = uint32(min(max(base.CeilMs(p.DeadlineNs-nowNs), 1), wire.MaxPutWaitMs))
+		h.WaitMs = uint32(min(max(clock.CeilMs(p.DeadlineNs-nowNs), 1), wire.MaxPutWaitMs))
 	}
 	var numbers wire.PutNumbers
 	switch {
@@ -99,8 +101,8 @@ type forwardedPut struct {
 	run     uint32
 	buf     *netproto.RecvBuf
 	bodies  [][]byte
-	lists   [][]base.Header // the headers of each message, as parts of headers
-	headers []base.Header
+	lists   [][]message.Header // the headers of each message, as parts of headers
+	headers []message.Header
 }
 
 var forwardedPuts = sync.Pool{New: func() any { return new(forwardedPut) }}
@@ -122,7 +124,7 @@ func (f *Forwarder) HandlePut(from replicate.NodeID, fr *netproto.Received) Part
 		p.buf = fr.Buf
 		switch {
 		case f.refusals.has(from, pt.Box(), run):
-			err = base.ErrNoLeader // an earlier put of the run was refused
+			err = errs.ErrNoLeader // an earlier put of the run was refused
 		default:
 			if err = f.n.Limits.Measure(&p.Put); err == nil {
 				p.Box = pt.Box()
@@ -133,7 +135,7 @@ func (f *Forwarder) HandlePut(from replicate.NodeID, fr *netproto.Received) Part
 	if err == nil {
 		return pt
 	}
-	notStored := errors.Is(err, base.ErrNoLeader) || errors.Is(err, base.ErrOverloaded) || errors.Is(err, base.ErrClosed)
+	notStored := errors.Is(err, errs.ErrNoLeader) || errors.Is(err, errs.ErrOverloaded) || errors.Is(err, errs.ErrClosed)
 	if pt != nil && notStored {
 		f.refusals.note(from, pt.Box(), run)
 	}
@@ -145,11 +147,11 @@ func (f *Forwarder) HandlePut(from replicate.NodeID, fr *netproto.Received) Part
 func (p *forwardedPut) decode(b []byte) (pt Partition, run uint32, err error) {
 	h, b, err := wire.DecodePutHead(b)
 	if err != nil {
-		return nil, 0, base.ErrUnknown
+		return nil, 0, errs.ErrUnknown
 	}
 	pt = p.f.n.Find(segment.Identity{Topic: h.Topic, Partition: h.Partition})
 	if pt == nil {
-		return nil, 0, base.ErrNoLeader
+		return nil, 0, errs.ErrNoLeader
 	}
 	p.Defer = time.Duration(h.DelayMs) * time.Millisecond
 	if h.WaitMs != 0 {
@@ -175,7 +177,7 @@ func (p *forwardedPut) decode(b []byte) (pt Partition, run uint32, err error) {
 			return pt, h.Run, nil
 		}
 	}
-	return pt, h.Run, base.ErrUnknown // damaged, or of a newer version
+	return pt, h.Run, errs.ErrUnknown // damaged, or of a newer version
 }
 
 // decodeMessages decodes the messages behind the head of a put that is not sealed.
@@ -203,18 +205,18 @@ func (p *forwardedPut) decodeMessages(b []byte, count uint32, headered bool) (ok
 }
 
 // reply answers the node that sent the put, and puts p back into the pool.
-func (p *forwardedPut) reply(first base.ID, err error) {
+func (p *forwardedPut) reply(first message.ID, err error) {
 	fr := netproto.Frame{Type: netproto.TypeForwardAck, Request: p.request}
 	ack := wire.PutAck{First: uint64(first)}
 	switch {
 	case err == nil:
-	case errors.Is(err, base.ErrNoLeader):
+	case errors.Is(err, errs.ErrNoLeader):
 		fr.Status = netproto.StatusNotLeader
-	case errors.Is(err, base.ErrOverloaded):
+	case errors.Is(err, errs.ErrOverloaded):
 		fr.Status = netproto.StatusFull
-	case errors.Is(err, base.ErrClosed):
+	case errors.Is(err, errs.ErrClosed):
 		fr.Status = netproto.StatusClosed
-	case errors.Is(err, base.ErrUnknown), errors.Is(err, base.ErrDisk):
+	case errors.Is(err, errs.ErrUnknown), errors.Is(err, errs.ErrDisk):
 		fr.Status = netproto.StatusUnknown
 		ack.Reason = reason.Number(wire.AnswerPut, err)
 	default:

@@ -7,8 +7,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
 	"penstock/internal/node/inbox"
+	"penstock/internal/node/message"
 	"penstock/internal/node/platform"
 	"penstock/internal/node/route"
 	"penstock/replicate/wire"
@@ -33,7 +34,7 @@ func TestForwardedPutBytes(t *testing.T) {
 	}
 	headered := &inbox.Put{
 		Messages: plain.Messages,
-		Headers:  [][]base.Header{{{Key: []byte("a"), Value: []byte("bc")}, {Key: []byte("d"), Value: nil}}, nil},
+		Headers:  [][]message.Header{{{Key: []byte("a"), Value: []byte("bc")}, {Key: []byte("d"), Value: nil}}, nil},
 	}
 	headered.Headered = true
 	encode(&buf, sampleLane(), headered, 0)
@@ -55,7 +56,7 @@ func TestForwardedPutBytes(t *testing.T) {
 func TestForwardedPutTellsHowLongItMayWait(t *testing.T) {
 	const sentAt, readAt = int64(5_000_000_000), int64(77_000_000_000) // by the clocks of two nodes
 	pt := new(testPartition)
-	clock := base.NewClock(func() time.Time { return time.Unix(0, readAt) }, func() time.Duration { return 0 })
+	clock := clock.New(func() time.Time { return time.Unix(0, readAt) }, func() time.Duration { return 0 })
 	f := New(Env{Peers: &platform.Peers{Self: 2}, Clock: clock, Find: func(segment.Identity) Partition { return pt }})
 	for _, c := range []struct{ deadline, want int64 }{
 		{0, 0},

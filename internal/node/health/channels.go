@@ -88,7 +88,7 @@ func (c *Channel) AsideWords() string {
 func (c *Channel) FullWords() string {
 	return fmt.Sprintf("channel %s of topic %s is full in %s: too many messages wait between finished ones, so it "+
 		"delivers no new messages of these. Nothing is lost, and it goes on when the oldest are finished or become dead "+
-		"letters: see engine channel pending and deferred%s",
+		"letters: see penstock channel pending and deferred%s",
 		c.Name, c.Topic, plural(c.Count, "partition"), c.more())
 }
 
@@ -96,16 +96,16 @@ func (c *Channel) FullWords() string {
 func (c *Channel) DroppingWords() string {
 	return fmt.Sprintf("channel %s of topic %s is dropping messages: retention or a quota removed %s before they were "+
 		"finished. What was removed is gone, and the depth does not count it: make the consumers faster, or let the topic "+
-		"keep more with engine topic set%s", c.Name, c.Topic, plural(c.Count, "message"), c.more())
+		"keep more with penstock topic set%s", c.Name, c.Topic, plural(c.Count, "message"), c.more())
 }
 
 // PausedWords says that the channel, or the topic, is paused, what that means for the data, and what to do.
 func (c *Channel) PausedWords() string {
 	if c.Name == "" {
-		return fmt.Sprintf("topic %s is paused: what is published waits for its channels until engine topic unpause%s",
+		return fmt.Sprintf("topic %s is paused: what is published waits for its channels until penstock topic unpause%s",
 			c.Topic, c.more())
 	}
-	return fmt.Sprintf("channel %s of topic %s is paused: its messages wait until engine channel unpause%s",
+	return fmt.Sprintf("channel %s of topic %s is paused: its messages wait until penstock channel unpause%s",
 		c.Name, c.Topic, c.more())
 }
 
@@ -113,14 +113,14 @@ func (c *Channel) PausedWords() string {
 func (c *Channel) QuotaWords() string {
 	return fmt.Sprintf("topic %s is over its quota in %s: what is published there is refused until its channels have "+
 		"finished more; nothing that was answered OK is lost: make the consumers faster, delete a channel that nobody "+
-		"consumes, or raise the quota with engine topic set%s", c.Topic, plural(c.Count, "partition"), c.more())
+		"consumes, or raise the quota with penstock topic set%s", c.Topic, plural(c.Count, "partition"), c.more())
 }
 
 // StarvedWords says that the channel's consumers take nothing, what that means for the data, and what to do.
 func (c *Channel) StarvedWords() string {
 	return fmt.Sprintf("channel %s of topic %s is starved: messages wait and it has consumers, but none was delivered "+
 		"for 10s: no consumer asks for messages (RDY 0), because it backs off after failures or stands still; nothing is "+
-		"lost: see engine channel consumers, and the consumers' logs%s", c.Name, c.Topic, c.more())
+		"lost: see penstock channel consumers, and the consumers' logs%s", c.Name, c.Topic, c.more())
 }
 
 // DelaysRefusedWords says that the topic refuses delayed messages, what that means for the data, and what to do.
@@ -134,14 +134,14 @@ func (c *Channel) DelaysRefusedWords() string {
 func (c *Channel) ReadOnlyWords() string {
 	return fmt.Sprintf("topic %s is read only in %s: a part of its log is missing, damaged or of a newer version, so "+
 		"what is published and confirmed there is refused; what reads back is kept, and delivered as far as it can be: put "+
-		"the missing file back, start the newer version or restore a backup, and restart the node; engine topic delete "+
+		"the missing file back, start the newer version or restore a backup, and restart the node; penstock topic delete "+
 		"gives up what is left%s", c.Topic, plural(c.Count, "partition"), c.more())
 }
 
 // SkippingWords says that the channel skips, what that means for the data, and what to do.
 func (c *Channel) SkippingWords() string {
 	return fmt.Sprintf("channel %s of topic %s is skipping: it discards all that is published instead of delivering it, "+
-		"%s, until engine channel unskip%s", c.Name, c.Topic, c.Skipped(), c.more())
+		"%s, until penstock channel unskip%s", c.Name, c.Topic, c.Skipped(), c.more())
 }
 
 // Skipped says how many messages a channel that skips has discarded, and since when. A leader that found the channel

@@ -95,7 +95,7 @@ func contestedWords(c *Copy, count int) string {
 
 // choose says how an operator decides between a copy and its leader.
 func (c *Copy) choose() string {
-	return fmt.Sprintf("compare the two with engine cluster force-leader %s %d %s --dry-run, and then force %[3]s or "+
+	return fmt.Sprintf("compare the two with penstock cluster force-leader %s %d %s --dry-run, and then force %[3]s or "+
 		"%[4]s to lead: what the other has beyond that is kept aside", c.Topic, c.Partition, c.Node, c.Leader)
 }
 

@@ -1,7 +1,7 @@
 // Package health judges what a node knows about itself and its cluster. It has no I/O, no clock and no goroutine: its
 // inputs are facts with their ages, and its output is a [Verdict].
 //
-//	Engine.Facts ─► Facts ─► Judge ─► Verdict ─► /ping, /livez, /readyz, /health, /stats, engine cluster status|health
+//	Engine.Facts ─► Facts ─► Judge ─► Verdict ─► /ping, /livez, /readyz, /health, /stats, penstock cluster status
 //	Snapshot, View ─► Look ─► Cluster ─┘
 //
 // A [View] is what the node learned itself and when: until when it has a lease, how long ago the metadata store

@@ -190,7 +190,7 @@ func checks(f *Facts) []Check {
 	silent := "the metadata store has not answered for " + Age(c.StoreAge)
 	if !c.Leased && len(c.StoreNodes) > 0 {
 		silent += " (if the disks or the etcd directories of a majority of " + strings.Join(c.StoreNodes, ", ") +
-			" are lost for good: engine rebuild-cluster)"
+			" are lost for good: penstock rebuild-cluster)"
 	}
 	add(checkLease, c.Leased, "this node has no lease and serves nothing", "the node has a lease")
 	add(checkStore, !c.StoreSilent(), silent, "the metadata store answered "+Age(c.StoreAge)+" ago")
@@ -398,7 +398,7 @@ func asideNote(f *Facts) string {
 	if f.AsideMessages == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; %s that cuts took %s kept aside: see engine aside list",
+	return fmt.Sprintf("; %s that cuts took %s kept aside: see penstock aside list",
 		plural(int(f.AsideMessages), "message"), isOrAre(f.AsideMessages))
 }
 

@@ -101,7 +101,7 @@ func TestJudge(t *testing.T) {
 					"tried again: remove the cause, and do not delete the channel, which would delete them, too; " +
 					"channel mail of topic orders is full in 2 partitions: too many messages wait between finished ones, so " +
 					"it delivers no new messages of these. Nothing is lost, and it goes on when the oldest are finished or " +
-					"become dead letters: see engine channel pending and deferred; the same holds for 1 more channel",
+					"become dead letters: see penstock channel pending and deferred; the same holds for 1 more channel",
 			},
 		},
 		"channels lose messages and skip": {
@@ -114,17 +114,17 @@ func TestJudge(t *testing.T) {
 			},
 			true, true, true, true, nil, "",
 			[]string{
-				"; topic mail is paused: what is published waits for its channels until engine topic unpause; the same holds " +
+				"; topic mail is paused: what is published waits for its channels until penstock topic unpause; the same holds " +
 					"for 2 more topics; topic later refuses delayed messages in 3 partitions: as many wait as max-ranges" +
 					", max-state-bytes or token-share allows. Nothing is lost, " +
 					"messages without a delay are stored and delivered, and " +
 					"it ends as delayed messages are finished; the same holds for 1 more topic; channel rests of topic " +
-					"orders is paused: its messages wait until engine channel unpause; " +
+					"orders is paused: its messages wait until penstock channel unpause; " +
 					"channel mail of topic orders is skipping: it discards all that is published instead of delivering it, 7 " +
-					"messages since 2026-01-31T12:00:00Z, until engine channel unskip; the same holds for 1 more " +
+					"messages since 2026-01-31T12:00:00Z, until penstock channel unskip; the same holds for 1 more " +
 					"channel; channel billing of topic orders is dropping messages: retention or a quota removed 1 message " +
 					"before they were finished. What was removed is gone, and the depth does not count it: make the consumers " +
-					"faster, or let the topic keep more with engine topic set",
+					"faster, or let the topic keep more with penstock topic set",
 			},
 		},
 		"a contested copy": {
@@ -133,7 +133,7 @@ func TestJudge(t *testing.T) {
 			[]string{
 				"unhealthy: 1 partition with a contested copy: node n2 has messages of partition 3 of topic orders that its " +
 					"leader, node n1, lacks, and that were probably answered OK; nothing was cut, and node n2 does not follow; ",
-				"engine cluster force-leader orders 3 n2 --dry-run, and then force n2 or n1 to lead: what the other has beyond " +
+				"penstock cluster force-leader orders 3 n2 --dry-run, and then force n2 or n1 to lead: what the other has beyond " +
 					"that is kept aside",
 			},
 		},
@@ -283,7 +283,7 @@ func TestJudge(t *testing.T) {
 			true, false, false, false,
 			[]string{"lease", "store", "leads-or-forwards"},
 			"this node has no lease and serves nothing",
-			[]string{"a majority of n1, n2, n3 are lost for good: engine rebuild-cluster)"},
+			[]string{"a majority of n1, n2, n3 are lost for good: penstock rebuild-cluster)"},
 		},
 		"another process has the node's name": {
 			Facts{Cluster: served(func(c *Cluster) { c.Leased = false })},

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"penstock/internal/lock"
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 )
 
 // Shared is what the inboxes of a node share: their limits, and the number of bytes that wait in all of them.
@@ -132,7 +132,7 @@ func (b *Inbox) TryEnter(p *Put) error {
 	defer b.mu.Unlock()
 	switch {
 	case !b.Leading.Load():
-		return base.ErrNoLeader
+		return errs.ErrNoLeader
 	case b.closed != nil:
 		return b.closed
 	case !b.admits(int64(p.Bytes)):
@@ -173,8 +173,8 @@ func (b *Inbox) admits(size int64) bool {
 
 // overloaded returns the error of a put of size bytes that the inbox does not admit. mu is held.
 func (b *Inbox) overloaded(size int64) error {
-	over := &base.LimitError{
-		Err: base.ErrOverloaded, What: "with this request the number of bytes that wait to be stored in the partition",
+	over := &errs.LimitError{
+		Err: errs.ErrOverloaded, What: "with this request the number of bytes that wait to be stored in the partition",
 		Value: b.puts.bytes + size, Most: b.node.maxInboxBytes, Setting: "max-inbox-bytes",
 	}
 	if b.puts.bytes == 0 || b.puts.bytes+size <= b.node.maxInboxBytes {

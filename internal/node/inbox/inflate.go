@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/inflate"
 	"penstock/internal/shares"
 	"penstock/segment"
 )
@@ -67,7 +68,7 @@ func (l *Limits) measureInflated(p *Put, h *segment.Header, body []byte) error {
 func (l *Limits) measureWithin(p *Put, h *segment.Header, body []byte, need int) (damaged bool, err error) {
 	scratch := scratches.Get().(*[]byte)
 	defer scratches.Put(scratch)
-	records, err := base.Inflate(h, body, *scratch, need)
+	records, err := inflate.Batch(h, body, *scratch, need)
 	if err != nil {
 		return true, refusedBatch(err)
 	}
@@ -95,8 +96,8 @@ func (l *Limits) inflatedBytes(h *segment.Header, body []byte) (n int, stated bo
 // inflatesTooMuch refuses a body of so many compressed bytes for what it becomes.
 func (l *Limits) inflatesTooMuch(packed int, becomes any) error {
 	l.Inflation.refused.Add(1)
-	return &base.LimitError{
-		Err: base.ErrInflation, Value: becomes, Most: min(batch.MostInflated(packed, l.Inflation.ratio), l.maxBatchBytes),
+	return &errs.LimitError{
+		Err: errs.ErrInflation, Value: becomes, Most: min(batch.MostInflated(packed, l.Inflation.ratio), l.maxBatchBytes),
 		What:    fmt.Sprintf("the size in bytes to which a compressed batch of %d bytes grows", packed),
 		Setting: "max-inflation-ratio",
 	}
@@ -116,8 +117,8 @@ func (f *Inflation) take(p *Put, n int64) error {
 			return nil
 		}
 	}
-	over := &base.LimitError{
-		Err: base.ErrOverloaded, What: "with this one the size in bytes to which the compressed batches grow that the node " +
+	over := &errs.LimitError{
+		Err: errs.ErrOverloaded, What: "with this one the size in bytes to which the compressed batches grow that the node " +
 			"verifies now", Value: f.budget.Used() + n, Most: f.most, Setting: "max-inflated-bytes",
 	}
 	if errors.Is(err, shares.ErrShare) {

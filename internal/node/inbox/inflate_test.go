@@ -13,7 +13,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"penstock/batch"
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 )
 
 // sealedAs makes a batch out of a body that is compressed already.
@@ -55,12 +55,12 @@ func TestInflationOfFrames(t *testing.T) {
 		n    int
 		want error
 	}{
-		{"its size is stated", stated.EncodeAll(record, nil), 1, base.ErrInflation},
-		{"its size is not stated", []byte(b.String()), 1, base.ErrInflation},
+		{"its size is stated", stated.EncodeAll(record, nil), 1, errs.ErrInflation},
+		{"its size is not stated", []byte(b.String()), 1, errs.ErrInflation},
 		{"another frame follows", stated.EncodeAll(record, stated.EncodeAll(middle, nil)), 2, batch.ErrInvalid},
 		{
 			"another frame follows one without a size", stated.EncodeAll(record, stated.EncodeAll(small, nil)), 2,
-			base.ErrInflation,
+			errs.ErrInflation,
 		},
 		{"small", stated.EncodeAll(small, nil), 1, nil},
 	} {
@@ -68,7 +68,7 @@ func TestInflationOfFrames(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}
-	if !errors.Is(base.ErrInflation, base.ErrBatchTooBig) {
+	if !errors.Is(errs.ErrInflation, errs.ErrBatchTooBig) {
 		t.Error("it is no ErrBatchTooBig")
 	}
 }
@@ -86,7 +86,7 @@ func TestInflationWaits(t *testing.T) {
 		}
 		began := time.Now()
 		err := take("a", 1, false)
-		if took := time.Since(began); took != time.Second || !errors.Is(err, base.ErrOverloaded) {
+		if took := time.Since(began); took != time.Second || !errors.Is(err, errs.ErrOverloaded) {
 			t.Errorf("after %v: %v", took, err)
 		}
 		for _, part := range []string{"token or address", "1048576", "max-inflated-bytes"} {
@@ -95,7 +95,7 @@ func TestInflationWaits(t *testing.T) {
 			}
 		}
 		began = time.Now()
-		if err := take("a", 1, true); !errors.Is(err, base.ErrOverloaded) || time.Since(began) != 0 {
+		if err := take("a", 1, true); !errors.Is(err, errs.ErrOverloaded) || time.Since(began) != 0 {
 			t.Errorf("without waiting: %v", err)
 		}
 		go func() {

@@ -5,14 +5,15 @@ import (
 	"sync"
 
 	"penstock/batch"
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/message"
 )
 
 // messageLists holds the lists that CarryAll builds for its Put. It comes from a pool, and belongs to one Waiter.
 type messageLists struct {
 	bodies  [][]byte
-	headers [][]base.Header
-	keyed   []base.Header // of the messages with Key: their headers and the key header
+	headers [][]message.Header
+	keyed   []message.Header // of the messages with Key: their headers and the key header
 }
 
 var listsPool = sync.Pool{New: func() any { return new(messageLists) }}
@@ -38,7 +39,7 @@ const AnyPartition = -1
 // many partitions, or AnyPartition. CarryAll fails with ErrBatchKeys if the keys belong to different partitions or the
 // delays differ, and with ErrHeaders if a message has both a Key and a key header. Everything in ms is borrowed until
 // Free, even after an error.
-func (w *Waiter) CarryAll(ms []base.Outgoing, partitions int) (partition int, err error) {
+func (w *Waiter) CarryAll(ms []message.Outgoing, partitions int) (partition int, err error) {
 	l := listsPool.Get().(*messageLists)
 	w.lists = l
 	partition, has := AnyPartition, false
@@ -51,12 +52,12 @@ func (w *Waiter) CarryAll(ms []base.Outgoing, partitions int) (partition int, er
 		if len(key) != 0 {
 			n := batch.PartitionOf(key, partitions)
 			if partition >= 0 && partition != n {
-				return AnyPartition, base.ErrBatchKeys
+				return AnyPartition, errs.ErrBatchKeys
 			}
 			partition = n
 		}
 		if m.Delay != ms[0].Delay {
-			return AnyPartition, base.ErrBatchKeys
+			return AnyPartition, errs.ErrBatchKeys
 		}
 		l.bodies, l.headers = append(l.bodies, m.Body), append(l.headers, headers)
 		has = has || len(headers) != 0
@@ -71,14 +72,14 @@ func (w *Waiter) CarryAll(ms []base.Outgoing, partitions int) (partition int, er
 	return partition, nil
 }
 
-var keyHeader = []byte(base.KeyHeader)
+var keyHeader = []byte(message.KeyHeader)
 
 // keyed returns the headers to store for m, and the key of m or nil. If the headers are not m's own, they are appended
 // to all.
-func keyed(m *base.Outgoing, all *[]base.Header) (headers []base.Header, key []byte, err error) {
+func keyed(m *message.Outgoing, all *[]message.Header) (headers []message.Header, key []byte, err error) {
 	has := false
 	for i := range m.Headers {
-		if string(m.Headers[i].Key) == base.KeyHeader && !has {
+		if string(m.Headers[i].Key) == message.KeyHeader && !has {
 			has, key = true, m.Headers[i].Value
 		}
 	}
@@ -86,9 +87,9 @@ func keyed(m *base.Outgoing, all *[]base.Header) (headers []base.Header, key []b
 	case len(m.Key) == 0:
 		return m.Headers, key, nil
 	case has:
-		return nil, nil, fmt.Errorf("%w: there is a key and a header %q, too", base.ErrHeaders, base.KeyHeader)
+		return nil, nil, fmt.Errorf("%w: there is a key and a header %q, too", errs.ErrHeaders, message.KeyHeader)
 	}
 	n := len(*all)
-	*all = append(append(*all, m.Headers...), base.Header{Key: keyHeader, Value: m.Key})
+	*all = append(append(*all, m.Headers...), message.Header{Key: keyHeader, Value: m.Key})
 	return (*all)[n:len(*all):len(*all)], m.Key, nil
 }

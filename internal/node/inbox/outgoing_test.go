@@ -7,27 +7,28 @@ import (
 	"unsafe"
 
 	"penstock/batch"
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/message"
 )
 
 // CarryAll returns the partition of the messages' keys, and stores each key as a header. It refuses messages that
 // cannot be one put.
 func TestCarryAll(t *testing.T) {
 	const partitions = 1000
-	named := []base.Header{{Key: []byte("key"), Value: []byte("a")}}
-	other := []base.Header{{Key: []byte("x"), Value: []byte("y")}}
+	named := []message.Header{{Key: []byte("key"), Value: []byte("a")}}
+	other := []message.Header{{Key: []byte("x"), Value: []byte("y")}}
 	at := batch.PartitionOf([]byte("a"), partitions)
 	for _, c := range []struct {
 		name string
-		ms   []base.Outgoing
+		ms   []message.Outgoing
 		want int
 		err  error
 	}{
-		{"no key", []base.Outgoing{{Body: []byte("m")}, {Body: []byte("n"), Headers: other}}, AnyPartition, nil},
-		{"a key and a header", []base.Outgoing{{Key: []byte("a"), Headers: other}, {Headers: named}, {}}, at, nil},
-		{"two keys", []base.Outgoing{{Key: []byte("a")}, {Key: []byte("b")}}, AnyPartition, base.ErrBatchKeys},
-		{"two delays", []base.Outgoing{{Delay: time.Second}, {}}, AnyPartition, base.ErrBatchKeys},
-		{"twice a key", []base.Outgoing{{Key: []byte("a"), Headers: named}}, AnyPartition, base.ErrHeaders},
+		{"no key", []message.Outgoing{{Body: []byte("m")}, {Body: []byte("n"), Headers: other}}, AnyPartition, nil},
+		{"a key and a header", []message.Outgoing{{Key: []byte("a"), Headers: other}, {Headers: named}, {}}, at, nil},
+		{"two keys", []message.Outgoing{{Key: []byte("a")}, {Key: []byte("b")}}, AnyPartition, errs.ErrBatchKeys},
+		{"two delays", []message.Outgoing{{Delay: time.Second}, {}}, AnyPartition, errs.ErrBatchKeys},
+		{"twice a key", []message.Outgoing{{Key: []byte("a"), Headers: named}}, AnyPartition, errs.ErrHeaders},
 		{"nothing", nil, AnyPartition, nil},
 	} {
 		w := NewWaiter()

@@ -8,8 +8,8 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/lock"
-	"penstock/internal/node/base"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/message"
 	"penstock/internal/node/platform"
 	"penstock/replicate"
 	"penstock/segment"
@@ -23,7 +23,7 @@ type Put struct {
 	// is called.
 	Messages [][]byte
 
-	First base.ID // result: the id of the first message; the others are consecutive
+	First message.ID // result: the id of the first message; the others are consecutive
 	// Err is the other result. nil: all messages are on stable storage. ErrUnknown, ErrDisk or ErrClosed: they may have
 	// been stored, or may appear later. Any other error: nothing was stored, and the put can be repeated without making
 	// duplicates.
@@ -44,7 +44,7 @@ type Put struct {
 	// Headers are the messages' headers: nil, or one list (which may be empty) per message. They are borrowed like
 	// Messages. A name has 1 to MaxHeaderNameBytes bytes and does not begin with ReservedHeaders. See MaxHeaderCount,
 	// Options.MaxHeaderBytes and ErrHeaders.
-	Headers [][]base.Header
+	Headers [][]message.Header
 	// Alone says that the caller does nothing but wait for the answer. An idle engine may then store the put on the
 	// caller's goroutine, within Submit.
 	Alone bool
@@ -202,7 +202,7 @@ func (w *Waiter) Result(h platform.Host) error {
 // Wait returns the put's result. If ctx ends while the put is still in the inbox, Wait removes it and nothing is
 // stored. Once the put is being written, its bytes are in use and the answer is at most a few commits away, so Wait
 // ignores ctx.
-func (w *Waiter) Wait(ctx context.Context) (base.ID, error) {
+func (w *Waiter) Wait(ctx context.Context) (message.ID, error) {
 	gate := w.gate
 	if gate == nil {
 		gate = w.answers
@@ -283,9 +283,9 @@ func (l *List) Committed() {
 type AsyncPut struct {
 	Put
 	one      [1][]byte
-	headers  [1][]base.Header
-	keyed    []base.Header // memory of the headers of a message with a key
-	done     func(base.ID, error)
+	headers  [1][]message.Header
+	keyed    []message.Header // memory of the headers of a message with a key
+	done     func(message.ID, error)
 	free     *AsyncPuts
 	nextFree *AsyncPut
 }
@@ -312,7 +312,7 @@ const maxFreeAsyncPuts = 1 << 16
 // AnyPartition. done is called with the answer. Get fails with ErrHeaders if m has both a Key and a key header.
 // Everything in m is borrowed until done is called.
 func (f *AsyncPuts) Get(
-	m *base.Outgoing, partitions int, done func(base.ID, error),
+	m *message.Outgoing, partitions int, done func(message.ID, error),
 ) (a *AsyncPut, partition int, err error) {
 	a = f.take()
 	a.one[0], a.Defer, a.done = m.Body, m.Delay, done

@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/message"
 	"penstock/internal/shares"
 	"penstock/segment"
 )
@@ -51,13 +52,13 @@ func (l *Limits) Measure(p *Put) error {
 		return l.measureSealed(p)
 	}
 	if p.Defer < 0 || p.Defer > l.maxDefer {
-		return &base.LimitError{
-			Err: base.ErrDeferTooLong, What: "the delay", Value: p.Defer, Most: l.maxDefer, Setting: "max-defer",
+		return &errs.LimitError{
+			Err: errs.ErrDeferTooLong, What: "the delay", Value: p.Defer, Most: l.maxDefer, Setting: "max-defer",
 		}
 	}
 	p.DeferMs = uint32((p.Defer + time.Millisecond - 1) / time.Millisecond)
 	if len(p.Messages) == 0 {
-		return base.ErrEmptyMessage
+		return errs.ErrEmptyMessage
 	}
 	if p.Headered = false; p.Headers != nil {
 		return l.measureHeaders(p)
@@ -65,7 +66,7 @@ func (l *Limits) Measure(p *Put) error {
 	n := 0
 	for _, m := range p.Messages {
 		if len(m) == 0 {
-			return base.ErrEmptyMessage
+			return errs.ErrEmptyMessage
 		}
 		if len(m) > l.maxMessageBytes {
 			return l.messageTooBig(len(m))
@@ -83,13 +84,13 @@ func (l *Limits) Measure(p *Put) error {
 func (l *Limits) measureHeaders(p *Put) error {
 	if len(p.Headers) != len(p.Messages) {
 		return fmt.Errorf("%w: there are %d lists of headers for %d messages",
-			base.ErrHeaders, len(p.Headers), len(p.Messages))
+			errs.ErrHeaders, len(p.Headers), len(p.Messages))
 	}
 	p.Bytes, p.HeaderBytes, p.Headered = 0, 0, false
 	rec := segment.Record{Defer: p.DeferMs}
 	for i, m := range p.Messages {
 		if len(m) == 0 {
-			return base.ErrEmptyMessage
+			return errs.ErrEmptyMessage
 		}
 		if len(m) > l.maxMessageBytes {
 			return l.messageTooBig(len(m))
@@ -112,29 +113,29 @@ func (l *Limits) measureHeaders(p *Put) error {
 }
 
 func (l *Limits) messageTooBig(bytes int) error {
-	return &base.LimitError{
-		Err: base.ErrMessageTooBig, What: "the size of a message in bytes", Value: bytes, Most: l.maxMessageBytes,
+	return &errs.LimitError{
+		Err: errs.ErrMessageTooBig, What: "the size of a message in bytes", Value: bytes, Most: l.maxMessageBytes,
 		Setting: "max-message-bytes",
 	}
 }
 
 func (l *Limits) batchTooBig(bytes int) error {
-	return &base.LimitError{
-		Err: base.ErrBatchTooBig, What: "the size of the batch in bytes", Value: bytes, Most: l.maxBatchBytes,
+	return &errs.LimitError{
+		Err: errs.ErrBatchTooBig, What: "the size of the batch in bytes", Value: bytes, Most: l.maxBatchBytes,
 		Setting: "max-batch-bytes",
 	}
 }
 
 // CheckHeaders checks the headers of one message against the limits. With trusted, the engine or another node has made
 // the headers, so reserved names and any total size are allowed.
-func (l *Limits) CheckHeaders(headers []base.Header, trusted bool) error {
-	most := base.MaxHeaderCount
+func (l *Limits) CheckHeaders(headers []message.Header, trusted bool) error {
+	most := message.MaxHeaderCount
 	if trusted {
 		most = segment.MaxHeaderCount
 	}
 	if len(headers) > most {
-		return &base.LimitError{
-			Err: base.ErrHeaders, What: "the number of headers of a message", Value: len(headers), Most: most,
+		return &errs.LimitError{
+			Err: errs.ErrHeaders, What: "the number of headers of a message", Value: len(headers), Most: most,
 		}
 	}
 	size := 0
@@ -142,21 +143,21 @@ func (l *Limits) CheckHeaders(headers []base.Header, trusted bool) error {
 		name := headers[i].Key
 		switch {
 		case len(name) == 0:
-			return fmt.Errorf("%w: a name is empty", base.ErrHeaders)
-		case len(name) > base.MaxHeaderNameBytes:
-			return &base.LimitError{
-				Err: base.ErrHeaders, What: "the size of a header's name in bytes", Value: len(name),
-				Most: base.MaxHeaderNameBytes,
+			return fmt.Errorf("%w: a name is empty", errs.ErrHeaders)
+		case len(name) > message.MaxHeaderNameBytes:
+			return &errs.LimitError{
+				Err: errs.ErrHeaders, What: "the size of a header's name in bytes", Value: len(name),
+				Most: message.MaxHeaderNameBytes,
 			}
-		case !trusted && bytes.HasPrefix(name, []byte(base.ReservedHeaders)):
+		case !trusted && bytes.HasPrefix(name, []byte(message.ReservedHeaders)):
 			return fmt.Errorf("%w: names that begin with %s, as %q does, are the engine's own",
-				base.ErrHeaders, base.ReservedHeaders, name)
+				errs.ErrHeaders, message.ReservedHeaders, name)
 		}
 		size += len(name) + len(headers[i].Value)
 	}
 	if size > l.maxHeaderBytes && !trusted {
-		return &base.LimitError{
-			Err: base.ErrHeaderBytes, What: "the size of a message's header names and values in bytes", Value: size,
+		return &errs.LimitError{
+			Err: errs.ErrHeaderBytes, What: "the size of a message's header names and values in bytes", Value: size,
 			Most: l.maxHeaderBytes, Setting: "max-header-bytes",
 		}
 	}
@@ -195,7 +196,7 @@ func (l *Limits) measureRecords(p *Put, h *segment.Header, records []byte) error
 	it.Reset(h, records)
 	for r := it.NextRef(); r != nil; r = it.NextRef() {
 		if len(r.Body) == 0 {
-			return base.ErrEmptyMessage
+			return errs.ErrEmptyMessage
 		}
 		if len(r.Body) > l.maxMessageBytes {
 			return l.messageTooBig(len(r.Body))

@@ -6,7 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/message"
 )
 
 // sizedPuts returns n puts of 1, 2, 3 … bytes.
@@ -153,7 +154,7 @@ func TestPutListAnswer(t *testing.T) {
 	ps := sizedPuts(6)
 	gates := []chan struct{}{box.gate(0), box.gate(1)}
 	for i, p := range ps {
-		p.First, p.Box, p.Waits = base.ID(i+1), &box, i != 0
+		p.First, p.Box, p.Waits = message.ID(i+1), &box, i != 0
 		p.Done = func(p *Put) { answered = append(answered, p.Err) }
 		if i >= 2 {
 			p.gateIndex = int8(i / 4)
@@ -165,7 +166,7 @@ func TestPutListAnswer(t *testing.T) {
 	if n := l.Answer(nil); n != 1 || len(answered) != 2 || answered[0] != nil || ps[0].First != 1 {
 		t.Errorf("%d of two puts were waited for, their answers are %v", n, answered)
 	}
-	if n := crowd.Answer(base.ErrDisk); n != 4 || len(answered) != 2 {
+	if n := crowd.Answer(errs.ErrDisk); n != 4 || len(answered) != 2 {
 		t.Errorf("%d of four puts were waited for, and Done was called %d times", n, len(answered)-2)
 	}
 	for i, p := range ps[2:] {
@@ -174,7 +175,7 @@ func TestPutListAnswer(t *testing.T) {
 		default:
 			t.Errorf("put %d is not woken", i+2)
 		}
-		if !p.answered.Load() || p.Err != base.ErrDisk || p.First != 0 {
+		if !p.answered.Load() || p.Err != errs.ErrDisk || p.First != 0 {
 			t.Errorf("put %d is answered %v, %v with id %d", i+2, p.answered.Load(), p.Err, p.First)
 		}
 	}

@@ -73,10 +73,10 @@ func (r *Replica) logAside(kept *aside.Entry) {
 	}
 	args = append(args, slog.String("aside", kept.Name))
 	text := "a cut takes messages from a copy that its leader does not have. They are kept aside for 7 days, in case " +
-		"they were acknowledged: engine aside show prints them, engine aside publish publishes them again"
+		"they were acknowledged: penstock aside show prints them, penstock aside publish publishes them again"
 	if lost > 0 {
 		text = "a cut takes messages from a copy that its leader does not have. Only some could be kept aside, for 7 days: " +
-			"engine aside show prints them, engine aside publish publishes them again"
+			"penstock aside show prints them, penstock aside publish publishes them again"
 	}
 	r.node.Log.Warn(text, args...)
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/flush"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/platform"
@@ -25,7 +26,7 @@ func bareReplica() *Replica {
 	h := platform.NewMachine()
 	log := slog.New(slog.DiscardHandler)
 	s := New(Options{
-		Host: h, Log: log, Clock: base.NewClock(h.Wall, h.Mono), Counters: new(Counters), Pulse: new(aio.Pulse),
+		Host: h, Log: log, Clock: clock.New(h.Wall, h.Mono), Counters: new(Counters), Pulse: new(aio.Pulse),
 	})
 	cn := NewEnv(context.Background(), s, log, nil, replicate.Config{}, nil, new(nobodyAbove))
 	cn.Self = meta.Node{ID: 1, Store: uuid.UUID{1}, Boot: uuid.UUID{9}}
@@ -40,10 +41,10 @@ func bareReplica() *Replica {
 // nobodyAbove is an Above that forwards no put, and remembers the partitions of TryLater.
 type nobodyAbove struct {
 	later []uint32 // the partitions that TryLater was called with
-	news  base.Notice
+	news  platform.Notice
 }
 
-func (*nobodyAbove) ForwardPut(*Partition, *inbox.Put) error { return base.ErrNoLeader }
+func (*nobodyAbove) ForwardPut(*Partition, *inbox.Put) error { return errs.ErrNoLeader }
 func (*nobodyAbove) Freeze(*Partition)                       {}
 func (*nobodyAbove) Reroute(*Partition)                      {}
 func (*nobodyAbove) Confirm(context.Context, uuid.UUID)      {}
@@ -51,7 +52,7 @@ func (*nobodyAbove) HasExited(replicate.NodeID) bool         { return false }
 func (a *nobodyAbove) TryLater(_ *meta.Topic, partition uint32) {
 	a.later = append(a.later, partition)
 }
-func (a *nobodyAbove) News() *base.Notice { return &a.news }
+func (a *nobodyAbove) News() *platform.Notice { return &a.news }
 
 // runningStore is the store of a single node. It has one partition, small files, and a commit log that runs.
 type runningStore struct {
@@ -65,7 +66,7 @@ func runStore(t *testing.T, disk aio.Disk) runningStore {
 	t.Helper()
 	h, stop := platform.NewMachine(), make(chan struct{})
 	s := New(Options{
-		Host: h, Log: slog.New(slog.DiscardHandler), Clock: base.NewClock(h.Wall, h.Mono), Disk: disk,
+		Host: h, Log: slog.New(slog.DiscardHandler), Clock: clock.New(h.Wall, h.Mono), Disk: disk,
 		Counters: new(Counters), Pulse: new(aio.Pulse), Stop: stop,
 		CommitFileBytes: 256 << 10, CommitLiveBytes: 1 << 20, GroupsInFlight: 2, MinSegmentBytes: 16 << 10,
 		MaxSegmentBytes: 64 << 10, RetentionInterval: time.Hour, MaxInboxBytes: 1 << 20, MaxNodeInboxBytes: 1 << 20,
@@ -96,7 +97,7 @@ func runStore(t *testing.T, disk aio.Disk) runningStore {
 	var wg sync.WaitGroup
 	s.Run(func(f func()) { h.SpawnIn(&wg, f) })
 	end := sync.OnceValue(func() error {
-		pt.CloseToNew(base.ErrClosed)
+		pt.CloseToNew(errs.ErrClosed)
 		err, _ := h.StopLog(s.clog, s.Drained, func() bool { return false })
 		close(stop)
 		wg.Wait()

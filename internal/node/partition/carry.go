@@ -5,10 +5,11 @@ import (
 	"errors"
 	"slices"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
 	"penstock/internal/node/delivery"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
+	"penstock/internal/node/inflate"
 	"penstock/segment"
 )
 
@@ -170,7 +171,7 @@ func recordIn(run []byte, id segment.MsgID) (m fold.CarriedMessage, err error) {
 		return m, err
 	}
 	if h.Codec != segment.CodecNone {
-		if body, err = base.InflateStored(h, body, nil); err != nil {
+		if body, err = inflate.Stored(h, body, nil); err != nil {
 			return m, err
 		}
 	}
@@ -187,7 +188,7 @@ func recordIn(run []byte, id segment.MsgID) (m fold.CarriedMessage, err error) {
 	// Created is what a producer said, which may be any time.
 	m = fold.CarriedMessage{ID: id, CreatedNs: max(0, h.Created), Record: slices.Clone(record)}
 	if r.Defer != 0 {
-		m.DueMs = max(0, base.CeilMs(h.Created)+int64(r.Defer))
+		m.DueMs = max(0, clock.CeilMs(h.Created)+int64(r.Defer))
 	}
 	return m, nil
 }

@@ -100,7 +100,7 @@ func (pt *Partition) notePassed(id uint64) {
 
 // FollowUnlogged is Follow for an ephemeral channel, which is in no log. The channel gets the messages that are
 // committed from now on, and those that wait because the topic has no channel, not even an ephemeral one, or is paused.
-// The caller holds Topic.changing.
+// The caller holds topic.Local.changing.
 func (pt *Partition) FollowUnlogged(s Subscriber, name string) {
 	first := len(pt.watching()) == 0
 	pt.watch(s)
@@ -149,7 +149,7 @@ func (pt *Partition) snapshot(name string) delivery.Post {
 }
 
 // News returns a channel that is closed at the next news for readers: messages were committed, or this node began or
-// stopped to serve the partition, or whoever called Tell had something to say. See base.Notice for its use.
+// stopped to serve the partition, or whoever called Tell had something to say. See platform.Notice for its use.
 func (pt *Partition) News() <-chan struct{} { return pt.news.Next() }
 
 // Tell makes all readers of the partition that wait for news look again. The caller may hold any lock.

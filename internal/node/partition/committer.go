@@ -9,7 +9,8 @@ import (
 	"penstock/batch"
 	"penstock/clog"
 	"penstock/internal/lock"
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/machine"
@@ -268,7 +269,7 @@ func (c *committer) refusal(pt *Partition, p *inbox.Put, refused error) error {
 		return nil
 	case inbox.Controls:
 		if revoked := p.Special.Revoked; revoked != nil && revoked.Load() {
-			return base.ErrNoLeader
+			return errs.ErrNoLeader
 		}
 		if err := c.refusesProducer(pt, p.Special.Controls); err != nil {
 			return err
@@ -276,7 +277,7 @@ func (c *committer) refusal(pt *Partition, p *inbox.Put, refused error) error {
 	}
 	switch {
 	case p.DeadlineNs != 0 && c.nowNs > p.DeadlineNs:
-		return base.ErrDeadline
+		return errs.ErrDeadline
 	case refused != nil && p.Kind.Internal():
 		return pt.machine.Admit(maxRunCount, true)
 	}
@@ -305,7 +306,7 @@ func (c *committer) encodeControls(pt *Partition, controls []fold.Control, dst [
 	st := pt.machine.State()
 	for i := range controls {
 		ct := &controls[i]
-		mustBeOfLevel(ct.Kind, c.store.Feature())
+		mustBeOfLevel(ct, c.store.Feature())
 		switch ct.Kind {
 		case fold.ChannelCreated:
 			if ct.ID = pt.fold.StartFor(st.NextID); ct.Start != nil {
@@ -425,7 +426,7 @@ func (c *committer) stampNs(pt *Partition) int64 {
 func (c *committer) encodeRecords(partition uint32, r *run, dst []byte) {
 	out := dst[segment.HeaderBytes:segment.HeaderBytes]
 	id := r.placement.FirstID
-	nowMs := base.CeilMs(c.nowNs) // rounded up: nothing is due early
+	nowMs := clock.CeilMs(c.nowNs) // rounded up: nothing is due early
 	var rec segment.Record
 	for p := r.puts.First(); p != nil; p = r.puts.After(p) {
 		p.First = batch.MakeID(partition, id)
@@ -554,9 +555,9 @@ func (pt *Partition) publishFold(end segment.MsgID) {
 
 // mustBeOfLevel panics if a control entry must not be written at this feature level. A node with an older version that
 // is still allowed to run could not fold the entry, and its copy of the partition would stop for good.
-func mustBeOfLevel(k fold.ControlKind, level int) {
-	if need := k.Level(); need < 1 || need > level {
-		panic(fmt.Sprintf("BUG: a control entry of kind %d, of feature level %d, is written at level %d", k, need, level))
+func mustBeOfLevel(ct *fold.Control, level int) {
+	if need := ct.Level(); need < 1 || need > level {
+		panic(fmt.Sprintf("BUG: a control entry of kind %d, of feature level %d, is written at level %d", ct.Kind, need, level))
 	}
 }
 

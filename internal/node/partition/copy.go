@@ -65,7 +65,7 @@ func (r *Replica) isContested() bool { return errors.Is(r.damaged, replicate.Err
 // logContested logs that the copy is contested from now on. mu is held.
 func (r *Replica) logContested() {
 	r.node.Log.Error("this copy of a partition is contested: it has messages that its leader's log lacks and that were "+
-		"probably answered OK. Nothing is cut, and the copy does not follow. Compare the two with engine cluster "+
+		"probably answered OK. Nothing is cut, and the copy does not follow. Compare the two with penstock cluster "+
 		"force-leader TOPIC PARTITION NODE --dry-run, and force the node that is right to lead: what the other has beyond "+
 		"that is kept aside",
 		"topic", r.pt.topic.Name, "partition", r.pt.number, "leader", r.target.Load(), "end", r.pt.machine.State().Next,

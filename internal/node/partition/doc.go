@@ -24,7 +24,7 @@
 // The locks, in the order in which they are taken: clog.Log.mu, held while the committer works. Then Replica.mu, which
 // orders the events of a replica; the committer changes the partition's machine, fold and epochs only with Replica.mu
 // held. Then Inbox.mu, Flusher.mu, Channel.postMu and other leaves. Replica.discardMu comes before Replica.mu.
-// docs/concurrency.md lists all locks and goroutines.
+// docs/contribute/concurrency.md lists all locks and goroutines.
 //
 // A crash loses what is in memory. Recovery finds every batch of a durable group in the commit log or in the segments.
 // No put of any other batch was answered. Two facts about a copy must survive a restart: that recovery shortened it,

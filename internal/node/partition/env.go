@@ -12,8 +12,9 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/platform"
 	"penstock/replicate"
@@ -27,7 +28,7 @@ import (
 //
 // A crash loses all of it: the next process joins again and gets all rows from the store.
 type Env struct {
-	base.Lease // until when this node may serve, and the clock that measures it
+	clock.Lease // until when this node may serve, and the clock that measures it
 
 	store *Store
 	Log   *slog.Logger
@@ -106,7 +107,7 @@ type Above interface {
 	// TryLater makes the worker apply the row of a partition again after a while. It is called without a lock.
 	TryLater(topic *meta.Topic, partition uint32)
 	// News returns the notice that is raised at every step of a hand-over.
-	News() *base.Notice
+	News() *platform.Notice
 }
 
 // Spawn runs f on a new goroutine. Close waits until f returns.
@@ -188,7 +189,7 @@ func (cn *Env) Await(ctx context.Context, reached func() bool) error {
 		case reached():
 			return nil
 		case cn.Ctx.Err() != nil:
-			return base.ErrClosed
+			return errs.ErrClosed
 		case !cn.store.host.Either(news, ctx.Done()):
 			return ctx.Err()
 		}

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"penstock/internal/loglimit"
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
 	"penstock/replicate"
 )
 
@@ -18,7 +18,7 @@ import (
 const isrLogInterval = time.Second
 
 // isrLogs limits the log lines about in-sync replicas, each kind of line separately.
-type isrLogs struct{ left, joined, refused, stranded, strandedFailed base.LogLimiter }
+type isrLogs struct{ left, joined, refused, stranded, strandedFailed loglimit.Limiter }
 
 // propose asks the store, on a new goroutine, to change the ISR to that of st, and passes the store's answer to the
 // machine. This replica leads. r.mu is held.

@@ -13,7 +13,7 @@ import (
 func TestControlKindsOfALevel(t *testing.T) {
 	panics := func(k fold.ControlKind, level int) (did bool) {
 		defer func() { did = recover() != nil }()
-		mustBeOfLevel(k, level)
+		mustBeOfLevel(&fold.Control{Kind: k}, level)
 		return
 	}
 	k := fold.ChannelCreated
@@ -32,6 +32,27 @@ func TestControlKindsOfALevel(t *testing.T) {
 	}
 	if !panics(k, datadir.NewestLevel) || !panics(0, datadir.NewestLevel) {
 		t.Error("what is no kind is written")
+	}
+}
+
+// Settings that need a level make their entry need it.
+func TestSettingsMustBeOfLevel(t *testing.T) {
+	for level := datadir.FirstLevel; level <= datadir.NewestLevel; level++ {
+		for _, s := range []fold.ChannelSettings{
+			{Version: 1, MaxAttempts: 2},
+			{Version: 1, RateBytes: 5},
+			{Version: 1, Unknown: []byte{200, 1, 0}},
+		} {
+			func() {
+				need, _ := s.Level()
+				defer func() {
+					if did := recover() != nil; did != (need > level) {
+						t.Errorf("%+v at level %d: panics %v", s, level, did)
+					}
+				}()
+				mustBeOfLevel(&fold.Control{Kind: fold.ChannelConfigured, Settings: &s}, level)
+			}()
+		}
 	}
 }
 

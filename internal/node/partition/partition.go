@@ -4,11 +4,12 @@ import (
 	"context"
 	"sync/atomic"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/flush"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/machine"
+	"penstock/internal/node/platform"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -33,7 +34,7 @@ type Partition struct {
 	unread   atomic.Pointer[error]        // why the fold is not known; nil: it is known. See WhyUnread
 	watchers atomic.Pointer[[]Subscriber] // those who get its events; see watching
 	visible  atomic.Uint64                // messages below this MsgID are committed
-	news     base.Notice                  // see News
+	news     platform.Notice              // see News
 	// While the topic has no channel, the messages from this MsgID on wait for the first channel. Otherwise noMsgID.
 	unclaimed atomic.Uint64
 	// The messages below this MsgID went to channels of which some were ephemeral: they do not wait for another ephemeral
@@ -47,7 +48,7 @@ type Partition struct {
 	gaps          atomic.Int64 // upper bound of the fold's Gaps
 	producerCount atomic.Int32 // producers that the fold knows
 	readOnly      atomic.Bool  // see ReadOnly
-	quotaAt       atomic.Int64 // when a put was last refused because of the quota, by base.Clock.Mono; 0: none was
+	quotaAt       atomic.Int64 // when a put was last refused because of the quota, by clock.Clock.Mono; 0: none was
 }
 
 // newPartition returns a partition whose log ends as st says, and whose log content folds to fold. The caller sets
@@ -95,15 +96,15 @@ const noMsgID = ^uint64(0)
 // this node does not lead; for a put that is Forwarded already, Enqueue returns ErrNoLeader instead. If the inbox is
 // full, Enqueue waits for room for at most Options.AdmitTimeout. If Enqueue returns nil, p gets an answer, perhaps
 // before Enqueue returns. If Enqueue returns an error, p gets no answer. The caller holds no lock of the commit path
-// (docs/concurrency.md), because a put that is Alone may be written and answered on the caller's goroutine. The caller
-// may hold Channel.mu if p is not Alone.
+// (docs/contribute/concurrency.md), because a put that is Alone may be written and answered on the caller's goroutine.
+// The caller may hold Channel.mu if p is not Alone.
 func (pt *Partition) Enqueue(ctx context.Context, p *inbox.Put) error {
 	first, alone, err := pt.Enter(ctx, p)
 	switch {
 	case first:
 		pt.store.committer.push(pt, alone, nil)
 	case err == inbox.ErrElsewhere && p.Forwarded:
-		return base.ErrNoLeader
+		return errs.ErrNoLeader
 	case err == inbox.ErrElsewhere:
 		return pt.replica.node.above.ForwardPut(pt, p)
 	}

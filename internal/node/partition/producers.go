@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 
 	"penstock/batch"
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
 	"penstock/segment"
@@ -48,7 +48,7 @@ func (c *committer) judge(pt *Partition, l *inbox.List) (wanted bool) {
 		case uint64(end) <= pt.visible.Load():
 			pt.replica.out.done.Push(p)
 		case !pt.replica.pending.join(end, p):
-			inbox.Answer(p, base.ErrUnknown)
+			inbox.Answer(p, errs.ErrUnknown)
 		}
 	default:
 		return true
@@ -99,13 +99,13 @@ func (c *committer) refusesProducer(pt *Partition, controls []fold.Control) erro
 		return fold.ErrProducerOwner
 	}
 	if n := pt.fold.OwnedProducers(name, c.stampNs(pt)); n >= fold.MaxOwnedProducers {
-		return &base.LimitError{
-			Err: base.ErrProducerShare, Value: n + 1, Most: fold.MaxOwnedProducers,
+		return &errs.LimitError{
+			Err: errs.ErrProducerShare, Value: n + 1, Most: fold.MaxOwnedProducers,
 			What: "with this one the number of producers' names of this token in the partition",
 		}
 	}
 	if !pt.fold.HasRoomForProducer(name, c.stampNs(pt)) {
-		return &base.LimitError{
+		return &errs.LimitError{
 			Err: fold.ErrTooManyProducers, Value: pt.fold.ProducerCount() + 1, Most: fold.MaxProducerCount,
 			What: "with this one the number of producers that the partition knows",
 		}

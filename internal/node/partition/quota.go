@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
 	"penstock/segment"
@@ -57,13 +57,13 @@ func (c *committer) overQuota(pt *Partition, room *quotaRoom, r *run, p *inbox.P
 	c.store.flusher.AskQuotas()
 	pt.quotaAt.Store(int64(c.store.clock.Mono()))
 	if count > room.count {
-		return &base.LimitError{
-			Err: base.ErrQuota, What: "with this request the number of the partition's unconfirmed messages",
+		return &errs.LimitError{
+			Err: errs.ErrQuota, What: "with this request the number of the partition's unconfirmed messages",
 			Value: room.mostCount - room.count + count, Most: room.mostCount, Setting: "quota-count", OfTopic: true,
 		}
 	}
-	return &base.LimitError{
-		Err: base.ErrQuota, What: "with this request the number of the partition's unconfirmed bytes",
+	return &errs.LimitError{
+		Err: errs.ErrQuota, What: "with this request the number of the partition's unconfirmed bytes",
 		Value: room.mostBytes - room.bytes + bytes, Most: room.mostBytes, Setting: "quota-bytes", OfTopic: true,
 	}
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/clog"
-	"penstock/internal/node/base"
 	"penstock/internal/node/checkpoint"
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/flush"
 	"penstock/internal/node/health"
 	"penstock/internal/node/platform"
@@ -273,7 +273,7 @@ func (r *Recovery) OpenPartition(t *Topic, n uint32) (*Partition, error) {
 			return pt, nil
 		}
 		s.log.Error("a partition is read-only", "topic", t.Name, "partition", n, "error", err)
-		r.refuse(pt, base.ErrReadOnly)
+		r.refuse(pt, errs.ErrReadOnly)
 	}
 	return pt, nil
 }

@@ -8,9 +8,10 @@ import (
 	"penstock/internal/failpoint"
 	"penstock/internal/lock"
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
+	"penstock/internal/node/platform"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/segment"
@@ -51,7 +52,7 @@ type Replica struct {
 	pending    pendingQueue        // of the leader
 	out        replicaOutput
 
-	changed base.Notice // raised whenever unlock releases mu
+	changed platform.Notice // raised whenever unlock releases mu
 
 	published
 	state replicate.State // from the last row that Learn was called with
@@ -440,7 +441,7 @@ func (r *Replica) admits() bool {
 		return false
 	}
 	if r.writesPaused {
-		r.stalled = base.ErrNoLeader
+		r.stalled = errs.ErrNoLeader
 		return false
 	}
 	r.refused = nil
@@ -455,7 +456,7 @@ func (r *Replica) admits() bool {
 // whyStalled returns the error for a put whose deadline passed while the put waited in the inbox. It takes mu.
 func (r *Replica) whyStalled() error {
 	if r.solo() {
-		return base.ErrDeadline
+		return errs.ErrDeadline
 	}
 	r.mu.Lock()
 	defer r.unlock()
@@ -464,11 +465,11 @@ func (r *Replica) whyStalled() error {
 	}
 	switch {
 	case errors.Is(r.stalled, replicate.ErrNoQuorum):
-		return base.ErrNoQuorum
-	case errors.Is(r.stalled, replicate.ErrLeaseLost), errors.Is(r.stalled, base.ErrNoLeader):
-		return base.ErrNoLeader
+		return errs.ErrNoQuorum
+	case errors.Is(r.stalled, replicate.ErrLeaseLost), errors.Is(r.stalled, errs.ErrNoLeader):
+		return errs.ErrNoLeader
 	}
-	return base.ErrDeadline
+	return errs.ErrDeadline
 }
 
 // Tick passes the time to the machine. runTicker calls it about every tickInterval without mu. lease is the deadline of
@@ -496,7 +497,7 @@ func (r *Replica) Tick(lease int64, live []replicate.NodeID) {
 	r.logComparing(r.node.Now())
 	if r.leader != nil {
 		r.count()
-		r.fail(r.pending.expire(r.node.Now()-int64(r.node.store.opts.PublishTimeout)), base.ErrUnknown)
+		r.fail(r.pending.expire(r.node.Now()-int64(r.node.store.opts.PublishTimeout)), errs.ErrUnknown)
 		r.retryStalled() // a follower that returns changes no mark, so no other event would retry
 	}
 	r.unlock()

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"penstock/clog"
-	"penstock/internal/node/base"
 	"penstock/internal/node/checkpoint"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/replay"
 	"penstock/replicate"
@@ -112,7 +112,7 @@ func (c *logCut) make() {
 		err = r.untilPossible(func() error { return r.pt.log.Truncate(c.state) })
 	}
 	switch {
-	case errors.Is(err, base.ErrClosed):
+	case errors.Is(err, errs.ErrClosed):
 		return // replay cuts
 	case err != nil:
 		r.cutFailed(c, err)
@@ -147,7 +147,7 @@ func (c *logCut) resetLog() error {
 	return r.clearDiscarded() // before any batch of the new log is acknowledged
 }
 
-// untilPossible calls do until its error is none that segment.Waiting knows. It returns base.ErrClosed if the engine
+// untilPossible calls do until its error is none that segment.Waiting knows. It returns errs.ErrClosed if the engine
 // closes meanwhile. It runs on the goroutine of logCut.make, or of a removal, without mu.
 func (r *Replica) untilPossible(do func() error) error {
 	for told := false; ; {
@@ -162,7 +162,7 @@ func (r *Replica) untilPossible(do func() error) error {
 				"at the disk", "topic", r.pt.topic.Name, "partition", r.pt.number, "error", err)
 		}
 		if !r.node.store.host.Pause(roomPause, r.node.store.stop) {
-			return base.ErrClosed
+			return errs.ErrClosed
 		}
 	}
 }
@@ -300,7 +300,7 @@ func (c *logCut) awaitAppended() error {
 		return broken != nil
 	})
 	if !ok {
-		return base.ErrClosed
+		return errs.ErrClosed
 	}
 	return broken
 }

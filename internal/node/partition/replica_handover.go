@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/replicate"
 )
 
@@ -34,7 +34,7 @@ func (cn *Env) Keep(pt *Partition) { pt.replica.resumeWrites() }
 func (r *Replica) resumeWrites() {
 	r.run(func() {
 		if r.writesPaused && !r.successorStored() {
-			r.writesPaused, r.stalled = false, base.ErrNoLeader
+			r.writesPaused, r.stalled = false, errs.ErrNoLeader
 			r.retryStalled()
 		}
 	})

@@ -3,8 +3,8 @@ package partition
 import (
 	"errors"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/replicate"
 	"penstock/segment"
@@ -62,7 +62,7 @@ func (r *Replica) shut(to role) {
 		r.setLeads(false)
 		r.serves.Store(false)
 		r.serveEpoch.Store(0)
-		r.fail(r.pending.drain(), base.ErrUnknown)
+		r.fail(r.pending.drain(), errs.ErrUnknown)
 		r.releaseIncoming()
 		if r.leader != nil {
 			r.count()
@@ -280,7 +280,7 @@ func (r *Replica) openAgain() error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if r.role == roleEnded {
-			return base.ErrClosed
+			return errs.ErrClosed
 		}
 		r.role = roleIdle
 		return r.open(0)

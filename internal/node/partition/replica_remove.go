@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
 	"penstock/internal/node/checkpoint"
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/replicate"
 	"penstock/segment"
@@ -148,7 +148,7 @@ func (d *remover) run() {
 		r.mu.Lock()
 		r.removing, r.leftoversRemoved = false, true
 		r.mu.Unlock()
-	case errors.Is(err, base.ErrClosed), errors.Is(err, segment.ErrClosed):
+	case errors.Is(err, errs.ErrClosed), errors.Is(err, segment.ErrClosed):
 	case r.node.store.poisoned.Load() != nil:
 	default:
 		r.node.Log.Error("what this node has of a partition that moved away could not be removed; it is tried again at the "+
@@ -166,7 +166,7 @@ func (d *remover) removeBytes() error {
 		return s.trashLeftovers(pt)
 	}
 	if !r.await(func() bool { return !r.cutInProgress() }) {
-		return base.ErrClosed
+		return errs.ErrClosed
 	}
 	if !r.isEmpty() {
 		bytes := pt.log.Bytes()
@@ -204,7 +204,7 @@ func (d *remover) forget() error {
 			return err
 		}
 		if !r.node.store.host.Pause(devicePoll, r.node.store.stop) {
-			return base.ErrClosed
+			return errs.ErrClosed
 		}
 	}
 }
@@ -246,7 +246,7 @@ func (d *remover) resetToEmpty() (release func(), err error) {
 	}
 	err, ok := s.host.Result(c.durable, s.stop)
 	if !ok {
-		return nil, base.ErrClosed
+		return nil, errs.ErrClosed
 	}
 	if err != nil {
 		return nil, err

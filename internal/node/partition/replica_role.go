@@ -4,7 +4,7 @@ import (
 	"errors"
 	"slices"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -151,7 +151,7 @@ func (r *Replica) stepDown() {
 	if disk {
 		r.fail(r.pending.drain(), diskRefusal(why))
 	} else {
-		r.fail(r.pending.drain(), base.ErrUnknown)
+		r.fail(r.pending.drain(), errs.ErrUnknown)
 	}
 	log := r.leader.Log()
 	r.follow(replicate.NewFollower(r.node.replication, r.node.member(), r.node.Self.Boot, log))

@@ -8,10 +8,10 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/machine"
+	"penstock/internal/node/message"
 	"penstock/internal/node/replay"
 	"penstock/replicate"
 	"penstock/segment"
@@ -24,7 +24,7 @@ func TestCommitAnswersBelowTheMark(t *testing.T) {
 	r := bareReplica()
 	var answered []segment.MsgID
 	for i := range segment.MsgID(4) {
-		p := &inbox.Put{First: base.ID(i)}
+		p := &inbox.Put{First: message.ID(i)}
 		p.Done = func(*inbox.Put) { answered = append(answered, i) }
 		b := &pendingBatch{position: segment.Position(i), nextID: i + 1, count: 1}
 		b.puts.Push(p)

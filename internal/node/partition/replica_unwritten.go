@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/replicate"
 )
 
@@ -145,7 +145,7 @@ func (cn *Env) handOverUnwritten(pt *Partition, reopens uint64) {
 	if !pt.Leading.Load() {
 		return
 	}
-	pt.CloseAndRefuse(base.ErrDisk, true)
+	pt.CloseAndRefuse(errs.ErrDisk, true)
 	if pt.flush.Reopens() != reopens {
 		pt.flush.ReopenInbox()
 	}

@@ -3,7 +3,8 @@ package partition
 import (
 	"sync/atomic"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/names"
 )
 
 // Share counts what the topics take that one token has made, so that no token takes what others need: see
@@ -20,7 +21,7 @@ type Share struct {
 	nextBytes, nextMemory   int64 // only CheckpointBytes uses them
 
 	stored     atomic.Int64                    // bytes of the logs of its topics on this node
-	overDisk   atomic.Pointer[base.LimitError] // what messages to its topics are refused with; nil: they are stored
+	overDisk   atomic.Pointer[errs.LimitError] // what messages to its topics are refused with; nil: they are stored
 	nextStored int64                           // only divideDisk uses it
 }
 
@@ -92,10 +93,10 @@ func (s *Store) divideDisk(free, reserve int64) (soon bool) {
 		}
 	}
 	s.Shares(func(sh *Share) {
-		var over *base.LimitError
+		var over *errs.LimitError
 		if most := s.opts.OfShare(room); left < room/lastPart && sh.nextStored > most {
-			over = &base.LimitError{
-				Err: base.ErrStoredShare, What: "the number of stored bytes of the topics of " + base.Token(sh.Name),
+			over = &errs.LimitError{
+				Err: errs.ErrStoredShare, What: "the number of stored bytes of the topics of " + names.Token(sh.Name),
 				Value: sh.nextStored, Most: most, Setting: "token-share",
 			}
 		}
@@ -108,7 +109,7 @@ func (s *Store) divideDisk(free, reserve int64) (soon bool) {
 }
 
 // logOverDisk says that messages to a token's topics are refused from now on, or (nil) that they are stored again.
-func (s *Store) logOverDisk(sh *Share, over *base.LimitError) {
+func (s *Store) logOverDisk(sh *Share, over *errs.LimitError) {
 	if over == nil {
 		s.log.Info("messages are stored again in the topics that a token has made", "token", sh.Name)
 		return
@@ -150,9 +151,9 @@ func (pt *Partition) exceedsShare(more, memory int64) error {
 		return nil
 	}
 	full := func(where string, value, most int64) error {
-		return &base.LimitError{
-			Err: base.ErrStateShare, What: "with this request the number of bytes for them in " + where + " of the topics of " +
-				base.Token(sh.Name), Value: value, Most: most, Setting: "token-share",
+		return &errs.LimitError{
+			Err: errs.ErrStateShare, What: "with this request the number of bytes for them in " + where + " of the topics of " +
+				names.Token(sh.Name), Value: value, Most: most, Setting: "token-share",
 		}
 	}
 	if inMemory, most := sh.stateMemory.Load()+memory, o.OfShare(o.MaxStateBytes); inMemory > most {

@@ -11,9 +11,9 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
 	"penstock/internal/node/checkpoint"
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/machine"
 	"penstock/replicate"
@@ -330,7 +330,7 @@ func TestInboxOpensForAnotherLog(t *testing.T) {
 	defer log.Close()
 	pt.log, pt.machine, s.disk = log, new(machine.Partition), disk
 	s.Add([]*Partition{pt})
-	if pt.CloseAndRefuse(base.ErrDisk, true); !isClosed(pt) {
+	if pt.CloseAndRefuse(errs.ErrDisk, true); !isClosed(pt) {
 		t.Fatal("puts come to a log that takes nothing")
 	}
 	if err := (&remover{r}).removeBytes(); err != nil || isClosed(pt) || pt.flush.Reopens() != 1 {

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"time"
 
-	"penstock/internal/node/base"
 	"penstock/internal/node/checkpoint"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/segment"
 )
@@ -37,8 +37,8 @@ func (pt *Partition) exceedsState(more, memory int64) error {
 	s := pt.store
 	own, stored, inMemory := pt.stateBytes.Load()+more, s.stateBytes.Load()+more, s.stateMemory.Load()+memory
 	full := func(what string, value, most int64, setting string) error {
-		return &base.LimitError{
-			Err: base.ErrStateFull, What: "with this request the number of bytes for them in " + what, Value: value, Most: most,
+		return &errs.LimitError{
+			Err: errs.ErrStateFull, What: "with this request the number of bytes for them in " + what, Value: value, Most: most,
 			Setting: setting,
 		}
 	}
@@ -58,14 +58,14 @@ func (pt *Partition) exceedsState(more, memory int64) error {
 // messages of a channel that it delivers nothing new (fold.Cursors.Gaps). Any goroutine may call it.
 func (pt *Partition) RefusesDelay(count int, delay time.Duration) error {
 	if l := pt.topic.Limits.Load(); l != nil && l.RetentionAge > 0 && delay >= l.RetentionAge {
-		return &base.RetentionError{Delay: delay, Age: l.RetentionAge}
+		return &errs.RetentionError{Delay: delay, Age: l.RetentionAge}
 	}
 	if err := pt.StateFull(count); err != nil {
 		return err
 	}
 	most := pt.store.opts.MaxRanges
 	if gaps, limit := int(pt.gaps.Load()), fold.MaxGaps(most); gaps+count > limit {
-		return &base.GapsError{Waiting: gaps, Limit: limit, MaxRanges: most}
+		return &errs.GapsError{Waiting: gaps, Limit: limit, MaxRanges: most}
 	}
 	return nil
 }
@@ -109,7 +109,7 @@ func (pt *Partition) stateGrew(count int) {
 // decides.
 func (pt *Partition) refusesDelay(count int, delay time.Duration) error {
 	err := pt.RefusesDelay(count, delay)
-	if err == nil || errors.Is(err, base.ErrDeferRetention) {
+	if err == nil || errors.Is(err, errs.ErrDeferRetention) {
 		return err
 	}
 	pt.measureState()

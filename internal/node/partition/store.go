@@ -12,9 +12,11 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/clog"
+	"penstock/internal/loglimit"
 	"penstock/internal/node/aside"
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/flush"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/health"
@@ -34,7 +36,7 @@ import (
 type Store struct {
 	host     platform.Host
 	log      *slog.Logger
-	clock    *base.Clock
+	clock    *clock.Clock
 	disk     aio.Disk
 	opts     Options
 	counters *Counters
@@ -61,9 +63,9 @@ type Store struct {
 	stateBytes atomic.Int64
 	// stateMemory is the sum of Partition.stateMemory.
 	stateMemory atomic.Int64
-	shares      sync.Map        // *Share, by the token's name
-	dueLog      base.LogLimiter // limits the log lines of correctDelays
-	aheadLog    base.LogLimiter // limits the log line of noteWriter
+	shares      sync.Map         // *Share, by the token's name
+	dueLog      loglimit.Limiter // limits the log lines of correctDelays
+	aheadLog    loglimit.Limiter // limits the log line of noteWriter
 }
 
 // Options are what a store needs from the engine: the machine below it, and the fields of the engine's Options that
@@ -71,7 +73,7 @@ type Store struct {
 type Options struct {
 	Host     platform.Host
 	Log      *slog.Logger
-	Clock    *base.Clock
+	Clock    *clock.Clock
 	Disk     aio.Disk
 	Counters *Counters
 	Pulse    *aio.Pulse
@@ -286,19 +288,19 @@ func (s *Store) Failure() error {
 // poison stops all storing until a restart, because the commit log failed or was found corrupt. Consumers can still
 // read what is stored. Only the first call has an effect.
 func (s *Store) poison(err error) {
-	why := base.ErrDisk
+	why := errs.ErrDisk
 	if errors.As(err, new(*segment.CorruptError)) {
-		why = base.ErrReadOnly
+		why = errs.ErrReadOnly
 	}
 	full := fmt.Errorf("%w (%w)", why, err)
 	lost := clog.Lost(err) != nil
 	switch {
 	case lost:
 		full = &lostError{err}
-	case why == base.ErrReadOnly:
+	case why == errs.ErrReadOnly:
 		full = &damagedError{err}
 	}
-	if s.poisoned.CompareAndSwap(nil, &full) && why == base.ErrDisk && !lost { // the commit log has logged that
+	if s.poisoned.CompareAndSwap(nil, &full) && why == errs.ErrDisk && !lost { // the commit log has logged that
 		s.log.Error("the commit log failed; nothing more is stored until this node is restarted. Messages answered OK "+
 			"before are safe",
 			"error", err)
@@ -309,7 +311,7 @@ func (s *Store) poison(err error) {
 // nothing about what was answered before.
 type lostError struct{ error }
 
-func (e *lostError) Unwrap() []error { return []error{base.ErrDisk, e.error} }
+func (e *lostError) Unwrap() []error { return []error{errs.ErrDisk, e.error} }
 
 // damagedError is the ErrReadOnly of a node whose commit log is damaged: it concerns all partitions.
 type damagedError struct{ error }
@@ -320,13 +322,13 @@ func (e *damagedError) Error() string {
 		e.error.Error() + ")"
 }
 
-func (e *damagedError) Unwrap() []error { return []error{base.ErrReadOnly, e.error} }
+func (e *damagedError) Unwrap() []error { return []error{errs.ErrReadOnly, e.error} }
 
 // Refusal returns the error with which puts are refused once the store is poisoned.
 func (s *Store) Refusal() error {
 	err := s.Failure()
-	if errors.Is(err, base.ErrReadOnly) {
-		return base.ErrReadOnly
+	if errors.Is(err, errs.ErrReadOnly) {
+		return errs.ErrReadOnly
 	}
 	return diskRefusal(err)
 }
@@ -334,9 +336,9 @@ func (s *Store) Refusal() error {
 // diskRefusal returns the ErrDisk with which puts are answered because of err.
 func diskRefusal(err error) error {
 	if clog.Lost(err) != nil {
-		return base.ErrGround
+		return errs.ErrGround
 	}
-	return base.ErrDisk
+	return errs.ErrDisk
 }
 
 func (s *Store) sizes() segment.Sizes {

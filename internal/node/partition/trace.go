@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/internal/node/base"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/message"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
@@ -155,7 +155,7 @@ func (tr *tracing) store(at segment.Offset) error {
 	tr.out.Stored, tr.t.Read = s, true
 	for _, kv := range r.Headers { // they lie in the copy that recordIn made
 		tr.t.Headers = append(tr.t.Headers, kv)
-		if string(kv.Key) == base.OnlyChannelHeader {
+		if string(kv.Key) == message.OnlyChannelHeader {
 			tr.t.Only = string(kv.Value)
 		}
 	}

@@ -8,9 +8,9 @@ import (
 
 func TestPure(t *testing.T) {
 	puretest.Check(t, &puretest.Rules{
-		Imports:  []string{"maps", "penstock/internal/node/base"},
+		Imports:  []string{"maps", "penstock/internal/node/message"},
 		Maps:     true,
-		Foreign:  map[string][]string{"base": {"ID", "Header", "Delivery", "Deadline", "HeldDelivery"}},
+		Foreign:  map[string][]string{"message": {"ID", "Header", "Delivery", "Deadline", "HeldDelivery"}},
 		MinFiles: 1,
 	})
 }

@@ -3,28 +3,28 @@
 // no goroutine.
 package pull
 
-import "penstock/internal/node/base"
+import "penstock/internal/node/message"
 
 // Item is a delivery that waits, with memory of its own for the bytes.
 type Item struct {
-	ID        base.ID
+	ID        message.ID
 	Timestamp int64 // when it was published, ns since 1970
 	Attempts  uint16
-	Number    uint64 // base.Delivery.Number
+	Number    uint64 // message.Delivery.Number
 	Body      []byte
-	Headers   []base.Header // nil: none
+	Headers   []message.Header // nil: none
 
-	at      int64         // when it was delivered, by the owner's clock
-	until   base.Deadline // it must not be taken any more after this time
-	headers []base.Header // memory of Headers, used again for the next delivery
-	text    []byte        // the names and values that headers point into
+	at      int64            // when it was delivered, by the owner's clock
+	until   message.Deadline // it must not be taken any more after this time
+	headers []message.Header // memory of Headers, used again for the next delivery
+	text    []byte           // the names and values that headers point into
 }
 
 // maxKeptBytes bounds the memory of an item that is used for another delivery.
 const maxKeptBytes = 64 << 10
 
 // fill copies a delivery, whose bytes are borrowed, into the item's own memory.
-func (it *Item) fill(d *base.Delivery, now int64) {
+func (it *Item) fill(d *message.Delivery, now int64) {
 	it.ID, it.Timestamp, it.Attempts, it.Number = d.ID, d.Timestamp, d.Attempts, d.Number
 	it.at, it.until = now, d.Until
 	it.Body = append(it.Body[:0], d.Body...)
@@ -38,7 +38,7 @@ func (it *Item) fill(d *base.Delivery, now int64) {
 	text := it.text
 	for i := range d.Headers {
 		name, end := len(d.Headers[i].Key), len(d.Headers[i].Key)+len(d.Headers[i].Value)
-		it.headers = append(it.headers, base.Header{Key: text[:name:name], Value: text[name:end:end]})
+		it.headers = append(it.headers, message.Header{Key: text[:name:name], Value: text[name:end:end]})
 		text = text[end:]
 	}
 	it.Headers = it.headers
@@ -63,8 +63,8 @@ type Queue struct {
 
 	ring    []Item // of the next n items, the first is at head; grows up to max
 	head, n int
-	heldN   int                 // items with a deadline
-	dropped []base.HeldDelivery // those that were dropped since Dropped was called
+	heldN   int                    // items with a deadline
+	dropped []message.HeldDelivery // those that were dropped since Dropped was called
 
 	waiting int   // takers that found nothing, and wait
 	settled int   // messages that were finished or requeued since the channel was asked for more
@@ -77,7 +77,7 @@ func NewQueue(max int, timeout int64) Queue { return Queue{max: max, timeout: ti
 // Add adds a delivery, whose bytes are borrowed. It returns true if a taker waits and must be woken. If the queue is
 // full, messages in it have timed out, because more are never in flight (see Lost for those of a leader that is lost):
 // Add drops the one that has waited longest.
-func (q *Queue) Add(d *base.Delivery, now int64) (wake bool) {
+func (q *Queue) Add(d *message.Delivery, now int64) (wake bool) {
 	if q.ended != nil {
 		return false
 	}
@@ -117,7 +117,7 @@ func (q *Queue) pop() *Item {
 // drop notes that a delivery was removed which the program has not got.
 func (q *Queue) drop(it *Item) {
 	if !it.until.IsZero() {
-		q.dropped = append(q.dropped, base.HeldDelivery{ID: it.ID, Until: it.until})
+		q.dropped = append(q.dropped, message.HeldDelivery{ID: it.ID, Until: it.until})
 	}
 }
 
@@ -133,7 +133,7 @@ type Taken struct {
 // Take moves the first delivery that the program may still get into it, whose old memory the queue uses for another
 // delivery. It leaves out those that have timed out, since the channel delivers them again, and drops those whose
 // deadline has passed. passed reads the clock of a deadline.
-func (q *Queue) Take(it *Item, now int64, passed func(*base.Deadline) bool) Taken {
+func (q *Queue) Take(it *Item, now int64, passed func(*message.Deadline) bool) Taken {
 	if q.ended != nil {
 		return Taken{Err: q.ended, Wake: q.waiting > 0}
 	}
@@ -186,7 +186,7 @@ func (q *Queue) End(why error) (wake bool) {
 func (q *Queue) Drained() bool { return q.heldN == 0 }
 
 // Withdraw drops the delivery of a message with a deadline, if one waits.
-func (q *Queue) Withdraw(id base.ID) {
+func (q *Queue) Withdraw(id message.ID) {
 	for i := 0; i < q.n && q.heldN > 0; i++ {
 		it := &q.ring[(q.head+i)%len(q.ring)]
 		if it.ID != id || it.until.IsZero() {
@@ -222,7 +222,7 @@ func (q *Queue) Lost(origin any) {
 }
 
 // Dropped appends to dst the deliveries with a deadline that were dropped since the last call.
-func (q *Queue) Dropped(dst []base.HeldDelivery) []base.HeldDelivery {
+func (q *Queue) Dropped(dst []message.HeldDelivery) []message.HeldDelivery {
 	dst = append(dst, q.dropped...)
 	clear(q.dropped)
 	q.dropped = q.dropped[:0]

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/message"
 )
 
 // clock is the clock of deadlines: one has passed when its time is at most now.
@@ -41,9 +41,9 @@ func script(t *testing.T, lines string) string {
 			now = a
 			continue
 		case "add":
-			d := base.Delivery{ID: base.ID(a), Body: fmt.Append(nil, a)}
+			d := message.Delivery{ID: message.ID(a), Body: fmt.Append(nil, a)}
 			if b != 0 {
-				d.Until = base.Deadline{Clock: clock{&now}, At: b}
+				d.Until = message.Deadline{Clock: clock{&now}, At: b}
 			}
 			if path != 0 {
 				d.Until.Origin = path
@@ -52,7 +52,7 @@ func script(t *testing.T, lines string) string {
 				said = "!"
 			}
 		case "take":
-			r := q.Take(&it, now, (*base.Deadline).Passed)
+			r := q.Take(&it, now, (*message.Deadline).Passed)
 			switch {
 			case r.Err != nil:
 				said = r.Err.Error()
@@ -82,7 +82,7 @@ func script(t *testing.T, lines string) string {
 			q.Lost(a)
 			continue
 		case "withdraw":
-			q.Withdraw(base.ID(a))
+			q.Withdraw(message.ID(a))
 			continue
 		case "dropped":
 			for _, d := range q.Dropped(nil) {
@@ -156,18 +156,18 @@ func TestQueueRandom(t *testing.T) {
 		most := 1 + rnd.IntN(20)
 		q := NewQueue(most, 1<<40)
 		var now int64
-		var want []base.ID
+		var want []message.ID
 		var items [3]Item
-		next := base.ID(1)
+		next := message.ID(1)
 		for range 500 {
 			switch rnd.IntN(5) {
 			case 0, 1:
-				d := base.Delivery{ID: next, Body: fmt.Append(nil, "body ", uint64(next))}
+				d := message.Delivery{ID: next, Body: fmt.Append(nil, "body ", uint64(next))}
 				for i := range rnd.IntN(3) {
-					d.Headers = append(d.Headers, base.Header{Key: fmt.Append(nil, "k", i), Value: d.Body})
+					d.Headers = append(d.Headers, message.Header{Key: fmt.Append(nil, "k", i), Value: d.Body})
 				}
 				if rnd.IntN(3) == 0 {
-					d.Until = base.Deadline{Clock: clock{&now}, At: 1}
+					d.Until = message.Deadline{Clock: clock{&now}, At: 1}
 				}
 				d.Until.Origin = next % 3
 				q.Add(&d, now)
@@ -177,7 +177,7 @@ func TestQueueRandom(t *testing.T) {
 				next++
 			case 2, 3:
 				it := &items[rnd.IntN(3)]
-				switch r := q.Take(it, now, (*base.Deadline).Passed); {
+				switch r := q.Take(it, now, (*message.Deadline).Passed); {
 				case !r.Got && !r.Pump:
 					q.Waited()
 					fallthrough
@@ -200,14 +200,14 @@ func TestQueueRandom(t *testing.T) {
 					id := want[rnd.IntN(len(want))]
 					q.Dropped(nil) // of full queues
 					if q.Withdraw(id); len(q.Dropped(nil)) == 1 {
-						want = slices.DeleteFunc(want, func(o base.ID) bool { return o == id })
+						want = slices.DeleteFunc(want, func(o message.ID) bool { return o == id })
 					}
 				}
 			}
 			if rnd.IntN(50) == 0 {
-				path := base.ID(rnd.IntN(3))
+				path := message.ID(rnd.IntN(3))
 				q.Lost(path)
-				want = slices.DeleteFunc(want, func(o base.ID) bool { return o%3 == path })
+				want = slices.DeleteFunc(want, func(o message.ID) bool { return o%3 == path })
 			}
 			if q.n != len(want) || q.n > most {
 				t.Fatalf("seed %d: %d are in the queue, want %d", seed, q.n, len(want))
@@ -221,11 +221,11 @@ func TestQueueGivesUpLargeMemory(t *testing.T) {
 	q := NewQueue(4, 100)
 	var it Item
 	for range 10 {
-		q.Add(&base.Delivery{ID: 1, Body: make([]byte, 4*maxKeptBytes)}, 0)
-		q.Take(&it, 0, (*base.Deadline).Passed)
+		q.Add(&message.Delivery{ID: 1, Body: make([]byte, 4*maxKeptBytes)}, 0)
+		q.Take(&it, 0, (*message.Deadline).Passed)
 	}
-	q.Add(&base.Delivery{ID: 2, Body: []byte("small")}, 0)
-	q.Take(&it, 0, (*base.Deadline).Passed)
+	q.Add(&message.Delivery{ID: 2, Body: []byte("small")}, 0)
+	q.Take(&it, 0, (*message.Deadline).Passed)
 	for i := range q.ring {
 		if cap(q.ring[i].Body) > maxKeptBytes {
 			t.Errorf("an item that waits for its next use has %d bytes", cap(q.ring[i].Body))

@@ -7,44 +7,44 @@ import (
 	"errors"
 	"strings"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/replicate/wire"
 )
 
 // byNumber maps each number to its error.
 var byNumber = [wire.ReasonCount]error{
-	wire.ReasonUnknown:        base.ErrUnknown,
-	wire.ReasonNoSpace:        base.ErrNoSpace,
-	wire.ReasonReadOnly:       base.ErrReadOnly,
-	wire.ReasonDeadline:       base.ErrDeadline,
-	wire.ReasonOverloaded:     base.ErrOverloaded,
-	wire.ReasonDisk:           base.ErrDisk,
-	wire.ReasonDeleted:        base.ErrDeleted,
-	wire.ReasonMessageTooBig:  base.ErrMessageTooBig,
-	wire.ReasonBatchTooBig:    base.ErrBatchTooBig,
-	wire.ReasonDeferTooLong:   base.ErrDeferTooLong,
-	wire.ReasonEmptyMessage:   base.ErrEmptyMessage,
-	wire.ReasonNoQuorum:       base.ErrNoQuorum,
-	wire.ReasonNoLeader:       base.ErrNoLeader,
-	wire.ReasonHeaders:        base.ErrHeaders,
-	wire.ReasonQuota:          base.ErrQuota,
-	wire.ReasonStateFull:      base.ErrStateFull,
-	wire.ReasonMoved:          base.ErrMoved,
-	wire.ReasonNoChannel:      base.ErrNoChannel,
-	wire.ReasonTooManyClients: base.ErrTooManyClients,
-	wire.ReasonNotInFlight:    base.ErrNotInFlight,
-	wire.ReasonNotOwner:       base.ErrNotOwner,
-	wire.ReasonVersion:        base.ErrVersion,
-	wire.ReasonSettings:       base.ErrSettings,
+	wire.ReasonUnknown:        errs.ErrUnknown,
+	wire.ReasonNoSpace:        errs.ErrNoSpace,
+	wire.ReasonReadOnly:       errs.ErrReadOnly,
+	wire.ReasonDeadline:       errs.ErrDeadline,
+	wire.ReasonOverloaded:     errs.ErrOverloaded,
+	wire.ReasonDisk:           errs.ErrDisk,
+	wire.ReasonDeleted:        errs.ErrDeleted,
+	wire.ReasonMessageTooBig:  errs.ErrMessageTooBig,
+	wire.ReasonBatchTooBig:    errs.ErrBatchTooBig,
+	wire.ReasonDeferTooLong:   errs.ErrDeferTooLong,
+	wire.ReasonEmptyMessage:   errs.ErrEmptyMessage,
+	wire.ReasonNoQuorum:       errs.ErrNoQuorum,
+	wire.ReasonNoLeader:       errs.ErrNoLeader,
+	wire.ReasonHeaders:        errs.ErrHeaders,
+	wire.ReasonQuota:          errs.ErrQuota,
+	wire.ReasonStateFull:      errs.ErrStateFull,
+	wire.ReasonMoved:          errs.ErrMoved,
+	wire.ReasonNoChannel:      errs.ErrNoChannel,
+	wire.ReasonTooManyClients: errs.ErrTooManyClients,
+	wire.ReasonNotInFlight:    errs.ErrNotInFlight,
+	wire.ReasonNotOwner:       errs.ErrNotOwner,
+	wire.ReasonVersion:        errs.ErrVersion,
+	wire.ReasonSettings:       errs.ErrSettings,
 
-	wire.ReasonFenced:          base.ErrFenced,
-	wire.ReasonSequence:        base.ErrSequence,
-	wire.ReasonUnknownProducer: base.ErrUnknownProducer,
+	wire.ReasonFenced:          errs.ErrFenced,
+	wire.ReasonSequence:        errs.ErrSequence,
+	wire.ReasonUnknownProducer: errs.ErrUnknownProducer,
 
-	wire.ReasonTooManyProducers: base.ErrTooManyProducers,
-	wire.ReasonProducerOwner:    base.ErrProducerOwner,
+	wire.ReasonTooManyProducers: errs.ErrTooManyProducers,
+	wire.ReasonProducerOwner:    errs.ErrProducerOwner,
 
-	wire.ReasonNoInodes: base.ErrNoInodes, // an ErrNoSpace, too
+	wire.ReasonNoInodes: errs.ErrNoInodes, // an ErrNoSpace, too
 }
 
 // Number returns the number of err in a kind of answer, or 0 if that kind has no number for it. If err is several known
@@ -85,7 +85,7 @@ func OfSubscription(number uint8) error {
 	if r, ok := wire.ReasonOf(wire.AnswerSubscription, uint32(number)); ok {
 		return byNumber[r]
 	}
-	return base.ErrMoved
+	return errs.ErrMoved
 }
 
 // remoteError is the error of an operation or a put at another node.

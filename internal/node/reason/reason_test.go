@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/replicate/wire"
 )
@@ -45,24 +45,24 @@ func TestErrorsComeBackAsThemselves(t *testing.T) {
 
 // A leader without inodes is not taken for one whose disk is full: what helps is another thing.
 func TestNoInodesComesBack(t *testing.T) {
-	err := OfPut(Number(wire.AnswerPut, base.ErrNoInodes), "")
-	if err != base.ErrNoInodes || !errors.Is(err, base.ErrNoSpace) {
+	err := OfPut(Number(wire.AnswerPut, errs.ErrNoInodes), "")
+	if err != errs.ErrNoInodes || !errors.Is(err, errs.ErrNoSpace) {
 		t.Errorf("it comes back as %v", err)
 	}
-	if err := OfPut(Number(wire.AnswerPut, base.ErrNoSpace), ""); err != base.ErrNoSpace {
+	if err := OfPut(Number(wire.AnswerPut, errs.ErrNoSpace), ""); err != errs.ErrNoSpace {
 		t.Errorf("a full disk comes back as %v", err)
 	}
 }
 
 // What a leader says beyond the reason of a refused put comes back, too; nothing is sent of an error that says no more.
 func TestTextOfPutComesBack(t *testing.T) {
-	over := &base.LimitError{Err: base.ErrQuota, What: "it", Value: 4, Most: 3, Setting: "quota-count", OfTopic: true}
+	over := &errs.LimitError{Err: errs.ErrQuota, What: "it", Value: 4, Most: 3, Setting: "quota-count", OfTopic: true}
 	n := Number(wire.AnswerPut, over)
 	err := OfPut(n, TextOfPut(n, over))
-	if !errors.Is(err, base.ErrQuota) || err.Error() != over.Error() {
+	if !errors.Is(err, errs.ErrQuota) || err.Error() != over.Error() {
 		t.Errorf("it comes back as %v", err)
 	}
-	if text := TextOfPut(n, base.ErrQuota); text != "" {
+	if text := TextOfPut(n, errs.ErrQuota); text != "" {
 		t.Errorf("%q is sent of an error that says no more than its number", text)
 	}
 }
@@ -77,14 +77,14 @@ func TestErrorsWithoutANumber(t *testing.T) {
 		}
 	}
 	const newer = wire.ReasonCount + 1
-	if err := OfPut(newer, ""); err != base.ErrUnknown {
+	if err := OfPut(newer, ""); err != errs.ErrUnknown {
 		t.Errorf("a put is answered %v", err)
 	}
-	if err := OfSubscription(newer); err != base.ErrMoved {
+	if err := OfSubscription(newer); err != errs.ErrMoved {
 		t.Errorf("a subscription is answered %v", err)
 	}
-	text := base.ErrVersion.Error()
-	if err := OfOperation(newer, text); err.Error() != text || errors.Is(err, base.ErrVersion) {
+	text := errs.ErrVersion.Error()
+	if err := OfOperation(newer, text); err.Error() != text || errors.Is(err, errs.ErrVersion) {
 		t.Errorf("an operation is answered %v, which counts as what a newer version does not mean", err)
 	}
 }
@@ -93,13 +93,13 @@ func TestErrorsWithoutANumber(t *testing.T) {
 // never change.
 func TestErrorsOfNodesWithoutNumbers(t *testing.T) {
 	sentences := map[error]string{
-		base.ErrVersion: "engine: the settings were changed by somebody else meanwhile: read them again; nothing was " +
+		errs.ErrVersion: "engine: the settings were changed by somebody else meanwhile: read them again; nothing was " +
 			"changed",
-		base.ErrSettings: "engine: the channel's settings are not valid; nothing was changed",
-		base.ErrDisk: "engine: the disk failed a write or flush: nothing more is stored until the node is " +
+		errs.ErrSettings: "engine: the channel's settings are not valid; nothing was changed",
+		errs.ErrDisk: "engine: the disk failed a write or flush: nothing more is stored until the node is " +
 			"restarted; messages answered OK before are safe, this one's fate is unknown",
-		base.ErrNoChannel: "engine: there is no such channel; nothing was changed",
-		base.ErrTooManyProducers: "engine: the partition knows as many named producers as it may (4096), and all of them " +
+		errs.ErrNoChannel: "engine: there is no such channel; nothing was changed",
+		errs.ErrTooManyProducers: "engine: the partition knows as many named producers as it may (4096), and all of them " +
 			"were used in the last 7 days; nothing was changed",
 	}
 	for i, known := range byNumber {

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"penstock/internal/lock"
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/message"
+	"penstock/internal/node/names"
 	"penstock/internal/node/reason"
 	"penstock/internal/node/route"
 	"penstock/netproto"
@@ -28,28 +30,28 @@ type Consumer struct {
 	rs      *Consumers
 	topic   Topic
 	channel string
-	sink    base.Sink
+	sink    message.Sink
 	ask     wire.Subscribe // the Subscribe frame of every leg; mu guards its WindowBytes
 
 	mu         lock.Mutex[lock.RemoteConsumer]
 	legs       route.Legs[*leg]
 	stopped    bool
-	full       bool                          // the sink has no room
-	ended      bool                          // no leg is created any more
-	creating   bool                          // the channel is being created on a new partition
-	begun      bool                          // the leaders known at the beginning were asked
-	started    bool                          // Subscribe has returned
-	answered   chan struct{}                 // closed when all first answers have come, or the client has failed
-	err        error                         // failure before Subscribe has returned; Subscribe returns it
-	maxBytes   int64                         // ConsumerOptions.MaxInFlightBytes; 0: no limit
-	unfinished map[base.ID]unfinishedMessage // only with maxBytes: the messages that the client has
-	from       []*leg                        // by partition: the leg on which its newest delivery came; see legOf
-	delivery   base.Delivery
-	dropped    []base.HeldDelivery
+	full       bool                             // the sink has no room
+	ended      bool                             // no leg is created any more
+	creating   bool                             // the channel is being created on a new partition
+	begun      bool                             // the leaders known at the beginning were asked
+	started    bool                             // Subscribe has returned
+	answered   chan struct{}                    // closed when all first answers have come, or the client has failed
+	err        error                            // failure before Subscribe has returned; Subscribe returns it
+	maxBytes   int64                            // ConsumerOptions.MaxInFlightBytes; 0: no limit
+	unfinished map[message.ID]unfinishedMessage // only with maxBytes: the messages that the client has
+	from       []*leg                           // by partition: the leg on which its newest delivery came; see legOf
+	delivery   message.Delivery
+	dropped    []message.HeldDelivery
 	wire       wire.Delivered
 	frame      netproto.Frame
 	body       [1][]byte
-	stats      base.ConsumerStats
+	stats      message.ConsumerStats
 }
 
 // leg is a Consumer's subscription at one leader. The Consumer's mu guards it, except r, id, begun and stamped, which
@@ -76,7 +78,7 @@ type Client struct {
 
 // Subscribe creates a consumer and waits at most answerTime for the first answers of the leaders. A leader that does
 // not answer in time is not an error: the ticks keep trying to subscribe. The caller holds no lock.
-func (rs *Consumers) Subscribe(ctx context.Context, c Client, o base.ConsumerOptions, s base.Sink) (*Consumer, error) {
+func (rs *Consumers) Subscribe(ctx context.Context, c Client, o message.ConsumerOptions, s message.Sink) (*Consumer, error) {
 	timeout := o.MsgTimeout
 	if timeout == 0 {
 		timeout = rs.n.MsgTimeout
@@ -88,7 +90,7 @@ func (rs *Consumers) Subscribe(ctx context.Context, c Client, o base.ConsumerOpt
 	}
 	if o.Partition != nil {
 		if rs.n.Level() < OnlyLevel {
-			return nil, base.ErrPartitionLevel
+			return nil, errs.ErrPartitionLevel
 		}
 		r.ask.Only = *o.Partition + 1
 	}
@@ -100,11 +102,11 @@ func (rs *Consumers) Subscribe(ctx context.Context, c Client, o base.ConsumerOpt
 	}
 	r.ask.Label = wire.EncodeLabel(&label)
 	if len(o.Tag) > wire.MaxTagBytes {
-		return nil, fmt.Errorf("%w: a consumer's tag has at most %d bytes", base.ErrOptions, wire.MaxTagBytes)
+		return nil, fmt.Errorf("%w: a consumer's tag has at most %d bytes", errs.ErrOptions, wire.MaxTagBytes)
 	}
 	r.ask.Tag = []byte(o.Tag)
 	if r.maxBytes = o.MaxInFlightBytes; r.maxBytes > 0 {
-		r.unfinished = map[base.ID]unfinishedMessage{}
+		r.unfinished = map[message.ID]unfinishedMessage{}
 	}
 	r.stats.Label = o.Label
 	rs.mu.Lock()
@@ -113,7 +115,7 @@ func (rs *Consumers) Subscribe(ctx context.Context, c Client, o base.ConsumerOpt
 	rs.mu.Unlock()
 	err := c.Closed() // a later close of the channel finds r in rs.clients
 	if err == nil && shut {
-		err = base.ErrClosed
+		err = errs.ErrClosed
 	}
 	if err != nil {
 		r.end()
@@ -222,7 +224,7 @@ func (rs *Consumers) removeLeg(l *leg) {
 // the messages in flight again, so the sink drops those that the client has not taken yet. mu is held.
 func (r *Consumer) remove(l *leg) {
 	r.rs.removeLeg(l)
-	if s, ok := r.sink.(base.QueueSink); ok && l.Accepted() {
+	if s, ok := r.sink.(message.QueueSink); ok && l.Accepted() {
 		s.Lost(l)
 	}
 	for n, from := range r.from {
@@ -297,7 +299,7 @@ func (r *Consumer) handleSubscribed(l *leg, status netproto.Status, payload []by
 		r.share()
 	case status == netproto.StatusRejected && len(payload) == 1:
 		why := reason.OfSubscription(payload[0])
-		if errors.Is(why, base.ErrNoChannel) && !base.Ephemeral(r.channel) {
+		if errors.Is(why, errs.ErrNoChannel) && !names.Ephemeral(r.channel) {
 			lack := r.legs.Lacks(l, r.judges())
 			if lack == route.LackNew {
 				r.create()
@@ -360,12 +362,12 @@ func (r *Consumer) handleConsumed(l *leg, payload []byte) error {
 		r.share()
 	}
 	r.mu.Unlock()
-	sink, ok := r.sink.(base.FailureSink)
+	sink, ok := r.sink.(message.FailureSink)
 	for len(failures) > 0 {
 		var f wire.Failure
 		f, failures = wire.NextFailure(failures)
 		if call := failedCalls[f.Kind]; ok && call != 0 {
-			sink.Failed(call, base.ID(f.ID), reason.OfSubscription(f.Reason))
+			sink.Failed(call, message.ID(f.ID), reason.OfSubscription(f.Reason))
 		}
 	}
 	return nil
@@ -374,7 +376,7 @@ func (r *Consumer) handleConsumed(l *leg, payload []byte) error {
 // handleUnserved handles the message of a leader that it has ended the subscription.
 func (r *Consumer) handleUnserved(l *leg, payload []byte) {
 	if len(payload) == 1 {
-		if err := reason.OfSubscription(payload[0]); errors.Is(err, base.ErrDeleted) {
+		if err := reason.OfSubscription(payload[0]); errors.Is(err, errs.ErrDeleted) {
 			r.fail(err)
 			return
 		}
@@ -414,36 +416,36 @@ func (r *Consumer) Ready(n int) error {
 // Finish confirms a message. It returns before the leader has the FIN. If the leader refuses the FIN,
 // FailureSink.Failed is called. If the leader crashes before the FIN is in its log, its successor delivers the message
 // again (see the package comment).
-func (r *Consumer) Finish(id base.ID) error {
+func (r *Consumer) Finish(id message.ID) error {
 	return r.sendOp(&wire.Consume{Kind: wire.ConsumeFinish, ID: uint64(id)})
 }
 
 // Requeue gives a message back to its channel, which delivers it again after delay. Like Finish, Requeue does not wait
 // for the leader.
-func (r *Consumer) Requeue(id base.ID, delay time.Duration) error {
+func (r *Consumer) Requeue(id message.ID, delay time.Duration) error {
 	return r.sendOp(&wire.Consume{Kind: wire.ConsumeRequeue, ID: uint64(id), DelayMs: requeueDelay(delay)})
 }
 
 // Touch restarts the timeout of a message. Like Finish, Touch does not wait for the leader.
-func (r *Consumer) Touch(id base.ID) error {
+func (r *Consumer) Touch(id message.ID) error {
 	return r.sendOp(&wire.Consume{Kind: wire.ConsumeTouch, ID: uint64(id)})
 }
 
 // sendOp queues a Finish, Requeue or Touch for the leader of the message's partition. The entry waits in ops until the
 // next pump or tick, unless it frees credit or ops is large.
 func (r *Consumer) sendOp(what *wire.Consume) error {
-	partition := base.ID(what.ID).Partition()
+	partition := message.ID(what.ID).Partition()
 	if int(partition) >= r.topic.Partitions() {
-		return base.ErrNotInFlight // clients may send any id
+		return errs.ErrNotInFlight // clients may send any id
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l, i, ok := r.legOf(partition)
 	if !ok {
-		return base.ErrNotInFlight // without an accepted leg to the leader, the message is in flight nowhere
+		return errs.ErrNotInFlight // without an accepted leg to the leader, the message is in flight nowhere
 	}
-	if l.received != 0 && !r.withdraw(base.ID(what.ID)) {
-		return base.ErrNotInFlight // the client means an earlier delivery: it has not got all of this one
+	if l.received != 0 && !r.withdraw(message.ID(what.ID)) {
+		return errs.ErrNotInFlight // the client means an earlier delivery: it has not got all of this one
 	}
 	l.appendSeen()
 	l.ops = wire.AppendConsume(l.ops, what)
@@ -557,7 +559,7 @@ func (r *Consumer) end() (first bool) {
 		return o.topic == r.topic && o.channel == r.channel
 	})
 	rs.mu.Unlock()
-	if last && first && base.Ephemeral(r.channel) {
+	if last && first && names.Ephemeral(r.channel) {
 		r.topic.DropUnused(r.channel)
 	}
 	return first
@@ -566,8 +568,8 @@ func (r *Consumer) end() (first bool) {
 // fail ends the client because its topic or channel cannot be served any more, or this node closes. The client is told
 // once: by Subscribe's error if Subscribe has not returned yet, otherwise by Sink.Closed. The caller holds no lock.
 func (r *Consumer) fail(err error) {
-	if errors.Is(err, base.ErrDeleted) || errors.Is(err, base.ErrNoChannel) {
-		err = base.ErrDeleted
+	if errors.Is(err, errs.ErrDeleted) || errors.Is(err, errs.ErrNoChannel) {
+		err = errs.ErrDeleted
 		r.topic.DropUnused(r.channel) // the next consumer creates the channel anew
 	}
 	r.mu.Lock()
@@ -585,7 +587,7 @@ func (r *Consumer) fail(err error) {
 }
 
 // Counts returns the client's counters, except the number of messages in flight, which only the leaders know.
-func (r *Consumer) Counts() base.ConsumerStats {
+func (r *Consumer) Counts() message.ConsumerStats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.stats

@@ -5,7 +5,8 @@ import (
 	"time"
 
 	"penstock/internal/lock"
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/message"
 	"penstock/internal/node/platform"
 	"penstock/netproto"
 	"penstock/replicate"
@@ -303,7 +304,7 @@ func (rs *Consumers) EndTopic(t Topic, err error) {
 // Close fails all clients of this node. Afterwards nothing is sent any more.
 func (rs *Consumers) Close() {
 	for _, r := range rs.all() {
-		r.fail(base.ErrClosed)
+		r.fail(errs.ErrClosed)
 	}
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -311,6 +312,7 @@ func (rs *Consumers) Close() {
 }
 
 // failedCalls maps kinds of Consume entries to the methods of a Consumer.
-var failedCalls = map[wire.ConsumeKind]base.FailedCall{
-	wire.ConsumeFinish: base.FailedFinish, wire.ConsumeRequeue: base.FailedRequeue, wire.ConsumeTouch: base.FailedTouch,
+var failedCalls = map[wire.ConsumeKind]message.FailedCall{
+	wire.ConsumeFinish: message.FailedFinish, wire.ConsumeRequeue: message.FailedRequeue,
+	wire.ConsumeTouch: message.FailedTouch,
 }

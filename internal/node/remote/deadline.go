@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/message"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -43,13 +43,13 @@ const HoldMs = int64((holdTime + holdDrift) / time.Millisecond)
 
 // deadline returns the time until which a delivery with this head may be handed over. That time is never after the end
 // of the current lease, because a gap that this node does not notice may precede the next lease.
-func (rs *Consumers) deadline(head *wire.HeldHead) base.Deadline {
+func (rs *Consumers) deadline(head *wire.HeldHead) message.Deadline {
 	until := rs.lease.Until()
 	at := int64(head.Stamp) + int64(head.HoldMs)*int64(time.Millisecond)
 	if rs.lease.Lapsed(int64(head.Stamp)) {
 		at = 0
 	}
-	return base.Deadline{Clock: rs.lease, At: min(at, until)}
+	return message.Deadline{Clock: rs.lease, At: min(at, until)}
 }
 
 // Stats counts deliveries of ordered channels through this node that were not handed over, since the node started.
@@ -151,7 +151,7 @@ func (s *subscription) heldHead() wire.HeldHead {
 
 // returnDropped returns to their leaders the deliveries that the sink dropped. mu is held.
 func (r *Consumer) returnDropped() {
-	s, ok := r.sink.(base.HeldSink)
+	s, ok := r.sink.(message.HeldSink)
 	if !ok {
 		return
 	}
@@ -168,14 +168,14 @@ func (r *Consumer) returnDropped() {
 
 // drained says whether the sink holds no queued delivery that has a deadline.
 func (r *Consumer) drained() bool {
-	s, ok := r.sink.(base.HeldSink)
+	s, ok := r.sink.(message.HeldSink)
 	return !ok || s.Drained()
 }
 
 // withdraw drops the queued delivery of a message when the client calls Finish, Requeue or Touch for the message: the
 // client can only mean an earlier delivery. It returns false if the client already has part of the delivery. mu is
 // held.
-func (r *Consumer) withdraw(id base.ID) bool {
-	s, ok := r.sink.(base.HeldSink)
+func (r *Consumer) withdraw(id message.ID) bool {
+	s, ok := r.sink.(message.HeldSink)
 	return !ok || s.Withdraw(id)
 }

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/message"
 	"penstock/internal/node/platform"
 	"penstock/internal/node/route"
 	"penstock/replicate/wire"
@@ -109,9 +109,9 @@ func TestNothingOldIsHandedOverAfterALapse(t *testing.T) {
 // countingSink counts its deliveries.
 type countingSink struct{ n int }
 
-func (s *countingSink) Deliver(*base.Delivery) bool { s.n++; return true }
-func (s *countingSink) Flush()                      {}
-func (s *countingSink) Closed(error)                {}
+func (s *countingSink) Deliver(*message.Delivery) bool { s.n++; return true }
+func (s *countingSink) Flush()                         {}
+func (s *countingSink) Closed(error)                   {}
 
 // Stamps belong to a feature level. They are not sent while that level is not in force, because an older node takes
 // them for damage and closes the connection.

@@ -1,7 +1,7 @@
 package remote
 
 import (
-	"penstock/internal/node/base"
+	"penstock/internal/node/message"
 	"penstock/replicate/wire"
 )
 
@@ -31,27 +31,29 @@ func (r *Consumer) handleDeliver(l *leg, p []byte) error {
 		}
 		n := len(p) - len(rest)
 		p = rest
-		r.deliverOne(l, n, base.Deadline{Origin: l})
+		r.deliverOne(l, n, message.Deadline{Origin: l})
 	}
 	r.endDelivery(l)
 	return nil
 }
 
 // deliverOne gives the message in r.wire, which took n bytes of the frame, to the sink. mu is held.
-func (r *Consumer) deliverOne(l *leg, n int, until base.Deadline) {
+func (r *Consumer) deliverOne(l *leg, n int, until message.Deadline) {
 	m := &r.wire
 	l.Came()
-	partition := int(base.ID(m.ID).Partition())
+	partition := int(message.ID(m.ID).Partition())
 	if partition >= len(r.from) {
 		r.from = append(r.from, make([]*leg, partition+1-len(r.from))...)
 	}
 	r.from[partition] = l
 	if r.maxBytes > 0 {
-		r.addUnfinished(l, base.ID(m.ID), n)
+		r.addUnfinished(l, message.ID(m.ID), n)
 	} else {
 		l.owed += n
 	}
-	r.delivery = base.Delivery{ID: base.ID(m.ID), Timestamp: m.Timestamp, Attempts: m.Attempts, Body: m.Body, Until: until}
+	r.delivery = message.Delivery{
+		ID: message.ID(m.ID), Timestamp: m.Timestamp, Attempts: m.Attempts, Body: m.Body, Until: until,
+	}
 	if len(m.Headers) > 0 {
 		r.delivery.Headers = m.Headers
 	}
@@ -76,7 +78,7 @@ func (r *Consumer) legOf(partition uint32) (l *leg, index int, ok bool) {
 
 // endDelivery ends a run of deliverOne. It is called with mu held, and releases it.
 func (r *Consumer) endDelivery(l *leg) {
-	r.delivery = base.Delivery{}
+	r.delivery = message.Delivery{}
 	r.pay(l, r.leastPaid())
 	r.mu.Unlock()
 	r.sink.Flush()
@@ -125,7 +127,7 @@ func (r *Consumer) handleDeliverHeld(l *leg, p []byte) error {
 		l.received, until.Serial = h.Serial, h.Serial
 		if r.tooLate(&h, until) {
 			l.owed += n
-			r.returnDelivery(l, base.ID(r.wire.ID), h.Serial)
+			r.returnDelivery(l, message.ID(r.wire.ID), h.Serial)
 			back = true
 			continue
 		}
@@ -139,8 +141,8 @@ func (r *Consumer) handleDeliverHeld(l *leg, p []byte) error {
 }
 
 // tooLate says whether the message in r.wire must not be handed over. If so, it counts the message. mu is held.
-func (r *Consumer) tooLate(h *wire.Held, until base.Deadline) bool {
-	n := base.ID(r.wire.ID).Partition()
+func (r *Consumer) tooLate(h *wire.Held, until message.Deadline) bool {
+	n := message.ID(r.wire.ID).Partition()
 	switch {
 	case int(n) >= r.topic.Partitions() || h.Epoch < r.topic.NewestEpoch(n):
 		r.rs.counts.stale.Add(1)
@@ -153,7 +155,7 @@ func (r *Consumer) tooLate(h *wire.Held, until base.Deadline) bool {
 }
 
 // returnDelivery tells the leader that a delivery was not handed over. mu is held.
-func (r *Consumer) returnDelivery(l *leg, id base.ID, serial uint64) {
+func (r *Consumer) returnDelivery(l *leg, id message.ID, serial uint64) {
 	l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeReturn, ID: uint64(id), Serial: serial})
 	if i := r.legs.Credit().Index(&l.CreditLeg); i >= 0 && r.legs.Credit().Finished(i) {
 		r.sendReady(l)

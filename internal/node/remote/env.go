@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
+	"penstock/internal/node/message"
 	"penstock/internal/node/platform"
 	"penstock/replicate"
 	"penstock/segment"
@@ -32,7 +32,7 @@ type Env struct {
 type Lease interface {
 	// Over says whether at, a time of Now, has passed or this node has no lease. Without a lease nothing may be handed
 	// over.
-	base.DeadlineClock
+	message.DeadlineClock
 	// Now is the time since the node began, in ns.
 	Now() int64
 	// Leased says whether this node has a lease now. Until returns when the lease ends, by Now.
@@ -49,7 +49,7 @@ type Lease interface {
 type Above interface {
 	// Attach attaches a client of another node to a channel of this one. It waits, at most ServeTime, until this node
 	// serves partitions of the topic. Sink.Deliver may be called before it returns.
-	Attach(topic uuid.UUID, channel string, o base.ConsumerOptions, s base.Sink) (Served, error)
+	Attach(topic uuid.UUID, channel string, o message.ConsumerOptions, s message.Sink) (Served, error)
 	// Find returns a partition and its topic, or nil if this node does not know the partition.
 	Find(id segment.Identity) (Topic, Partition)
 }
@@ -86,10 +86,10 @@ type Partition interface {
 // called without the lock of the subscription.
 type Served interface {
 	Ready(n int) error
-	FinishSeen(id base.ID, seen uint64) error
-	RequeueSeen(id base.ID, delay time.Duration, seen uint64) error
-	TouchSeen(id base.ID, seen uint64) error
-	ReturnDelivery(id base.ID, serial uint64)
+	FinishSeen(id message.ID, seen uint64) error
+	RequeueSeen(id message.ID, delay time.Duration, seen uint64) error
+	TouchSeen(id message.ID, seen uint64) error
+	ReturnDelivery(id message.ID, serial uint64)
 	StopDelivery()
 	HasRoom() bool
 	Hold(ms int64)

@@ -14,7 +14,8 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/message"
 	"penstock/internal/node/platform"
 	"penstock/replicate"
 	"penstock/segment"
@@ -35,13 +36,13 @@ func (testTopic) DropUnused(string)                {}
 
 // testChannel is the engine, and the consumer at its channel. It reports the calls that it gets.
 type testChannel struct {
-	sink  base.Sink
+	sink  message.Sink
 	err   error
 	label string
 	calls chan string
 }
 
-func (c *testChannel) Attach(_ uuid.UUID, name string, o base.ConsumerOptions, s base.Sink) (Served, error) {
+func (c *testChannel) Attach(_ uuid.UUID, name string, o message.ConsumerOptions, s message.Sink) (Served, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
@@ -60,36 +61,36 @@ func (c *testChannel) Ready(n int) error {
 	return nil
 }
 
-func (c *testChannel) FinishSeen(id base.ID, seen uint64) error {
+func (c *testChannel) FinishSeen(id message.ID, seen uint64) error {
 	c.calls <- "finish " + id.String() + " " + strconv.FormatUint(seen, 10)
-	return base.ErrNotInFlight
+	return errs.ErrNotInFlight
 }
 
-func (c *testChannel) RequeueSeen(id base.ID, delay time.Duration, _ uint64) error {
+func (c *testChannel) RequeueSeen(id message.ID, delay time.Duration, _ uint64) error {
 	c.calls <- "requeue " + id.String() + " " + delay.String()
 	return nil
 }
-func (c *testChannel) TouchSeen(base.ID, uint64) error { return nil }
+func (c *testChannel) TouchSeen(message.ID, uint64) error { return nil }
 
-func (c *testChannel) ReturnDelivery(id base.ID, _ uint64) { c.calls <- "return " + id.String() }
-func (c *testChannel) StopDelivery()                       { c.calls <- "stop" }
-func (c *testChannel) HasRoom() bool                       { return true }
-func (c *testChannel) Hold(int64)                          { c.calls <- "hold" }
-func (c *testChannel) Wake()                               {}
-func (c *testChannel) InFlight() int                       { return 0 }
-func (c *testChannel) Close()                              { c.calls <- "close" }
-func (c *testChannel) CloseRemote(bool)                    { c.calls <- "close" }
+func (c *testChannel) ReturnDelivery(id message.ID, _ uint64) { c.calls <- "return " + id.String() }
+func (c *testChannel) StopDelivery()                          { c.calls <- "stop" }
+func (c *testChannel) HasRoom() bool                          { return true }
+func (c *testChannel) Hold(int64)                             { c.calls <- "hold" }
+func (c *testChannel) Wake()                                  {}
+func (c *testChannel) InFlight() int                          { return 0 }
+func (c *testChannel) Close()                                 { c.calls <- "close" }
+func (c *testChannel) CloseRemote(bool)                       { c.calls <- "close" }
 
 // testClient is a sink that reports the calls that it gets.
 type testClient struct{ calls chan string }
 
-func (s *testClient) Deliver(d *base.Delivery) bool {
+func (s *testClient) Deliver(d *message.Delivery) bool {
 	s.calls <- string(d.Body)
 	return true
 }
 func (s *testClient) Flush()         {}
 func (s *testClient) Closed(e error) { s.calls <- "closed: " + e.Error() }
-func (s *testClient) Failed(_ base.FailedCall, id base.ID, err error) {
+func (s *testClient) Failed(_ message.FailedCall, id message.ID, err error) {
 	s.calls <- "failed " + id.String() + ": " + err.Error()
 }
 
@@ -128,7 +129,7 @@ func newLoop(t *testing.T) *loop {
 func (l *loop) subscribe() (*Consumer, error) {
 	return l.Subscribe(l.t.Context(), Client{
 		Topic: testTopic{}, Channel: "c", Closed: func() error { return nil }, Text: "10.0.0.1:4711",
-	}, base.ConsumerOptions{}, l.client)
+	}, message.ConsumerOptions{}, l.client)
 }
 
 // await waits for calls, in any order.
@@ -166,9 +167,9 @@ func TestBothSides(t *testing.T) {
 	}
 	l.await(l.channel.calls, "ready 5")
 	plain, held, stale := batch.MakeID(0, 7), batch.MakeID(1, 8), batch.MakeID(1, 9)
-	l.channel.sink.Deliver(&base.Delivery{ID: plain, Body: []byte("plain")})
-	l.channel.sink.Deliver(&base.Delivery{ID: held, Body: []byte("held"), Serial: 4, Epoch: 3})
-	l.channel.sink.Deliver(&base.Delivery{ID: stale, Body: []byte("of an older leader"), Serial: 5, Epoch: 2})
+	l.channel.sink.Deliver(&message.Delivery{ID: plain, Body: []byte("plain")})
+	l.channel.sink.Deliver(&message.Delivery{ID: held, Body: []byte("held"), Serial: 4, Epoch: 3})
+	l.channel.sink.Deliver(&message.Delivery{ID: stale, Body: []byte("of an older leader"), Serial: 5, Epoch: 2})
 	l.channel.sink.Flush()
 	l.await(l.client.calls, "plain", "held")
 	l.await(l.channel.calls, "return "+stale.String())
@@ -180,12 +181,12 @@ func TestBothSides(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := k.Finish(batch.MakeID(2, 1)); !errors.Is(err, base.ErrNotInFlight) {
+	if err := k.Finish(batch.MakeID(2, 1)); !errors.Is(err, errs.ErrNotInFlight) {
 		t.Errorf("a message of a partition that does not exist: %v", err)
 	}
 	k.Pump()
 	l.await(l.channel.calls, "finish "+plain.String()+" 5", "requeue "+held.String()+" 1s")
-	l.await(l.client.calls, "failed "+plain.String()+": "+base.ErrNotInFlight.Error())
+	l.await(l.client.calls, "failed "+plain.String()+": "+errs.ErrNotInFlight.Error())
 	k.StopDelivery()
 	k.Close()
 	l.await(l.channel.calls, "stop", "ready 0", "close")
@@ -194,16 +195,16 @@ func TestBothSides(t *testing.T) {
 // If the leader lacks the channel, Subscribe fails. If the channel is deleted later, the client is ended once.
 func TestRefusedAndEnded(t *testing.T) {
 	l := newLoop(t)
-	l.channel.err = base.ErrNoChannel
-	if _, err := l.subscribe(); !errors.Is(err, base.ErrDeleted) {
+	l.channel.err = errs.ErrNoChannel
+	if _, err := l.subscribe(); !errors.Is(err, errs.ErrDeleted) {
 		t.Errorf("a channel that is not there: %v", err)
 	}
 	l.channel.err = nil
 	if _, err := l.subscribe(); err != nil {
 		t.Fatal(err)
 	}
-	l.channel.sink.Closed(base.ErrDeleted)
-	l.await(l.client.calls, "closed: "+base.ErrDeleted.Error())
+	l.channel.sink.Closed(errs.ErrDeleted)
+	l.await(l.client.calls, "closed: "+errs.ErrDeleted.Error())
 	if len(l.all()) != 0 {
 		t.Errorf("%d clients are left", len(l.all()))
 	}
@@ -217,11 +218,11 @@ func TestOnePartition(t *testing.T) {
 	subscribe := func(only *uint32) error {
 		_, err := l.Subscribe(t.Context(), Client{
 			Topic: testTopic{}, Channel: "c", Closed: func() error { return nil },
-		}, base.ConsumerOptions{Partition: only}, l.client)
+		}, message.ConsumerOptions{Partition: only}, l.client)
 		return err
 	}
 	l.n.Level = func() int { return OnlyLevel - 1 }
-	if err := subscribe(&one); !errors.Is(err, base.ErrPartitionLevel) {
+	if err := subscribe(&one); !errors.Is(err, errs.ErrPartitionLevel) {
 		t.Errorf("at an older level: %v", err)
 	}
 	l.n.Level = func() int { return OnlyLevel }

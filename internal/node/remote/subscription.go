@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"penstock/internal/lock"
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/message"
 	"penstock/internal/node/reason"
 	"penstock/netproto"
 	"penstock/replicate"
@@ -67,7 +68,7 @@ func (rs *Consumers) handleSubscribe(from replicate.NodeID, id uint64, payload [
 		f := netproto.Frame{Type: netproto.TypeSubscribed, Request: id}
 		switch {
 		case err == nil:
-		case errors.Is(err, base.ErrNoChannel), errors.Is(err, base.ErrDeleted), errors.Is(err, base.ErrTooManyClients):
+		case errors.Is(err, errs.ErrNoChannel), errors.Is(err, errs.ErrDeleted), errors.Is(err, errs.ErrTooManyClients):
 			f.Status, f.Head = netproto.StatusRejected, []byte{reason.Number(wire.AnswerSubscription, err)}
 		default:
 			f.Status = netproto.StatusNotLeader
@@ -96,7 +97,7 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 	if n := s.rs.n.Snapshot().Nodes[s.key.from]; n != nil {
 		label.Node = n.Name
 	}
-	o := base.ConsumerOptions{
+	o := message.ConsumerOptions{
 		MsgTimeout: time.Duration(ask.MsgTimeoutMs) * time.Millisecond, SampleRate: int(ask.SampleRate),
 		Label: label, Tag: string(ask.Tag),
 	}
@@ -114,7 +115,7 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 	s.mu.Unlock()
 	if gone {
 		k.Close()
-		return base.ErrNoLeader
+		return errs.ErrNoLeader
 	}
 	s.enableHold()
 	return nil
@@ -145,7 +146,7 @@ func (s *subscription) discardUnsent() {
 }
 
 // Deliver implements Sink. It returns false when the window is used up or the subscription has ended.
-func (s *subscription) Deliver(d *base.Delivery) bool {
+func (s *subscription) Deliver(d *message.Delivery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -284,17 +285,17 @@ func (rs *Consumers) handleConsume(key subscriptionKey, p []byte) error {
 			err = nil
 			_ = k.Ready(int(c.Count)) // it fails if the channel is closed: then Unserved is on its way
 		case wire.ConsumeFinish:
-			err = k.FinishSeen(base.ID(c.ID), s.seen)
+			err = k.FinishSeen(message.ID(c.ID), s.seen)
 		case wire.ConsumeRequeue:
-			err = k.RequeueSeen(base.ID(c.ID), time.Duration(c.DelayMs)*time.Millisecond, s.seen)
+			err = k.RequeueSeen(message.ID(c.ID), time.Duration(c.DelayMs)*time.Millisecond, s.seen)
 		case wire.ConsumeTouch:
-			err = k.TouchSeen(base.ID(c.ID), s.seen)
+			err = k.TouchSeen(message.ID(c.ID), s.seen)
 		case wire.ConsumeStop:
 			k.StopDelivery()
 		case wire.ConsumeSeen:
 			s.seen = c.Serial
 		case wire.ConsumeReturn:
-			k.ReturnDelivery(base.ID(c.ID), c.Serial)
+			k.ReturnDelivery(message.ID(c.ID), c.Serial)
 		case wire.ConsumeCredit:
 			if s.pay(int(c.Count)) {
 				k.HasRoom() // likewise

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/message"
 	"penstock/replicate/wire"
 )
 
@@ -37,14 +37,14 @@ func (r *Consumer) leastPaid() int {
 }
 
 // addUnfinished records a message that is being delivered. mu is held.
-func (r *Consumer) addUnfinished(l *leg, id base.ID, bytes int) {
+func (r *Consumer) addUnfinished(l *leg, id message.ID, bytes int) {
 	r.removeUnfinished(id) // it may be delivered again
 	r.unfinished[id] = unfinishedMessage{l, bytes, r.rs.lease.Now()}
 }
 
 // updateUnfinished applies the client's Finish, Requeue or Touch. mu is held.
 func (r *Consumer) updateUnfinished(what *wire.Consume) {
-	id := base.ID(what.ID)
+	id := message.ID(what.ID)
 	if what.Kind != wire.ConsumeTouch {
 		r.removeUnfinished(id)
 	} else if h, ok := r.unfinished[id]; ok {
@@ -54,7 +54,7 @@ func (r *Consumer) updateUnfinished(what *wire.Consume) {
 }
 
 // removeUnfinished forgets a message, and pays its bytes back to its leader. mu is held.
-func (r *Consumer) removeUnfinished(id base.ID) {
+func (r *Consumer) removeUnfinished(id message.ID) {
 	h, ok := r.unfinished[id]
 	if !ok {
 		return
@@ -69,7 +69,7 @@ func (r *Consumer) removeUnfinished(id base.ID) {
 // repeat the frames that pay for them. mu is held.
 func (r *Consumer) expireUnfinished() {
 	now := r.rs.lease.Now()
-	var late []base.ID
+	var late []message.ID
 	for id, h := range r.unfinished {
 		if now-h.since > int64(r.ask.MsgTimeoutMs)*int64(time.Millisecond) {
 			late = append(late, id)

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/message"
 )
 
 // Messages that time out are paid back in the same order in every run, because a simulation repeats its frames.
@@ -13,10 +13,10 @@ func TestExpiredIsPaidBackInOneOrder(t *testing.T) {
 	ops := func() []byte {
 		l := &testLease{now: time.Hour}
 		l.extend(time.Hour)
-		r := &Consumer{rs: newTestConsumers(t, l), maxBytes: 1, unfinished: map[base.ID]unfinishedMessage{}}
+		r := &Consumer{rs: newTestConsumers(t, l), maxBytes: 1, unfinished: map[message.ID]unfinishedMessage{}}
 		leg := &leg{r: r}
 		for i := range 8 {
-			r.unfinished[base.ID(i)] = unfinishedMessage{l: leg, bytes: 100 + i}
+			r.unfinished[message.ID(i)] = unfinishedMessage{l: leg, bytes: 100 + i}
 		}
 		r.expireUnfinished()
 		return leg.ops

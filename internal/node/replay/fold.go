@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
 	"penstock/internal/node/fold"
 	"penstock/segment"
 )
@@ -48,7 +48,7 @@ func (f Folder) Batch(
 	id := h.FirstID
 	for r := it.NextRef(); r != nil; r = it.NextRef() {
 		if r.Defer != 0 {
-			due = append(due, fold.DeferredMessage{ID: id, DueMs: base.CeilMs(h.Created) + int64(r.Defer), At: at})
+			due = append(due, fold.DeferredMessage{ID: id, DueMs: clock.CeilMs(h.Created) + int64(r.Defer), At: at})
 		}
 		id++
 	}

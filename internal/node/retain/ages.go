@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"penstock/internal/lock"
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
 	"penstock/segment"
 )
 
@@ -20,7 +20,7 @@ type Seen struct {
 
 // Ages knows the same of data from before the process began. There are only the times that leaders gave it. Its age
 // counts from the newest of those times, plus the monotonic time since the start. Time in which the node was down does
-// not count until the wall clock can be trusted (base.Clock.Proven). So an error always keeps data longer.
+// not count until the wall clock can be trusted (clock.Clock.Proven). So an error always keeps data longer.
 //
 // mu guards all fields. Recovery writes them before other goroutines run, and the committer writes old after a cut.
 type Ages struct {
@@ -83,7 +83,7 @@ func (s *Seen) Before(now, limit time.Duration) (to segment.Offset) {
 
 // OldTime returns an append time and an offset. Data below the offset whose append time is earlier than ns is at least
 // limit old.
-func (a *Ages) OldTime(c *base.Clock, limit time.Duration) (ns int64, end segment.Offset) {
+func (a *Ages) OldTime(c *clock.Clock, limit time.Duration) (ns int64, end segment.Offset) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now, ok := c.Proven()

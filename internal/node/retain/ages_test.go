@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/node/base"
+	"penstock/internal/node/clock"
 	"penstock/segment"
 )
 
@@ -15,9 +15,9 @@ type agesClock struct {
 	mono time.Duration
 }
 
-func newAgesClock() (*agesClock, *base.Clock) {
+func newAgesClock() (*agesClock, *clock.Clock) {
 	h := &agesClock{wall: time.Unix(1_000_000, 0), mono: time.Hour}
-	return h, base.NewClock(func() time.Time { return h.wall }, func() time.Duration { return h.mono })
+	return h, clock.New(func() time.Time { return h.wall }, func() time.Duration { return h.mono })
 }
 
 func (h *agesClock) pass(d time.Duration) { h.wall, h.mono = h.wall.Add(d), h.mono+d }
@@ -82,7 +82,7 @@ func TestAgesOfWhatWasThere(t *testing.T) {
 	}
 	ahead := h.wall.Add(day) // a leader whose clock was a day ahead wrote the newest data
 	a.Found(1000, ahead.UnixNano(), h.mono)
-	fresh := base.NewClock(func() time.Time { return h.wall }, func() time.Duration { return time.Hour })
+	fresh := clock.New(func() time.Time { return h.wall }, func() time.Duration { return time.Hour })
 	a.began = fresh.Mono()
 	if ns, _ := a.OldTime(fresh, limit); ns != fresh.NowNs()-int64(limit) {
 		t.Fatalf("times that lie ahead make what came before older: %v", time.Unix(0, ns).Sub(h.wall))

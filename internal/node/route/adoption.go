@@ -11,7 +11,7 @@ import (
 // channels lose it, because their state of it may be out of date. Then every channel gets all served partitions again:
 // a channel that kept no partition was closed, and its next consumer creates it anew.
 //
-// The owner (Topic, under Topic.changing) calls Revoke whenever the partitions or epochs that the node serves have
+// The owner (Topic, under topic.Local.changing) calls Revoke whenever the partitions or epochs that the node serves have
 // changed, takes the revoked partitions out of the channels, and then calls Adopt. A crash leaves nothing of an
 // Adoption: the next process adopts anew.
 type Adoption struct {

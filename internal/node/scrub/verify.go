@@ -9,7 +9,8 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/meta"
-	"penstock/internal/node/base"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/message"
 	"penstock/internal/node/platform"
 	"penstock/replicate/wire"
 	"penstock/segment"
@@ -42,7 +43,7 @@ type Verified struct {
 type Difference struct {
 	From  segment.Offset `json:"from"`
 	To    segment.Offset `json:"to"`
-	First base.ID        `json:"first_id"` // in the leader's copy, or in another readable one; 0: no copy is readable
+	First message.ID     `json:"first_id"` // in the leader's copy, or in another readable one; 0: no copy is readable
 	Count uint32         `json:"count"`    // of the first batch
 	// Damaged are the nodes whose copy does not verify; such a copy is repaired from a readable replica. Differing are
 	// the nodes whose copy verifies but differs from the leader's, which neither a crash nor damage explains.
@@ -148,7 +149,7 @@ type damagedRange struct {
 func (v *verification) choose(s *meta.Snapshot) error {
 	row := s.Partitions.Get(v.ID)
 	if row == nil || s.Nodes[row.State.Leader] == nil || !s.Nodes[row.State.Leader].Live {
-		return base.ErrNoLeader
+		return errs.ErrNoLeader
 	}
 	v.nodes = append(v.nodes, s.Nodes[row.State.Leader])
 	for _, m := range row.State.ISR {

@@ -2,8 +2,8 @@
 //
 // A client proves who it is with a secret. An [Authority] maps the secret to a [Principal], either from a file of
 // tokens (tokens.go) or by asking a server that speaks NSQ's auth protocol (servers.go). The principal holds grants,
-// which say what may be done with which topics and channels. Package nsq asks the principal before it carries out a
-// command or serves a request.
+// which say what may be done with which topics and channels. Packages nsq, native and api ask the principal before they
+// carry out a command or serve a request.
 //
 // Secrets never appear in a log, an error or a file; the token file holds only hashes.
 package auth

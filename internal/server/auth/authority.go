@@ -3,6 +3,7 @@ package auth
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -155,4 +156,12 @@ func (a *Authority) FindCached(ctx context.Context, c *Credential) (*Principal, 
 		return p, nil
 	}
 	return a.Find(ctx, c)
+}
+
+// CommonName returns the common name of a client's certificate, or "" if there is none.
+func CommonName(state *tls.ConnectionState) string {
+	if state == nil || len(state.PeerCertificates) == 0 {
+		return ""
+	}
+	return state.PeerCertificates[0].Subject.CommonName
 }

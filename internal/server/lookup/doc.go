@@ -12,6 +12,6 @@
 //
 // As in nsqd, a topic that is created here starts with the channels that any of these sources know (topics.go).
 //
-// Package nsq owns the one Service of a node: it starts and stops it together with the listeners for clients, and asks
-// it for the topics that clients name. This package knows nothing of nsqd's own protocol.
+// Package server owns the one Service of a node: it starts and stops it together with the listeners for clients. Those
+// who serve clients ask it for the topics that these name. This package knows nothing of nsqd's own protocol.
 package lookup

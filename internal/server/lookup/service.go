@@ -15,7 +15,7 @@ import (
 	"penstock/internal/sparing"
 )
 
-// Options configure a Service. They have no defaults here; package nsq fills them in.
+// Options configure a Service. They have no defaults here; package server fills them in.
 type Options struct {
 	Address    string // of nsqlookupd's HTTP API; listen.Off: not served
 	TCPAddress string // where stock nsqds register; listen.Off: not served. It requires an Address.

@@ -37,7 +37,7 @@ func testSelf() Producer {
 	}
 }
 
-// start starts a Service. Options missing in o are as package nsq sets them, with free ports and without a TCP port.
+// start starts a Service. Options missing in o are as package server sets them, with free ports and without a TCP port.
 func start(t testing.TB, eo node.Options, o Options) *service {
 	t.Helper()
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write docs/metrics.md anew")
+var update = flag.Bool("update", false, "write docs/operate/metrics.md anew")
 
-// sections are the headings of docs/metrics.md, in its order.
+// sections are the headings of docs/operate/metrics.md, in its order.
 var sections = []struct {
 	section
 	heading, text string
@@ -31,7 +31,7 @@ var sections = []struct {
 	},
 }
 
-// docIntro begins docs/metrics.md; ' stands for the quotes of code.
+// docIntro begins docs/operate/metrics.md; ' stands for the quotes of code.
 const docIntro = `# Metrics
 
 Every node serves these to Prometheus at '/metrics' of its HTTP address, together with the usual ones of the Go runtime
@@ -54,10 +54,10 @@ Where clients need tokens, Prometheus needs one, too, of any right, unless 'open
 This page is written by 'go test ./internal/server/metrics -run TestDocumentation -update'.
 `
 
-// docs/metrics.md lists every metric with its type, its labels and its help text. It is also the list by which a change
-// of a name is noticed: boards and alerts of others use these names.
+// docs/operate/metrics.md lists every metric with its type, its labels and its help text. It is also the list by which
+// a change of a name is noticed: boards and alerts of others use these names.
 func TestDocumentation(t *testing.T) {
-	const file = "../../../docs/metrics.md"
+	const file = "../../../docs/operate/metrics.md"
 	var b strings.Builder
 	b.WriteString(strings.ReplaceAll(docIntro, "'", "`"))
 	count := 0

@@ -28,7 +28,7 @@ const (
 
 func (k kind) String() string { return [...]string{"counter", "gauge", "histogram"}[k] }
 
-// section is where docs/metrics.md lists a metric.
+// section is where docs/operate/metrics.md lists a metric.
 type section uint8
 
 const (
@@ -202,7 +202,7 @@ var (
 		"Open connections of clients: nsq, http, https, lookup (HTTP), lookup_tcp (of nsqds that register), native.", "kind")
 	descriptorsRefused = define(ofClients, counter, "connections_without_descriptor_total",
 		"Connections of clients that were closed at once, because only descriptors were left that are the node's own: see "+
-			"docs/limits.md.")
+			"docs/operate/security.md.")
 	strangers = define(ofClients, gauge, "unauthenticated_connections",
 		"Open NSQ connections that must send AUTH and have not; the limit is max-unauthenticated-connections.")
 	knownConns = define(ofClients, gauge, "known_connections",
@@ -362,7 +362,7 @@ var (
 	channelOutbox = define(ofChannels, gauge, "channel_outbox_messages",
 		"Dead letters that wait to be moved to the dead-letter topic.", "topic", "channel")
 	channelAside = define(ofChannels, gauge, "channel_aside_messages",
-		"Those of them that could not be moved when they were tried last; engine channel list says why.",
+		"Those of them that could not be moved when they were tried last; penstock channel list says why.",
 		"topic", "channel")
 	channelOldest = define(ofChannels, gauge, "channel_oldest_unfinished_age_seconds",
 		"Age of the oldest message that is not finished; 0 if there is none. If the message is only in a segment, the age "+

@@ -11,6 +11,7 @@ import (
 	"penstock/internal/clip"
 	"penstock/internal/node"
 	"penstock/internal/server/native/wire"
+	"penstock/internal/server/stats"
 	"penstock/netproto"
 )
 
@@ -478,6 +479,15 @@ func (c *Consumer) Host() string {
 		return host
 	}
 	return c.Address
+}
+
+// Describe implements stats.Describer.
+func (c *Consumer) Describe() stats.Client {
+	return stats.Client{
+		ClientID: c.Client, Hostname: c.Host(), UserAgent: c.Client, Version: "native",
+		RemoteAddress: c.Address, ConnectTime: c.Since.Unix(), TLS: c.TLS, Started: c.Since,
+		Authed: c.Who != "", AuthIdentity: c.Who, SampleRate: c.SampleRate,
+	}
 }
 
 // label describes the client.

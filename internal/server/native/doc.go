@@ -1,5 +1,5 @@
 // Package native serves native clients: programs that use package client. netproto carries the frames,
-// internal/server/native/wire has their payloads. Package nsq opens and closes the Server together with its own
+// internal/server/native/wire has their payloads. Package server opens and closes the Server together with its own
 // listeners, and gives it the same certificates, tokens and audit.
 //
 // # A connection

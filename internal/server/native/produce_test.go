@@ -111,8 +111,8 @@ func TestProduce(t *testing.T) {
 	id = c.publish(topic, 0, seal(t, p, 24, 1))
 	c.refusal(id, wire.TypeProduced, netproto.StatusOldEpoch)
 	other.produced(other.publish(topic, 0, seal(t, next, 24, 1)))
-	if found, _ := w.e.LookupTopic("orders"); found.Engine().Stats("orders", "")[0].MessageCount != 25 {
-		t.Errorf("%d messages are stored, want 25", found.Engine().Stats("orders", "")[0].MessageCount)
+	if stored := w.e.Stats("orders", "")[0].MessageCount; stored != 25 {
+		t.Errorf("%d messages are stored, want 25", stored)
 	}
 }
 

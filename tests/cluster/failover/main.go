@@ -47,7 +47,7 @@ func main() {
 		"kill: SIGKILL, the node stays away for a while; restart: SIGKILL and start at once; pause: SIGSTOP beyond the "+
 			"lease; rolling: drain, SIGTERM, start")
 	rate := flag.Int("rate", 500, "publishes per second to each node")
-	serve := flag.String("serve", "", "more flags of engine serve, separated by spaces")
+	serve := flag.String("serve", "", "more flags of penstock serve, separated by spaces")
 	flag.Parse()
 	if err := measure(*runs, *nodes, *rate, strings.Split(*kinds, ","), strings.Fields(*serve)); err != nil {
 		fmt.Fprintf(os.Stderr, "failover: %v\n", err)

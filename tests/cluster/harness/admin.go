@@ -46,7 +46,7 @@ type Rebalance struct {
 	Remaining int    `json:"remaining"` // not begun
 }
 
-// Plan is what `engine cluster rebalance --dry-run --json` prints.
+// Plan is what `penstock cluster rebalance --dry-run --json` prints.
 type Plan struct {
 	Steps []struct {
 		Topic     string `json:"topic"`

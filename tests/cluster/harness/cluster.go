@@ -25,7 +25,7 @@ import (
 type Options struct {
 	Dir   string   // for data and logs; must exist
 	Nodes int      // 3
-	Serve []string // more flags of `engine serve`, for every node
+	Serve []string // more flags of `penstock serve`, for every node
 	// Binary is the engine to run; empty: the one of this tree.
 	Binary string
 	Tags   string // build tags of the tree's engine; empty: those of the product
@@ -88,7 +88,7 @@ func (o *Options) volume(i int) string {
 	return filepath.Join(o.Dir, "n"+strconv.Itoa(i+1))
 }
 
-// readyLine is what `engine dev-cluster` prints for each node.
+// readyLine is what `penstock dev-cluster` prints for each node.
 type readyLine struct {
 	Node   string   `json:"node"`
 	PID    int      `json:"pid"`
@@ -99,7 +99,7 @@ type readyLine struct {
 	Args   []string `json:"args"`
 }
 
-// Dev runs `engine dev-cluster` and returns when all nodes are ready.
+// Dev runs `penstock dev-cluster` and returns when all nodes are ready.
 func Dev(ctx context.Context, o Options) (*Cluster, error) {
 	binary, err := o.binary()
 	if err != nil {

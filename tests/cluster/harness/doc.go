@@ -1,4 +1,4 @@
-// Package harness runs real processes of the engine for tests: one node, a cluster on loopback made by `engine
+// Package harness runs real processes of the engine for tests: one node, a cluster on loopback made by `penstock
 // dev-cluster`, or a cluster whose nodes live in network namespaces of their own. It kills, stops, cuts off and
 // restarts them.
 //
@@ -15,7 +15,7 @@ import (
 )
 
 // BinaryVariable names an engine to test instead of building this module's.
-const BinaryVariable = "PENSTOCK_BINARY"
+const BinaryVariable = "TEST_BINARY"
 
 // built has the binaries by their package and build tags.
 var built struct {
@@ -55,9 +55,6 @@ func build(program, tags string) (string, error) {
 	built.paths[program+tags] = path
 	return path, nil
 }
-
-// Tool builds a program of this tree, such as tools/fsck, once per process and returns where it is. Cleanup removes it.
-func Tool(name string) (string, error) { return build("penstock/"+name, "") }
 
 // Cleanup removes what Binary built.
 func Cleanup() error {

@@ -28,7 +28,7 @@ const (
 	SectorBytes = 512
 	maxIOBytes  = 1 << 20
 
-	serverVariable = "PENSTOCK_VOLATILE_SERVER"
+	serverVariable = "TEST_VOLATILE_SERVER"
 )
 
 // Main is what a program that calls Start does first: in the process that Start runs it serves the devices and does not

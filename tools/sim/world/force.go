@@ -53,7 +53,7 @@ func (w *World) decideOn(n *host, id meta.PartitionID) {
 	}
 }
 
-// forceLeader is what `engine cluster force-leader` does.
+// forceLeader is what `penstock cluster force-leader` does.
 func (w *World) forceLeader(what string, id meta.PartitionID, to replicate.NodeID) {
 	if a := w.agreement; a != nil {
 		a.ask(w.anyNode(), what, func(ctx context.Context, s meta.Store) error { return s.ForceLeader(ctx, id, to) })

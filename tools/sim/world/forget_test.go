@@ -513,11 +513,11 @@ func TestForgetIsDeterministic(t *testing.T) {
 	}
 }
 
-// PENSTOCK_HISTORY=number/seed shows one of them.
+// TEST_HISTORY=number/seed shows one of them.
 func TestShowHistory(t *testing.T) {
 	var number, seed int
-	if _, err := fmt.Sscanf(os.Getenv("PENSTOCK_HISTORY"), "%d/%d", &number, &seed); err != nil {
-		t.Skip("PENSTOCK_HISTORY names none")
+	if _, err := fmt.Sscanf(os.Getenv("TEST_HISTORY"), "%d/%d", &number, &seed); err != nil {
+		t.Skip("TEST_HISTORY names none")
 	}
 	w := tell(histories[number-1], uint64(seed), func(line string) { fmt.Println(line) })
 	t.Logf("%s\n%+v", w.Violation, w.Stats)

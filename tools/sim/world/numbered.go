@@ -12,13 +12,13 @@ import (
 // puts to the leader. So an answer may be lost although the put was stored and the next one was answered. What they
 // send again is stored once all the same, and in order.
 
-// leapNs is more than the age at which unused producers are forgotten (7 days, internal/node/machine). A process that
+// leapNs is more than the age at which unused producers are forgotten (7 days, internal/node/fold). A process that
 // begins with such a clock makes nobody older than an hour.
 const leapNs = 8 * 24 * 3600 * 1000 * ms
 
 // prepareLeaps lets wall clocks leap in some worlds with FeatureNumbered: those in which nothing else is judged by
 // them. Nobody delays a message there, because a delay that a clock so far ahead has set may last for days: see
-// docs/decisions.md.
+// docs/contribute/decisions.md.
 func (w *World) prepareLeaps() {
 	r := rand.New(rand.NewPCG(w.Seed, 0xd6e8feb86659fd93))
 	if w.has(FeatureNumbered) && !w.has(FeatureKeep|FeatureSettings|FeatureClocks) && r.IntN(2) == 0 {

@@ -125,7 +125,7 @@ func (w *World) place() {
 	}
 }
 
-// setReplicas is what `engine cluster set-replicas` does.
+// setReplicas is what `penstock cluster set-replicas` does.
 func (w *World) setReplicas(id uuid.UUID, replicas int) {
 	n, p := w.anyNode(), &w.placing
 	if n == nil {
@@ -153,7 +153,7 @@ func (w *World) setReplicas(id uuid.UUID, replicas int) {
 		})
 }
 
-// rebalance is what `engine cluster rebalance` does.
+// rebalance is what `penstock cluster rebalance` does.
 func (w *World) rebalance(order meta.RebalanceOrder) {
 	n, p := w.anyNode(), &w.placing
 	if n == nil {
@@ -178,7 +178,7 @@ func (w *World) rebalance(order meta.RebalanceOrder) {
 	})
 }
 
-// transferLeader is what `engine cluster transfer-leader` does; to is 0 if the best node is wanted.
+// transferLeader is what `penstock cluster transfer-leader` does; to is 0 if the best node is wanted.
 func (w *World) transferLeader(id meta.PartitionID, to replicate.NodeID) {
 	n := w.anyNode()
 	if n == nil {

@@ -63,8 +63,15 @@ func (w *World) reconfigure(c *channelModel) {
 	attempts := uint16(w.rng.IntN(4))
 	flip := c.settings == nil && w.chance(0.3)
 	c.loose = c.loose || flip
+	row, try := w.more.IntN(3*len(fold.ChannelRows)), 14+w.more.IntN(20)
 	w.configure(n, c, func(s *fold.ChannelSettings) {
 		s.MaxAttempts = attempts
+		if row < len(fold.ChannelRows) && fold.ChannelRows[row].Harmless {
+			field := fold.ChannelRows[row].Of(s)
+			if err := field.Set(field.Try(try)); err != nil {
+				w.fail("%s cannot be %s: %v", fold.ChannelRows[row].Name, field.Try(try), err)
+			}
+		}
 		if flip {
 			s.Order = fold.Order(w.rng.IntN(3))
 		}

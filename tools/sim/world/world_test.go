@@ -54,8 +54,8 @@ const allSeeds = 500
 //
 // # B1 B2 B3 B8 B9 B11 B12 B13 B17 B18 B68 B73 B74 B75 B81 B83 B84 B94
 //
-// PENSTOCK_SIM_SEEDS=from-to chooses the seeds, for instance 0-100000. As many as there are without it, or more, must
-// also bring about everything that the simulation is for. PENSTOCK_SIM_FEATURES=corpse,moves gives all of them these
+// TEST_SIM_SEEDS=from-to chooses the seeds, for instance 0-100000. As many as there are without it, or more, must
+// also bring about everything that the simulation is for. TEST_SIM_FEATURES=corpse,moves gives all of them these
 // features, instead of what they draw.
 func TestSeeds(t *testing.T) {
 	from, to := seedtest.Range(t, allSeeds, 40)
@@ -64,10 +64,10 @@ func TestSeeds(t *testing.T) {
 		all = append(all, seed)
 	}
 	var cfg Config
-	if text := os.Getenv("PENSTOCK_SIM_FEATURES"); text != "" {
+	if text := os.Getenv("TEST_SIM_FEATURES"); text != "" {
 		var err error
 		if cfg.Features, err = ParseFeatures(text); err != nil {
-			t.Fatalf("PENSTOCK_SIM_FEATURES=%s: %v", text, err)
+			t.Fatalf("TEST_SIM_FEATURES=%s: %v", text, err)
 		}
 	}
 	sum := runAll(t, cfg, all)

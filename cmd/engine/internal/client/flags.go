@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Environment variables of the commands. They do not begin with ENGINE_, because such variables are settings of serve:
-// ENGINE_HTTP_ADDRESS says where a node listens, and nothing about whom a command asks.
+// Environment variables of the commands. None has the name of a setting of serve: PENSTOCK_HTTP_ADDRESS says where a
+// node listens, and nothing about whom a command asks.
 const (
 	EnvAddress = "PENSTOCK_SERVER"
 	EnvNodes   = "PENSTOCK_NODES" // of the commands that speak the native protocol

@@ -42,7 +42,7 @@ export function Channel({ topic, channel, session }) {
 			delivered: too many messages wait between finished ones, in flight or deferred. Nothing is lost.</p>`}
 		${c.skipping && html`<p class="trouble">All that is published is discarded, ${
 			c.skipped_before && "at least "}${plural(c.skipped_count, "message")} since ${time(c.skipping_since)}${
-			c.skipped_before && " or earlier"}, until engine channel unskip.</p>`}
+			c.skipped_before && " or earlier"}, until penstock channel unskip.</p>`}
 		${c.starved && html`<p class="trouble">For 10 s consumers have asked for nothing: they back off, or hang.</p>`}
 		${c.dropping && html`<p class="trouble">Retention or a quota removes messages before they are finished.</p>`}
 		<div class="plots">

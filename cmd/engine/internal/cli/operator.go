@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"penstock/cmd/engine/internal/client"
+	"penstock/internal/clip"
+)
+
+// Operator is what all commands share that talk to a running node: the client, and where to read and print.
+type Operator struct {
+	Client client.Client
+	AsJSON bool
+	In     io.Reader
+	Out    io.Writer
+	Prompt io.Writer
+}
+
+// Flags adds the flags that cmd and all commands below it have. aliases are old names of --http-address.
+func (o *Operator) Flags(cmd *cobra.Command, aliases ...string) {
+	o.Client.Add(cmd.PersistentFlags(), aliases...)
+	cmd.PersistentFlags().BoolVar(&o.AsJSON, "json", false, "print JSON")
+}
+
+// Action makes a command. An error that does not carry its own exit code makes the command exit with 1.
+func (o *Operator) Action(
+	use, short string, args cobra.PositionalArgs, do func(ctx context.Context, args []string) error,
+) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
+		o.In, o.Out, o.Prompt = cmd.InOrStdin(), &clip.Writer{To: cmd.OutOrStdout()}, cmd.ErrOrStderr()
+		ctx, stop := UntilSignal(cmd.Context())
+		defer stop()
+		return WithExitCode(do(ctx, args))
+	}}
+	o.Completes(cmd)
+	return cmd
+}
+
+// Anywhere gives a command of o the flags that those below another command get from it.
+func (o *Operator) Anywhere(cmd *cobra.Command) *cobra.Command {
+	o.Flags(cmd)
+	return cmd
+}
+
+// QueryOf returns a query that names a topic and, unless it is empty, a channel.
+func QueryOf(topic, channel string) url.Values {
+	q := url.Values{"topic": {topic}}
+	if channel != "" {
+		q.Set("channel", channel)
+	}
+	return q
+}
+
+// AnyOwn reports whether a flag was given that belongs to the command itself, not to all commands.
+func AnyOwn(cmd *cobra.Command) bool {
+	own, any := cmd.LocalNonPersistentFlags(), false
+	own.VisitAll(func(f *pflag.Flag) { any = any || f.Changed })
+	return any
+}
+
+// Print prints v as JSON, or what text prints of it.
+func (o *Operator) Print(v any, text func(io.Writer) error) error {
+	if o.AsJSON {
+		return PrintJSON(o.Out, v)
+	}
+	return text(o.Out)
+}
+
+// Done reports a change with one sentence.
+func (o *Operator) Done(format string, args ...any) error {
+	said := struct {
+		Message string `json:"message"`
+	}{fmt.Sprintf(format, args...)}
+	return o.Print(said, func(w io.Writer) error {
+		_, err := fmt.Fprintln(w, said.Message)
+		return err
+	})
+}
+
+// Must panics on an error that only a mistake in this program can cause.
+func Must(err error) {
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+}
+
+// UntilSignal returns a context that ends with the first SIGTERM or SIGINT. The second signal ends the process at once.
+// The caller must call the returned function.
+func UntilSignal(parent context.Context) (context.Context, func()) {
+	if parent == nil {
+		parent = context.Background()
+	}
+	ctx, cancel := context.WithCancel(parent)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+	go func() {
+		select {
+		case <-signals:
+			cancel()
+		case <-ctx.Done():
+			return
+		}
+		if _, again := <-signals; again {
+			os.Exit(ExitOther)
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel()
+		close(signals)
+	}
+}

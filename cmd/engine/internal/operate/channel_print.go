@@ -1,0 +1,133 @@
+package operate
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"penstock/cmd/engine/internal/cli"
+	"penstock/internal/clip"
+	"penstock/internal/node/health"
+	"penstock/internal/server/api"
+)
+
+// PrintTopicNumbers prints a list of topics.
+func PrintTopicNumbers(w io.Writer, all []cli.TopicNumbers) error {
+	t := cli.Table(w)
+	maker, head := func(string) string { return "" }, ""
+	if slices.ContainsFunc(all, func(n cli.TopicNumbers) bool { return n.MadeBy != "" }) {
+		maker, head = func(name string) string { return clip.Text(name, 32) + "\t" }, "MADE BY\t"
+	}
+	fmt.Fprintln(t, "TOPIC\tCHANNELS\tDEPTH\tMESSAGES\tBYTES STORED\tPRODUCERS\t"+head+"STATE")
+	for i := range all {
+		n := &all[i]
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%s%s\n", n.Name, len(n.Channels), n.Depth, n.Published, n.StoredBytes,
+			n.Connected, maker(n.MadeBy), n.OwnState())
+	}
+	return t.Flush()
+}
+
+// PrintChannels prints a list of channels, and below it what holds some of them up.
+func PrintChannels(w io.Writer, all []cli.TopicNumbers) error {
+	t := cli.Table(w)
+	fmt.Fprintln(t, "TOPIC\tCHANNEL\tDEPTH\tIN FLIGHT\tDEFERRED\tRECEIVED SINCE START\tREQUEUED SINCE START\t"+
+		"TIMED OUT SINCE START\tDROPPED SINCE START\tCONSUMERS\tSTATE")
+	for i := range all {
+		of := &all[i]
+		for _, n := range of.Channels {
+			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", of.Name, n.Name, n.Depth, n.InFlightCount,
+				n.DeferredCount, n.MessageCount, n.RequeueCount, n.TimeoutCount, n.DroppedCount, n.ClientCount, of.StateOf(&n))
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	return printHeldUp(w, all)
+}
+
+// printHeldUp prints one line for each state in which a channel does not deliver all that is published. Each line says
+// what the state means and what to do.
+func printHeldUp(w io.Writer, all []cli.TopicNumbers) error {
+	var b strings.Builder
+	for i := range all {
+		for _, n := range all[i].Channels {
+			c := health.Channel{Topic: all[i].Name, Name: n.Name, Count: n.AsideCount, Why: n.AsideWhy}
+			if c.Count > 0 {
+				fmt.Fprintln(&b, c.AsideWords())
+			}
+			if c.Count = int(n.DroppedCount); n.Dropping {
+				fmt.Fprintln(&b, c.DroppingWords())
+			}
+			if c.Count, c.Why, c.Before = int(n.SkippedCount), n.SkippingSince, n.SkippedBefore; n.Skipping {
+				fmt.Fprintln(&b, c.SkippingWords())
+			}
+			if n.Starved {
+				fmt.Fprintln(&b, c.StarvedWords())
+			}
+			if c.Count = n.FullPartitions; c.Count > 0 {
+				fmt.Fprintln(&b, c.FullWords())
+			}
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// maxShownRunes bounds the part of a body or a header's value that a table shows.
+const maxShownRunes = 80
+
+// shown returns a body or a header's value in the form for a table. Binary data and unprintable text are quoted like a
+// Go string.
+func shown(text *string, raw []byte) string {
+	s := ""
+	switch {
+	case text == nil:
+		s = strconv.QuoteToASCII(string(raw))
+	case strings.ContainsFunc(*text, func(r rune) bool { return !unicode.IsPrint(r) }):
+		s = strconv.Quote(*text)
+	default:
+		s = *text
+	}
+	if utf8.RuneCountInString(s) > maxShownRunes {
+		s = string([]rune(s)[:maxShownRunes]) + "…"
+	}
+	return s
+}
+
+func printPeeked(w io.Writer, list *api.PeekList) error {
+	t := cli.Table(w)
+	fmt.Fprintln(t, "ID\tPARTITION\tNUMBER\tPUBLISHED\tDUE\tBYTES\tHEADERS\tBODY")
+	for i := range list.Messages {
+		m := &list.Messages[i]
+		var headers []string
+		for _, h := range m.Headers {
+			headers = append(headers, clip.Plain(h.Name)+"="+shown(h.Value, h.ValueBase64))
+		}
+		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%d\t%s\t%s\n", m.ID, m.Partition, m.Number, cli.Stamp(m.Timestamp),
+			cli.Stamp(m.Due), m.BodyBytes, cli.Dash(strings.Join(headers, " ")), shown(m.Body, m.BodyBase64))
+	}
+	return t.Flush()
+}
+
+func printWaiting(w io.Writer, list *api.WaitingList, when string) error {
+	t := cli.Table(w)
+	if when == "SINCE" {
+		fmt.Fprintln(t, "ID\tPARTITION\tNUMBER\tSINCE\tTIMES OUT\tATTEMPTS\tCONSUMER")
+	} else {
+		fmt.Fprintln(t, "ID\tPARTITION\tNUMBER\tDUE\tATTEMPTS")
+	}
+	for i := range list.Messages {
+		m := &list.Messages[i]
+		if when == "SINCE" {
+			fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%d\t%s\n", m.ID, m.Partition, m.Number, cli.Stamp(m.Since), cli.Stamp(m.Due),
+				m.Attempts, cli.Dash(m.Client))
+			continue
+		}
+		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%d\n", m.ID, m.Partition, m.Number, cli.Stamp(m.Due), m.Attempts)
+	}
+	return t.Flush()
+}

@@ -1,0 +1,346 @@
+package settings
+
+import (
+	"time"
+
+	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/values"
+	"penstock/internal/node"
+	"penstock/internal/server"
+)
+
+// Options holds all options of `penstock serve`. The settings table below is the only place that gives its fields names
+// for users: flags, PENSTOCK_* variables, TOML keys, defaults, help texts, `penstock config` and GET /config/<name> all
+// come from it.
+type Options struct {
+	Engine          node.Options
+	NSQ             server.Options
+	Offers          Offers
+	Cluster         Cluster
+	Version         string // of the program
+	config          string
+	AddressNames    string // what sets its addresses, for a sentence about one that is in use; "": the flags of serve
+	LogFormat       string
+	LogLevel        string
+	ShutdownTimeout time.Duration
+
+	LatencyPercentiles []float64
+	LatencyWindow      time.Duration
+}
+
+// Offers holds values of nsq.Options that the settings express differently: a setting says what is enabled, where the
+// option says what is disabled, or uses another notation.
+type Offers struct {
+	Snappy, Deflate bool
+	authAddresses   string
+	AuthFile        string   // has further addresses
+	AuthServers     []string // all of them, see ReadSecretFiles
+}
+
+// Setting is one row of the table. Its name in kebab-case is the flag. The TOML key has underscores instead of dashes,
+// and the environment variable is ENGINE_ and the key in capitals.
+type Setting struct {
+	Name   string
+	Group  string
+	Preset string // the default, in the notation of a flag
+	Help   string
+	Value  values.Value
+}
+
+// Table returns the table bound to n: setting a row's value sets the field in n.
+func Table(n *Options) []*Setting {
+	var all []*Setting
+	add := func(group string, rows ...*Setting) {
+		for _, r := range rows {
+			r.Group = group
+			all = append(all, r)
+		}
+	}
+	add(cli.GroupNode, nodeSettings(n)...)
+	add(cli.GroupCluster, clusterRows(&n.Cluster)...)
+	add(cli.GroupStorage, storageSettings(&n.Engine)...)
+	add(cli.GroupRetention, retentionSettings(&n.Engine)...)
+	add(cli.GroupMemory, memorySettings(&n.Engine)...)
+	add(cli.GroupMessages, messageSettings(&n.Engine)...)
+	add(cli.GroupClients, clientSettings(&n.NSQ, &n.Offers)...)
+	add(cli.GroupClients, latencySettings(n)...)
+	add(cli.GroupSecurity, securitySettings(&n.NSQ, &n.Offers)...)
+	add(cli.GroupMetrics, metricSettings(n)...)
+	return all
+}
+
+func row(name, preset string, v values.Value, help string) *Setting {
+	return &Setting{Name: name, Preset: preset, Value: v, Help: help}
+}
+
+func nodeSettings(n *Options) []*Setting {
+	return []*Setting{
+		row("data-path", "./data", values.Text(&n.Engine.DataPath), "data directory; created if missing"),
+		row("backup-path", "", values.Text(&n.NSQ.BackupPath),
+			"directory below which backups may be written; / means anywhere; empty means the name of data-path with -backups "+
+				"behind it"),
+		row("nsq-address", "127.0.0.1:4150", values.Text(&n.NSQ.TCPAddress), "HOST:PORT to listen on for the NSQ protocol"),
+		row("http-address", "127.0.0.1:4151", values.Text(&n.NSQ.HTTPAddress),
+			"HOST:PORT to listen on for nsqd's HTTP API; off disables it"),
+		row("https-address", "off", values.Text(&n.NSQ.HTTPSAddress),
+			"HOST:PORT to listen on for the same API over TLS (nsqd uses port 4152); off disables it"),
+		row("lookup-address", "127.0.0.1:4161", values.Text(&n.NSQ.LookupAddress),
+			"HOST:PORT to listen on for nsqlookupd's HTTP API; off disables it"),
+		row("lookup-tcp-address", "", values.Text(&n.NSQ.LookupTCPAddress),
+			"HOST:PORT for stock nsqds that register, without a proof; off disables it; empty means 127.0.0.1:4160 if "+
+				"lookup-address is its default and clients need no tokens, otherwise off"),
+		row("native-address", "", values.Text(&n.NSQ.NativeAddress),
+			"HOST:PORT for native clients; off disables it; empty means 127.0.0.1:4250 if nsq-address is its default, "+
+				"otherwise off"),
+		row("inactive-producer-timeout", "5m", values.Duration(&n.NSQ.InactiveProducerTimeout, time.Millisecond),
+			"omit a registered nsqd from lookups when it has been silent for longer than this"),
+		row("lookupd-tcp-address", "", values.Addresses(&n.NSQ.LookupdTCPAddresses),
+			"HOST:PORT of a stock nsqlookupd to register this node with, as nsqd does; separate several with commas or "+
+				"repeat the flag"),
+		row("broadcast-address", "", values.Announced(&n.NSQ.BroadcastAddress),
+			"host name or IP address that is announced to clients; empty means this machine's host name"),
+		row("broadcast-tcp-port", "0", values.Port(&n.NSQ.Announced.TCP),
+			"port that is announced to NSQ clients, where one of another machine is mapped to nsq-address; 0 means the port "+
+				"of nsq-address"),
+		row("broadcast-http-port", "0", values.Port(&n.NSQ.Announced.HTTP),
+			"likewise for HTTP; 0 means the port of http-address"),
+		row("broadcast-native-port", "0", values.Port(&n.NSQ.Announced.Native),
+			"likewise for native clients; 0 means the port of native-address"),
+		row("node-id", "", values.NodeID(&n.Engine.NodeID),
+			"ID of the node; empty means the ID stored in the data directory, or a new one"),
+		row("log-format", "text", values.Choice(&n.LogFormat, "text", "json"), "log format: text or json"),
+		row("log-level", "info", values.Choice(&n.LogLevel, "debug", "info", "warn", "error"),
+			"log level: debug, info, warn or error"),
+		row("shutdown-timeout", "10s", values.Duration(&n.ShutdownTimeout, time.Millisecond),
+			"after SIGTERM, maximum time to answer pending requests before connections are cut"),
+	}
+}
+
+func storageSettings(o *node.Options) []*Setting {
+	return []*Setting{
+		row("io", "auto", values.Choice(&o.IO, "auto", "uring", "pwrite"),
+			"how to write files: auto, uring or pwrite; where io_uring does not work, pwrite is used in any case"),
+		row("lock-wait", "3s", values.Duration(&o.LockWait, 0),
+			"maximum time to wait for another process to release the data directory"),
+		row("commit-file-bytes", "32MiB", values.Size64(&o.CommitFileBytes, 1<<20), "size of a commit log file"),
+		row("commit-live-bytes", "256MiB", values.Size64(&o.CommitLiveBytes, 1<<20),
+			"maximum size of the part of the commit log that a restart has to read"),
+		row("disk-patience", "5s", values.Duration(&o.DiskPatience, 100*time.Millisecond),
+			"when writes are pending and none completes for this long, hand leaderships over to replicas with a healthy disk"),
+		row("disk-failed-after", "30s", values.Duration(&o.DiskFailedAfter, 100*time.Millisecond),
+			"when writes are pending and none completes for this long, treat the disk as failed and report it at /ping"),
+		row("scrub-interval", "168h", values.Duration(&o.ScrubInterval, 0),
+			"how often to verify all segments, at 16 MiB/s at most; the commit log at least every hour; 0s disables both"),
+		row("groups-in-flight", "2", values.Count(&o.GroupsInFlight, 1),
+			"maximum number of commit groups being written to disk at once"),
+		row("min-segment-bytes", "1MiB", values.Size64(&o.MinSegmentBytes, 4096),
+			"size of a partition's first segment; each further one is twice as large, up to max-segment-bytes"),
+		row("max-segment-bytes", "128MiB", values.Size64(&o.MaxSegmentBytes, 4096), "maximum size of a segment"),
+		row("max-open-segments", "2048", values.Count(&o.MaxOpenSegments, 64),
+			"maximum number of partitions with segment files open; beyond it, written ones are synced and closed earlier"),
+		row("max-mapped-segments", "16384", values.Count(&o.MaxMappedSegments, 64),
+			"maximum number of segments that stay mapped into memory while nobody reads them"),
+		row("read-ahead-bytes", "256KiB", values.Size(&o.ReadAheadBytes, 4096),
+			"maximum number of bytes to read from a segment at once"),
+	}
+}
+
+func retentionSettings(o *node.Options) []*Setting {
+	return []*Setting{
+		row("retention-bytes", "0", values.Size64(&o.RetentionBytes, 0),
+			"maximum bytes to keep per partition, including unconfirmed messages; 0 means no limit"),
+		row("retention-count", "0", values.Count(&o.RetentionCount, 0),
+			"maximum number of messages to keep per partition, including unconfirmed ones; 0 means no limit"),
+		row("retention-age", "0s", values.Duration(&o.RetentionAge, 0),
+			"maximum time to keep a message, even if it is unconfirmed; 0s means no limit"),
+		row("retention-interval", "5s", values.Duration(&o.RetentionInterval, time.Millisecond), "how often to apply "+
+			"retention"),
+	}
+}
+
+func memorySettings(o *node.Options) []*Setting {
+	return []*Setting{
+		row("buffer-bytes", "64MiB", values.Size64(&o.BufferBytes, 4<<20),
+			"memory outside the Go heap for commit groups and the newest messages"),
+		row("max-inbox-bytes", "32MiB", values.Size64(&o.MaxInboxBytes, 1<<20),
+			"maximum bytes waiting to be stored in one partition"),
+		row("max-node-inbox-bytes", "128MiB", values.Size64(&o.MaxNodeInboxBytes, 1<<20),
+			"maximum bytes waiting to be stored on the whole node"),
+		row("admit-timeout", "800ms", values.Duration(&o.AdmitTimeout, time.Millisecond),
+			"maximum time a publish waits for room when too many bytes are waiting to be stored"),
+		row("publish-timeout", "5s", values.Duration(&o.PublishTimeout, time.Millisecond),
+			"maximum time a publish waits to be stored before it fails"),
+		row("max-deliveries-at-once", "4096", values.Count(&o.MaxDeliveriesAtOne, 1),
+			"maximum number of messages a channel delivers in one go before it serves other requests"),
+	}
+}
+
+func messageSettings(o *node.Options) []*Setting {
+	return []*Setting{
+		row("max-message-bytes", "1MiB", values.Size(&o.MaxMessageBytes, 1), "maximum size of a message"),
+		row("max-batch-bytes", "6MiB", values.Size(&o.MaxBatchBytes, 1),
+			"maximum size of a stored batch: the bodies of one MPUB and a few bytes for each"),
+		row("max-inflation-ratio", "256", values.Count(&o.MaxInflationRatio, 1),
+			"maximum factor by which compressed input may grow, beyond 4 MiB of an NSQ connection and 64 KiB of a native "+
+				"batch"),
+		row("max-inflated-bytes", "64MiB", values.Size64(&o.MaxInflatedBytes, 1<<20),
+			"maximum memory for what native clients' compressed batches above 64 KiB grow to while they are verified"),
+		row("max-header-bytes", "32KiB", values.Size(&o.MaxHeaderBytes, 1),
+			"maximum total size of the names and values of a message's headers"),
+		row("max-topics", "20000", values.Count(&o.MaxTopics, 1), "maximum number of topics"),
+		row("max-partitions", "25000", values.Count(&o.MaxPartitions, 1),
+			"maximum number of partitions of all topics together, also of those that other nodes store: each costs every "+
+				"node some KiB"),
+		row("max-channels", "1000", values.Count(&o.MaxChannels, 1), "maximum number of channels per topic"),
+		row("max-consumers", "0", values.Count(&o.MaxConsumers, 0), "maximum number of consumers per channel; 0 means no "+
+			"limit"),
+		row("max-ranges", "262144", values.Count(&o.MaxRanges, 1),
+			"maximum number of confirmed ranges per channel and partition; at the limit, no new messages are delivered"),
+		row("max-deferred", "1048576", values.Count(&o.MaxDeferred, 1),
+			"maximum number of deferred messages per channel and partition"),
+		row("max-state-bytes", "0", values.Size64(&o.MaxStateBytes, 0),
+			"maximum memory for the node's deferred messages and confirmed ranges; 0 means a third of what the process may "+
+				"use besides its buffers"),
+		row("token-share", "50", values.Count(&o.TokenShare, 1),
+			"percent of max-topics, max-partitions, max-state-bytes and a nearly full disk for the topics of one token; 100 "+
+				"means no shares"),
+		row("max-defer", "1h", values.Duration(&o.MaxDefer, time.Millisecond),
+			"maximum delay of a deferred publish; at most 1176h, which are 49 days"),
+		row("msg-timeout", "1m", values.Duration(&o.MsgTimeout, time.Millisecond),
+			"deliver a message again when its consumer sends no FIN, REQ or TOUCH for this long; clients may request "+
+				"another timeout"),
+		row("max-msg-timeout", "15m", values.Duration(&o.MaxMsgTimeout, time.Millisecond),
+			"maximum timeout that a client may request; TOUCH cannot keep a message in flight for longer either"),
+		row("max-req-timeout", "1h", values.Duration(&o.MaxReqTimeout, time.Millisecond),
+			"maximum delay of a REQ; longer delays are reduced to it"),
+		row("confirm-interval", "5ms", values.Duration(&o.ConfirmInterval, time.Millisecond),
+			"maximum time a confirmation waits to be stored together with others"),
+		row("default-partitions", "1", values.Count(&o.DefaultPartitions, 1), "number of partitions of a new topic"),
+		row("default-quota-bytes", "0", values.Size64(&o.DefaultQuotaBytes, 0),
+			"quota-bytes of topics that publishing or subscribing makes; 0 means no quota"),
+		row("disable-auto-create", "false", values.Boolean(&o.DisableAutoCreate),
+			"do not create topics and channels on first use"),
+	}
+}
+
+func clientSettings(o *server.Options, on *Offers) []*Setting {
+	return []*Setting{
+		row("max-connections", "65536", values.Count(&o.MaxConnections, 1),
+			"maximum number of client connections, of each protocol"),
+		row("max-body-bytes", "5MiB", values.Size(&o.MaxBodyBytes, 1), "maximum size of the body of an MPUB or IDENTIFY "+
+			"command"),
+		row("max-rdy-count", "2500", values.Count(&o.MaxRdyCount, 1),
+			"maximum RDY count of an NSQ client, which is told it"),
+		row("max-conn-in-flight-bytes", "16MiB", values.Size(&o.MaxConnInFlightBytes, 4096),
+			"stop reading from a connection while more than this many bytes it has published are waiting to be stored"),
+		row("max-conn-in-flight-count", "65536", values.Count(&o.MaxConnInFlightCount, 1),
+			"stop reading from a connection while more than this many of its commands are waiting for an answer"),
+		row("max-in-flight-bytes", "0", values.Size64(&o.MaxInFlightBytes, 0),
+			"maximum bytes in flight to one consumer, regardless of its RDY count; 0 means no limit"),
+		row("max-conn-output-bytes", "256KiB", values.Size(&o.MaxConnOutputBytes, 4096),
+			"maximum bytes of output waiting for one client to read them"),
+		row("max-output-buffer-bytes", "64KiB", values.Size(&o.MaxOutputBufferBytes, 64),
+			"maximum output_buffer_size that a client may request"),
+		row("min-output-buffer-timeout", "25ms", values.Duration(&o.MinOutputBufferTimeout, time.Millisecond),
+			"minimum output_buffer_timeout that a client may request; output is never delayed, whatever the value"),
+		row("max-output-buffer-timeout", "30s", values.Duration(&o.MaxOutputBufferTimeout, time.Millisecond),
+			"maximum output_buffer_timeout that a client may request; output is never delayed, whatever the value"),
+		row("heartbeat-interval", "30s", values.Duration(&o.HeartbeatInterval, time.Second),
+			"time between heartbeats; a client that is silent for two intervals is disconnected"),
+		row("max-heartbeat-interval", "1m", values.Duration(&o.MaxHeartbeatInterval, time.Second),
+			"maximum heartbeat interval that a client may request"),
+		row("max-command-time", "1m", values.Duration(&o.MaxCommandTime, time.Millisecond),
+			"disconnect a client that takes longer than this to send a complete command"),
+		row("max-large-input-bytes", "256MiB", values.Size64(&o.MaxLargeInputBytes, 1<<20),
+			"maximum memory for large NSQ commands and HTTP bodies that are arriving, on all connections together"),
+		row("write-timeout", "30s", values.Duration(&o.WriteTimeout, time.Millisecond),
+			"disconnect a client that reads none of its output for this long, or half as long again"),
+		row("snappy", "true", values.Boolean(&on.Snappy), "allow clients to use snappy compression"),
+		row("deflate", "true", values.Boolean(&on.Deflate),
+			"allow clients to use deflate compression, which takes about 1 MiB per connection"),
+		row("max-deflate-level", "6", values.Count(&o.MaxDeflateLevel, 1), "maximum deflate level a client gets, 1 to 9"),
+	}
+}
+
+func latencySettings(n *Options) []*Setting {
+	return []*Setting{
+		row("e2e-processing-latency-percentile", "", values.Percentiles(&n.LatencyPercentiles),
+			"percentile, such as 0.99, of the time from publish to FIN to show per channel in /stats; empty means not "+
+				"measured"),
+		row("e2e-processing-latency-window-time", "10m", values.Duration(&n.LatencyWindow, time.Millisecond),
+			"time window that e2e-processing-latency-percentile covers"),
+	}
+}
+
+func securitySettings(o *server.Options, on *Offers) []*Setting {
+	t, a := &o.TLS, &o.Auth
+	return []*Setting{
+		row("http-allowed-hosts", "", values.Hosts(&o.AllowedHosts),
+			"host names by which browsers may address this node, besides IP addresses, localhost, this machine and "+
+				"broadcast-address; * allows all"),
+		row("open-pages", "false", values.Boolean(&o.OpenPages),
+			"show /stats, /metrics, /info and the lists of lookups to clients without a token, too"),
+		row("http-idle-time", "11m", values.Duration(&o.HTTPIdleTime, time.Second),
+			"close an HTTP connection on which nothing was asked for this long; longer than the balancer's in front of it"),
+		row("max-audit-entries", "1000", values.Count(&o.MaxAuditEntries, 1),
+			"number of changes and refusals to keep in memory for GET /audit"),
+		row("max-audit-bytes", "16MiB", values.Size64(&o.MaxAuditBytes, 64<<10),
+			"how much of the audit to keep in the folder audit of data-path, where a restart finds it"),
+		row("tls-cert", "", values.Text(&t.CertFile),
+			"PEM file with the server's certificate; empty disables TLS"),
+		row("tls-key", "", values.Text(&t.KeyFile), "PEM file with the private key for tls-cert"),
+		row("tls-root-ca-file", "", values.Text(&t.RootCAFile),
+			"PEM file with the certificate authorities for client certificates; empty means this machine's"),
+		row("tls-client-auth-policy", "", values.Choice(&t.ClientAuth, "", "require", "require-verify"),
+			"require: clients must present a certificate; require-verify: one of tls-root-ca-file; both make TLS required"),
+		row("tls-required", "false", values.Choice(&t.Required, "false", "tcp-https", "true"),
+			"true: refuse clients without TLS; tcp-https: refuse them on the NSQ protocol only"),
+		row("tls-min-version", "1.3", values.Choice(&t.MinVersion, "1.2", "1.3"),
+			"minimum TLS version, of clients, other nodes and etcd: 1.2 or 1.3"),
+		row("tls-handshake-timeout", "5s", values.Duration(&o.HandshakeTimeout, time.Millisecond),
+			"maximum duration of the TLS handshake of an NSQ or native connection"),
+		row("max-tls-handshakes", "1024", values.Count(&o.MaxHandshakes, 1),
+			"maximum number of TLS handshakes, of all protocols, that wait until they are computed, for 1 s each"),
+		row("auth-file", "", values.Text(&a.File), "TOML file with tokens and their permissions"),
+		row("auth-http-address", "", values.URLs(&on.authAddresses),
+			"HOST:PORT or URL of a server that speaks NSQ's auth protocol; one with a password is refused on a command line"),
+		row("auth-http-address-file", "", values.Text(&on.AuthFile),
+			"file with further addresses like auth-http-address, one on a line, that others on this machine may not read"),
+		row("readable-secrets", "false", values.Boolean(&a.ReadableFiles),
+			"accept files of secrets that everybody on this machine may read, but not change: for mounts that only the node "+
+				"sees"),
+		row("auth-http-request-method", "GET", values.Choice(&a.HTTPMethod, "GET", "POST"),
+			"HTTP method for requests to auth-http-address: GET or POST"),
+		row("max-unauthenticated-connections", "256", values.Count(&o.MaxStrangers, 1),
+			"where AUTH is required, maximum number of NSQ connections, and of native ones, that have not sent it"),
+		row("max-unauthenticated-bytes", "4KiB", values.Size(&o.MaxStrangerBytes, 64),
+			"maximum size of all bodies (NSQ) or frames (native) that a connection sends before AUTH, where it is required"),
+		row("max-unauthenticated-time", "10s", values.Duration(&o.StrangerTime, time.Millisecond),
+			"where AUTH is required, disconnect an NSQ or native connection that has not sent it after this time"),
+		row("auth-http-timeout", "5s", values.Duration(&a.RequestTimeout, time.Millisecond),
+			"maximum time to wait for the answer of one auth-http-address"),
+		row("auth-hold-time", "5m", values.Duration(&a.HoldTime, time.Second),
+			"how long a client goes on after the last answer about it has expired, while no auth-http-address answers"),
+	}
+}
+
+func metricSettings(n *Options) []*Setting {
+	return []*Setting{
+		row("statsd-address", "", values.Text(&n.NSQ.Statsd.Address),
+			"HOST:PORT of a statsd to which statistics are pushed over UDP with nsqd's names; empty disables it"),
+		row("statsd-prefix", "nsq.%s", values.Text(&n.NSQ.Statsd.Prefix),
+			"prefix of the names; %s in it stands for broadcast-address and the HTTP port"),
+		row("statsd-interval", "1m", values.Duration(&n.NSQ.Statsd.Interval, time.Millisecond),
+			"time between two pushes to statsd"),
+		row("statsd-mem-stats", "true", values.Boolean(&n.NSQ.Statsd.MemStats),
+			"also push numbers of memory and garbage collection"),
+		row("statsd-udp-packet-size", "508", values.Count(&n.NSQ.Statsd.PacketBytes, 1),
+			"maximum size in bytes of a packet to statsd"),
+		row("statsd-exclude-ephemeral", "false", values.Boolean(&n.NSQ.Statsd.ExcludeEphemeral),
+			"do not push ephemeral topics and channels"),
+		row("slow-commit", "500ms", values.Duration(&n.Engine.SlowCommit, time.Millisecond),
+			"count and log groups of the commit log that take this long to become durable"),
+		row("metrics-max-series", "10000", values.Count(&n.NSQ.MaxMetricSeries, 1),
+			"maximum number of series of topics and channels in /metrics; beyond it, each metric shows one sum"),
+	}
+}

@@ -1,0 +1,393 @@
+package values
+
+import (
+	"fmt"
+	"math"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"penstock/netproto"
+)
+
+// Value is the value of one setting in its text notation. It implements pflag.Value, so that flags need no second
+// parser.
+type Value interface {
+	Set(s string) error
+	String() string
+	Type() string
+	Get() any // for JSON: string, bool, int64; durations and sizes as their text
+}
+
+type textValue struct{ p *string }
+
+// Text and the functions like it return values that are stored where p points. least is the smallest one.
+func Text(p *string) Value                                 { return textValue{p} }
+func (v textValue) Set(s string) error                     { *v.p = s; return nil }
+func (v textValue) String() string                         { return *v.p }
+func (v textValue) Type() string                           { return "text" }
+func (v textValue) Get() any                               { return *v.p }
+func Boolean(p *bool) Value                                { return boolValue{p} }
+func Addresses(p *[]string) Value                          { return listValue{p, "addresses", isAddress} }
+func Hosts(p *[]string) Value                              { return listValue{p, "hosts", isHost} }
+func Choice(p *string, of ...string) Value                 { return ChoiceValue{p, of} }
+func Count(p *int, least int) Value                        { return CountValue{p, least} }
+func Size64(p *int64, least int64) Value                   { return BytesValue{p, least, math.MaxInt64} }
+func Size(p *int, least int64) Value                       { return IntBytesValue{p, least} }
+func Duration(p *time.Duration, least time.Duration) Value { return DurationValue{p, least} }
+
+// nodeIDValue is a name that other nodes can be told, also on a node that is alone: it may join a cluster later.
+type nodeIDValue struct{ textValue }
+
+func NodeID(p *string) Value { return nodeIDValue{textValue{p}} }
+func (v nodeIDValue) Set(s string) error {
+	if s != "" {
+		if err := netproto.CheckNodeName(s); err != nil {
+			return err
+		}
+	}
+	return v.textValue.Set(s)
+}
+
+// announcedValue is a host that clients and other nodes are told; empty: not said.
+type announcedValue struct{ textValue }
+
+func Announced(p *string) Value { return announcedValue{textValue{p}} }
+func (v announcedValue) Set(s string) error {
+	if s != "" {
+		if err := netproto.CheckDialled(s); err != nil {
+			return fmt.Errorf("no client could dial it: %w", err)
+		}
+	}
+	return v.textValue.Set(s)
+}
+
+// secretValue is a value that must not leave the process: printed settings say only that it is set, it is not served at
+// /config, and it is refused on a command line.
+type secretValue struct{ Value }
+
+func Secret(v Value) Value { return secretValue{v} }
+
+// IsSecret reports whether v was made by Secret.
+func IsSecret(v Value) bool {
+	_, is := v.(secretValue)
+	return is
+}
+
+func (v secretValue) Get() any       { return v.String() }
+func (v secretValue) conceals() bool { return v.Value.String() != "" }
+func (v secretValue) String() string {
+	if !v.conceals() {
+		return ""
+	}
+	return IsSet
+}
+
+// Conceals reports whether a value holds something now that nobody should see.
+func Conceals(v Value) bool {
+	c, ok := v.(interface{ conceals() bool })
+	return ok && c.conceals()
+}
+
+// IsSet is shown in place of a secret.
+const IsSet = "(set)"
+
+// urlsValue is a comma-separated list of HOST:PORTs or URLs. User names and passwords in them are not shown, nor what
+// follows a question mark.
+type urlsValue struct{ p *string }
+
+func URLs(p *string) Value             { return urlsValue{p} }
+func (v urlsValue) Set(s string) error { *v.p = s; return nil }
+func (v urlsValue) Type() string       { return "text" }
+func (v urlsValue) Get() any           { return v.String() }
+func (v urlsValue) conceals() bool     { return v.String() != *v.p }
+func (v urlsValue) String() string {
+	parts := strings.Split(*v.p, ",")
+	for i, part := range parts {
+		_, rest, found := strings.Cut(part, "://")
+		if !found {
+			rest = part
+		}
+		authority, _, _ := strings.Cut(rest, "/")
+		if at := strings.LastIndexByte(authority, '@'); at >= 0 {
+			part = strings.TrimSuffix(part, rest) + IsSet + rest[at:]
+		}
+		if before, _, found := strings.Cut(part, "?"); found {
+			part = before + "?" + IsSet
+		}
+		parts[i] = part
+	}
+	return strings.Join(parts, ",")
+}
+
+type boolValue struct{ p *bool }
+
+func (v boolValue) Set(s string) error {
+	b, err := strconv.ParseBool(s)
+	if err != nil {
+		return fmt.Errorf("%q is not true or false", s)
+	}
+	*v.p = b
+	return nil
+}
+func (v boolValue) String() string   { return strconv.FormatBool(*v.p) }
+func (v boolValue) Type() string     { return "bool" }
+func (v boolValue) Get() any         { return *v.p }
+func (v boolValue) IsBoolFlag() bool { return true }
+
+// listValue is a comma-separated list. Its flag may be given several times.
+type listValue struct {
+	p     *[]string
+	kind  string
+	check func(string) error
+}
+
+func isAddress(s string) error {
+	if _, _, err := net.SplitHostPort(s); err != nil {
+		return fmt.Errorf("%q is not HOST:PORT", s)
+	}
+	return nil
+}
+
+func isHost(s string) error {
+	if s == "*" {
+		return nil
+	}
+	return netproto.CheckHost(s)
+}
+
+func (v listValue) Set(s string) error {
+	*v.p = nil
+	if s == "" {
+		return nil
+	}
+	for part := range strings.SplitSeq(s, ",") {
+		if err := v.check(part); err != nil {
+			return err
+		}
+		*v.p = append(*v.p, part)
+	}
+	return nil
+}
+func (v listValue) String() string { return strings.Join(*v.p, ",") }
+func (v listValue) Type() string   { return v.kind }
+func (v listValue) Get() any       { return append([]string{}, *v.p...) }
+
+// percentilesValue is a comma-separated list of numbers above 0 and at most 1. Its flag may be given several times.
+type percentilesValue struct{ p *[]float64 }
+
+func Percentiles(p *[]float64) Value { return percentilesValue{p} }
+
+func (v percentilesValue) Set(s string) error {
+	*v.p = nil
+	if s == "" {
+		return nil
+	}
+	for part := range strings.SplitSeq(s, ",") {
+		f, err := strconv.ParseFloat(part, 64)
+		if err != nil || !(f > 0 && f <= 1) {
+			return fmt.Errorf("%q is not a percentile, above 0 and at most 1, such as 0.99", part)
+		}
+		*v.p = append(*v.p, f)
+	}
+	return nil
+}
+
+func (v percentilesValue) String() string {
+	parts := make([]string, len(*v.p))
+	for i, f := range *v.p {
+		parts[i] = strconv.FormatFloat(f, 'g', -1, 64)
+	}
+	return strings.Join(parts, ",")
+}
+func (v percentilesValue) Type() string { return "percentiles" }
+func (v percentilesValue) Get() any     { return append([]float64{}, *v.p...) }
+
+type ChoiceValue struct {
+	p  *string
+	Of []string
+}
+
+func (v ChoiceValue) Set(s string) error {
+	if !slices.Contains(v.Of, s) {
+		return fmt.Errorf("%q is not one of %s", s, strings.Join(v.Of, ", "))
+	}
+	*v.p = s
+	return nil
+}
+func (v ChoiceValue) String() string { return *v.p }
+func (v ChoiceValue) Type() string   { return strings.TrimPrefix(strings.Join(v.Of, "|"), "|") } // "" is no choice
+func (v ChoiceValue) Get() any       { return *v.p }
+
+type CountValue struct {
+	p     *int
+	Least int
+}
+
+func (v CountValue) Set(s string) error {
+	n, err := strconv.ParseInt(s, 10, 32)
+	if err != nil {
+		return fmt.Errorf("%q is not a whole number", s)
+	}
+	if int(n) < v.Least {
+		return fmt.Errorf("%d is less than %d, the smallest value", n, v.Least)
+	}
+	*v.p = int(n)
+	return nil
+}
+func (v CountValue) String() string { return strconv.Itoa(*v.p) }
+func (v CountValue) Type() string   { return "count" }
+func (v CountValue) Get() any       { return int64(*v.p) }
+
+// portValue is the number of a TCP port, or 0.
+type portValue struct{ CountValue }
+
+func Port(p *int) Value { return portValue{CountValue{p: p}} }
+func (v portValue) Set(s string) error {
+	if n, err := strconv.ParseUint(s, 10, 64); err == nil && n > math.MaxUint16 {
+		return fmt.Errorf("%d is not a port: the largest one is %d", n, math.MaxUint16)
+	}
+	return v.CountValue.Set(s)
+}
+
+type BytesValue struct {
+	p           *int64
+	Least, most int64
+}
+
+func (v BytesValue) Set(s string) error {
+	n, err := ParseBytes(s)
+	if err != nil {
+		return err
+	}
+	if n < v.Least {
+		return fmt.Errorf("%s is less than %s, the smallest value", FormatBytes(n), FormatBytes(v.Least))
+	}
+	if n > v.most {
+		return fmt.Errorf("%s is more than %s, the largest value", FormatBytes(n), FormatBytes(v.most))
+	}
+	*v.p = n
+	return nil
+}
+func (v BytesValue) String() string { return FormatBytes(*v.p) }
+func (v BytesValue) Type() string   { return "bytes" }
+func (v BytesValue) Get() any       { return *v.p }
+
+type IntBytesValue struct {
+	p     *int
+	Least int64
+}
+
+func (v IntBytesValue) Set(s string) error {
+	n := int64(*v.p)
+	if err := (BytesValue{&n, v.Least, math.MaxInt32}).Set(s); err != nil {
+		return err
+	}
+	*v.p = int(n)
+	return nil
+}
+func (v IntBytesValue) String() string { return FormatBytes(int64(*v.p)) }
+func (v IntBytesValue) Type() string   { return "bytes" }
+func (v IntBytesValue) Get() any       { return int64(*v.p) }
+
+type DurationValue struct {
+	p     *time.Duration
+	Least time.Duration
+}
+
+func (v DurationValue) Set(s string) error {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return fmt.Errorf("%q is not a time with a unit, such as 5ms, 30s or 1h", s)
+	}
+	if d < v.Least {
+		return fmt.Errorf("%s is less than %s, the smallest value", FormatDuration(d), FormatDuration(v.Least))
+	}
+	*v.p = d
+	return nil
+}
+func (v DurationValue) String() string { return FormatDuration(*v.p) }
+func (v DurationValue) Type() string   { return "duration" }
+func (v DurationValue) Get() any       { return FormatDuration(*v.p) }
+
+// FormatDuration formats without the zero minutes and seconds that time.Duration prints: 1h, not 1h0m0s.
+func FormatDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+var byteUnits = []struct {
+	name string
+	n    int64
+}{
+	{"TiB", 1 << 40},
+	{"GiB", 1 << 30},
+	{"MiB", 1 << 20},
+	{"KiB", 1 << 10},
+	{"TB", 1e12},
+	{"GB", 1e9},
+	{"MB", 1e6},
+	{"KB", 1e3},
+	{"kB", 1e3},
+	{"B", 1},
+}
+
+// ParseBytes parses a size: a whole number, or a number with a unit (64MiB, 1.5GB, 4096).
+func ParseBytes(s string) (int64, error) {
+	digits, unit := s, int64(1)
+	for _, u := range byteUnits {
+		if rest, ok := strings.CutSuffix(s, u.name); ok {
+			digits, unit = strings.TrimSpace(rest), u.n
+			break
+		}
+	}
+	if n, err := strconv.ParseInt(digits, 10, 64); err == nil && n >= 0 && n <= math.MaxInt64/unit {
+		return n * unit, nil
+	}
+	// A fraction is allowed only with a unit larger than a byte, and only if the result is a whole number of bytes.
+	f, err := strconv.ParseFloat(digits, 64)
+	n := f * float64(unit)
+	if err != nil || unit == 1 || !(n >= 0 && n < 1<<62) || n != math.Trunc(n) {
+		return 0, fmt.Errorf("%q is not a size in bytes, such as 4096, 64KiB or 1GiB", s)
+	}
+	return int64(n), nil
+}
+
+// FormatBytes formats a size exactly, in the largest binary unit that divides n.
+func FormatBytes(n int64) string {
+	for _, u := range byteUnits[:4] {
+		if n != 0 && n%u.n == 0 {
+			return strconv.FormatInt(n/u.n, 10) + u.name
+		}
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// Flag remembers the value from the command line. Flags are parsed before the file is read, and must still take
+// precedence over it.
+type Flag struct {
+	Value
+	Preset string
+	Said   *string
+}
+
+func (f *Flag) Set(s string) error {
+	if f.Said != nil {
+		switch f.Value.(type) {
+		case listValue, percentilesValue:
+			s = *f.Said + "," + s
+		}
+	}
+	f.Said = &s
+	return f.Value.Set(s)
+}
+
+func (f *Flag) String() string { return f.Preset }

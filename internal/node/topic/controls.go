@@ -1,0 +1,53 @@
+package topic
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"penstock/internal/node/fold"
+	"penstock/internal/node/inbox"
+	"penstock/internal/node/partition"
+)
+
+// writeControls appends the same control entries to every partition that this node leads, and returns when all are
+// committed. onCommit (nil: nothing) runs for each partition at the moment of its commit: see inbox.List.Committed for
+// the lock. For the other partitions, the same operation runs on their leaders (onLeaders). After an error or a crash
+// the entries are in the logs of some of the partitions, or of none.
+func (t *Topic) writeControls(
+	ctx context.Context, controls []fold.Control, onCommit func(*partition.Partition),
+) error {
+	return t.writeControlsOf(ctx, func(*partition.Partition) ([]fold.Control, error) {
+		return slices.Clone(controls), nil // each log fills in its own
+	}, onCommit)
+}
+
+// writeControlsOf is writeControls with entries of its own for each partition. An error of controls ends it.
+func (t *Topic) writeControlsOf(
+	ctx context.Context, controls func(*partition.Partition) ([]fold.Control, error),
+	onCommit func(*partition.Partition),
+) error {
+	var ws []*inbox.Waiter
+	var err error
+	for _, pt := range t.PartitionList() {
+		if !pt.Leading.Load() {
+			continue
+		}
+		own := new(inbox.Special)
+		if own.Controls, err = controls(pt); err != nil {
+			break
+		}
+		if onCommit != nil {
+			own.OnCommit = func() { onCommit(pt) }
+		}
+		var w *inbox.Waiter
+		if w, err = pt.AppendControls(ctx, own); err != nil {
+			break
+		}
+		ws = append(ws, w)
+	}
+	for _, w := range ws {
+		err = errors.Join(err, w.Result(t.env.Host))
+	}
+	return err
+}

@@ -1,0 +1,35 @@
+package topic
+
+import (
+	"fmt"
+
+	"penstock/internal/node/scrub"
+	"penstock/replicate/wire"
+)
+
+// CopyAnswer is what a node knows of its copy of a partition.
+type CopyAnswer = wire.CopyAnswer
+
+// CopyHere describes this node's copy of op's one partition.
+func (t *Topic) CopyHere(op wire.Operation) (*CopyAnswer, error) {
+	if len(op.Partitions) != 1 || int(op.Partitions[0]) >= t.Partitions() {
+		return nil, scrub.ErrRequest
+	}
+	pt := t.PartitionList()[op.Partitions[0]]
+	if !pt.Replica().Present() { // a present copy has a log
+		return nil, fmt.Errorf("engine: the node has no copy of partition %d", pt.Number())
+	}
+	return pt.Copy(), nil
+}
+
+// VerifyHere reads a piece of this node's copy of op's one partition from the disk and verifies it.
+func (t *Topic) VerifyHere(op wire.Operation) (*wire.VerifyAnswer, error) {
+	if op.Verify == nil || len(op.Partitions) != 1 || int(op.Partitions[0]) >= t.Partitions() {
+		return nil, scrub.ErrRequest
+	}
+	pt := t.PartitionList()[op.Partitions[0]]
+	if !pt.Replica().Present() { // pt.Log() is set under the replica's lock; a present copy has a log
+		return nil, fmt.Errorf("engine: the node has no copy of partition %d", pt.Number())
+	}
+	return scrub.ReadCopy(pt.Log(), pt.CommittedEnd(), *op.Verify)
+}

@@ -1,0 +1,219 @@
+package topic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"penstock/internal/node/channel"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/fanout"
+	"penstock/replicate/wire"
+	"penstock/segment"
+)
+
+// This file executes operations (wire.Operation) on this node. Package internal/node/fanout carries them to other
+// nodes.
+
+// onLeaders executes op in the partitions that only selects (nil: all), on the nodes that lead them, and passes the
+// results to take (nil: they are discarded).
+func (t *Topic) onLeaders(
+	ctx context.Context, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
+) error {
+	if t.env.Cluster == nil {
+		return t.performHere(ctx, op, only, take, t.perform)
+	}
+	return t.env.Cluster.Operations.Gather(ctx, t.View(), op, only, take)
+}
+
+// performHere executes op with perform on this node, in the partitions that only selects (nil: all), and passes the
+// result to take (nil: it is discarded).
+func (t *Topic) performHere(
+	ctx context.Context, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
+	perform func(context.Context, wire.Operation) ([]byte, error),
+) error {
+	for _, pt := range t.PartitionList() {
+		if only == nil || only(pt.Number()) {
+			op.Partitions = append(op.Partitions, pt.Number())
+		}
+	}
+	result, err := perform(ctx, op)
+	if err == nil && take != nil && len(result) > 0 {
+		err = take(result)
+	}
+	return err
+}
+
+// Execute executes op for the partitions that it names. It returns ErrNoLeader if this node does not lead all of them;
+// what only concerns copies it executes for those of this node.
+func (t *Topic) Execute(ctx context.Context, op wire.Operation) ([]byte, error) {
+	switch op.Kind {
+	case wire.OpVerify:
+		return marshal(t.VerifyHere(op))
+	case wire.OpCopy:
+		return marshal(t.CopyHere(op))
+	}
+	epochs, ok := t.local.assignedEpochs(op.Partitions)
+	if !ok {
+		return nil, errs.ErrNoLeader
+	}
+	return t.performIn(ctx, op, epochs)
+}
+
+// performIn calls perform, given that this node served the partitions of op in these epochs a moment ago. If the node
+// no longer serves all of them in these epochs after perform has succeeded, perform may have skipped some: then
+// performIn returns ErrNoLeader, and the requester looks up the leaders again.
+func (t *Topic) performIn(ctx context.Context, op wire.Operation, epochs []segment.Epoch) ([]byte, error) {
+	if err := t.checkPartitionCount(op); err != nil {
+		return nil, err
+	}
+	result, err := t.perform(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.checkPartitionCount(op); err != nil {
+		return nil, err
+	}
+	parts := t.PartitionList()
+	for i, n := range op.Partitions {
+		if parts[n].ServingEpoch() != epochs[i] {
+			return nil, errs.ErrNoLeader
+		}
+	}
+	return result, nil
+}
+
+var errPartitionCount = errors.New("engine: the topic has got partitions that one of the nodes has not heard of yet")
+
+// checkPartitionCount returns errPartitionCount for a change whose requester (op.Known) does not know all partitions of
+// the topic. A new partition adopts the channels' state from the log of partition 0; it would miss a change that is
+// made after that and does not include the new partition. So the leader of partition 0 must know of the new partition
+// before it gives the state away. For this reason the node that adopts the state (OpState with Flag) also says how many
+// partitions it knows, and is refused until the leader knows as many. A later leader of partition 0 knows the new
+// partitions, because it was elected after they were made. A refused requester tries again.
+func (t *Topic) checkPartitionCount(op wire.Operation) error {
+	switch op.Kind {
+	case wire.OpState:
+		if op.Flag && t.Partitions() < op.Known {
+			return errPartitionCount
+		}
+	case wire.OpCreateChannel, wire.OpDeleteChannel, wire.OpPauseChannel, wire.OpSkipChannel, wire.OpEmptyChannel,
+		wire.OpPauseTopic, wire.OpEmptyTopic, wire.OpConfigure:
+		known := t.Partitions()
+		if mt := t.env.Cluster.Rows.Snapshot().Topics[t.shared.ID]; mt != nil {
+			known = max(known, mt.Partitions)
+		}
+		if known > op.Known {
+			return errPartitionCount
+		}
+	}
+	return nil
+}
+
+// perform executes op on this node. It returns no result for a channel that this node does not have: the requester
+// takes a missing result for a missing channel. An operation of a newer version is an error, whether the channel is
+// here or not; otherwise the requester would take the operation for done.
+func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) {
+	if op.Settings != nil {
+		if err := t.checkSettingsLevel(op.Settings); err != nil {
+			return nil, err
+		}
+	}
+	switch op.Kind {
+	case wire.OpState:
+		s := t.local.state()
+		s.Ephemeral = t.local.ephemeralCount()
+		for _, n := range op.Partitions {
+			if op.AgeMs > 0 {
+				count, last := t.PartitionList()[n].DueAfterRetention(time.Duration(op.AgeMs) * time.Millisecond)
+				s.Early, s.LastDueMs = s.Early+count, max(s.LastDueMs, last)
+			}
+		}
+		return marshal(s, nil)
+	case wire.OpCreateChannel:
+		if err := t.local.initPartitions(ctx, t.PartitionList()); err != nil {
+			return nil, err
+		}
+		c, err := t.local.create(ctx, op.Channel, originOf(&op))
+		if err != nil {
+			return nil, err
+		}
+		return nil, t.local.createMissing(ctx, c, op)
+	case wire.OpPauseTopic:
+		return nil, t.local.pause(ctx, op.Flag)
+	case wire.OpEmptyTopic:
+		return nil, t.local.empty(ctx)
+	case wire.OpPeek:
+		if op.Channel == "" {
+			return marshal(channel.PeekTopic(channelTopic{t}, op, t.env.Options.ReadAheadBytes))
+		}
+	case wire.OpTrace:
+		return marshal(t.traceLocal(ctx, op))
+	case wire.OpOpenProducer:
+		return marshal(t.openProducerLocal(ctx, op))
+	case wire.OpProducers:
+		return marshal(t.producersLocal(op), nil)
+	case wire.OpRemoveProducer:
+		return marshal(t.removeProducerLocal(ctx, op))
+	case wire.OpDeleteChannel:
+		return fanout.DeletionResult(t.local.deleteNamed(ctx, op.Channel))
+	case wire.OpPauseChannel, wire.OpSkipChannel, wire.OpEmptyChannel, wire.OpResolveSeek, wire.OpSeek, wire.OpPending,
+		wire.OpDeferred, wire.OpConfirm, wire.OpSettings, wire.OpConfigure, wire.OpRedrive:
+	default:
+		return nil, fmt.Errorf("engine: this version does not know the operation %q", op.Kind)
+	}
+	c, ok := t.LookupChannel(op.Channel)
+	if !ok {
+		return nil, nil // the missing result says that the channel is not here: see Channel.ask
+	}
+	return c.perform(ctx, op)
+}
+
+// perform executes an operation of a channel on this node; Topic.perform has checked its kind. Unless it fails it
+// returns a result, if only true, because a missing result means that the channel is not here.
+func (c *Channel) perform(ctx context.Context, op wire.Operation) ([]byte, error) {
+	if op.Kind == wire.OpSettings {
+		return marshal(c.Settings(), nil)
+	}
+	return c.local.Perform(ctx, op)
+}
+
+// marshal encodes the result of an operation, unless err is set.
+func marshal(result any, err error) ([]byte, error) {
+	if err != nil {
+		return nil, err
+	}
+	return wire.EncodeResult(result)
+}
+
+// assignedEpochs returns the epochs in which this node's channels serve these partitions. ok is false if they do not
+// serve all of them. It takes changing.
+func (l *Local) assignedEpochs(numbers []uint32) (epochs []segment.Epoch, ok bool) {
+	l.t.env.Host.Lock(&l.changing)
+	defer l.changing.Unlock()
+	parts := l.t.PartitionList()
+	for _, n := range numbers {
+		if int(n) >= len(parts) { // the requester knows of more
+			return nil, false
+		}
+		epoch := l.adoption.Epoch(int(n), parts[n].ServingEpoch())
+		if epoch == 0 {
+			return nil, false
+		}
+		epochs = append(epochs, epoch)
+	}
+	return epochs, true
+}
+
+// createMissing creates the channel in those of op's partitions whose log lacks it, or where its creation is not
+// committed. This happens when this node has begun to lead a partition after it got the channel.
+func (l *Local) createMissing(ctx context.Context, c *Channel, op wire.Operation) error {
+	var err error
+	for _, n := range op.Partitions {
+		if pt := l.t.PartitionList()[n]; !c.local.CommittedIn(int(n)) {
+			err = errors.Join(err, l.createIn(ctx, pt, c, originOf(&op)))
+		}
+	}
+	return err
+}

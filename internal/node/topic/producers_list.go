@@ -1,0 +1,125 @@
+package topic
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
+	"penstock/replicate/wire"
+)
+
+// KnownProducer is what one partition knows of a producer. ProducerList are those of a topic that have a name.
+type (
+	KnownProducer = wire.KnownProducer
+	ProducerList  = wire.ProducerList
+)
+
+// MaxProducerRows is the most rows of a ProducerList.
+const MaxProducerRows = fold.MaxProducerCount
+
+// Producers returns the producers with a name that the partitions know, sorted by name, owner and partition; with a
+// name only the one that KnownProducer.Name has so. It returns ErrClosed, and in a cluster ErrNoLeader.
+func (t *Topic) Producers(ctx context.Context, name string) (ProducerList, error) {
+	if t.env.Closed() {
+		return ProducerList{}, errs.ErrClosed
+	}
+	var all ProducerList
+	op := wire.Operation{Kind: wire.OpProducers, Producer: name, Count: MaxProducerRows}
+	err := t.onLeaders(ctx, op, nil, func(result []byte) error {
+		var some ProducerList
+		err := wire.DecodeResult(result, &some)
+		all.Producers = append(all.Producers, some.Producers...)
+		all.Nameless += some.Nameless
+		all.More = all.More || some.More
+		return err
+	})
+	trimProducers(&all, MaxProducerRows)
+	return all, err
+}
+
+// trimProducers sorts the list and keeps so many rows.
+func trimProducers(l *ProducerList, most int) {
+	slices.SortFunc(l.Producers, func(a, b KnownProducer) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Partition, b.Partition))
+	})
+	if len(l.Producers) > most {
+		l.Producers, l.More = l.Producers[:most], true
+	}
+}
+
+// producersLocal executes OpProducers.
+func (t *Topic) producersLocal(op wire.Operation) ProducerList {
+	var l ProducerList
+	for _, n := range op.Partitions {
+		named, nameless := t.PartitionList()[n].KnownProducers()
+		l.Nameless += nameless
+		for i := range named {
+			p := &named[i]
+			if name := p.Shown(); op.Producer == "" || name == op.Producer {
+				l.Producers = append(l.Producers, KnownProducer{
+					Name: name, Owner: p.Owner, Partition: n, Epoch: p.Epoch, Tenure: p.Tenure, Sequence: p.Next,
+					Used: time.Unix(0, p.UsedNs).UTC(),
+				})
+			}
+		}
+	}
+	trimProducers(&l, min(max(op.Count, 1), MaxProducerRows))
+	return l
+}
+
+// RemoveProducer makes all partitions forget the producers of this name (KnownProducer.Name), whosever they are, and
+// returns how many that were. What such a producer sends afterwards is refused with ErrUnknownProducer, and when it is
+// opened again, it begins with number 0: a message of before that it sends again is stored twice. So it is for names
+// that no program uses any more. RemoveProducer returns ErrNoProducer if no partition knows the name, ErrProducerLevel,
+// ErrDeleted, and in a cluster ErrNoLeader: then it may have been removed in some partitions; repeat it.
+func (t *Topic) RemoveProducer(ctx context.Context, name string) (removed int, err error) {
+	switch {
+	case t.env.Closed():
+		return 0, errs.ErrClosed
+	case name == "":
+		return 0, errs.ErrNoProducer
+	case t.env.Level() < fold.ProducerRemoved.Level():
+		return 0, errs.ErrProducerLevel
+	}
+	op := wire.Operation{Kind: wire.OpRemoveProducer, Producer: name}
+	err = t.onLeaders(ctx, op, nil, func(result []byte) error {
+		n := 0
+		err := wire.DecodeResult(result, &n)
+		removed += n
+		return err
+	})
+	if err == nil && removed == 0 {
+		err = errs.ErrNoProducer
+	}
+	return removed, err
+}
+
+// removeProducerLocal executes OpRemoveProducer.
+func (t *Topic) removeProducerLocal(ctx context.Context, op wire.Operation) (removed int, err error) {
+	if t.env.Level() < fold.ProducerRemoved.Level() {
+		return 0, errs.ErrProducerLevel
+	}
+	for _, n := range op.Partitions {
+		pt := t.PartitionList()[n]
+		named, _ := pt.KnownProducers()
+		var entries []fold.Control
+		for i := range named {
+			if named[i].Shown() == op.Producer {
+				entries = append(entries, fold.Control{
+					Kind: fold.ProducerRemoved, Producer: fold.ProducerOpening{ID: named[i].ID},
+				})
+			}
+		}
+		if len(entries) == 0 {
+			continue
+		}
+		if err := pt.WriteControls(ctx, [][]fold.Control{entries}, nil); err != nil {
+			return removed, err
+		}
+		removed += len(entries)
+	}
+	return removed, nil
+}

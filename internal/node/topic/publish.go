@@ -1,0 +1,178 @@
+package topic
+
+import (
+	"context"
+	"time"
+
+	"penstock/batch"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/inbox"
+	"penstock/internal/node/message"
+	"penstock/internal/node/partition"
+)
+
+// Publish stores one message, of 1 to Options.MaxMessageBytes bytes, and returns its id when the message is on stable
+// storage. It borrows body until it returns.
+//
+// If ctx ends while the put waits in this node's inbox, Publish removes the put and returns ctx's error; later it
+// ignores ctx, and the answer is at most about Options.PublishTimeout away while the disk answers.
+//
+// After ErrDisk, ErrUnknown or ErrClosed the message may have been stored, or may appear later. Any other error means
+// that nothing was stored: ErrEmptyMessage, ErrMessageTooBig, ErrBatchTooBig, ErrOverloaded, ErrDeadline, ErrNoSpace,
+// ErrQuota, ErrReadOnly, ErrDeleted, and in a cluster ErrNoLeader and ErrNoQuorum. The other methods that publish
+// return the same errors.
+func (t *Topic) Publish(ctx context.Context, body []byte) (message.ID, error) {
+	return t.publish(ctx, body, nil, 0)
+}
+
+// PublishDeferred is Publish for a message whose first delivery waits for delay, in whole milliseconds rounded up. It
+// also returns ErrDeferTooLong, if delay is negative or above Options.MaxDefer, and ErrStateFull.
+func (t *Topic) PublishDeferred(ctx context.Context, body []byte, delay time.Duration) (message.ID, error) {
+	return t.publish(ctx, body, nil, delay)
+}
+
+// PublishBatch stores all messages or none, in order and with consecutive ids in one partition, and returns the first
+// id. Together they may have Options.MaxBatchBytes bytes, with the headers of their records. PublishBatch borrows
+// bodies, and what they point to, until it returns.
+func (t *Topic) PublishBatch(ctx context.Context, bodies [][]byte) (message.ID, error) {
+	return t.publish(ctx, nil, bodies, 0)
+}
+
+// publish stores bodies, or body if bodies is nil, as one put, and waits for the answer.
+func (t *Topic) publish(ctx context.Context, body []byte, bodies [][]byte, delay time.Duration) (message.ID, error) {
+	w := inbox.NewWaiter()
+	defer w.Free()
+	if w.Messages = bodies; bodies == nil {
+		w.Carry(body)
+	}
+	w.Defer, w.Alone, w.Waits = delay, true, true
+	if err := t.submit(ctx, &w.Put, nil); err != nil {
+		return 0, err
+	}
+	return w.Wait(ctx)
+}
+
+// PublishSealed stores a batch that segment.Builder sealed, without encoding its records again, and returns the id of
+// the first message. The batch must hold messages only, without delays, and have at most Options.MaxBatchBytes bytes; a
+// batch that does not verify is refused. The rules of ProduceSealed hold for a batch that names a producer; a repeat
+// gets the id that the batch was stored with. PublishSealed borrows the batch until it returns.
+func (t *Topic) PublishSealed(ctx context.Context, batch []byte) (message.ID, error) {
+	w := inbox.NewWaiter()
+	defer w.Free()
+	w.Kind, w.Special, w.Alone, w.Waits = inbox.Sealed, &inbox.Special{Sealed: batch}, true, true
+	if err := t.submit(ctx, &w.Put, nil); err != nil {
+		return 0, err
+	}
+	return w.Wait(ctx)
+}
+
+// PublishMessage is Publish for a message with a key, headers or a delay. It borrows everything in m until it returns.
+// It also returns ErrHeaders, ErrDeferTooLong and ErrStateFull.
+func (t *Topic) PublishMessage(ctx context.Context, m message.Outgoing) (message.ID, error) {
+	one := [1]message.Outgoing{m}
+	return t.PublishMessages(ctx, one[:])
+}
+
+// PublishMessages is PublishBatch for messages with keys, headers or a delay. All go to one partition, so their keys
+// must belong to the same partition and their delays must be equal: otherwise it returns ErrBatchKeys. It borrows
+// everything in ms until it returns.
+func (t *Topic) PublishMessages(ctx context.Context, ms []message.Outgoing) (message.ID, error) {
+	w := inbox.NewWaiter()
+	defer w.Free()
+	w.Alone, w.Waits = true, true
+	if err := t.submitAll(ctx, w, ms); err != nil {
+		return 0, err
+	}
+	return w.Wait(ctx)
+}
+
+// submitAll submits ms as the waiter's put, to the partition of their key.
+func (t *Topic) submitAll(ctx context.Context, w *inbox.Waiter, ms []message.Outgoing) error {
+	parts := t.PartitionList()
+	n, err := w.CarryAll(ms, len(parts))
+	if err != nil {
+		return err
+	}
+	var to *partition.Partition
+	if n != inbox.AnyPartition {
+		to = parts[n]
+	}
+	return t.submit(ctx, &w.Put, to)
+}
+
+// PublishAsync is PublishMessage for a goroutine that keeps many messages on their way. Unless it returns an error, it
+// calls done exactly once, maybe before it returns: with the id when the message is on stable storage, or with the
+// error that PublishMessage would have returned. If it returns an error, nothing was stored and done is not called. It
+// borrows everything in m until done is called.
+//
+// done runs on a goroutine of the engine, mostly the committer, which may hold locks: done must not block. It may send
+// on a buffered channel, count, or pass the result to another goroutine. PublishAsync itself blocks only while the
+// inbox is full, at most Options.AdmitTimeout.
+func (t *Topic) PublishAsync(m message.Outgoing, done func(message.ID, error)) error {
+	if done == nil {
+		return errNil("the function that PublishAsync calls")
+	}
+	parts := t.PartitionList()
+	a, n, err := t.env.Store.AsyncPuts().Get(&m, len(parts), done)
+	if err != nil {
+		return err
+	}
+	var to *partition.Partition
+	if n != inbox.AnyPartition {
+		to = parts[n]
+	}
+	if err := t.submit(context.Background(), &a.Put, to); err != nil {
+		a.Unused()
+		return err
+	}
+	return nil
+}
+
+// Submit submits a Put to the topic's next partition. If it returns nil, Put.Done is called exactly once, maybe before
+// Submit returns; until then the Put and its bytes are borrowed. If it returns an error, nothing was stored and Done is
+// not called. Submit blocks only while the inbox is full, at most Options.AdmitTimeout, and then returns ErrOverloaded.
+// With Put.Alone it may also wait for the disk.
+func (t *Topic) Submit(p *inbox.Put) error {
+	if p == nil || p.Done == nil {
+		return errNil("the Put, or its Done")
+	}
+	return t.submit(context.Background(), p, nil)
+}
+
+// submit measures p and appends it to the inbox of pt (nil: of the topic's next partition), or passes it to the
+// forwarder if another node leads that partition.
+func (t *Topic) submit(ctx context.Context, p *inbox.Put, pt *partition.Partition) error {
+	e := t.env
+	if err := e.Limits.Measure(p); err != nil {
+		return err
+	}
+	if t.shared.Deleted.Load() {
+		return errs.ErrDeleted
+	}
+	// A put without a deadline gets the default one from Engine.watch, if the put is still in the inbox at the next
+	// round of watch. Reading the clock for every put would cost as much as storing the put.
+	p.DeadlineNs = 0
+	if !p.Deadline.IsZero() {
+		p.DeadlineNs = e.Clock.NowNs() + int64(e.Host.Until(p.Deadline))
+	}
+	if pt == nil {
+		pt = t.nextPartition()
+	}
+	return pt.Enqueue(ctx, p)
+}
+
+// PartitionFor returns the partition of a key: batch.PartitionOf says how it is computed. When a topic gets more
+// partitions, most keys move to another partition. PartitionFor borrows key until it returns.
+func (t *Topic) PartitionFor(key []byte) int { return batch.PartitionOf(key, t.Partitions()) }
+
+// SubmitTo is Submit to one partition, 0 to Partitions()-1. It returns ErrNoPartition for any other number.
+func (t *Topic) SubmitTo(partition int, p *inbox.Put) error {
+	if p == nil || p.Done == nil {
+		return errNil("the Put, or its Done")
+	}
+	parts := t.PartitionList()
+	if partition < 0 || partition >= len(parts) {
+		return errs.ErrNoPartition
+	}
+	return t.submit(context.Background(), p, parts[partition])
+}

@@ -1,0 +1,253 @@
+package topic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"penstock/internal/meta"
+	"penstock/internal/node/datadir"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/flush"
+	"penstock/internal/node/partition"
+	"penstock/replicate/wire"
+)
+
+// TopicSettings are the settings of a topic that an operator can change. All numbers but Partitions and MinISR are per
+// partition.
+type TopicSettings = meta.TopicSettings
+
+// The values of TopicSettings.QuotaMode and TopicSettings.Durability.
+const (
+	QuotaReject     = meta.QuotaReject     // at the quota, publishing fails with ErrQuota
+	QuotaDropOldest = meta.QuotaDropOldest // at the quota, the oldest segments are removed, confirmed or not
+
+	DurabilitySynced = meta.DurabilitySynced // the only durability: see Topic.Publish
+)
+
+// ErrTopicSettings is wrapped by errors that say what is wrong with a topic's settings. Nothing was changed.
+var ErrTopicSettings = meta.ErrSettings
+
+// Settings returns the topic's settings as this node knows them. In a cluster they may lag behind a change that was
+// made through another node.
+func (t *Topic) Settings() TopicSettings {
+	s := *t.settings.Load()
+	s.Partitions, s.Durability = t.Partitions(), meta.DurabilitySynced
+	return s
+}
+
+// Configure replaces the topic's settings and returns the settings that hold afterwards. s.Version must be the version
+// of the settings to replace (0: there are none yet), or Configure returns ErrVersion. When Configure returns nil, the
+// settings are durable and this node uses them; the other nodes of a cluster get them a moment later. If s.Partitions
+// is larger than before, partitions are added, and a key may then belong to another partition (PartitionFor).
+//
+// After ErrTopicSettings, ErrVersion, ErrTooManyPartitions or ErrDeleted nothing was changed. After any other error the
+// change may have been made, or may be found after a restart: read the settings again. Configure waits for the disk, or
+// for the metadata store at most Options.PublishTimeout.
+func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, error) {
+	return t.configureAs(ctx, "", s)
+}
+
+func (t *Topic) configureAs(ctx context.Context, token string, s TopicSettings) (TopicSettings, error) {
+	if err := s.Validate(); err != nil {
+		return t.Settings(), err
+	}
+	if need, name := s.Level(); need > t.env.Level() {
+		return t.Settings(), fmt.Errorf("%w: %s needs feature level %d, because older versions would not obey it; this is "+
+			"level %d: upgrade it first", meta.ErrSettings, name, need, t.env.Level())
+	}
+	if err := t.CheckPartitions(ctx, s.Partitions); err != nil {
+		return t.Settings(), err
+	}
+	if err := t.checkDelays(ctx, &s); err != nil {
+		return t.Settings(), err
+	}
+	done, err := t.env.Catalog.Grow(t, s.Partitions, token)
+	if err != nil {
+		return t.Settings(), err
+	}
+	defer done()
+	if t.env.Cluster == nil {
+		return t.configureHere(ctx, s)
+	}
+	return t.configureInCluster(ctx, s)
+}
+
+// checkDelays returns an ErrTopicSettings if retention by age would become shorter, and remove delayed messages before
+// they are due. Of leaders that do not answer within checkTime it knows nothing.
+func (t *Topic) checkDelays(ctx context.Context, s *TopicSettings) error {
+	now, next := t.shared.Limits.Load().RetentionAge, t.limitsOf(s).RetentionAge
+	if next == 0 || now != 0 && next >= now {
+		return nil
+	}
+	ctx, cancel := t.env.Host.WithTimeout(ctx, checkTime)
+	defer cancel()
+	early, last := 0, int64(0)
+	op := wire.Operation{Kind: wire.OpState, AgeMs: next.Milliseconds()}
+	_ = t.onLeaders(ctx, op, nil, func(result []byte) error {
+		var of wire.TopicState
+		err := wire.DecodeResult(result, &of)
+		early, last = early+of.Early, max(last, of.LastDueMs)
+		return err
+	})
+	if early == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: retention_age_ms of %v could remove %d delayed messages of topic %s before they are due, "+
+		"the last of them at %s: set more, wait until then, or empty the channels first",
+		ErrTopicSettings, next, early, t.Name(), time.UnixMilli(last).UTC().Format(time.RFC3339))
+}
+
+// limitsOf returns the limits that the topic has with the settings s.
+func (t *Topic) limitsOf(s *TopicSettings) *flush.Limits {
+	return flush.LimitsOf(s, t.env.Options.Retention)
+}
+
+// configure makes s the settings that this node uses from now on. One goroutine at a time calls it for a topic: the one
+// that makes the topic; later the worker in a cluster, or the holder of changing on a single node.
+func (t *Topic) configure(s TopicSettings) {
+	t.settings.Store(&s)
+	t.shared.Limits.Store(t.limitsOf(&s))
+	t.env.Store.Flusher().AskQuotas()
+}
+
+// File returns the content of topic.json for the topic's present state.
+func (t *Topic) File() *datadir.Topic {
+	m := &datadir.Topic{
+		Format: datadir.TopicFormat, ID: t.shared.ID, Name: t.Name(), Partitions: len(t.PartitionList()),
+		CreatedNs: t.created, MadeBy: t.MadeBy(),
+	}
+	if s := t.Settings(); s.Version != 0 {
+		m.Settings = s.Stored()
+	}
+	return m
+}
+
+// Learn applies the topic's settings in the store's row, and who made it. If this node has a copy of any
+// partition, Learn also writes them to topic.json. Otherwise the node's own limits would hold after a restart
+// until the node has joined the cluster, and might remove messages that the topic's settings keep. Only the worker
+// calls it.
+func (l *Local) Learn(mt *meta.Topic) {
+	s := mt.EffectiveSettings().Stored()
+	if !l.t.learnMaker(mt.MadeBy) && s == *l.t.settings.Load() {
+		return
+	}
+	l.t.configure(s)
+	for _, pt := range l.t.PartitionList() {
+		if pt.Log() == nil {
+			continue
+		}
+		if err := l.t.env.Catalog.WriteFile(l.t.File()); err != nil {
+			l.t.env.Log.Warn("a topic's settings hold, but could not be stored on this node; the cluster has them",
+				"topic", l.t.Name(), "error", err)
+		}
+		return
+	}
+}
+
+// configureInCluster changes the settings in the metadata store, and returns when this node has applied them.
+func (t *Topic) configureInCluster(ctx context.Context, s TopicSettings) (TopicSettings, error) {
+	ctx, cancel := t.env.Host.WithTimeout(ctx, t.env.Options.PublishTimeout)
+	defer cancel()
+	mt, err := t.env.Cluster.Rows.ConfigureTopic(ctx, t.shared.ID, s)
+	switch {
+	case errors.Is(err, meta.ErrConflict):
+		return t.Settings(), errs.ErrVersion
+	case errors.Is(err, meta.ErrNotFound):
+		return t.Settings(), errs.ErrDeleted
+	case err != nil && mt == nil:
+		return t.Settings(), err
+	}
+	err = t.env.Cluster.Await(ctx, func() bool {
+		now := t.Settings()
+		return now.Version >= mt.Settings.Version && now.Partitions >= mt.Partitions
+	})
+	if err != nil {
+		return mt.EffectiveSettings(), fmt.Errorf("engine: the settings of topic %s are changed, but this node has not "+
+			"heard of it yet: %w", t.Name(), err)
+	}
+	return mt.EffectiveSettings(), nil
+}
+
+// configureHere changes the settings on a single node. It takes changing and waits for the disk.
+func (t *Topic) configureHere(ctx context.Context, s TopicSettings) (TopicSettings, error) {
+	t.env.Host.Lock(&t.local.changing)
+	defer t.local.changing.Unlock()
+	now := t.Settings()
+	switch {
+	case t.shared.Deleted.Load():
+		return now, errs.ErrDeleted
+	case t.env.Closed():
+		return now, errs.ErrClosed
+	case s.Version != now.Version:
+		return now, errs.ErrVersion
+	case s.MinISR > 1:
+		return now, fmt.Errorf("%w: min_isr is %d; a single node is one replica", ErrTopicSettings, s.MinISR)
+	}
+	partitions, err := s.WantedPartitions(now.Partitions, datadir.MaxPartitions)
+	if err != nil {
+		return now, err
+	}
+	s = s.Stored()
+	s.Version++
+	m := t.File()
+	m.Settings, m.Partitions = s, partitions
+	// topic.json is replaced as a whole: a crash leaves the old settings or the new ones.
+	store := func() error {
+		if err := t.env.Catalog.WriteFile(m); err != nil {
+			return fmt.Errorf("engine: the settings of topic %s could not be stored; they stay as they were, unless the "+
+				"node restarts before they are changed again: %w", t.Name(), err)
+		}
+		return nil
+	}
+	if partitions == now.Partitions {
+		err = store()
+	} else {
+		err = t.grow(ctx, partitions, store)
+	}
+	if err != nil {
+		return t.Settings(), err
+	}
+	t.configure(s)
+	return t.Settings(), nil
+}
+
+// grow adds partitions to a topic of a single node until it has to of them. It calls store to make that number durable.
+// A crash before store leaves the topic as it was; a crash after it leaves empty partitions, whose channels Complete
+// creates at the next start. changing is held.
+func (t *Topic) grow(ctx context.Context, to int, store func() error) error {
+	if err := t.env.Store.Failure(); err != nil {
+		return err
+	}
+	var added []*partition.Partition
+	abandon := func(err error) error {
+		for _, pt := range added {
+			_ = pt.Log().Close() // nothing was written
+		}
+		return err
+	}
+	for n := uint32(t.Partitions()); n < uint32(to); n++ {
+		pt, err := t.env.Store.NewSolo(&t.shared, n)
+		if err != nil {
+			return abandon(fmt.Errorf("engine: cannot make partition %d of topic %s; it stays as it was: %w", n, t.Name(), err))
+		}
+		added = append(added, pt)
+	}
+	if err := store(); err != nil {
+		return abandon(err)
+	}
+	if err := t.env.Catalog.AddCopies(added); err != nil {
+		return abandon(err)
+	}
+	for _, pt := range added {
+		if err := pt.WriteControls(ctx, initBatches(t.local.state()), func() { t.local.join(pt) }); err != nil {
+			return err
+		}
+	}
+	for _, c := range t.Channels() {
+		c.local.ApplyPosts()
+		c.local.Wake()
+	}
+	return nil
+}

@@ -1,0 +1,135 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"time"
+
+	"penstock/batch"
+	"penstock/internal/node"
+	"penstock/internal/server/web"
+)
+
+// topicRoutes returns our own routes about topics, which nsqd does not have; see channelRoutes.
+func (s *Service) topicRoutes() map[string]web.Route {
+	return map[string]web.Route{
+		"/topic/peek":      web.On("GET", s.serveTopicPeek, web.AdminTopic),
+		"/topic/producers": web.On("GET", s.serveProducers, web.AdminTopic),
+		"/topic/trace":     web.On("GET", s.serveTopicTrace, web.ViewTopic), // it shows nothing of the message itself
+		"/topic/settings":  web.On("GET,POST", s.serveTopicSettings, web.AdminTopic).ToLook(web.ViewTopic),
+	}
+}
+
+func (s *Service) serveTopicPeek(r *http.Request, q url.Values) (any, error) {
+	t, err := s.findTopic(q, "INVALID_TOPIC")
+	if err != nil {
+		return nil, err
+	}
+	o, err := peekOptions(q)
+	if err != nil {
+		return nil, err
+	}
+	all, err := t.Peek(r.Context(), o.Partition, o.From, o.Count)
+	if err != nil {
+		return nil, channelFailure(err)
+	}
+	return peekList(all), nil
+}
+
+// serveTopicTrace tells the life of the message with the id in the query; see node.Topic.Trace.
+func (s *Service) serveTopicTrace(r *http.Request, q url.Values) (any, error) {
+	t, err := s.findTopic(q, "INVALID_TOPIC")
+	if err != nil {
+		return nil, err
+	}
+	id, err := batch.ParseID([]byte(q.Get("id")))
+	if err != nil {
+		return nil, badArgument("id=%q is not a message id, which has 16 lower-case hex digits", q.Get("id"))
+	}
+	tr, err := t.Trace(r.Context(), id)
+	if err != nil {
+		return nil, channelFailure(err)
+	}
+	return tr, nil
+}
+
+func (s *Service) serveTopicSettings(r *http.Request, q url.Values) (any, error) {
+	t, err := s.findTopic(q, "INVALID_TOPIC")
+	if err != nil {
+		return nil, err
+	}
+	if r.Method == http.MethodGet {
+		return t.Settings(), nil
+	}
+	var body topicChange
+	if err := s.readSettings(r, &body); err != nil {
+		return nil, err
+	}
+	set, err := body.over(r.Context(), t)
+	if err == nil {
+		var token string
+		if token, err = s.MakerOf(r); err == nil {
+			set, err = t.ConfigureAs(r.Context(), token, set)
+		}
+	}
+	if err != nil {
+		return nil, channelFailure(err)
+	}
+	return set, nil
+}
+
+// topicChange is the body of a change. It names all settings, and those that it does not name get their defaults. But
+// programs that were written before there were KeepAgeMs and KeepBytes cannot name these: then they stay as they are,
+// like the number of partitions. Otherwise such a program would let the topic's confirmed messages go when it changes
+// something else.
+type topicChange struct {
+	node.TopicSettings
+	KeepAgeMs *int64 `json:"keep_age_ms"`
+	KeepBytes *int64 `json:"keep_bytes"`
+}
+
+// over returns the settings that the change means for t. In a cluster, this node may not have heard yet of the version
+// that the client has read elsewhere: then over waits, as far as it has to know the settings of that version.
+func (ch *topicChange) over(ctx context.Context, t *node.Topic) (node.TopicSettings, error) {
+	set := ch.TopicSettings
+	if ch.KeepAgeMs == nil || ch.KeepBytes == nil {
+		now, err := settingsOf(ctx, t, set.Version)
+		if err != nil {
+			return set, err
+		}
+		set.KeepAgeMs, set.KeepBytes = now.KeepAgeMs, now.KeepBytes
+	}
+	if ch.KeepAgeMs != nil {
+		set.KeepAgeMs = *ch.KeepAgeMs
+	}
+	if ch.KeepBytes != nil {
+		set.KeepBytes = *ch.KeepBytes
+	}
+	return set, nil
+}
+
+const (
+	maxSettingsWait = time.Second
+	settingsPause   = 5 * time.Millisecond
+)
+
+// settingsOf returns the settings of this version, or ErrVersion if there are newer ones, or if this node does not hear
+// of the version in time.
+func settingsOf(ctx context.Context, t *node.Topic, version uint64) (node.TopicSettings, error) {
+	ctx, cancel := context.WithTimeout(ctx, maxSettingsWait)
+	defer cancel()
+	for {
+		switch now := t.Settings(); {
+		case now.Version == version:
+			return now, nil
+		case now.Version > version:
+			return now, node.ErrVersion
+		}
+		select {
+		case <-time.After(settingsPause):
+		case <-ctx.Done():
+			return node.TopicSettings{}, node.ErrVersion
+		}
+	}
+}
