@@ -179,7 +179,8 @@ func TestHTTPPage(t *testing.T) {
 
 // security.md has the table of what a stranger or a tenant can take.
 func TestResourcesAreListed(t *testing.T) {
-	const file, from, to = "operate/security.md", "<!-- from internal/shares: go test ./docs -update -->\n", "<!-- end -->\n"
+	const file, to = "operate/security.md", "<!-- end -->\n"
+	const from = "<!-- from internal/shares: go test ./docs -update -->\n"
 	page := read(t, file)
 	before, rest, found := strings.Cut(page, from)
 	_, after, ended := strings.Cut(rest, to)

@@ -68,7 +68,7 @@ func standIn(args []string) int {
 		return err == nil
 	}
 	if told(standInFails) {
-		fmt.Fprintln(os.Stderr, "starting\nengine: the data directory is on fire")
+		fmt.Fprintln(os.Stderr, "starting\npenstock: the data directory is on fire")
 		return cli.ExitData
 	}
 	signals := make(chan os.Signal, 4)

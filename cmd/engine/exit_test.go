@@ -240,7 +240,7 @@ func TestExitDataDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 		plain := regexp.MustCompile(`,\n  "crc32c": "[0-9a-f]{8}"`).ReplaceAllString(string(data), "")
-		changed := strings.Replace(plain, `"format": 6`, `"format": 99`, 1)
+		changed := regexp.MustCompile(`"format": \d+`).ReplaceAllString(plain, `"format": 99`)
 		if changed == plain {
 			t.Fatalf("node.json has no format: %s", data)
 		}

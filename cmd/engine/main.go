@@ -16,7 +16,7 @@
 //	traffic                      send and take messages                cli, client, values
 //	data                         backups, repairs, imports             cli, client, settings, traffic, values
 //	offline                      check and show files of stopped nodes
-//	settings                     what can be set of a node             cli, values
+//	settings                     what can be set of a node             cli, client, values
 //	cli                          what the commands share               client, values
 //	client                       the HTTP client of a node
 //	values                       notations of sizes, times, choices

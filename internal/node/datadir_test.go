@@ -99,8 +99,8 @@ func TestRefusedDataDirectories(t *testing.T) {
 		want  []string
 	}{
 		{"newer format", func(t *testing.T, dir string) func() {
-			return editNode(t, dir, `"format": 6`, `"format": 7`)
-		}, "alpha", []string{"format 7", "newer version", "nothing was changed"}},
+			return editNode(t, dir, `"format": 7`, `"format": 8`)
+		}, "alpha", []string{"format 8", "newer version", "nothing was changed"}},
 		{"another node", func(*testing.T, string) func() {
 			return func() {}
 		}, "beta", []string{`"alpha"`, `"beta"`, "nothing was changed"}},

@@ -46,7 +46,7 @@ func traces(t *testing.T, dir string) map[string]string {
 // A version that does not know the directory's level says so and changes nothing: no byte, no time.
 func TestNewerDirectoryIsNotTouched(t *testing.T) {
 	dir := prepared(t)
-	editNode(t, dir, `"format": 6`, `"format": 7`)
+	editNode(t, dir, `"format": 7`, `"format": 8`)
 	old := time.Now().Add(-time.Hour)
 	touch := func(name string, _ fs.DirEntry, err error) error {
 		return errors.Join(err, os.Chtimes(name, old, old))
@@ -56,7 +56,7 @@ func TestNewerDirectoryIsNotTouched(t *testing.T) {
 	}
 	before := traces(t, dir)
 	if _, err := node.Open(context.Background(), inDir(dir)); !errors.Is(err, node.ErrNewerLevel) ||
-		!strings.Contains(err.Error(), "feature level 6") {
+		!strings.Contains(err.Error(), "feature level 7") {
 		t.Fatalf("it was answered %v", err)
 	}
 	if err := node.CheckDirectory(dir); !errors.Is(err, node.ErrNewerLevel) {
@@ -101,21 +101,22 @@ func TestUpgradeDirectory(t *testing.T) {
 	at(3, 1)
 	at(4, 1)
 	at(5, 1)
+	at(6, 1)
 	at(1, 1)
 	for range 2 {
 		if _, to, err := node.Upgrade(dir); err != nil || to != node.NewestLevel {
 			t.Fatalf("it was raised to %d: %v", to, err)
 		}
 	}
-	at(5, 5)
+	at(6, 6)
 	o := inDir(dir)
-	o.MaxLevel = 4
+	o.MaxLevel = 5
 	if _, err := node.Open(context.Background(), o); !errors.Is(err, node.ErrNewerLevel) {
 		t.Fatalf("an older version was answered %v", err)
 	}
 	e := openWith(t, inDir(dir))
 	all, err := topicOf(t, e, "t").Peek(context.Background(), 0, 0, 10)
-	if err != nil || len(all) != 7 {
+	if err != nil || len(all) != 8 {
 		t.Errorf("%d messages are left: %v", len(all), err)
 	}
 }

@@ -57,7 +57,7 @@ func TestTopicSettingsHTTP(t *testing.T) {
 		}
 		last.refused(t, "POST", path, `{"version":1,"partitions":1}`, 400, "the topic has 2, and none can be taken away")
 		last.refused(
-			t, "POST", path, `{"version":1,"durability":"memory"}`, 400, "there is only synced, because an OK here always means",
+			t, "POST", path, `{"version":1,"durability":"memory"}`, 400, "it must be one of synced",
 		)
 		last.refused(t, "POST", path, `{"version":0,"partitions":4}`, 409, sentence(node.ErrVersion))
 		last.ask(t, "POST", path, `{"version":1,"partitions":4,"durability":"synced","min_isr":1}`, &s)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Field is one setting of one topic or channel: it points into the struct that holds the value. Set, String and Type are
-// those of a flag (pflag.Value). A Field is made anew for each use, by Row.Of.
+// Field is one setting of one topic or channel: it points into the struct that holds the value. Set, String and Type
+// are those of a flag (pflag.Value). A Field is made anew for each use, by Row.Of.
 type Field interface {
 	Set(text string) error // parses the notation of a flag; after an error the value is as before
 	String() string        // in the notation of Set
@@ -46,8 +46,8 @@ type number[N integer] struct {
 	unit        Unit
 }
 
-// Number is a number from least to most; with a least of None it may be None, too. In a log it is a uvarint, so there it
-// must not be None.
+// Number is a number from least to most; with a least of None it may be None, too. In a log it is a uvarint, so there
+// it must not be None.
 func Number[N integer](p *N, least, most int64, unit Unit) Field {
 	return number[N]{p, least, most, unit}
 }
@@ -80,7 +80,7 @@ func (f number[N]) parse(text string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%q is not a number", text)
+		return 0, fmt.Errorf("%q is not a whole number of 0 or more", text)
 	}
 	return n, nil
 }
@@ -182,7 +182,7 @@ func (f choice[S]) IsZero() bool { return *f.p == "" || *f.p == f.of[0] }
 
 func (f choice[S]) Set(value string) error {
 	if value != "" && !slices.Contains(f.of, S(value)) {
-		return fmt.Errorf("%q is none of %s", value, f.Type())
+		return fmt.Errorf("%q is not one of %s", value, strings.ReplaceAll(f.Type(), "|", ", "))
 	}
 	*f.p = S(value)
 	return nil
@@ -227,7 +227,7 @@ func (f named[N]) Set(value string) error {
 		i = 0
 	}
 	if i < 0 {
-		return fmt.Errorf("%q is none of %s", value, f.Type())
+		return fmt.Errorf("%q is not one of %s", value, strings.ReplaceAll(f.Type(), "|", ", "))
 	}
 	*f.p = N(i)
 	return nil

@@ -51,10 +51,10 @@ func TestFieldsAsFlags(t *testing.T) {
 	for _, tc := range []struct{ name, text, shown, wrong string }{
 		{"level", "high", "high", ""},
 		{"level", "", "low", ""},
-		{"level", "top", "", "low|middle|high"},
+		{"level", "top", "", "low, middle, high"},
 		{"name", "a b", "a b", ""},
 		{"rate", "7", "7", ""},
-		{"rate", "-1", "", "not a number"},
+		{"rate", "-1", "", "not a whole number of 0 or more"},
 		{"rate", "4294967296", "", "0 to 4294967295"},
 		{"bytes", "1.5MiB", "1536KiB", ""},
 		{"bytes", "10GB", "10GB", ""},
@@ -68,7 +68,7 @@ func TestFieldsAsFlags(t *testing.T) {
 		{"age_ms", "1us", "", "whole milliseconds"},
 		{"mode", "drop", "drop", ""},
 		{"mode", "", "", ""},
-		{"mode", "keep", "", "reject|drop"},
+		{"mode", "keep", "", "reject, drop"},
 		{"on", "true", "true", ""},
 		{"on", "yes", "", "neither"},
 	} {
@@ -146,7 +146,12 @@ func TestLevel(t *testing.T) {
 		s    sample
 		want int
 		name string
-	}{{sample{}, 1, ""}, {sample{Name: "a"}, 1, ""}, {sample{AgeMs: 1}, 2, "age_ms"}, {sample{AgeMs: 1, Rate: 1}, 3, "rate"}} {
+	}{
+		{sample{}, 1, ""},
+		{sample{Name: "a"}, 1, ""},
+		{sample{AgeMs: 1}, 2, "age_ms"},
+		{sample{AgeMs: 1, Rate: 1}, 3, "rate"},
+	} {
 		if level, name := rows.Level(&tc.s); level != tc.want || name != tc.name {
 			t.Errorf("%+v: level %d because of %q", tc.s, level, name)
 		}

@@ -22,7 +22,7 @@ const (
 	// lastLevel2 is the last commit of feature level 2; its nodes have a port for native clients.
 	lastLevel2 = "e262746"
 	// newestLevel is the feature level of this version.
-	newestLevel = 5
+	newestLevel = 6
 	// maxRefusal is how long publishing may be refused while one node is replaced, by clients that go on to the next one;
 	// twenty times as long where the machine is so loaded that a sleep of 10 ms took lateAfter longer.
 	maxRefusal  = time.Second

@@ -134,8 +134,8 @@ func (k *Consumer) FinishSeen(id message.ID, seen uint64) error {
 	return k.do(delivery.Event{Kind: delivery.EvFinish, ID: id, Seen: seen})
 }
 
-// FinishDelivery is Finish for the delivery with this number (message.Delivery.Number) alone: it does not confirm a later
-// delivery of the same message.
+// FinishDelivery is Finish for the delivery with this number (message.Delivery.Number) alone: it does not confirm a
+// later delivery of the same message.
 func (k *Consumer) FinishDelivery(id message.ID, number uint64) error {
 	if number == 0 || !k.ch.has(id) {
 		return errs.ErrNotInFlight

@@ -7,8 +7,8 @@ import (
 	"penstock/segment"
 )
 
-// Over any time, a channel hands out as many bytes as its rate says: never more than 10 ms ahead of it, but for the last
-// message, which may be larger than what the rate allows in that time. Large and small messages share the rate.
+// Over any time, a channel hands out as many bytes as its rate says: never more than 10 ms ahead of it, but for the
+// last message, which may be larger than what the rate allows in that time. Large and small messages share the rate.
 func TestByteRateIsKept(t *testing.T) {
 	const start = 1_700_000_000_000
 	sizes := []int{1, 70_000, 300, 1 << 20, 9000}

@@ -22,8 +22,9 @@ func (s *sim) offer(p *simPart, at segment.MsgID, queued bool) *Result {
 	before, inFlight := s.c.pace, s.c.clients.inFlight
 	attempts := p.attempts[at]
 	res := s.step(Event{
-		Kind: EvOffer, Flag: queued, Part: p.number, Msg: at, At: segment.Offset(at), Index: 1, Key: keyOf(at), Bytes: int(at) % 700,
-		Tag: tagOf(at), Unwanted: s.unwanted(at), Own: ownOf(at),
+		Kind: EvOffer, Flag: queued, Part: p.number, Msg: at, At: segment.Offset(at), Index: 1, Key: keyOf(at),
+		Bytes: int(at) % 700,
+		Tag:   tagOf(at), Unwanted: s.unwanted(at), Own: ownOf(at),
 	})
 	out := s.unwanted(at) || s.c.outOfSample(id)
 	switch {

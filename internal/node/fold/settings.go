@@ -10,8 +10,8 @@ import (
 
 // ChannelSettings is what an operator configures for a channel. ChannelRows says of each field what it does. It is
 // replicated: the control entry ChannelConfigured carries it in every partition's log, and Cursor holds it. The zero
-// value is the behaviour of a channel that was never configured. A value that was handed over is never changed in place,
-// because its copies share Filter.Rules and Unknown.
+// value is the behaviour of a channel that was never configured. A value that was handed over is never changed in
+// place, because its copies share Filter.Rules and Unknown.
 type ChannelSettings struct {
 	Version       uint64 `json:"version"` // grows with every change; 0: never configured, all defaults
 	Order         Order  `json:"order"`
@@ -127,7 +127,8 @@ const (
 	MaxUnknownBytes = 1024
 
 	// MaxSettingsBytes bounds the encoding of valid settings.
-	MaxSettingsBytes = 96 + MaxUnknownBytes + MaxHeaderName + MaxTopicNameBytes + MaxFilterRules*(8+MaxHeaderName+MaxPatternBytes)
+	MaxSettingsBytes = 96 + MaxUnknownBytes + MaxHeaderName + MaxTopicNameBytes +
+		MaxFilterRules*(8+MaxHeaderName+MaxPatternBytes)
 )
 
 // ErrSettings says that settings are not valid. Nothing was changed.

@@ -9,9 +9,9 @@ import (
 	"penstock/internal/settings"
 )
 
-// Settings have two formats. Format 1 has a fixed list of fields, and every version reads it. Format 2 has the fields of
-// ChannelRows by their tags, so that it can hold later ones; it belongs to feature level 6. Settings are written in the
-// first format that can say them.
+// Settings have two formats. Format 1 has a fixed list of fields, and every version reads it. Format 2 has the fields
+// of ChannelRows by their tags, so that it can hold later ones; it belongs to feature level 6. Settings are written in
+// the first format that can say them.
 const (
 	settingsFormat1 = 1
 	settingsFormat  = 2

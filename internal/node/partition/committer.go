@@ -557,7 +557,8 @@ func (pt *Partition) publishFold(end segment.MsgID) {
 // is still allowed to run could not fold the entry, and its copy of the partition would stop for good.
 func mustBeOfLevel(ct *fold.Control, level int) {
 	if need := ct.Level(); need < 1 || need > level {
-		panic(fmt.Sprintf("BUG: a control entry of kind %d, of feature level %d, is written at level %d", ct.Kind, need, level))
+		panic(fmt.Sprintf("BUG: a control entry of kind %d, of feature level %d, is written at level %d",
+			ct.Kind, need, level))
 	}
 }
 

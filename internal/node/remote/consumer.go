@@ -78,7 +78,9 @@ type Client struct {
 
 // Subscribe creates a consumer and waits at most answerTime for the first answers of the leaders. A leader that does
 // not answer in time is not an error: the ticks keep trying to subscribe. The caller holds no lock.
-func (rs *Consumers) Subscribe(ctx context.Context, c Client, o message.ConsumerOptions, s message.Sink) (*Consumer, error) {
+func (rs *Consumers) Subscribe(
+	ctx context.Context, c Client, o message.ConsumerOptions, s message.Sink,
+) (*Consumer, error) {
 	timeout := o.MsgTimeout
 	if timeout == 0 {
 		timeout = rs.n.MsgTimeout

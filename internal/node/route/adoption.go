@@ -11,8 +11,8 @@ import (
 // channels lose it, because their state of it may be out of date. Then every channel gets all served partitions again:
 // a channel that kept no partition was closed, and its next consumer creates it anew.
 //
-// The owner (Topic, under topic.Local.changing) calls Revoke whenever the partitions or epochs that the node serves have
-// changed, takes the revoked partitions out of the channels, and then calls Adopt. A crash leaves nothing of an
+// The owner (Topic, under topic.Local.changing) calls Revoke whenever the partitions or epochs that the node serves
+// have changed, takes the revoked partitions out of the channels, and then calls Adopt. A crash leaves nothing of an
 // Adoption: the next process adopts anew.
 type Adoption struct {
 	epochs []segment.Epoch // by partition: the epoch in which the channels have it; 0: they do not

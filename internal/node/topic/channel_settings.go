@@ -153,12 +153,12 @@ func (c *Channel) checkSettings(s *ChannelSettings) error {
 	return nil
 }
 
-// checkSettingsLevel returns an ErrSettings if the feature level in force does not allow the settings. The leader checks
-// it, too, because a level comes into force at one node after the other.
+// checkSettingsLevel returns an ErrSettings if the feature level in force does not allow the settings. The leader
+// checks it, too, because a level comes into force at one node after the other.
 func (t *Topic) checkSettingsLevel(s *ChannelSettings) error {
 	if need, name := s.Level(); need > t.env.Level() {
-		return fmt.Errorf("%w: %s needs feature level %d, because older versions would not obey it; this is level %d: upgrade "+
-			"it first", errs.ErrSettings, name, need, t.env.Level())
+		return fmt.Errorf("%w: %s needs feature level %d, because older versions would not obey it; this is level %d: "+
+			"upgrade it first", errs.ErrSettings, name, need, t.env.Level())
 	}
 	return nil
 }

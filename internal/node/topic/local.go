@@ -15,8 +15,8 @@ import (
 	"penstock/internal/node/route"
 )
 
-// Local is this node's part of a topic: the channels that this node has, and which partitions it has given them. Package
-// node, which makes and deletes topics and learns of those of the cluster, calls its exported methods.
+// Local is this node's part of a topic: the channels that this node has, and which partitions it has given them.
+// Package node, which makes and deletes topics and learns of those of the cluster, calls its exported methods.
 //
 // Operations on whole channels ask the leaders of all partitions (Topic.onLeaders); each leader executes them on its
 // Local.

@@ -69,8 +69,8 @@ func (c *conn) reserve(need int) *command.Fault {
 	case c.stopping.Load() || c.ctx.Err() != nil: // the next read tells
 	case errors.Is(err, shares.ErrShare):
 		return command.Faultf("E_BAD_BODY body of %d bytes has found no room for %v, because other large commands of this "+
-			"client's token or address are being received, of %d bytes at most (a quarter of max-large-input-bytes); nothing of "+
-			"it was stored, try again later", need, patience, c.srv.opts.Received.Share())
+			"client's token or address are being received, of %d bytes at most (a quarter of max-large-input-bytes); nothing "+
+			"of it was stored, try again later", need, patience, c.srv.opts.Received.Share())
 	default:
 		return command.Faultf("E_BAD_BODY body of %d bytes has found no room for %v, because too many large ones are being "+
 			"received on this node, of %d bytes at most (max-large-input-bytes); nothing of it was stored, try again later",

@@ -89,7 +89,7 @@ func (c *definitionChange) String() string {
 	return strings.TrimSpace(fmt.Sprintf("%s %s %s %s", sign, strings.ReplaceAll(c.Action, "-", " "), name, c.Detail))
 }
 
-// Command has the commands of engine definitions below it.
+// Command has the commands of penstock definitions below it.
 func Command() *cobra.Command {
 	o := new(operator)
 	cmd := &cobra.Command{

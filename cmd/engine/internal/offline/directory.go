@@ -19,7 +19,7 @@ import (
 )
 
 // newestFormat is the newest format of a data directory that the tools know.
-const newestFormat = 6
+const newestFormat = 7
 
 // markFormat is the first format in which every data directory has a log.mark.
 const markFormat = 5

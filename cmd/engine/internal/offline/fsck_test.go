@@ -334,8 +334,10 @@ func TestCannotCheck(t *testing.T) {
 	node := filepath.Join(dir, "node.json")
 	data, err := os.ReadFile(node)
 	must(err)
-	must(os.WriteFile(node, bytes.Replace(data, []byte(`"format": 6`), []byte(`"format": 7`), 1), 0o600))
-	if code, _, errs := fsck(t, dir); code != exitNotChecked || !strings.Contains(errs, "format 7") {
+	now, next := fmt.Appendf(nil, `"format": %d`, newestFormat), fmt.Appendf(nil, `"format": %d`, newestFormat+1)
+	must(os.WriteFile(node, bytes.Replace(data, now, next, 1), 0o600))
+	if code, _, errs := fsck(t, dir); code != exitNotChecked ||
+		!strings.Contains(errs, fmt.Sprint("format ", newestFormat+1)) {
 		t.Errorf("a newer format: exit code %d, %q", code, errs)
 	}
 }

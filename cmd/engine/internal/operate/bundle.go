@@ -103,7 +103,7 @@ func partsOf(profile time.Duration) []partAsk {
 	return parts
 }
 
-// DebugCommand has the commands of engine debug below it. version is that of the program.
+// DebugCommand has the commands of penstock debug below it. version is that of the program.
 func DebugCommand(version string) *cobra.Command {
 	o := new(operator)
 	cmd := &cobra.Command{

@@ -15,7 +15,7 @@ import (
 	"penstock/internal/server/api"
 )
 
-// ProducerCommand has the commands of engine producer below it.
+// ProducerCommand has the commands of penstock producer below it.
 func ProducerCommand() *cobra.Command {
 	o := new(operator)
 	cmd := &cobra.Command{

@@ -43,6 +43,12 @@ func (f *settingFlag[S]) Set(text string) error {
 	return f.Field.Set(text)
 }
 
+// Type is one word, which the help shows behind the flag's name.
+func (f *settingFlag[S]) Type() string {
+	word, _, _ := strings.Cut(f.Field.Type(), ",")
+	return word
+}
+
 // add adds the flags to a command, and --file, whose format is what the command shown prints.
 func (f *settingFlags[S]) add(cmd *cobra.Command, shown string) {
 	f.given = make([]givenFlag[S], len(f.rows))

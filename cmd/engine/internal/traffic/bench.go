@@ -28,7 +28,7 @@ const (
 	benchDeleteTimeout = 20 * time.Second
 )
 
-// BenchCommand has the commands of engine bench below it.
+// BenchCommand has the commands of penstock bench below it.
 func BenchCommand() *cobra.Command {
 	o := new(operator)
 	cmd := &cobra.Command{
