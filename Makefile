@@ -85,10 +85,10 @@ sim-replicate: ## simulate a replicated partition, the machines alone, on SEEDS 
 	TEST_SIM_SEEDS=$(or $(SEEDS),0-100000) $(GO) test ./replicate -run TestSimulation -count=1 -timeout 0
 
 sim-channel: ## simulate a channel's machine against a model of it, on SEEDS (0-100000)
-	TEST_SIM_SEEDS=$(or $(SEEDS),0-100000) $(GO) test ./internal/node/machine -run TestChannelRandom -count=1 -timeout 0
+	TEST_SIM_SEEDS=$(or $(SEEDS),0-100000) $(GO) test ./internal/node/delivery -run TestChannelRandom -count=1 -timeout 0
 
 sim-models: ## the models of producers' names, dead letters, redrives and clusters' changes, on SEEDS (0-200000)
-	TEST_SIM_SEEDS=$(or $(SEEDS),0-200000) $(GO) test ./internal/node/machine -count=1 -timeout 0 \
+	TEST_SIM_SEEDS=$(or $(SEEDS),0-200000) $(GO) test ./internal/node/fold ./internal/node/delivery -count=1 -timeout 0 \
 		-run 'TestTenuresModel|TestDeadLettersRandom|TestRedriveRandom|TestAsideRandom'
 	TEST_SIM_SEEDS=$(or $(SEEDS),0-200000) $(GO) test ./internal/node/channel -run TestWithRoomRandom -count=1 -timeout 0
 	TEST_SIM_SEEDS=$(or $(SEEDS),0-200000) $(GO) test ./internal/cluster -run 'TestModel$$' -count=1 -timeout 0

@@ -10,7 +10,8 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/delivery"
+	"penstock/internal/node/fold"
 	"penstock/segment"
 )
 
@@ -166,23 +167,23 @@ func drainChannel(b *testing.B, c *node.Channel, want int64) (n int64) {
 
 // BenchmarkDispatch is the channel machine alone: offer and finish, in order.
 func BenchmarkDispatch(b *testing.B) {
-	c := machine.NewChannel(machine.ChannelConfig{Name: "c"})
-	var res machine.Result
-	c.Step(1, &machine.Event{
-		Kind: machine.EvAddPartition, Cursor: &machine.Cursor{Name: "c"}, End: segment.MaxMsgID,
+	c := delivery.NewChannel(delivery.ChannelConfig{Name: "c"})
+	var res delivery.Result
+	c.Step(1, &delivery.Event{
+		Kind: delivery.EvAddPartition, Cursor: &fold.Cursor{Name: "c"}, End: segment.MaxMsgID,
 	}, &res)
-	c.Step(1, &machine.Event{Kind: machine.EvSubscribe, Client: 1}, &res)
-	c.Step(1, &machine.Event{Kind: machine.EvReady, Client: 1, Count: 2500}, &res)
+	c.Step(1, &delivery.Event{Kind: delivery.EvSubscribe, Client: 1}, &res)
+	c.Step(1, &delivery.Event{Kind: delivery.EvReady, Client: 1, Count: 2500}, &res)
 	b.ReportAllocs()
 	id := segment.MsgID(0)
-	var ev machine.Event
+	var ev delivery.Event
 	for b.Loop() {
-		ev = machine.Event{Kind: machine.EvOffer, Msg: id}
+		ev = delivery.Event{Kind: delivery.EvOffer, Msg: id}
 		c.Step(2, &ev, &res)
-		if res.Decision != machine.Deliver {
+		if res.Decision != delivery.Deliver {
 			b.Fatal("not delivered")
 		}
-		ev = machine.Event{Kind: machine.EvFinish, Client: 1, ID: res.ID}
+		ev = delivery.Event{Kind: delivery.EvFinish, Client: 1, ID: res.ID}
 		c.Step(2, &ev, &res)
 		if res.Err != nil {
 			b.Fatal(res.Err)

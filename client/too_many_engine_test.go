@@ -12,7 +12,7 @@ import (
 
 	"penstock/client"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 )
 
 // A program whose name finds no room at a partition is told so at once, and that nothing was stored.
@@ -34,7 +34,7 @@ func TestRealNodeHasTooManyProducers(t *testing.T) {
 			}
 		})
 	}
-	for i := range machine.MaxProducerCount {
+	for i := range fold.MaxProducerCount {
 		names <- fmt.Sprint("p", i)
 	}
 	close(names)

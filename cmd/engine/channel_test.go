@@ -13,7 +13,7 @@ import (
 	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/meta"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/server/api"
 )
 
@@ -174,7 +174,7 @@ func TestSettingsCommands(t *testing.T) {
 	var s node.ChannelSettings
 	must(t, json.Unmarshal([]byte(steer(t, "channel", "set", "orders", "billing", "--no-filter", "--max-in-flight", "9",
 		"--json")), &s))
-	if s.Version != 2 || s.MaxInFlight != 9 || s.MaxAttempts != 5 || s.Order != machine.OrderKey ||
+	if s.Version != 2 || s.MaxInFlight != 9 || s.MaxAttempts != 5 || s.Order != fold.OrderKey ||
 		len(s.Filter.Rules) != 0 {
 		t.Errorf("set --json prints %+v", s)
 	}

@@ -18,7 +18,7 @@ import (
 	nodesettings "penstock/cmd/engine/internal/settings"
 	"penstock/cmd/engine/internal/values"
 	"penstock/internal/meta"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/settings"
 )
 
@@ -155,7 +155,7 @@ func TestSettingsPage(t *testing.T) {
 	b.WriteString(strings.ReplaceAll(topicIntro, "'", "`"))
 	ofTable(t, &b, meta.TopicRows)
 	b.WriteString(strings.ReplaceAll(channelIntro, "'", "`"))
-	ofTable(t, &b, machine.ChannelRows)
+	ofTable(t, &b, fold.ChannelRows)
 	generated(t, "settings.md", b.String())
 }
 

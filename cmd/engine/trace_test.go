@@ -7,7 +7,7 @@ import (
 
 	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/server/api"
 )
 
@@ -35,7 +35,7 @@ func TestTraceCommand(t *testing.T) {
 	}
 	var tr node.Trace
 	must(t, json.Unmarshal([]byte(steer(t, "trace", "orders", list.Messages[1].ID, "--json")), &tr))
-	if len(tr.Channels) != 1 || tr.Channels[0].State != machine.StateWaiting || tr.ID != list.Messages[1].ID {
+	if len(tr.Channels) != 1 || tr.Channels[0].State != fold.StateWaiting || tr.ID != list.Messages[1].ID {
 		t.Errorf("%+v", tr)
 	}
 	for id, want := range map[string]struct {

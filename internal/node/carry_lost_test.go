@@ -8,7 +8,7 @@ import (
 	"penstock/internal/node"
 )
 
-// moreThanARound is more messages than one batch carries (machine.MaxCarriedCount).
+// moreThanARound is more messages than one batch carries (fold.MaxCarriedCount).
 const moreThanARound = 5000
 
 // deferMany publishes messages with a delay of an hour.

@@ -10,7 +10,7 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node/datadir"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/partition"
 	tp "penstock/internal/node/topic"
 	"penstock/netproto"
@@ -207,7 +207,7 @@ func ChannelHas(e *Engine, topic, channel string, n int) bool {
 // AppendChannel submits the creation of a channel to a partition that e leads, and does not wait for the commit.
 func AppendChannel(e *Engine, topic string, n int, channel string) error {
 	t, _ := e.LookupTopic(topic)
-	created := []machine.Control{{Kind: machine.ChannelCreated, Channel: channel}}
+	created := []fold.Control{{Kind: fold.ChannelCreated, Channel: channel}}
 	return t.PartitionList()[n].NewControls(nil, false, func(error) {})(created)
 }
 
@@ -249,8 +249,8 @@ func Hear(e *Engine, from replicate.NodeID, f *netproto.Frame, body []byte) {
 
 // ConfirmBody returns the body of a control batch that confirms the ids from from to to, exclusive, of a channel.
 func ConfirmBody(channel string, from, to segment.MsgID) []byte {
-	return machine.AppendControl(nil, &machine.Control{
-		Kind: machine.Confirmed, Channel: channel, Ranges: []machine.IDRange{{From: from, To: to}},
+	return fold.AppendControl(nil, &fold.Control{
+		Kind: fold.Confirmed, Channel: channel, Ranges: []fold.IDRange{{From: from, To: to}},
 	})
 }
 

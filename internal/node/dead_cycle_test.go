@@ -8,8 +8,9 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/node/delivery"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/health"
-	"penstock/internal/node/machine"
 )
 
 // Dead-letter topics that lead back to the topic are refused when they are set.
@@ -40,7 +41,7 @@ func TestDeadLetterHops(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
 	name := func(i int) string { return fmt.Sprint("t", i) }
 	var chs []*node.Channel
-	for i := range machine.MaxDeadHops + 1 {
+	for i := range delivery.MaxDeadHops + 1 {
 		chs = append(chs, channelOf(t, topicOf(t, e, name(i)), "c"))
 	}
 	for i, ch := range chs {
@@ -55,7 +56,7 @@ func TestDeadLetterHops(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Pump()
-		if i < machine.MaxDeadHops {
+		if i < delivery.MaxDeadHops {
 			dead := deadLetters(t, ch.Topic(), name(i+1), 1)
 			if got := valueOf(&dead[0], node.HopsHeader); got != fmt.Sprint(i+1) {
 				t.Errorf("in %s after %s dead-letter topics", name(i+1), got)
@@ -116,7 +117,7 @@ func TestDeadLettersAside(t *testing.T) {
 // Settings under which dead letters that wait could never be moved are refused.
 func TestSettingsKeepATopicForDeadLetters(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
-	ch := channelOf(t, topicOf(t, e, strings.Repeat("t", machine.MaxTopicNameBytes-1)), "c")
+	ch := channelOf(t, topicOf(t, e, strings.Repeat("t", fold.MaxTopicNameBytes-1)), "c")
 	s := configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts, s.DeadLetter = 1, "dead" })
 	s.MaxAttempts, s.DeadLetter = 0, ""
 	if _, err := ch.Configure(ctxBg, s); !errors.Is(err, node.ErrSettings) {

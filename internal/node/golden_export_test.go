@@ -3,12 +3,12 @@ package node
 import (
 	"errors"
 
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/segment"
 )
 
 // ControlKinds adds the kinds of control entries that are in e's logs of a topic to kinds.
-func ControlKinds(e *Engine, topic string, kinds map[machine.ControlKind]bool) error {
+func ControlKinds(e *Engine, topic string, kinds map[fold.ControlKind]bool) error {
 	t, ok := e.LookupTopic(topic)
 	if !ok {
 		return ErrNoTopic
@@ -34,7 +34,7 @@ func ControlKinds(e *Engine, topic string, kinds map[machine.ControlKind]bool) e
 				if !h.Control() {
 					continue
 				}
-				err := machine.DecodeControls(body, func(c *machine.Control) error { kinds[c.Kind] = true; return nil })
+				err := fold.DecodeControls(body, func(c *fold.Control) error { kinds[c.Kind] = true; return nil })
 				if err != nil {
 					return err
 				}

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 )
 
 // unpackGolden returns a copy of a golden directory and what should be in it.
@@ -35,7 +35,7 @@ func unpackGolden(t *testing.T, archive string) (dir string, want *goldenManifes
 
 // checkGolden opens a directory, waits until its content is as the manifest says, and returns the kinds of control
 // entries in its logs.
-func checkGolden(t *testing.T, dir string, want *goldenManifest, level int) map[machine.ControlKind]bool {
+func checkGolden(t *testing.T, dir string, want *goldenManifest, level int) map[fold.ControlKind]bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -64,7 +64,7 @@ func checkGolden(t *testing.T, dir string, want *goldenManifest, level int) map[
 			t.Errorf("topic %s is\n%s\nwant\n%s", name, have, wanted)
 		}
 	}
-	kinds := map[machine.ControlKind]bool{}
+	kinds := map[fold.ControlKind]bool{}
 	for _, e := range g.engines {
 		if e.Level() != level || e.DirectoryLevel() != level {
 			t.Errorf("the level is %d, of the directory %d, want %d", e.Level(), e.DirectoryLevel(), level)
@@ -96,7 +96,7 @@ func TestGoldenDirectories(t *testing.T) {
 			level := int(filepath.Base(archive)[len("level")] - '0')
 			dir, want := unpackGolden(t, archive)
 			kinds := checkGolden(t, dir, want, level)
-			for k := machine.ChannelCreated; k.Level() > 0; k++ {
+			for k := fold.ChannelCreated; k.Level() > 0; k++ {
 				if kinds[k] != (k.Level() <= level) {
 					t.Errorf("kind %d is of level %d; that a log of level %d has an entry of it is %v", k, k.Level(), level, kinds[k])
 				}

@@ -19,8 +19,8 @@ import (
 //	level 2  versions without producers, and without messages that are kept after they were confirmed
 //	level 3  versions whose directories do not know their lives (dir.Node.Lives), and whose copies do not say that they
 //	         may have forgotten something
-//	level 4  versions whose named producers have an epoch in each partition, and no tenure (machine.ProducerOpening)
-//	level 5  versions whose settings of channels have a fixed list of fields (machine.ChannelRows)
+//	level 4  versions whose named producers have an epoch in each partition, and no tenure (fold.ProducerOpening)
+//	level 5  versions whose settings of channels have a fixed list of fields (fold.ChannelRows)
 //	level 6  this version
 //
 // A directory is raised before anything of the new level is written into it. Upgrade raises the directory of a single

@@ -8,6 +8,7 @@ import (
 	"penstock/batch"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/flush"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/health"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/machine"
@@ -145,7 +146,7 @@ type Options struct {
 
 	// unknownKind is a kind of control entry that this process treats as unknown, as if a newer version had written it.
 	// Tests set it.
-	unknownKind machine.ControlKind
+	unknownKind fold.ControlKind
 	markAfter   time.Duration // 0: the constant markAfter. Tests set another
 	// 0: the constant ephemeralGrace. Tests set another
 	ephemeralGrace time.Duration

@@ -4,14 +4,14 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 )
 
 // ProducerOwner returns what stands for an identity that a client has proved; "" is that of clients that have to prove
 // nothing. A producer's name belongs to the owner that opens it: see OwnedName.
 func ProducerOwner(identity string) string {
 	sum := sha256.Sum256([]byte("penstock owner of producers\x00" + identity))
-	return string(rune(machine.OwnerMark)) + base64.RawURLEncoding.EncodeToString(sum[:(machine.OwnerBytes-1)*3/4])
+	return string(rune(fold.OwnerMark)) + base64.RawURLEncoding.EncodeToString(sum[:(fold.OwnerBytes-1)*3/4])
 }
 
 // OwnedName returns the name for OpenProducer, OpenNamed, HoldProducer, HoldNamed and Numbered of a producer whose
@@ -22,7 +22,7 @@ func OwnedName[T string | []byte](owner string, name T) T {
 	switch {
 	case owner == "" || len(name) == 0:
 		return name
-	case len(owner)+len(name) > machine.MaxProducerNameBytes:
+	case len(owner)+len(name) > fold.MaxProducerNameBytes:
 		sum := sha256.Sum256([]byte(name))
 		return T(owner + base64.RawURLEncoding.EncodeToString(sum[:]))
 	}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/segment"
 	"penstock/segment/aio/faultaio"
 )
@@ -494,7 +494,7 @@ func TestProducerOwnerSurvives(t *testing.T) {
 // A name with its owner is as long as a name may be, and two names stay two.
 func TestLongOwnedNames(t *testing.T) {
 	owner, long := node.ProducerOwner("a"), strings.Repeat("x", node.MaxProducerNameBytes-1)
-	if len(owner) != machine.OwnerBytes || owner[0] != machine.OwnerMark || owner == node.ProducerOwner("b") {
+	if len(owner) != fold.OwnerBytes || owner[0] != fold.OwnerMark || owner == node.ProducerOwner("b") {
 		t.Errorf("the owner is %q", owner)
 	}
 	for _, name := range []string{long, long + "y", long[:node.MaxProducerNameBytes-len(owner)]} {

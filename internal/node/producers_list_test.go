@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 )
 
 // openNames opens so many names of an owner in t/0, and returns the errors.
@@ -42,9 +42,9 @@ func TestOwnersHaveAShareOfTheNames(t *testing.T) {
 	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
 	ann, bob := node.ProducerOwner("ann"), node.ProducerOwner("bob")
-	refused := openNames(topic, ann, "a", machine.MaxOwnedProducers+10)
+	refused := openNames(topic, ann, "a", fold.MaxOwnedProducers+10)
 	if len(refused) != 10 {
-		t.Fatalf("%d of %d names were refused", len(refused), machine.MaxOwnedProducers+10)
+		t.Fatalf("%d of %d names were refused", len(refused), fold.MaxOwnedProducers+10)
 	}
 	for _, part := range []string{"1025", "1024", "of this token", "penstock producer remove"} {
 		if !errors.Is(refused[0], node.ErrTooManyProducers) || !strings.Contains(refused[0].Error(), part) {
@@ -84,7 +84,7 @@ func TestOwnersHaveAShareOfTheNames(t *testing.T) {
 	}
 	e = openOnDisk(t, disk.Crash(3))
 	topic = topicOf(t, e, "t")
-	if all, err := topic.Producers(ctxBg, ""); err != nil || len(all.Producers) != machine.MaxOwnedProducers+2 {
+	if all, err := topic.Producers(ctxBg, ""); err != nil || len(all.Producers) != fold.MaxOwnedProducers+2 {
 		t.Errorf("after a restart %d are known: %v", len(all.Producers), err)
 	}
 	known := ""

@@ -10,7 +10,7 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/partition"
 )
 
@@ -35,7 +35,7 @@ func inChannel(t *testing.T, tr *node.Trace, name string) *node.TraceChannel {
 	return &tr.Channels[i]
 }
 
-func kindsOf(tr *node.Trace) (kinds []machine.TraceKind) {
+func kindsOf(tr *node.Trace) (kinds []fold.TraceKind) {
 	for i := range tr.Events {
 		kinds = append(kinds, tr.Events[i].Kind)
 	}
@@ -51,7 +51,7 @@ func TestTrace(t *testing.T) {
 	ch, picky := channelOf(t, topic, "c"), channelOf(t, topic, "picky")
 	configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts = 2 })
 	configureChannel(t, picky, func(s *node.ChannelSettings) {
-		s.Filter.Rules = []machine.Rule{{Header: "kind", Pattern: "x"}}
+		s.Filter.Rules = []fold.Rule{{Header: "kind", Pattern: "x"}}
 	})
 	began := time.Now()
 	ids := append(publish(t, topic, numbered("m", 3, 0)...), publishWith(t, topic, "wanted", "kind", "x"))
@@ -87,30 +87,30 @@ func TestTrace(t *testing.T) {
 			st.Leader != e.Info().NodeID || st.At.Before(began.Add(-time.Minute)) || first.ID != ids[0].String() {
 			t.Errorf("stored: %+v of %+v", st, first)
 		}
-		if c := inChannel(t, first, "c"); c.State != machine.StateConfirmed || c.At.Before(st.At) ||
+		if c := inChannel(t, first, "c"); c.State != fold.StateConfirmed || c.At.Before(st.At) ||
 			c.Leader != e.Info().NodeID || c.OlderThanLog || c.Attempts != nil {
 			t.Errorf("finished: %+v", c)
 		}
-		if c := inChannel(t, first, "picky"); c.State != machine.StateFiltered || c.At.IsZero() {
+		if c := inChannel(t, first, "picky"); c.State != fold.StateFiltered || c.At.IsZero() {
 			t.Errorf("filtered: %+v", c)
 		}
-		if c := inChannel(t, first, "later"); c.State != machine.StateNotIts {
+		if c := inChannel(t, first, "later"); c.State != fold.StateNotIts {
 			t.Errorf("a later channel: %+v", c)
 		}
 		if !first.Settled {
 			t.Errorf("nothing more can be said: %+v", first)
 		}
 		second := traced(t, topic, ids[1])
-		if c := inChannel(t, second, "c"); c.State != machine.StateDeferred || c.Attempts == nil || *c.Attempts != 1 ||
-			time.Until(c.Due) < 50*time.Minute || !slices.Contains(kindsOf(second), machine.TraceDeferred) {
+		if c := inChannel(t, second, "c"); c.State != fold.StateDeferred || c.Attempts == nil || *c.Attempts != 1 ||
+			time.Until(c.Due) < 50*time.Minute || !slices.Contains(kindsOf(second), fold.TraceDeferred) {
 			t.Errorf("requeued: %+v, %v", c, kindsOf(second))
 		}
 		third := inChannel(t, traced(t, topic, ids[2]), "c")
-		if !restarted && (third.State != machine.StateInFlight || *third.Attempts != 1 || third.Due.Before(third.At)) {
+		if !restarted && (third.State != fold.StateInFlight || *third.Attempts != 1 || third.Due.Before(third.At)) {
 			t.Errorf("in flight: %+v", third)
 		}
 		dead := inChannel(t, traced(t, topic, ids[3]), "c")
-		if dead.State != machine.StateDead || dead.Attempts == nil || *dead.Attempts != 2 ||
+		if dead.State != fold.StateDead || dead.Attempts == nil || *dead.Attempts != 2 ||
 			dead.DeadLetterTopic != "t.DLQ" ||
 			dead.DeadLetterAt.Before(dead.At) {
 			t.Errorf("dead: %+v", dead)
@@ -163,14 +163,14 @@ func TestTraceIsBounded(t *testing.T) {
 	if whole.Cut != "" || whole.ReadBytes < 10*16<<10 || len(whole.Events) != 3 {
 		t.Errorf("without a limit: %+v", whole)
 	}
-	for cut, l := range map[machine.TraceCutWhy]partition.TraceLimits{
-		machine.CutBytes: {Bytes: 10}, machine.CutEvents: {Events: 2}, machine.CutTime: {Time: 1},
+	for cut, l := range map[fold.TraceCutWhy]partition.TraceLimits{
+		fold.CutBytes: {Bytes: 10}, fold.CutEvents: {Events: 2}, fold.CutTime: {Time: 1},
 	} {
 		tr, err := node.TraceWithin(ctxBg, topic, id, l)
 		if err != nil || tr.Cut != cut || tr.ReadBytes >= whole.ReadBytes || len(tr.Events) > 2 {
 			t.Errorf("%s: %+v, %v", cut, tr, err)
 		}
-		if c := inChannel(t, tr, "c"); c.State != machine.StateWaiting {
+		if c := inChannel(t, tr, "c"); c.State != fold.StateWaiting {
 			t.Errorf("%s: what holds now is known all the same: %+v", cut, c)
 		}
 	}
@@ -188,7 +188,7 @@ func TestTraceBehindRetention(t *testing.T) {
 	before.Close()
 	_, ids := carriedWorld(t, e, topic, ch)
 	tr := traced(t, topic, first)
-	if c := inChannel(t, tr, "c"); tr.Stored != nil || c.State != machine.StateConfirmed ||
+	if c := inChannel(t, tr, "c"); tr.Stored != nil || c.State != fold.StateConfirmed ||
 		!c.OlderThanLog || !c.At.IsZero() {
 		t.Errorf("removed: %+v", tr)
 	}
@@ -197,8 +197,8 @@ func TestTraceBehindRetention(t *testing.T) {
 	}
 	for i, attempts := range []uint16{0, 0, 1, 0} {
 		tr := traced(t, topic, ids[i])
-		if c := inChannel(t, tr, "c"); tr.Stored == nil || !tr.Stored.Carried || c.State != machine.StateDeferred ||
-			c.Attempts == nil || *c.Attempts != attempts || !slices.Contains(kindsOf(tr), machine.TraceCarried) {
+		if c := inChannel(t, tr, "c"); tr.Stored == nil || !tr.Stored.Carried || c.State != fold.StateDeferred ||
+			c.Attempts == nil || *c.Attempts != attempts || !slices.Contains(kindsOf(tr), fold.TraceCarried) {
 			t.Errorf("carried: %+v, stored %+v", tr, tr.Stored)
 		}
 	}
@@ -222,7 +222,7 @@ func TestClusterTrace(t *testing.T) {
 		tc.eventually(m.name+" names both leaders", func() bool {
 			tr = traced(t, tc.topic(m, "t"), id)
 			c := inChannel(t, tr, "c")
-			return tr.Stored.Leader == old.name && c.State == machine.StateConfirmed && c.Leader == next.name
+			return tr.Stored.Leader == old.name && c.State == fold.StateConfirmed && c.Leader == next.name
 		})
 		if c := inChannel(t, tr, "c"); tr.Stored.Epoch >= c.Epoch || tr.Events[len(tr.Events)-1].Leader != next.name {
 			t.Errorf("%s: %+v", m.name, tr)

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 )
 
 // A partition has several segments, and an entry of a newer version is in the first of them; the commit log has
@@ -44,17 +44,17 @@ func TestUnknownControlBeforeTheLastSegment(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	older := func(unknown machine.ControlKind) *node.Engine {
+	older := func(unknown fold.ControlKind) *node.Engine {
 		o := inDir(dir)
 		node.SetUnknownKind(&o, unknown)
 		return openWith(t, o)
 	}
 	for round := range 2 { // the second start finds nothing of it in the commit log any more
 		o := inDir(dir)
-		node.SetUnknownKind(&o, machine.Checkpoint)
+		node.SetUnknownKind(&o, fold.Checkpoint)
 		o.RetentionBytes, o.RetentionInterval = 1, 10*time.Millisecond // remove as much as possible
 		old := openWith(t, o)
-		if err := old.Health(); !errors.Is(err, machine.ErrNewerControl) ||
+		if err := old.Health(); !errors.Is(err, fold.ErrNewerControl) ||
 			!strings.Contains(err.Error(), "topic t, partition 0") {
 			t.Errorf("round %d: health: %v", round, err)
 		}
@@ -84,7 +84,7 @@ func TestUnknownControlBeforeTheLastSegment(t *testing.T) {
 			t.Errorf("the channel is %+v, want it paused with %d messages", s, count)
 		}
 	}
-	old := older(machine.ChannelPaused)
+	old := older(fold.ChannelPaused)
 	check(old, count)
 	publish(topicOf(t, old, "t"), count)
 	if err := old.Close(); err != nil {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/replicate"
 )
 
@@ -40,17 +40,17 @@ func TestUnknownControlSingleNode(t *testing.T) {
 	}
 	for round := range 2 { // the second start finds no entry of it in the commit log any more
 		o := inDir(dir)
-		node.SetUnknownKind(&o, machine.ChannelPaused)
+		node.SetUnknownKind(&o, fold.ChannelPaused)
 		o.RetentionBytes, o.RetentionInterval = 1, 10*time.Millisecond // remove as much as possible
 		old := openWith(t, o)
-		if err := old.Health(); !errors.Is(err, machine.ErrNewerControl) &&
+		if err := old.Health(); !errors.Is(err, fold.ErrNewerControl) &&
 			(round == 0 || err == nil || !strings.Contains(err.Error(), "topic t, partition 0")) {
 			t.Errorf("health: %v", err)
 		}
 		if n := old.Info().PartitionsReadOnly; n != 1 {
 			t.Errorf("%d partitions are said to be read-only", n)
 		}
-		if _, err := topicOf(t, old, "t").Publish(ctx, []byte("x")); !errors.Is(err, machine.ErrNewerControl) {
+		if _, err := topicOf(t, old, "t").Publish(ctx, []byte("x")); !errors.Is(err, fold.ErrNewerControl) {
 			t.Errorf("a publish was answered %v", err)
 		}
 		u := topicOf(t, old, "u")
@@ -107,7 +107,7 @@ func TestUnknownControlCluster(t *testing.T) {
 	old := ""
 	tc := prepareTestCluster(t, 3, func(o *node.Options) {
 		if o.NodeID == old {
-			node.SetUnknownKind(o, machine.ChannelPaused)
+			node.SetUnknownKind(o, fold.ChannelPaused)
 		}
 	})
 	tc.startAll()
@@ -135,7 +135,7 @@ func TestUnknownControlCluster(t *testing.T) {
 	}
 	tc.start(other) // alone, as the only one that could be elected
 	tc.eventually("its copy is reported", func() bool { return told("t") })
-	if err := other.e.Health(); !errors.Is(err, machine.ErrNewerControl) ||
+	if err := other.e.Health(); !errors.Is(err, fold.ErrNewerControl) ||
 		!strings.Contains(err.Error(), "topic t, partition 0") {
 		t.Errorf("health: %v", err)
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/server/api"
 	"penstock/internal/server/nsqtest"
 )
@@ -25,7 +25,7 @@ func TestTopicTraceHTTP(t *testing.T) {
 			var tr node.Trace
 			n.ask(t, "GET", "/topic/trace?topic=t&id="+m.ID, "", &tr)
 			if tr.ID != m.ID || tr.Partition != m.Partition || tr.Stored == nil || tr.Stored.BodyBytes != 5 ||
-				tr.Stored.Leader == "" || len(tr.Channels) != 1 || tr.Channels[0].State != machine.StateWaiting {
+				tr.Stored.Leader == "" || len(tr.Channels) != 1 || tr.Channels[0].State != fold.StateWaiting {
 				t.Errorf("%+v", tr)
 			}
 			unknown := m.ID[:12] + "0fff"

@@ -12,7 +12,6 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
 	"penstock/internal/server/api"
 	"penstock/internal/server/listen"
 	"penstock/internal/server/lookup"
@@ -26,7 +25,7 @@ import (
 // readFormed is a message as decoded by a client of youzan's.
 type formed struct {
 	full     string // the id as the client returns it in a FIN
-	id       machine.ID
+	id       batch.ID
 	trace    uint64
 	attempts int
 	version  byte
@@ -44,7 +43,7 @@ func readFormed(c *nsqtest.Client, ext, detail bool) formed {
 	}
 	m := formed{
 		attempts: int(binary.BigEndian.Uint16(d[8:])), full: string(d[10:26]),
-		id: machine.ID(binary.BigEndian.Uint64(d[10:])), trace: binary.BigEndian.Uint64(d[18:]),
+		id: batch.ID(binary.BigEndian.Uint64(d[10:])), trace: binary.BigEndian.Uint64(d[18:]),
 	}
 	d = d[nsqtest.MessageHeaderBytes:]
 	if ext {
@@ -62,14 +61,14 @@ func readFormed(c *nsqtest.Client, ext, detail bool) formed {
 }
 
 // readTraced reads the answer to a command with a trace id.
-func readTraced(c *nsqtest.Client) (id machine.ID, trace, place uint64, size uint32) {
+func readTraced(c *nsqtest.Client) (id batch.ID, trace, place uint64, size uint32) {
 	c.T.Helper()
 	k, d, err := c.Frame(nsqtest.Patience)
 	if err != nil || k != nsqtest.FrameResponse || len(d) != 2+16+8+4 || string(d[:2]) != "OK" {
 		c.T.Fatalf("want a traced OK, got %d %q, %v", k, d, err)
 	}
 	number := binary.BigEndian
-	return machine.ID(number.Uint64(d[2:])), number.Uint64(d[10:]), number.Uint64(d[18:]), number.Uint32(d[26:])
+	return batch.ID(number.Uint64(d[2:])), number.Uint64(d[10:]), number.Uint64(d[18:]), number.Uint32(d[26:])
 }
 
 // refusedAs expects an error frame with this code.

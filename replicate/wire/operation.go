@@ -7,7 +7,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/node/machine"
+	"penstock/batch"
+	"penstock/internal/node/fold"
 	"penstock/segment"
 )
 
@@ -33,15 +34,15 @@ const (
 	OpPauseTopic    OperationKind = "pause-topic"    // Flag: pause, else unpause
 	OpEmptyTopic    OperationKind = "empty-topic"
 
-	OpResolveSeek OperationKind = "where-to"  // Seek: find the positions that it means. Result: []machine.ID
+	OpResolveSeek OperationKind = "where-to"  // Seek: find the positions that it means. Result: []batch.ID
 	OpSeek        OperationKind = "seek"      // Targets. Result: true
 	OpPeek        OperationKind = "peek"      // Peek. An empty Channel means the topic's log. Result: []PeekedMessage
 	OpPending     OperationKind = "pending"   // Count. Result: []PendingMessage
 	OpDeferred    OperationKind = "deferred"  // Count. Result: []PendingMessage
 	OpConfirm     OperationKind = "confirm"   // IDs: confirm them, whichever consumer has them. Result: true
 	OpRedrive     OperationKind = "redrive"   // Claim; Flag: take the claim, else give it back. Result: RedriveClaim
-	OpSettings    OperationKind = "settings"  // Result: machine.ChannelSettings
-	OpConfigure   OperationKind = "configure" // Settings; Flag: check their version. Result: machine.ChannelSettings
+	OpSettings    OperationKind = "settings"  // Result: fold.ChannelSettings
+	OpConfigure   OperationKind = "configure" // Settings; Flag: check their version. Result: fold.ChannelSettings
 	// Flag: refuse if Known is above the receiver's. AgeMs: count what would be removed too early. Result: TopicState
 	OpState  OperationKind = "state"
 	OpVerify OperationKind = "verify" // Verify: one partition's copy, also at a follower. Result: VerifyAnswer
@@ -64,18 +65,18 @@ type Operation struct {
 	Channel string        `json:"channel,omitempty"`
 	Flag    bool          `json:"flag,omitempty"`
 
-	Seek     *SeekTo                  `json:"seek,omitempty"`
-	Targets  []machine.ID             `json:"targets,omitempty"` // new positions, at most one per partition
-	IDs      []machine.ID             `json:"ids,omitempty"`
-	Peek     *PeekRequest             `json:"peek,omitempty"`
-	Count    int                      `json:"count,omitempty"`
-	Verify   *VerifyRequest           `json:"verify,omitempty"`
-	Settings *machine.ChannelSettings `json:"settings,omitempty"`
-	Producer string                   `json:"producer,omitempty"`
-	Tenure   uint64                   `json:"tenure,omitempty"`
-	AgeMs    int64                    `json:"age_ms,omitempty"` // a retention by age that is to be set
-	Claim    string                   `json:"claim,omitempty"`  // who redrives: the claim is for one at a time
-	Ask      json.RawMessage          `json:"ask,omitempty"`    // what it means is between the programs above the engine
+	Seek     *SeekTo               `json:"seek,omitempty"`
+	Targets  []batch.ID            `json:"targets,omitempty"` // new positions, at most one per partition
+	IDs      []batch.ID            `json:"ids,omitempty"`
+	Peek     *PeekRequest          `json:"peek,omitempty"`
+	Count    int                   `json:"count,omitempty"`
+	Verify   *VerifyRequest        `json:"verify,omitempty"`
+	Settings *fold.ChannelSettings `json:"settings,omitempty"`
+	Producer string                `json:"producer,omitempty"`
+	Tenure   uint64                `json:"tenure,omitempty"`
+	AgeMs    int64                 `json:"age_ms,omitempty"` // a retention by age that is to be set
+	Claim    string                `json:"claim,omitempty"`  // who redrives: the claim is for one at a time
+	Ask      json.RawMessage       `json:"ask,omitempty"`    // what it means is between the programs above the engine
 
 	// Known is the number of partitions that the requesting node knows the topic to have. A receiver that knows of more
 	// refuses a change.
@@ -134,27 +135,27 @@ const (
 
 // SeekTo is a place in a topic. A place before the oldest message or behind the newest one is moved to that end.
 type SeekTo struct {
-	Kind  SeekKind   `json:"kind"`
-	ID    machine.ID `json:"id,omitempty"`
-	Time  time.Time  `json:"time,omitzero"`
-	Count int64      `json:"count,omitempty"` // forward if positive, back if negative
+	Kind  SeekKind  `json:"kind"`
+	ID    batch.ID  `json:"id,omitempty"`
+	Time  time.Time `json:"time,omitzero"`
+	Count int64     `json:"count,omitempty"` // forward if positive, back if negative
 	// Channel is of a channel that is created: in partitions that ID is not in, it starts where this one stands.
 	Channel string `json:"channel,omitempty"`
 }
 
 // PeekRequest says which messages an OpPeek lists.
 type PeekRequest struct {
-	From  machine.ID `json:"from,omitempty"`
-	Count int        `json:"count"`
+	From  batch.ID `json:"from,omitempty"`
+	Count int      `json:"count"`
 	// For Redrive: list only dead letters of this topic and channel, from Next[partition] on, with whole bodies.
-	OriginTopic   string       `json:"origin_topic,omitempty"`
-	OriginChannel string       `json:"origin_channel,omitempty"`
-	Next          []machine.ID `json:"next,omitempty"`
+	OriginTopic   string     `json:"origin_topic,omitempty"`
+	OriginChannel string     `json:"origin_channel,omitempty"`
+	Next          []batch.ID `json:"next,omitempty"`
 }
 
 // PeekedMessage is a copy of a stored message.
 type PeekedMessage struct {
-	ID        machine.ID   `json:"id"`
+	ID        batch.ID     `json:"id"`
 	Timestamp time.Time    `json:"timestamp"`    // when it was published
 	Due       time.Time    `json:"due,omitzero"` // of a message that was published with a delay
 	Headers   []segment.KV `json:"headers,omitempty"`
@@ -165,10 +166,10 @@ type PeekedMessage struct {
 
 // PendingMessage is a message that a consumer has in flight, or that is deferred.
 type PendingMessage struct {
-	ID       machine.ID `json:"id"`
-	Since    time.Time  `json:"since,omitzero"` // in flight: when it was delivered
-	Due      time.Time  `json:"due,omitzero"`   // when it times out (in flight), or is delivered (deferred)
-	Attempts uint16     `json:"attempts"`       // deliveries so far
+	ID       batch.ID  `json:"id"`
+	Since    time.Time `json:"since,omitzero"` // in flight: when it was delivered
+	Due      time.Time `json:"due,omitzero"`   // when it times out (in flight), or is delivered (deferred)
+	Attempts uint16    `json:"attempts"`       // deliveries so far
 	// Client is the consumer's ConsumerOptions.Label, if that is a string or has a String method.
 	Client string `json:"client,omitempty"`
 }
@@ -190,8 +191,8 @@ type ProducerList struct {
 
 // KnownProducer is what one partition knows of a producer.
 type KnownProducer struct {
-	Name      string    `json:"name"`            // as people see it, see machine.KnownProducer.Shown
-	Owner     string    `json:"owner,omitempty"` // whose it is, see owner.go of internal/node/machine
+	Name      string    `json:"name"`            // as people see it, see fold.KnownProducer.Shown
+	Owner     string    `json:"owner,omitempty"` // whose it is, see owner.go of internal/node/fold
 	Partition uint32    `json:"partition"`
 	Epoch     uint32    `json:"epoch"`
 	Tenure    uint64    `json:"tenure,omitempty"`
@@ -226,10 +227,10 @@ type TopicState struct {
 
 // ChannelState is a channel in a TopicState.
 type ChannelState struct {
-	Name     string                  `json:"name"`
-	Paused   bool                    `json:"paused,omitempty"`
-	Skipped  bool                    `json:"skipped,omitempty"`
-	Settings machine.ChannelSettings `json:"settings"`
+	Name     string               `json:"name"`
+	Paused   bool                 `json:"paused,omitempty"`
+	Skipped  bool                 `json:"skipped,omitempty"`
+	Settings fold.ChannelSettings `json:"settings"`
 }
 
 // VerifyRequest asks for a piece of a partition's copy.

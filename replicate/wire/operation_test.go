@@ -14,12 +14,12 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/formattest"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/segment"
 )
 
-func testSettings() machine.ChannelSettings {
-	return machine.ChannelSettings{Version: 3, Order: machine.OrderKey, KeyHeader: "k", MaxAttempts: 5, MaxInFlight: 7}
+func testSettings() fold.ChannelSettings {
+	return fold.ChannelSettings{Version: 3, Order: fold.OrderKey, KeyHeader: "k", MaxAttempts: 5, MaxInFlight: 7}
 }
 
 // operations has an operation with every field, one without fields, and each type of result with every field.
@@ -30,9 +30,9 @@ func operations() map[string]any {
 		"fwd-op": &Operation{
 			Kind: OpSeek, Topic: uuid.UUID{1, 2, 3, 15: 16}, Channel: "c", Flag: true,
 			Seek:    &SeekTo{Kind: SeekTime, ID: batch.MakeID(1, 2), Time: at, Count: -3},
-			Targets: []machine.ID{batch.MakeID(1, 515), 7}, IDs: []machine.ID{8},
+			Targets: []batch.ID{batch.MakeID(1, 515), 7}, IDs: []batch.ID{8},
 			Peek: &PeekRequest{
-				From: 9, Count: 10, OriginTopic: "t<1>", OriginChannel: "c1", Next: []machine.ID{0, batch.MakeID(1, 11)},
+				From: 9, Count: 10, OriginTopic: "t<1>", OriginChannel: "c1", Next: []batch.ID{0, batch.MakeID(1, 11)},
 			},
 			Count: 12, Verify: &VerifyRequest{At: 4096, To: 8192, Max: 1 << 20}, Settings: &settings,
 			Known: 4, Partitions: []uint32{0, 3},
@@ -43,7 +43,7 @@ func operations() map[string]any {
 		},
 		"fwd-op-opened": &ProducerOpened{ID: 1<<63 + 5, Epoch: 3, Sequence: 1 << 31},
 		"fwd-op-ask":    &Operation{Kind: OpAsk, Ask: json.RawMessage(`{"what":"x"}`)},
-		"fwd-op-ids":    []machine.ID{batch.MakeID(3, 515), 7},
+		"fwd-op-ids":    []batch.ID{batch.MakeID(3, 515), 7},
 		"fwd-op-done":   true,
 		"fwd-op-peeked": []PeekedMessage{{
 			ID: batch.MakeID(2, 5), Timestamp: at, Due: at.Add(time.Second), BodyBytes: 4, Truncated: true,
@@ -72,11 +72,11 @@ func operations() map[string]any {
 				Headers: 9, Carried: true,
 			},
 			Events: []TraceEvent{{
-				At: at, Kind: machine.TraceDeferred, Channel: "c", Due: at, Attempts: &attempts, Offset: 10, Batch: 11, Epoch: 12,
+				At: at, Kind: fold.TraceDeferred, Channel: "c", Due: at, Attempts: &attempts, Offset: 10, Batch: 11, Epoch: 12,
 				Leader: "n2", Open: true,
 			}, {}},
 			Channels: []TraceChannel{{
-				Channel: "c", State: machine.StateDead, At: at, Epoch: 13, Leader: "n3", OlderThanLog: true, Attempts: &attempts,
+				Channel: "c", State: fold.StateDead, At: at, Epoch: 13, Leader: "n3", OlderThanLog: true, Attempts: &attempts,
 				Due: at, Client: "k", DeadLetterTopic: "t.DLQ", DeadLetterAt: at,
 			}, {}},
 		},

@@ -11,7 +11,7 @@ import (
 
 const (
 	restsTopic = "rests" // what a producer writes that rests meanwhile
-	// leapTime is more than the age at which unused producers are forgotten (7 days, internal/node/machine): at most an
+	// leapTime is more than the age at which unused producers are forgotten (7 days, internal/node/fold): at most an
 	// hour of it may count.
 	leapTime = 8 * 24 * time.Hour
 	// maxLeaps is how often a clock may leap, there and back, before a producer that rests may be forgotten.

@@ -6,7 +6,7 @@
 // compile, or whose line is not found exactly once fails the command.
 //
 // With -test, one test stands in for those that the table names: what does a simulation see by itself, for instance?
-// TEST_SIM_SEEDS=0-600 mutants -run redrive -test './internal/node/machine TestChannelRandom'
+// TEST_SIM_SEEDS=0-600 mutants -run redrive -test './internal/node/delivery TestChannelRandom'
 //
 // usage: mutants [-run REGEXP] [-rows N-M] [-sample N -seed S] [-jobs N] [-baseline] [-timeout D] [-test TEST]
 package main

@@ -10,9 +10,9 @@ import (
 	"strconv"
 	"strings"
 
+	"penstock/batch"
 	"penstock/internal/meta"
 	"penstock/internal/node/health"
-	"penstock/internal/node/machine"
 	"penstock/replicate"
 )
 
@@ -223,10 +223,10 @@ func (h *handler) expand(ctx context.Context, s *meta.Snapshot, b *Expand) (stri
 	if err != nil {
 		return "", err
 	}
-	if b.Partitions <= t.Partitions || b.Partitions > machine.MaxPartition+1 {
+	if b.Partitions <= t.Partitions || b.Partitions > batch.MaxPartition+1 {
 		return "", refuse(http.StatusBadRequest, "topic %s has %d partitions and can have more, up to %d, but never fewer: "+
 			"%d is none of these",
-			t.Name, t.Partitions, machine.MaxPartition+1, b.Partitions)
+			t.Name, t.Partitions, batch.MaxPartition+1, b.Partitions)
 	}
 	if h.self.MayExpand != nil {
 		if err := h.self.MayExpand(ctx, t.Name, b.Partitions); err != nil {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"net/http"
 
+	"penstock/batch"
 	"penstock/internal/meta"
-	"penstock/internal/node/machine"
 	"penstock/internal/node/names"
 	"penstock/replicate"
 )
@@ -34,9 +34,9 @@ func (h *handler) createTopic(ctx context.Context, s *meta.Snapshot, b *CreateTo
 	case !names.ValidTopic(b.Topic):
 		return "", refuse(http.StatusBadRequest, "%q cannot name a topic: 1 to 64 letters, digits, dots, underscores and "+
 			"hyphens can", b.Topic)
-	case b.Partitions < 0 || b.Partitions > machine.MaxPartition+1:
+	case b.Partitions < 0 || b.Partitions > batch.MaxPartition+1:
 		return "", refuse(http.StatusBadRequest, "a topic has 1 to %d partitions, not %d",
-			machine.MaxPartition+1, b.Partitions)
+			batch.MaxPartition+1, b.Partitions)
 	case b.Replicas < 0 || b.Replicas > replicate.MaxReplicaCount:
 		return "", refuse(http.StatusBadRequest, "a topic has 1 to %d replicas, not %d", replicate.MaxReplicaCount,
 			b.Replicas)

@@ -4,7 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/node/machine"
+	"penstock/internal/node/delivery"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/message"
 	"penstock/segment"
 	"penstock/segment/aio/faultaio"
@@ -32,41 +33,41 @@ func TestCarriedWhileFetched(t *testing.T) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var step func(machine.Event) *machine.Result
-	next := func() *machine.Result { // as if nothing could be read at the reading cursor
-		step(machine.Event{Kind: machine.EvStall})
-		return step(machine.Event{Kind: machine.EvNext})
+	var step func(delivery.Event) *delivery.Result
+	next := func() *delivery.Result { // as if nothing could be read at the reading cursor
+		step(delivery.Event{Kind: delivery.EvStall})
+		return step(delivery.Event{Kind: delivery.EvNext})
 	}
-	step = func(ev machine.Event) *machine.Result {
+	step = func(ev delivery.Event) *delivery.Result {
 		c.ev = ev
 		return c.step()
 	}
-	step(machine.Event{
-		Kind: machine.EvDeferredPublished, Deferred: []machine.DeferredMessage{{ID: id, DueMs: 1, At: old}},
+	step(delivery.Event{
+		Kind: delivery.EvDeferredPublished, Deferred: []fold.DeferredMessage{{ID: id, DueMs: 1, At: old}},
 	})
-	step(machine.Event{Kind: machine.EvReady, Client: k.id, Count: 1})
-	step(machine.Event{Kind: machine.EvTick})
-	if res := next(); res.Decision != machine.Read || !res.Queued || res.At != old {
+	step(delivery.Event{Kind: delivery.EvReady, Client: k.id, Count: 1})
+	step(delivery.Event{Kind: delivery.EvTick})
+	if res := next(); res.Decision != delivery.Read || !res.Queued || res.At != old {
 		t.Fatalf("the message that is due has no turn: %+v", res)
 	}
-	c.Post(&machine.Post{Event: machine.Event{
-		Kind: machine.EvCarried, Deferred: []machine.DeferredMessage{{ID: id, At: place}},
+	c.Post(&delivery.Post{Event: delivery.Event{
+		Kind: delivery.EvCarried, Deferred: []fold.DeferredMessage{{ID: id, At: place}},
 	}})
 	c.fetch()
 	if n := c.m.ClientInFlight(k.id); n != 0 {
 		t.Fatalf("%d messages are in flight to a consumer that got none", n)
 	}
-	if res := next(); res.Decision == machine.Read && res.Queued {
+	if res := next(); res.Decision == delivery.Read && res.Queued {
 		t.Fatalf("it is tried again before the channel knows the new place: %+v", res)
 	}
 	c.applyPostsLocked()
 	res := next()
-	for end := time.Now().Add(10 * time.Second); res.Decision != machine.Read && time.Now().Before(end); {
+	for end := time.Now().Add(10 * time.Second); res.Decision != delivery.Read && time.Now().Before(end); {
 		<-time.After(time.Millisecond) // as long as it pauses
-		step(machine.Event{Kind: machine.EvTick})
+		step(delivery.Event{Kind: delivery.EvTick})
 		res = next()
 	}
-	if res.Decision != machine.Read || res.At != place {
+	if res.Decision != delivery.Read || res.At != place {
 		t.Errorf("after the posts: %+v, wanted to read it at %d", res, place)
 	}
 }

@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 
+	"penstock/internal/node/delivery"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/replicate/wire"
 )
 
@@ -16,11 +17,11 @@ import (
 func (c *Channel) Perform(ctx context.Context, op wire.Operation) ([]byte, error) {
 	switch op.Kind {
 	case wire.OpPauseChannel:
-		return encoded(true, c.change(ctx, machine.Event{Kind: machine.EvPause, Flag: op.Flag}))
+		return encoded(true, c.change(ctx, delivery.Event{Kind: delivery.EvPause, Flag: op.Flag}))
 	case wire.OpSkipChannel:
-		return encoded(true, c.change(ctx, machine.Event{Kind: machine.EvSkip, Flag: op.Flag}))
+		return encoded(true, c.change(ctx, delivery.Event{Kind: delivery.EvSkip, Flag: op.Flag}))
 	case wire.OpEmptyChannel:
-		return encoded(true, c.change(ctx, machine.Event{Kind: machine.EvEmpty}))
+		return encoded(true, c.change(ctx, delivery.Event{Kind: delivery.EvEmpty}))
 	case wire.OpResolveSeek:
 		return encoded(c.resolveSeek(op))
 	case wire.OpSeek:
@@ -51,10 +52,10 @@ func encoded(result any, err error) ([]byte, error) {
 
 // confirm confirms op.IDs, even those that are in flight.
 func (c *Channel) confirm(ctx context.Context, op wire.Operation) error {
-	var evs []machine.Event
+	var evs []delivery.Event
 	for _, id := range op.IDs {
 		if n := id.Partition(); op.About(n) && c.HasPartition(int(n)) {
-			evs = append(evs, machine.Event{Kind: machine.EvDrop, ID: id})
+			evs = append(evs, delivery.Event{Kind: delivery.EvDrop, ID: id})
 		}
 	}
 	if len(evs) == 0 {
@@ -65,7 +66,7 @@ func (c *Channel) confirm(ctx context.Context, op wire.Operation) error {
 
 // change steps events, and returns when the control entries that they caused are committed, or ctx ends. If the error
 // wraps ErrUnknown, the entries may still be committed later.
-func (c *Channel) change(ctx context.Context, evs ...machine.Event) error {
+func (c *Channel) change(ctx context.Context, evs ...delivery.Event) error {
 	c.mu.Lock()
 	if c.closed != nil {
 		c.mu.Unlock()
@@ -96,12 +97,12 @@ func (c *Channel) change(ctx context.Context, evs ...machine.Event) error {
 			err = errors.Join(err, errs.ErrUnknown, ctx.Err())
 			c.node.Host.Spawn(func() {
 				c.node.Host.Receive(w.answered)
-				c.applyOutcome(w)
+				w.apply()
 			})
 			continue
 		}
 		err = errors.Join(err, w.err)
-		c.applyOutcome(w)
+		w.apply()
 	}
 	c.pump()
 	return err
@@ -109,17 +110,17 @@ func (c *Channel) change(ctx context.Context, evs ...machine.Event) error {
 
 // concerns says whether an event is about the channel as a whole, or about a partition that the channel still has here.
 // mu is held.
-func (c *Channel) concerns(ev *machine.Event) bool {
+func (r *channelReader) concerns(ev *delivery.Event) bool {
 	number, one := partOf(ev)
-	return !one || int(number) < len(c.cursors) && c.cursors[number].assigned
+	return !one || int(number) < len(r.cursors) && r.cursors[number].assigned
 }
 
 // partOf returns the partition that an event is about. If one is false, the event is about the channel as a whole.
-func partOf(ev *machine.Event) (number uint32, one bool) {
+func partOf(ev *delivery.Event) (number uint32, one bool) {
 	switch ev.Kind {
-	case machine.EvReset:
+	case delivery.EvReset:
 		return ev.Part, true
-	case machine.EvDrop:
+	case delivery.EvDrop:
 		return ev.ID.Partition(), true
 	}
 	return 0, false
@@ -127,7 +128,7 @@ func partOf(ev *machine.Event) (number uint32, one bool) {
 
 // writeControls appends all control entries that the machine has after evs, and returns the batches to wait for. If a
 // control put is in flight, it is before them in the inbox, so the order is kept. mu is held.
-func (c *Channel) writeControls(evs []machine.Event) (ws []*controlWait, err error) {
+func (c *Channel) writeControls(evs []delivery.Event) (ws []*controlWait, err error) {
 	for i := range c.cursors {
 		cur := &c.cursors[i]
 		pt := cur.part
@@ -138,11 +139,11 @@ func (c *Channel) writeControls(evs []machine.Event) (ws []*controlWait, err err
 			if !c.mayWriteAgain(cur) {
 				return ws, p.refused
 			}
-			if err := c.handOver(p); err != nil {
+			if err := p.handOver(); err != nil {
 				return ws, err
 			}
 		}
-		var controls []machine.Control
+		var controls []fold.Control
 		leads := pt.Leads() // otherwise the operation goes to the next leader
 		if leads && !c.m.HasControls(cur.number) && anyAbout(evs, cur.number) {
 			controls = c.stateControls()
@@ -150,7 +151,7 @@ func (c *Channel) writeControls(evs []machine.Event) (ws []*controlWait, err err
 		for controls != nil || c.m.HasControls(cur.number) {
 			if controls == nil {
 				controls = cloneControls(c.m.TakeControls(cur.number, nil))
-				c.labelSyncs(cur)
+				c.syncs.label(c.m, cur)
 			}
 			w := &controlWait{put: cur.put, takeSeq: c.m.LastTake(cur.number), answered: make(chan struct{}, 1)}
 			write := pt.NewControls(&cur.put.revoked, false, func(err error) {
@@ -158,7 +159,7 @@ func (c *Channel) writeControls(evs []machine.Event) (ws []*controlWait, err err
 				w.answered <- struct{}{}
 			})
 			if err := write(controls); err != nil {
-				c.failSyncs(cur.put, err)
+				c.syncs.fail(cur.put, err)
 				return ws, err
 			}
 			controls = nil
@@ -171,16 +172,16 @@ func (c *Channel) writeControls(evs []machine.Event) (ws []*controlWait, err err
 // stateControls returns the entries to write when an event changed nothing. Then somebody asked for the same change
 // before, and its entry may still be in flight, or was refused. Once the entries of stateControls are committed, the
 // change is durable. mu is held.
-func (c *Channel) stateControls() []machine.Control {
+func (c *Channel) stateControls() []fold.Control {
 	now := c.m.Stats()
-	return []machine.Control{
-		{Kind: machine.ChannelPaused, Channel: c.name, Flag: now.Paused},
-		{Kind: machine.ChannelSkipped, Channel: c.name, Flag: now.Skipped},
+	return []fold.Control{
+		{Kind: fold.ChannelPaused, Channel: c.name, Flag: now.Paused},
+		{Kind: fold.ChannelSkipped, Channel: c.name, Flag: now.Skipped},
 	}
 }
 
 // anyAbout says whether one of the events is about the partition, or about the channel as a whole.
-func anyAbout(evs []machine.Event, number uint32) bool {
+func anyAbout(evs []delivery.Event, number uint32) bool {
 	for i := range evs {
 		if n, one := partOf(&evs[i]); !one || n == number {
 			return true

@@ -6,8 +6,9 @@ import (
 	"sync/atomic"
 
 	"penstock/internal/lock"
+	"penstock/internal/node/delivery"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/message"
 	"penstock/internal/node/names"
 	"penstock/internal/node/platform"
@@ -52,17 +53,17 @@ type Channel struct {
 
 // channelMachine is the channel's state machine, and the consumers to which it delivers. Channel.mu guards it.
 type channelMachine struct {
-	m         *machine.Channel
-	ev        machine.Event
-	offer     machine.Event // EvOffer of the batch that offerBatch reads
-	res       machine.Result
+	m         *delivery.Channel
+	ev        delivery.Event
+	offer     delivery.Event // EvOffer of the batch that offerBatch reads
+	res       delivery.Result
 	giving    message.Run // the messages that deliverRuns gives to a sink
 	closed    error       // why the channel is closed; nil: it is open
-	consumers map[machine.ClientID]*Consumer
+	consumers map[delivery.ClientID]*Consumer
 	runSinks  int // consumers whose sinks take runs
-	nextID    machine.ClientID
+	nextID    delivery.ClientID
 	touched   []*Consumer // consumers whose sinks pump must flush
-	syncs     []*syncWait // in the order of their calls
+	syncs     syncs
 }
 
 // channelReader has the channel's read positions in the partitions' logs, and the bytes of the logs that it pins.
@@ -73,35 +74,35 @@ type channelReader struct {
 	partsAll      uint32 // how many partitions the topic had when the machine was told of them
 	iter          segment.BatchIter
 	records       segment.RecordIter
-	inflated      inflated                   // the batch that was decompressed last
-	deferred      [1]machine.DeferredMessage // scratch of deferAgain
-	fetched       fetched                    // the batch that fetch read last; released when takeTurns ends
+	inflated      inflated                // the batch that was decompressed last
+	deferred      [1]fold.DeferredMessage // scratch of deferAgain
+	fetched       fetched                 // the batch that fetch read last; released when takeTurns ends
 }
 
 // channelSetup is derived from the machine's settings; learnSettings sets it. Channel.mu guards it.
 type channelSetup struct {
-	settings     machine.ChannelSettings
-	matcher      *machine.Matcher // of the settings' filter; nil: no filter
-	keyHeader    string           // OrderKey: the header that holds the key
-	needsHeaders bool             // the filter or the key needs the headers of every message
+	settings     fold.ChannelSettings
+	matcher      *fold.Matcher // of the settings' filter; nil: no filter
+	keyHeader    string        // OrderKey: the header that holds the key
+	needsHeaders bool          // the filter or the key needs the headers of every message
 }
 
 // deadLetters is the state of the goroutine that moves dead letters (dead_letter.go). Channel.mu guards it.
 type deadLetters struct {
-	deadLetterMover bool                  // the goroutine runs
-	outbox          []machine.DeadMessage // scratch of nextDead and outboxCount
-	deadMoved       uint64                // dead letters moved to their topic since this channel was made
-	aside           machine.Aside         // dead letters that could not be moved
-	sweeper         bool                  // the goroutine of startSweeper runs
-	redrive         machine.Claim         // who sends dead letters back to the channel; at the leader of partition 0
+	deadLetterMover bool               // the goroutine runs
+	outbox          []fold.DeadMessage // scratch of deadMover.next and outboxCount
+	deadMoved       uint64             // dead letters moved to their topic since this channel was made
+	aside           delivery.Aside     // dead letters that could not be moved
+	sweeper         bool               // the goroutine of startSweeper runs
+	redrive         delivery.Claim     // who sends dead letters back to the channel; at the leader of partition 0
 }
 
 // postbox queues events for the machine from callers that must not wait for Channel.mu. A crash loses the events, but
 // not the facts: the next channel starts from the log, which includes them.
 type postbox struct {
 	postMu lock.Mutex[lock.ChannelPosts]
-	posts  []machine.Post // guarded by postMu; per partition in the order of its log; applyPostsLocked takes them
-	posted atomic.Bool    // posts may have entries
+	posts  []delivery.Post // guarded by postMu; per partition in the order of its log; applyPostsLocked takes them
+	posted atomic.Bool     // posts may have entries
 }
 
 // cursor is the channel's read position in one partition. Channel.mu guards it.
@@ -138,13 +139,14 @@ func New(n *Shared, t Topic, name string) *Channel {
 		timer: n.Host.NewTimer(),
 		timed: newTimedMessages(n.Latencies),
 	}
-	c.m = machine.NewChannel(machine.ChannelConfig{
+	c.syncs.host = n.Host
+	c.m = delivery.NewChannel(delivery.ChannelConfig{
 		Name:      name,
 		MaxRanges: n.MaxRanges, MaxDeferred: n.MaxDeferred, MaxConsumers: n.MaxConsumers,
 		MaxMsgTimeoutMs: n.MaxMsgTimeout.Milliseconds(), MaxReqTimeoutMs: n.MaxReqTimeout.Milliseconds(),
 		SampleSeed: sampleSeed(t.ID(), name), Ephemeral: names.Ephemeral(name),
 	})
-	c.consumers = map[machine.ClientID]*Consumer{}
+	c.consumers = map[delivery.ClientID]*Consumer{}
 	c.grow(t.Count())
 	return c
 }
@@ -154,11 +156,11 @@ func (c *Channel) Name() string { return c.name }
 
 // Post queues a copy of *p, and keeps the slices in it. Any goroutine may call it, and may hold any lock that comes
 // before postMu. The caller then wakes the channel, or applies the posts itself.
-func (c *Channel) Post(p *machine.Post) {
-	c.postMu.Lock()
-	c.posts = append(c.posts, *p)
-	c.postMu.Unlock()
-	c.posted.Store(true)
+func (b *postbox) Post(p *delivery.Post) {
+	b.postMu.Lock()
+	b.posts = append(b.posts, *p)
+	b.postMu.Unlock()
+	b.posted.Store(true)
 }
 
 // Committed is called when a commit has made messages of a partition visible. It wakes the channel only if a consumer
@@ -176,7 +178,7 @@ func (c *Channel) Resume(partition uint32) {
 	defer c.mu.Unlock()
 	if n := int(partition); n < len(c.cursors) {
 		c.cursors[n].found, c.cursors[n].bad = false, nil
-		c.ev = machine.Event{Kind: machine.EvTick} // the machine names the partition's messages again: see EvStall
+		c.ev = delivery.Event{Kind: delivery.EvTick} // the machine names the partition's messages again: see EvStall
 		c.step()
 	}
 }
@@ -243,7 +245,7 @@ func (c *Channel) Shut(err error) {
 	c.closed = err
 	c.note(func(t *Troubles) { *t = Troubles{} })
 	c.hungry.Store(false)
-	c.failSyncs(nil, err)
+	c.syncs.fail(nil, err)
 	var sinks []message.Sink
 	for _, id := range c.clientIDs() {
 		sinks = append(sinks, c.consumers[id].sink)
@@ -263,9 +265,9 @@ func (c *Channel) Shut(err error) {
 
 // clientIDs returns the consumers' ids in the order of their subscriptions, because a map's order differs from run to
 // run. mu is held.
-func (c *Channel) clientIDs() []machine.ClientID {
-	ids := make([]machine.ClientID, 0, len(c.consumers))
-	for id := range c.consumers {
+func (k *channelMachine) clientIDs() []delivery.ClientID {
+	ids := make([]delivery.ClientID, 0, len(k.consumers))
+	for id := range k.consumers {
 		ids = append(ids, id)
 	}
 	slices.Sort(ids)
@@ -273,7 +275,7 @@ func (c *Channel) clientIDs() []machine.ClientID {
 }
 
 // step runs c.ev through the machine. The result is valid until the next step. mu is held.
-func (c *Channel) step() *machine.Result {
+func (c *Channel) step() *delivery.Result {
 	c.m.Step(c.node.now().UnixNano(), &c.ev, &c.res)
 	return &c.res
 }
@@ -318,7 +320,7 @@ func (c *Channel) applyPostsLocked() {
 		p := &posts[i]
 		c.grow(int(p.Part) + 1)
 		cur := &c.cursors[p.Part]
-		adds := p.Kind == machine.EvAddPartition
+		adds := p.Kind == delivery.EvAddPartition
 		switch {
 		// An event is stale if the machine does not have its partition: the EvAddPartition that comes later includes
 		// the event. A second EvAddPartition is ignored.
@@ -326,14 +328,14 @@ func (c *Channel) applyPostsLocked() {
 		case adds:
 			c.addPartition(cur, p)
 			added = true
-		case p.Kind == machine.EvUnfence && p.Epoch != cur.epoch: // it ends the fence of another epoch
-		case p.Kind == machine.EvTrimmed:
+		case p.Kind == delivery.EvUnfence && p.Epoch != cur.epoch: // it ends the fence of another epoch
+		case p.Kind == delivery.EvTrimmed:
 			c.trimmed(cur, p.Start, p.At)
 			c.forgetGone(cur, p.Gone)
 		default:
 			c.ev = p.Event
 			c.step()
-			if p.Kind == machine.EvCarried || p.Kind == machine.EvDropped {
+			if p.Kind == delivery.EvCarried || p.Kind == delivery.EvDropped {
 				cur.found = false
 			}
 		}
@@ -346,7 +348,7 @@ func (c *Channel) applyPostsLocked() {
 
 // addPartition gives the machine a partition. It reads the log's start and visible end again: both may have moved since
 // the post. mu is held.
-func (c *Channel) addPartition(cur *cursor, p *machine.Post) {
+func (c *Channel) addPartition(cur *cursor, p *delivery.Post) {
 	pt := cur.part
 	_, _, p.Start = pt.Log().Start()
 	p.End = min(p.End, cur.visibleEnd())

@@ -6,8 +6,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"penstock/internal/node/delivery"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 )
 
 // controlPut writes the control entries of one channel to the log of one partition. It is used again and again. While
@@ -16,17 +17,17 @@ import (
 type controlPut struct {
 	c     *Channel
 	index int
-	write func([]machine.Control) error // of Partition.NewControls
+	write func([]fold.Control) error // of Partition.NewControls
 	busy  bool
 	// revoked is set when the channel no longer has the partition. Entries that are still in the inbox are then not
 	// stored. The next channel of this name, on this node or another, began with a log without them: if they were
 	// stored and answered, that channel would not know of those settings, or of that pause.
 	revoked   atomic.Bool
-	takeSeq   uint64 // the take of entries, see machine.EvConfirmsCommitted
-	entries   []machine.Control
-	ranges    []machine.IDRange
-	deferrals []machine.Deferral
-	dead      []machine.DeadMessage
+	takeSeq   uint64 // the take of entries, see delivery.EvConfirmsCommitted
+	entries   []fold.Control
+	ranges    []fold.IDRange
+	deferrals []fold.Deferral
+	dead      []fold.DeadMessage
 	err       error // outcome of the batch; written before onAnswer runs
 	// refused says why the entries were not stored; nil: they are on their way, or were stored. They are written again
 	// before any others, because the machine does not emit them again. Until they are on their way no Sync may succeed.
@@ -61,10 +62,10 @@ func (p *controlPut) onAnswer() {
 	deliver := false
 	if c.closed == nil {
 		if p.err == nil {
-			c.controlsCommittedLocked(p, p.takeSeq)
-			deliver = c.settings.Order != machine.OrderNone // an ordered channel's next message waits for this commit
+			p.committedLocked(p.takeSeq)
+			deliver = c.settings.Order != fold.OrderNone // an ordered channel's next message waits for this commit
 		} else {
-			c.notStored(p, p.err)
+			p.notStored(p.err)
 		}
 		if p.refused == nil {
 			c.queueControls()
@@ -79,7 +80,7 @@ func (p *controlPut) onAnswer() {
 // queueControls adds the channel to the confirmer's list if it has entries to write. An ordered channel writes at once,
 // because its next message waits for the commit. So does a channel with a Sync, because somebody waits. mu is held.
 func (c *Channel) queueControls() {
-	if c.settings.Order != machine.OrderNone || len(c.syncs) > 0 {
+	if c.settings.Order != fold.OrderNone || len(c.syncs.waits) > 0 {
 		c.sendControls()
 		return
 	}
@@ -127,46 +128,49 @@ func (c *Channel) sendControls() {
 		if p.refused == nil {
 			p.setControls(c.m.TakeControls(cur.number, p.entries[:0]))
 			p.takeSeq = c.m.LastTake(cur.number)
-			c.labelSyncs(cur)
+			c.syncs.label(c.m, cur)
 		}
-		_ = c.handOver(p)
+		_ = p.handOver()
 	}
 }
 
-// handOver appends the entries of p to its partition's inbox. mu is held.
-func (c *Channel) handOver(p *controlPut) error {
+// handOver appends the entries to the partition's inbox. Channel.mu is held.
+func (p *controlPut) handOver() error {
 	p.busy = true
 	p.refused = nil
 	err := p.write(p.entries)
 	if err != nil { // the inbox is closed
 		p.busy = false
-		c.notStored(p, err)
+		p.notStored(err)
 	}
 	return err
 }
 
-// notStored handles entries of p that were not stored, or may not be. If the partition refused them because of its
+// notStored handles entries that were not stored, or may not be. If the partition refused them because of its
 // disk, and no later ones were taken, they are written again. Otherwise they are lost, because behind later ones they
-// could undo these. Then the next channel delivers the messages again that they confirm. mu is held.
-func (c *Channel) notStored(p *controlPut, err error) {
+// could undo these. Then the next channel delivers the messages again that they confirm. Channel.mu is held.
+func (p *controlPut) notStored(err error) {
+	c := p.c
 	cur := &c.cursors[p.index]
 	if !errors.Is(err, errs.ErrDisk) || cur.put != p || p.takeSeq != c.m.LastTake(cur.number) {
-		c.failSyncs(p, err)
+		c.syncs.fail(p, err)
 		return
 	}
 	p.refused = err
-	c.answerSyncs(p, err)
+	c.syncs.answer(p, err)
 	if !p.retries {
 		p.retries = true
 		c.node.Host.Spawn(func() {
-			for c.node.Host.Pause(refusedPause, c.node.Stop) && c.writeAgain(p) {
+			for c.node.Host.Pause(refusedPause, c.node.Stop) && p.writeAgain() {
 			}
 		})
 	}
 }
 
-// writeAgain tries to write refused entries again. It returns false if p has none any more, or is not used any more.
-func (c *Channel) writeAgain(p *controlPut) bool {
+// writeAgain tries to write refused entries again. It returns false if there are none any more, or p is not used any
+// more.
+func (p *controlPut) writeAgain() bool {
+	c := p.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed != nil || c.cursors[p.index].put != p || p.refused == nil {
@@ -182,7 +186,7 @@ func (c *Channel) writeAgain(p *controlPut) bool {
 func (c *Channel) flushControls() {
 	for i := range c.cursors {
 		cur := &c.cursors[i]
-		if cur.assigned && cur.put.refused != nil && (!c.mayWriteAgain(cur) || c.handOver(cur.put) != nil) {
+		if cur.assigned && cur.put.refused != nil && (!c.mayWriteAgain(cur) || cur.put.handOver() != nil) {
 			continue // the partition takes nothing more: its confirmed messages will be delivered again
 		}
 		for !c.ephemeral && cur.assigned && c.m.HasControls(cur.number) {
@@ -195,7 +199,7 @@ func (c *Channel) flushControls() {
 }
 
 // setControls stores entries in p. It copies the slices that the machine lends only until its next TakeControls.
-func (p *controlPut) setControls(controls []machine.Control) {
+func (p *controlPut) setControls(controls []fold.Control) {
 	p.ranges, p.deferrals, p.dead = p.ranges[:0], p.deferrals[:0], p.dead[:0]
 	for i := range controls {
 		ct := &controls[i]
@@ -288,69 +292,73 @@ func (c *Channel) sendQueued() {
 // controlWait is a batch of control entries that were taken from the machine, on its way into a partition's log.
 type controlWait struct {
 	put      *controlPut   // the cursor's control put at that time; a later one counts its takes anew
-	takeSeq  uint64        // see machine.EvConfirmsCommitted
+	takeSeq  uint64        // see delivery.EvConfirmsCommitted
 	err      error         // outcome of the batch; written before answered is sent to
 	answered chan struct{} // holds the one answer
 }
 
-// applyOutcome handles the outcome of a batch of control entries. No lock is held.
-func (c *Channel) applyOutcome(w *controlWait) {
+// apply handles the outcome of a batch of control entries. No lock is held.
+func (w *controlWait) apply() {
 	switch {
 	case w.err == nil:
-		c.controlsCommitted(w.put, w.takeSeq)
+		w.put.committed(w.takeSeq)
 	case errors.Is(w.err, errs.ErrUnknown):
-		c.probeCommit(w.put, w.takeSeq)
+		w.put.probe(w.takeSeq)
 	default:
+		c := w.put.c
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.failSyncs(w.put, w.err)
+		c.syncs.fail(w.put, w.err)
 	}
 }
 
-// controlsCommitted tells the machine that all entries up to a take are committed. It takes mu.
-func (c *Channel) controlsCommitted(put *controlPut, take uint64) {
+// committed tells the machine that all entries up to a take are committed. It takes Channel.mu.
+func (p *controlPut) committed(take uint64) {
+	c := p.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed == nil {
-		c.controlsCommittedLocked(put, take)
+		p.committedLocked(take)
 	}
 }
 
-// probeCommit finds out when entries are committed whose batch was answered with ErrUnknown. It appends another entry:
+// probe finds out when entries are committed whose batch was answered with ErrUnknown. It appends another entry:
 // when that one is committed, so are all before it. If this node no longer leads the partition by then, the channel is
 // closed or has lost the partition.
-func (c *Channel) probeCommit(put *controlPut, take uint64) {
+func (p *controlPut) probe(take uint64) {
+	c := p.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed != nil || c.cursors[put.index].put != put {
+	if c.closed != nil || c.cursors[p.index].put != p {
 		return
 	}
-	paused := machine.Control{Kind: machine.ChannelPaused, Channel: c.name, Flag: c.m.Stats().Paused}
-	write := c.cursors[put.index].part.NewControls(&put.revoked, true, func(err error) {
+	paused := fold.Control{Kind: fold.ChannelPaused, Channel: c.name, Flag: c.m.Stats().Paused}
+	write := c.cursors[p.index].part.NewControls(&p.revoked, true, func(err error) {
 		if err == nil {
 			c.node.Host.Spawn(func() {
-				c.controlsCommitted(put, take)
+				p.committed(take)
 				c.pump()
 			})
 		}
 	})
-	_ = write([]machine.Control{paused}) // an error: another node leads, or the engine closes
+	_ = write([]fold.Control{paused}) // an error: another node leads, or the engine closes
 }
 
-// controlsCommittedLocked is controlsCommitted. mu is held.
-func (c *Channel) controlsCommittedLocked(put *controlPut, take uint64) {
-	cur := &c.cursors[put.index]
-	if cur.put != put {
+// committedLocked is committed. Channel.mu is held.
+func (p *controlPut) committedLocked(take uint64) {
+	c := p.c
+	cur := &c.cursors[p.index]
+	if cur.put != p {
 		return // the channel lost the partition meanwhile, and may have it again
 	}
-	c.ev = machine.Event{Kind: machine.EvConfirmsCommitted, Part: cur.number, Take: take}
+	c.ev = delivery.Event{Kind: delivery.EvConfirmsCommitted, Part: cur.number, Take: take}
 	c.step()
-	c.settleSyncs(put, take)
+	c.syncs.settle(p, take)
 	c.startDeadLetterMover()
 }
 
 // cloneControls makes deep copies of the slices that the machine lent.
-func cloneControls(controls []machine.Control) []machine.Control {
+func cloneControls(controls []fold.Control) []fold.Control {
 	for i := range controls {
 		controls[i].Ranges = slices.Clone(controls[i].Ranges)
 		controls[i].Deferrals = slices.Clone(controls[i].Deferrals)

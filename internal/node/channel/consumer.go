@@ -4,8 +4,9 @@ import (
 	"errors"
 	"time"
 
+	"penstock/internal/node/delivery"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/message"
 )
 
@@ -14,7 +15,7 @@ import (
 // channel's lock. A crash forgets it: messages that it had in flight are delivered again.
 type Consumer struct {
 	ch          *Channel
-	id          machine.ClientID // the machine's
+	id          delivery.ClientID // the machine's
 	sink        message.Sink
 	runs        message.RunSink // sink; nil: it is none
 	label       any
@@ -54,16 +55,16 @@ func (c *Channel) Attach(o message.ConsumerOptions, s message.Sink, follows bool
 	k := &Consumer{ch: c, id: c.nextID, sink: s, label: o.Label, needsLeader: follows, only: o.Partition}
 	k.runs, _ = s.(message.RunSink)
 	k.timeout = min(timeout, c.node.MaxMsgTimeout)
-	c.ev = machine.Event{
-		Kind: machine.EvSubscribe, Client: k.id, MsgTimeoutMs: timeout.Milliseconds(), SampleRate: o.SampleRate,
+	c.ev = delivery.Event{
+		Kind: delivery.EvSubscribe, Client: k.id, MsgTimeoutMs: timeout.Milliseconds(), SampleRate: o.SampleRate,
 	}
 	if o.Partition != nil {
 		c.ev.Only = *o.Partition + 1
 	}
 	if o.Tag != "" {
-		c.ev.Tag = machine.HashKey([]byte(o.Tag))
+		c.ev.Tag = fold.HashKey([]byte(o.Tag))
 	}
-	if err := c.step().Err; errors.Is(err, machine.ErrTooManyConsumers) {
+	if err := c.step().Err; errors.Is(err, delivery.ErrTooManyConsumers) {
 		return nil, &errs.LimitError{
 			Err: err, What: "with this one the number of the channel's consumers at this node", Value: len(c.consumers) + 1,
 			Most: c.node.MaxConsumers, Setting: "max-consumers",
@@ -79,7 +80,7 @@ func (c *Channel) Attach(o message.ConsumerOptions, s message.Sink, follows bool
 }
 
 // do runs an event about this consumer through the machine.
-func (k *Consumer) do(ev machine.Event) error {
+func (k *Consumer) do(ev delivery.Event) error {
 	c := k.ch
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,22 +91,22 @@ func (k *Consumer) do(ev machine.Event) error {
 		return c.closed
 	}
 	ev.Client = k.id
-	if ev.Kind == machine.EvFinishThrough && (c.consumers[k.id] != k || !c.node.Leased()) {
+	if ev.Kind == delivery.EvFinishThrough && (c.consumers[k.id] != k || !c.node.Leased()) {
 		return errs.ErrMoved // not ErrNotInFlight, which says that the deliveries before it are finished
 	}
 	if ofMessage(ev.Kind) && !c.node.Leased() {
 		return errs.ErrNotInFlight // another node may have it in flight by now
 	}
 	c.ev = ev
-	if c.timed != nil && ev.Kind == machine.EvFinishThrough {
+	if c.timed != nil && ev.Kind == delivery.EvFinishThrough {
 		now := c.node.now().UnixNano()
 		c.m.EachThrough(k.id, ev.Seen, func(id message.ID) { c.timed.Finished(id, now) })
 	}
 	err := c.step().Err
-	if c.timed != nil && ev.Kind == machine.EvFinish && err == nil {
+	if c.timed != nil && ev.Kind == delivery.EvFinish && err == nil {
 		c.timed.Finished(ev.ID, c.node.now().UnixNano())
 	}
-	if ev.Kind == machine.EvRequeue {
+	if ev.Kind == delivery.EvRequeue {
 		c.arm() // the delay runs whether or not the caller pumps
 	} else {
 		c.queueControls()
@@ -113,24 +114,24 @@ func (k *Consumer) do(ev machine.Event) error {
 	return err
 }
 
-func ofMessage(k machine.EventKind) bool {
-	return k == machine.EvFinish || k == machine.EvRequeue || k == machine.EvTouch
+func ofMessage(k delivery.EventKind) bool {
+	return k == delivery.EvFinish || k == delivery.EvRequeue || k == delivery.EvTouch
 }
 
 // Ready sets how many messages may be in flight to this consumer (RDY). Deliveries do not use the number up.
 func (k *Consumer) Ready(n int) error {
-	return k.do(machine.Event{Kind: machine.EvReady, Count: n})
+	return k.do(delivery.Event{Kind: delivery.EvReady, Count: n})
 }
 
 // Finish confirms a message.
 func (k *Consumer) Finish(id message.ID) error { return k.FinishSeen(id, 0) }
 
-// FinishSeen is Finish for a client of another node; seen is machine.Event.Seen.
+// FinishSeen is Finish for a client of another node; seen is delivery.Event.Seen.
 func (k *Consumer) FinishSeen(id message.ID, seen uint64) error {
 	if !k.ch.has(id) {
 		return errs.ErrNotInFlight
 	}
-	return k.do(machine.Event{Kind: machine.EvFinish, ID: id, Seen: seen})
+	return k.do(delivery.Event{Kind: delivery.EvFinish, ID: id, Seen: seen})
 }
 
 // FinishDelivery is Finish for the delivery with this number (message.Delivery.Number) alone: it does not confirm a
@@ -139,7 +140,7 @@ func (k *Consumer) FinishDelivery(id message.ID, number uint64) error {
 	if number == 0 || !k.ch.has(id) {
 		return errs.ErrNotInFlight
 	}
-	return k.do(machine.Event{Kind: machine.EvFinish, ID: id, Number: number})
+	return k.do(delivery.Event{Kind: delivery.EvFinish, ID: id, Number: number})
 }
 
 // FinishThrough confirms the delivery with this number (message.Delivery.Number) and all deliveries to this consumer
@@ -147,7 +148,7 @@ func (k *Consumer) FinishDelivery(id message.ID, number uint64) error {
 // before it are confirmed all the same. After any other error nothing is: the consumer has ended, or this node may not
 // confirm now, because another one may lead.
 func (k *Consumer) FinishThrough(number uint64) error {
-	return k.do(machine.Event{Kind: machine.EvFinishThrough, Seen: number})
+	return k.do(delivery.Event{Kind: delivery.EvFinishThrough, Seen: number})
 }
 
 // Requeue gives a message back, to be delivered again after delay.
@@ -155,9 +156,9 @@ func (k *Consumer) Requeue(id message.ID, delay time.Duration) error {
 	return k.RequeueSeen(id, delay, 0)
 }
 
-// RequeueSeen is Requeue for a client of another node; seen is machine.Event.Seen.
+// RequeueSeen is Requeue for a client of another node; seen is delivery.Event.Seen.
 func (k *Consumer) RequeueSeen(id message.ID, delay time.Duration, seen uint64) error {
-	return k.requeue(machine.Event{ID: id, Seen: seen}, delay)
+	return k.requeue(delivery.Event{ID: id, Seen: seen}, delay)
 }
 
 // RequeueDelivery is Requeue for the delivery with this number alone.
@@ -165,10 +166,10 @@ func (k *Consumer) RequeueDelivery(id message.ID, number uint64, delay time.Dura
 	if number == 0 {
 		return errs.ErrNotInFlight
 	}
-	return k.requeue(machine.Event{ID: id, Number: number}, delay)
+	return k.requeue(delivery.Event{ID: id, Number: number}, delay)
 }
 
-func (k *Consumer) requeue(ev machine.Event, delay time.Duration) error {
+func (k *Consumer) requeue(ev delivery.Event, delay time.Duration) error {
 	if !k.ch.has(ev.ID) {
 		return errs.ErrNotInFlight
 	}
@@ -177,19 +178,19 @@ func (k *Consumer) requeue(ev machine.Event, delay time.Duration) error {
 			return err
 		}
 	}
-	ev.Kind, ev.DelayMs = machine.EvRequeue, delay.Milliseconds()
+	ev.Kind, ev.DelayMs = delivery.EvRequeue, delay.Milliseconds()
 	return k.do(ev)
 }
 
 // Touch starts the message's timeout anew.
 func (k *Consumer) Touch(id message.ID) error { return k.TouchSeen(id, 0) }
 
-// TouchSeen is Touch for a client of another node; seen is machine.Event.Seen.
+// TouchSeen is Touch for a client of another node; seen is delivery.Event.Seen.
 func (k *Consumer) TouchSeen(id message.ID, seen uint64) error {
 	if !k.ch.has(id) {
 		return errs.ErrNotInFlight
 	}
-	return k.do(machine.Event{Kind: machine.EvTouch, ID: id, Seen: seen})
+	return k.do(delivery.Event{Kind: delivery.EvTouch, ID: id, Seen: seen})
 }
 
 // TouchDelivery is Touch for the delivery with this number alone.
@@ -197,14 +198,14 @@ func (k *Consumer) TouchDelivery(id message.ID, number uint64) error {
 	if number == 0 || !k.ch.has(id) {
 		return errs.ErrNotInFlight
 	}
-	return k.do(machine.Event{Kind: machine.EvTouch, ID: id, Number: number})
+	return k.do(delivery.Event{Kind: delivery.EvTouch, ID: id, Number: number})
 }
 
 // ReturnDelivery takes back a delivery that the client's node did not hand over.
 func (k *Consumer) ReturnDelivery(id message.ID, serial uint64) {
 	if k.ch.has(id) {
 		// An error means that the delivery timed out long ago, or that the channel is closed.
-		_ = k.do(machine.Event{Kind: machine.EvReturn, ID: id, Seen: serial})
+		_ = k.do(delivery.Event{Kind: delivery.EvReturn, ID: id, Seen: serial})
 	}
 }
 
@@ -213,7 +214,7 @@ func (k *Consumer) StopDelivery() {
 	k.ch.mu.Lock()
 	k.stopped = true
 	k.ch.mu.Unlock()
-	if k.do(machine.Event{Kind: machine.EvStop}) == nil { // otherwise the channel is closed and delivers nothing
+	if k.do(delivery.Event{Kind: delivery.EvStop}) == nil { // otherwise the channel is closed and delivers nothing
 		k.ch.Wake() // other consumers may now get messages that waited for this one's tag
 	}
 }
@@ -227,12 +228,12 @@ func (k *Consumer) Unblock() {
 
 // HasRoom is called when the sink has room again. It delivers nothing, and returns false if the channel is closed.
 func (k *Consumer) HasRoom() bool {
-	return k.do(machine.Event{Kind: machine.EvBlocked, Flag: false}) == nil
+	return k.do(delivery.Event{Kind: delivery.EvBlocked, Flag: false}) == nil
 }
 
 // Hold sets how long a delivery to this consumer, from now on, may be on its way. If such a delivery fails, the next
 // message of its order waits for that long. Hold does nothing if the channel is closed.
-func (k *Consumer) Hold(ms int64) { _ = k.do(machine.Event{Kind: machine.EvHold, HoldMs: ms}) }
+func (k *Consumer) Hold(ms int64) { _ = k.do(delivery.Event{Kind: delivery.EvHold, HoldMs: ms}) }
 
 // Pump delivers the messages that are ready now, to any consumer of the channel, on the caller's goroutine.
 func (k *Consumer) Pump() { k.ch.pump() }

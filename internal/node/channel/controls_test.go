@@ -15,8 +15,9 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node/clock"
+	"penstock/internal/node/delivery"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/message"
 	"penstock/internal/node/platform"
 	wait "penstock/internal/patience"
@@ -27,7 +28,7 @@ import (
 
 // handedOver is a batch of control entries that a channel handed to a partition. The test answers it.
 type handedOver struct {
-	controls []machine.Control
+	controls []fold.Control
 	revoked  *atomic.Bool
 	done     func(error)
 }
@@ -48,8 +49,8 @@ func (p *testPartition) Log() *segment.Log                          { return p.l
 func (p *testPartition) Ends() (committed, unpaused *atomic.Uint64) { return &p.end, &p.end }
 func (p *testPartition) Leads() bool                                { return true }
 
-func (p *testPartition) NewControls(revoked *atomic.Bool, _ bool, done func(error)) func([]machine.Control) error {
-	return func(controls []machine.Control) error {
+func (p *testPartition) NewControls(revoked *atomic.Bool, _ bool, done func(error)) func([]fold.Control) error {
+	return func(controls []fold.Control) error {
 		if p.refuses != nil {
 			return p.refuses
 		}
@@ -63,7 +64,7 @@ func (p *testPartition) NewControls(revoked *atomic.Bool, _ bool, done func(erro
 type testTopic struct {
 	Topic
 	parts   []*testPartition
-	written []machine.Control // by WriteControls
+	written []fold.Control // by WriteControls
 }
 
 func (t *testTopic) Name() string                     { return "t" }
@@ -74,7 +75,7 @@ func (t *testTopic) Unwatch(*Channel, int)            {}
 func (t *testTopic) ServesAny() bool                  { return true }
 func (t *testTopic) FenceMs(int, segment.Epoch) int64 { return 0 }
 
-func (t *testTopic) WriteControls(_ context.Context, controls []machine.Control) error {
+func (t *testTopic) WriteControls(_ context.Context, controls []fold.Control) error {
 	t.written = append(t.written, controls...)
 	return nil
 }
@@ -104,8 +105,8 @@ func newTestChannel(t *testing.T, partitions int) (*Channel, *testTopic) {
 	})
 	c := New(node, topic, "c")
 	for n := range topic.parts {
-		c.Post(&machine.Post{Event: machine.Event{
-			Kind: machine.EvAddPartition, Part: uint32(n), End: 2, Cursor: &machine.Cursor{Name: "c"},
+		c.Post(&delivery.Post{Event: delivery.Event{
+			Kind: delivery.EvAddPartition, Part: uint32(n), End: 2, Cursor: &fold.Cursor{Name: "c"},
 		}})
 	}
 	c.ApplyPosts()
@@ -143,10 +144,10 @@ func TestConfirmationsWaitForThoseBefore(t *testing.T) {
 	finish := func(id segment.MsgID) {
 		t.Helper()
 		c.mu.Lock()
-		c.ev = machine.Event{Kind: machine.EvOffer, Msg: id}
+		c.ev = delivery.Event{Kind: delivery.EvOffer, Msg: id}
 		decision := c.step().Decision
 		c.mu.Unlock()
-		if decision != machine.Deliver {
+		if decision != delivery.Deliver {
 			t.Fatalf("message %d is not delivered: %v", id, decision)
 		}
 		if err := k.Finish(batch.MakeID(0, id)); err != nil {
@@ -183,11 +184,11 @@ func TestSyncLooksAtTheTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.mu.Lock()
-	c.ev = machine.Event{Kind: machine.EvOffer}
+	c.ev = delivery.Event{Kind: delivery.EvOffer}
 	decision := c.step().Decision
 	late := c.node.now().Add(2 * time.Millisecond) // NextDue may be earlier than the message's time
 	c.mu.Unlock()
-	if decision != machine.Deliver {
+	if decision != delivery.Deliver {
 		t.Fatal(decision)
 	}
 	for c.node.now().Before(late) { // no pump has set the channel's timer
@@ -216,10 +217,10 @@ func TestConfirmationsOfOtherPartitionsAtTheEnd(t *testing.T) {
 	}
 	for n := range uint32(3) {
 		c.mu.Lock()
-		c.ev = machine.Event{Kind: machine.EvOffer, Part: n}
+		c.ev = delivery.Event{Kind: delivery.EvOffer, Part: n}
 		decision := c.step().Decision
 		c.mu.Unlock()
-		if err := k.Finish(batch.MakeID(n, 0)); err != nil || decision != machine.Deliver {
+		if err := k.Finish(batch.MakeID(n, 0)); err != nil || decision != delivery.Deliver {
 			t.Fatal(decision, err)
 		}
 	}
@@ -240,10 +241,10 @@ func TestConfirmationsOfOtherPartitionsAtTheEnd(t *testing.T) {
 // Seed 2549263.
 func TestOvertakenSettingsAreWrittenBeforeTheAnswer(t *testing.T) {
 	c, topic := newTestChannel(t, 2)
-	first := &machine.ChannelSettings{Version: 1, MaxAttempts: 1}
-	second := &machine.ChannelSettings{Version: 2, MaxAttempts: 2}
+	first := &fold.ChannelSettings{Version: 1, MaxAttempts: 1}
+	second := &fold.ChannelSettings{Version: 2, MaxAttempts: 2}
 	c.mu.Lock() // the later settings take effect, and are in no log
-	c.ev = machine.Event{Kind: machine.EvConfigure, Settings: second, PartsAll: 2}
+	c.ev = delivery.Event{Kind: delivery.EvConfigure, Settings: second, PartsAll: 2}
 	c.step()
 	c.learnSettings()
 	c.mu.Unlock()
@@ -304,7 +305,7 @@ func TestSyncAfterALostConfirmation(t *testing.T) {
 	}
 	for id := range segment.MsgID(2) {
 		c.mu.Lock()
-		c.ev = machine.Event{Kind: machine.EvOffer, Msg: id}
+		c.ev = delivery.Event{Kind: delivery.EvOffer, Msg: id}
 		c.step()
 		c.mu.Unlock()
 	}

@@ -9,8 +9,9 @@ import (
 	"time"
 
 	"penstock/batch"
+	"penstock/internal/node/delivery"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/message"
 	"penstock/replicate/wire"
 	"penstock/segment"
@@ -38,14 +39,22 @@ const (
 	asidePause   = 250 * time.Millisecond // how often it is looked for new ones while others are aside
 )
 
-// startDeadLetterMover starts moveDeadLetters if the outbox has dead letters. Before the channel is started it does
+// deadMover is the goroutine that moves the dead letters of a channel to their topic. It runs while the outbox has
+// some. A crash loses it; the next channel starts one if the log has dead letters.
+type deadMover struct {
+	c    *Channel
+	told string // the last reason that was logged
+}
+
+// startDeadLetterMover starts a deadMover if the outbox has dead letters. Before the channel is started it does
 // nothing: while the engine opens, not all topics exist and nothing can be published. mu is held.
 func (c *Channel) startDeadLetterMover() {
 	if !c.started || c.deadLetterMover || c.closed != nil || c.settings.Version == 0 || c.outboxCount() == 0 {
 		return
 	}
 	c.deadLetterMover = true
-	c.node.Host.SpawnIn(c.node.Tasks, c.moveDeadLetters)
+	m := &deadMover{c: c}
+	c.node.Host.SpawnIn(c.node.Tasks, m.run)
 }
 
 // outboxCount returns how many dead letters of the channel are not in its dead-letter topic yet. mu is held.
@@ -59,20 +68,21 @@ func (c *Channel) outboxCount() (n int) {
 	return n
 }
 
-// moveDeadLetters publishes the dead letters in the outbox to the dead-letter topic. When they are stored there, it
+// run publishes the dead letters in the outbox to the dead-letter topic. When they are stored there, it
 // writes that to the log of the partition. A crash between the two lets a dead letter be published twice, but loses
-// none. moveDeadLetters runs on a goroutine of its own until the outbox is empty.
-func (c *Channel) moveDeadLetters() {
-	pause, told := movePause, ""
+// none. It ends when the outbox is empty.
+func (m *deadMover) run() {
+	c := m.c
+	pause := movePause
 	for {
-		dead, name, ok := c.nextDead()
+		dead, name, ok := m.next()
 		if !ok {
 			return
 		}
-		moved, failed, err := c.moveDead(dead, name)
-		c.movedDead(moved)
-		if why := c.setAside(failed, err); why != "" && why != told {
-			told = why
+		moved, failed, err := m.move(dead, name)
+		m.moved(moved)
+		if why := m.setAside(failed, err); why != "" && why != m.told {
+			m.told = why
 			c.node.Log.Warn("dead letters could not be moved; they are kept, and it is tried again",
 				"topic", c.topic.Name(), "channel", c.name, "to", name, "error", why)
 		}
@@ -98,7 +108,8 @@ type failedLetter struct {
 
 // setAside notes which dead letters could not be moved. err says why the dead-letter topic takes none. It returns the
 // last reason; "": there is none.
-func (c *Channel) setAside(failed []failedLetter, err error) (why string) {
+func (m *deadMover) setAside(failed []failedLetter, err error) (why string) {
+	c := m.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
@@ -124,9 +135,10 @@ type deadLetter struct {
 	attempts uint16
 }
 
-// nextDead returns some dead letters of the outbox that may be tried now, and their topic. If ok is false, the outbox
+// next returns some dead letters of the outbox that may be tried now, and their topic. If ok is false, the outbox
 // is empty, and the caller's goroutine must end.
-func (c *Channel) nextDead() (dead []deadLetter, name string, ok bool) {
+func (m *deadMover) next() (dead []deadLetter, name string, ok bool) {
+	c := m.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed != nil {
@@ -152,14 +164,15 @@ func (c *Channel) nextDead() (dead []deadLetter, name string, ok bool) {
 	}
 	name = c.settings.DeadLetter
 	if name == "" {
-		name = c.topic.Name() + machine.DeadLetterSuffix
+		name = c.topic.Name() + fold.DeadLetterSuffix
 	}
 	return dead, name, true
 }
 
-// moveDead publishes dead letters, and returns those that are stored in their topic now, and those that could not be
+// move publishes dead letters, and returns those that are stored in their topic now, and those that could not be
 // moved. err says that the topic takes none.
-func (c *Channel) moveDead(dead []deadLetter, name string) (moved []message.ID, failed []failedLetter, err error) {
+func (m *deadMover) move(dead []deadLetter, name string) (moved []message.ID, failed []failedLetter, err error) {
+	c := m.c
 	if len(dead) == 0 {
 		return nil, nil, nil
 	}
@@ -167,10 +180,10 @@ func (c *Channel) moveDead(dead []deadLetter, name string) (moved []message.ID, 
 	var ids []message.ID
 	p := peeker{count: 1, room: MaxPeekBytes, whole: true, readAhead: c.node.ReadAheadBytes}
 	for _, d := range dead {
-		m, err := c.readDead(&p, d)
+		letter, err := m.read(&p, d)
 		var headers []message.Header
-		if err == nil && m != nil {
-			headers, err = c.deadHeaders(m.Headers, d)
+		if err == nil && letter != nil {
+			headers, err = m.headers(letter.Headers, d)
 		}
 		switch {
 		case errors.Is(err, segment.ErrBelowStart):
@@ -179,9 +192,9 @@ func (c *Channel) moveDead(dead []deadLetter, name string) (moved []message.ID, 
 			moved = append(moved, d.id)
 		case err != nil: // damage may be repaired, and settings changed: it is tried again
 			failed = append(failed, failedLetter{d.id, err})
-		case m != nil: // otherwise there was no room: the next round moves it
+		case letter != nil: // otherwise there was no room: the next round moves it
 			ids = append(ids, d.id)
-			ms = append(ms, message.Outgoing{Body: m.Body, Headers: headers})
+			ms = append(ms, message.Outgoing{Body: letter.Body, Headers: headers})
 		}
 	}
 	if len(ms) == 0 {
@@ -202,23 +215,25 @@ func (c *Channel) moveDead(dead []deadLetter, name string) (moved []message.ID, 
 	return moved, failed, nil
 }
 
-// readDead returns a copy of the message of a dead letter; nil: there is no room for it.
-func (c *Channel) readDead(p *peeker, d deadLetter) (*wire.PeekedMessage, error) {
+// read returns a copy of the message of a dead letter; nil: there is no room for it.
+func (m *deadMover) read(p *peeker, d deadLetter) (*wire.PeekedMessage, error) {
+	c := m.c
 	pt := c.topic.Partition(int(d.id.Partition()))
-	m, err := p.one(pt, d.id.MsgID())
+	letter, err := p.one(pt, d.id.MsgID())
 	if errors.Is(err, segment.ErrBelowStart) {
 		return carriedOne(pt, d.id.MsgID())
 	}
-	return m, err
+	return letter, err
 }
 
 // errHops says that a message went from one dead-letter topic to the next too often.
 var errHops = fmt.Errorf("the message became a dead letter %d times, each time of the dead-letter topic before: "+
-	"the settings of their channels make a cycle of topics", machine.MaxDeadHops)
+	"the settings of their channels make a cycle of topics", delivery.MaxDeadHops)
 
-// deadHeaders returns the headers of a dead letter: its own, as many as fit, and those that name its origin.
-func (c *Channel) deadHeaders(own []message.Header, d deadLetter) ([]message.Header, error) {
-	hops, ok := machine.DeadHops(headerOf(own, HopsHeader))
+// headers returns the headers of a dead letter: its own, as many as fit, and those that name its origin.
+func (m *deadMover) headers(own []message.Header, d deadLetter) ([]message.Header, error) {
+	c := m.c
+	hops, ok := delivery.DeadHops(headerOf(own, HopsHeader))
 	if !ok {
 		return nil, errHops
 	}
@@ -255,8 +270,9 @@ func WithoutReserved(hs []message.Header) []message.Header {
 		func(h message.Header) bool { return strings.HasPrefix(string(h.Key), message.ReservedHeaders) })
 }
 
-// movedDead notes for the log which dead letters left the outbox.
-func (c *Channel) movedDead(ids []message.ID) {
+// moved notes for the log which dead letters left the outbox.
+func (m *deadMover) moved(ids []message.ID) {
+	c := m.c
 	if len(ids) == 0 {
 		return
 	}
@@ -268,7 +284,7 @@ func (c *Channel) movedDead(ids []message.ID) {
 	}
 	for i := range c.cursors {
 		if rs := rangesOf(ids, c.cursors[i].number); c.cursors[i].assigned && len(rs) > 0 {
-			c.ev = machine.Event{Kind: machine.EvDeadMoved, Part: c.cursors[i].number, Ranges: rs}
+			c.ev = delivery.Event{Kind: delivery.EvDeadMoved, Part: c.cursors[i].number, Ranges: rs}
 			c.step()
 		}
 	}
@@ -280,7 +296,7 @@ func (c *Channel) movedDead(ids []message.ID) {
 }
 
 // rangesOf returns the ids of one partition as ranges. ids must be sorted.
-func rangesOf(ids []message.ID, part uint32) (rs []machine.IDRange) {
+func rangesOf(ids []message.ID, part uint32) (rs []fold.IDRange) {
 	for _, id := range ids {
 		if id.Partition() != part {
 			continue
@@ -289,7 +305,7 @@ func rangesOf(ids []message.ID, part uint32) (rs []machine.IDRange) {
 		if n := len(rs); n > 0 && rs[n-1].To == m {
 			rs[n-1].To++
 		} else {
-			rs = append(rs, machine.IDRange{From: m, To: m + 1})
+			rs = append(rs, fold.IDRange{From: m, To: m + 1})
 		}
 	}
 	return rs
@@ -298,7 +314,7 @@ func rangesOf(ids []message.ID, part uint32) (rs []machine.IDRange) {
 // one returns a copy of one whole message, or nil if there is no room for it.
 func (p *peeker) one(pt Partition, id segment.MsgID) (*wire.PeekedMessage, error) {
 	before := len(p.found)
-	err := p.readRange(pt, machine.IDRange{From: id, To: id + 1})
+	err := p.readRange(pt, fold.IDRange{From: id, To: id + 1})
 	p.view.Release()
 	switch {
 	case err != nil:

@@ -6,7 +6,8 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node/clock"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/delivery"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/message"
 	"penstock/segment"
 )
@@ -84,7 +85,7 @@ func (c *Channel) noteFull(hungry bool) {
 				"oldest", batch.MakeID(cur.number, c.m.OldestUnconfirmed(cur.number)).String(), "limit", c.node.MaxRanges)
 		}
 	}
-	if n != c.lastTroubles().FullPartitions {
+	if n != c.troubles.last().FullPartitions {
 		c.note(func(t *Troubles) { t.FullPartitions = n })
 	}
 }
@@ -97,10 +98,10 @@ func (c *Channel) takeTurns(left int) int {
 		c.inflated.close(c.node)
 	}()
 	for stay := false; left > 0; stay = true {
-		c.ev = machine.Event{Kind: machine.EvNext, Flag: stay}
+		c.ev = delivery.Event{Kind: delivery.EvNext, Flag: stay}
 		next := c.step()
 		switch {
-		case next.Decision != machine.Read:
+		case next.Decision != delivery.Read:
 			return left
 		case next.Queued:
 			left--
@@ -112,7 +113,7 @@ func (c *Channel) takeTurns(left int) int {
 		from := c.m.ReadFrom(cur.number)
 		rest := c.read(cur, turn)
 		if left -= turn - rest; rest == turn && from == c.m.ReadFrom(cur.number) {
-			c.ev = machine.Event{Kind: machine.EvStall, Part: cur.number}
+			c.ev = delivery.Event{Kind: delivery.EvStall, Part: cur.number}
 			c.step()
 		}
 	}
@@ -121,9 +122,9 @@ func (c *Channel) takeTurns(left int) int {
 
 // hasStaleEpoch says whether this node no longer serves one of the channel's partitions, or serves it in another epoch.
 // The engine will then soon take the partition from the channel (Revoke), or shut the channel. mu is held.
-func (c *Channel) hasStaleEpoch() bool {
-	for i := range c.cursors {
-		if cur := &c.cursors[i]; cur.assigned && !cur.part.ServesIn(cur.epoch) {
+func (r *channelReader) hasStaleEpoch() bool {
+	for i := range r.cursors {
+		if cur := &r.cursors[i]; cur.assigned && !cur.part.ServesIn(cur.epoch) {
 			return true
 		}
 	}
@@ -133,7 +134,7 @@ func (c *Channel) hasStaleEpoch() bool {
 // tick lets the machine handle timers that are due. mu is held.
 func (c *Channel) tick() {
 	if due, ok := c.m.NextDue(); ok && due <= c.node.now().UnixMilli() {
-		c.ev = machine.Event{Kind: machine.EvTick}
+		c.ev = delivery.Event{Kind: delivery.EvTick}
 		c.step()
 	}
 }
@@ -179,7 +180,7 @@ func (c *Channel) syncVisible() {
 			continue
 		}
 		cur.end = cur.newEnd
-		c.ev = machine.Event{Kind: machine.EvVisible, Part: cur.number, End: cur.end}
+		c.ev = delivery.Event{Kind: delivery.EvVisible, Part: cur.number, End: cur.end}
 		c.step()
 	}
 }
@@ -240,11 +241,12 @@ func (c *Channel) find(cur *cursor, next segment.MsgID) bool {
 	return true
 }
 
-// trimmed tells the machine where the log begins; at: see machine.EvTrimmed. A place where reading stopped may be gone.
+// trimmed tells the machine where the log begins; at: see delivery.EvTrimmed. A place where reading stopped may be
+// gone.
 // mu is held.
 func (c *Channel) trimmed(cur *cursor, start segment.MsgID, at segment.Offset) {
 	next := c.m.ReadFrom(cur.number)
-	c.ev = machine.Event{Kind: machine.EvTrimmed, Part: cur.number, Start: start, At: at}
+	c.ev = delivery.Event{Kind: delivery.EvTrimmed, Part: cur.number, Start: start, At: at}
 	c.step()
 	if cur.found = false; c.m.ReadFrom(cur.number) != next {
 		cur.bad = nil
@@ -296,7 +298,8 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 	// If judged is false, the messages have no headers, and the channel needs none.
 	b.judged = c.needsHeaders || h.Flags&segment.FlagHeaders != 0
 	b.inRuns = c.runSinks > 0 && !b.judged && c.timed == nil
-	c.offer = machine.Event{Kind: machine.EvOffer, Part: cur.number, At: cur.at} // set once per batch, because it is large
+	// set once per batch, because it is large
+	c.offer = delivery.Event{Kind: delivery.EvOffer, Part: cur.number, At: cur.at}
 	var place segment.Place
 	batch := batchKey{cur.number, cur.at, h.CRC}
 	if s := &cur.stopped; s.batch == batch && s.id == b.next {
@@ -352,9 +355,9 @@ type offering struct {
 	left   int           // messages that this turn may still deliver, those of run included
 
 	// The run that is being delivered. The machine hears of it at its end.
-	run   machine.Run // what the machine has allowed
-	given int         // how many of it were delivered
-	event machine.Event
+	run   delivery.Run // what the machine has allowed
+	given int          // how many of it were delivered
+	event delivery.Event
 }
 
 // offered says how offerBatch goes on after a message.
@@ -386,14 +389,14 @@ func (c *Channel) offerRecord(b *offering, r *segment.Record) offered {
 	c.offer.Bytes = len(r.Body)
 	c.m.Step(b.now, &c.offer, &c.res)
 	switch c.res.Decision {
-	case machine.Skip: // it counts, too: a filter may reject a million messages in a row
-	case machine.Hold:
-		if c.res.Why == machine.HoldMoved {
+	case delivery.Skip: // it counts, too: a filter may reject a million messages in a row
+	case delivery.Hold:
+		if c.res.Why == delivery.HoldMoved {
 			b.next = c.m.ReadFrom(b.cur.number)
 			return offerOn
 		}
 		return offerHeld
-	case machine.Deliver:
+	case delivery.Deliver:
 		c.deliverOne(b.h, r)
 	}
 	if b.left--; b.left == 0 {
@@ -404,14 +407,14 @@ func (c *Channel) offerRecord(b *offering, r *segment.Record) offered {
 
 // evalHeaders sets in ev whether the channel wants the message, whether it is for this channel only, and its key and
 // tag, according to its headers.
-func (c *Channel) evalHeaders(headers []segment.KV, ev *machine.Event) {
+func (c *Channel) evalHeaders(headers []segment.KV, ev *delivery.Event) {
 	only := headerOf(headers, ChannelHeader) // Redrive published the message for this channel
 	ev.Own = only != nil && string(only) == c.name
 	ev.Unwanted = only != nil && !ev.Own || !c.matcher.Match(headers)
 	ev.Key = 0
-	if c.settings.Order == machine.OrderKey {
+	if c.settings.Order == fold.OrderKey {
 		if key := headerOf(headers, c.keyHeader); key != nil {
-			ev.Key = machine.HashKey(key)
+			ev.Key = fold.HashKey(key)
 		}
 	}
 	ev.Tag = tagOf(headers) // always: a consumer of this tag may subscribe before a redelivery
@@ -420,7 +423,7 @@ func (c *Channel) evalHeaders(headers []segment.KV, ev *machine.Event) {
 // tagOf returns a message's tag in the form that the machine uses; 0: none.
 func tagOf(headers []segment.KV) uint64 {
 	if tag := headerOf(headers, TagHeader); len(tag) != 0 {
-		return machine.HashKey(tag)
+		return fold.HashKey(tag)
 	}
 	return 0
 }
@@ -428,8 +431,8 @@ func tagOf(headers []segment.KV) uint64 {
 // deferAgain makes a message that the reading cursor has reached wait for its due time. That happens after a seek back
 // to a message that the channel had dropped, or that is older than the channel. deferAgain returns the id to read next.
 func (c *Channel) deferAgain(cur *cursor, id segment.MsgID, dueMs int64) segment.MsgID {
-	c.deferred[0] = machine.DeferredMessage{ID: id, DueMs: dueMs, At: cur.at}
-	c.ev = machine.Event{Kind: machine.EvDeferredPublished, Part: cur.number, Deferred: c.deferred[:]}
+	c.deferred[0] = fold.DeferredMessage{ID: id, DueMs: dueMs, At: cur.at}
+	c.ev = delivery.Event{Kind: delivery.EvDeferredPublished, Part: cur.number, Deferred: c.deferred[:]}
 	c.step()
 	return c.m.ReadFrom(cur.number)
 }
@@ -437,7 +440,7 @@ func (c *Channel) deferAgain(cur *cursor, id segment.MsgID, dueMs int64) segment
 // deliverOne gives the message that the machine just assigned to its client's sink. mu is held.
 func (c *Channel) deliverOne(h *segment.Header, r *segment.Record) {
 	k := c.consumers[c.res.Client]
-	d := c.deliveryOf(k, c.res.ID, h, r)
+	d := k.deliveryOf(c.res.ID, h, r)
 	d.Attempts, d.Number = c.res.Attempts, c.res.Number
 	if c.res.Serial != 0 || d.Serial != 0 {
 		d.Serial, d.Epoch = c.res.Serial, 0
@@ -450,9 +453,9 @@ func (c *Channel) deliverOne(h *segment.Header, r *segment.Record) {
 	}
 }
 
-// deliveryOf returns the delivery of a message to a consumer, in which the caller sets Attempts, Number, Serial and
-// Epoch. It is large, and used again for each message. mu is held.
-func (c *Channel) deliveryOf(k *Consumer, id message.ID, h *segment.Header, r *segment.Record) *message.Delivery {
+// deliveryOf returns the delivery of a message to the consumer, in which the caller sets Attempts, Number, Serial and
+// Epoch. It is large, and used again for each message. Channel.mu is held.
+func (k *Consumer) deliveryOf(id message.ID, h *segment.Header, r *segment.Record) *message.Delivery {
 	d := &k.delivery // Until is never set here
 	d.ID, d.Timestamp, d.Body, d.Headers = id, h.Created+r.TimeDelta*1000, r.Body, r.Headers
 	return d
@@ -472,15 +475,15 @@ func (c *Channel) give(k *Consumer) bool {
 
 // block tells the machine that a consumer's sink is full. mu is held.
 func (c *Channel) block(k *Consumer) {
-	c.ev = machine.Event{Kind: machine.EvBlocked, Client: k.id, Flag: true}
+	c.ev = delivery.Event{Kind: delivery.EvBlocked, Client: k.id, Flag: true}
 	c.step()
 }
 
 // cursorOf returns the cursor of the partition of a message. mu is held.
-func (c *Channel) cursorOf(id message.ID) *cursor {
-	for i := range c.cursors {
-		if c.cursors[i].number == id.Partition() {
-			return &c.cursors[i]
+func (r *channelReader) cursorOf(id message.ID) *cursor {
+	for i := range r.cursors {
+		if r.cursors[i].number == id.Partition() {
+			return &r.cursors[i]
 		}
 	}
 	panic("BUG: the channel machine names a partition that the topic does not have")
@@ -491,8 +494,8 @@ func (c *Channel) cursorOf(id message.ID) *cursor {
 func (c *Channel) forgetGone(cur *cursor, gone []segment.MsgID) {
 	count := 0
 	for _, id := range gone {
-		c.ev = machine.Event{Kind: machine.EvGone, ID: batch.MakeID(cur.number, id)}
-		if c.step().Decision == machine.Skip {
+		c.ev = delivery.Event{Kind: delivery.EvGone, ID: batch.MakeID(cur.number, id)}
+		if c.step().Decision == delivery.Skip {
 			count++
 		}
 	}

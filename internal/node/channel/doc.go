@@ -1,4 +1,4 @@
-// Package channel is one node's part of a channel: the machine of internal/node/machine, the read positions in the
+// Package channel is one node's part of a channel: the machine of internal/node/delivery, the read positions in the
 // partitions that this node serves, deliveries, consumers, confirmations, seeks, lists and dead letters. Package engine
 // makes a [Channel] for each channel of its topics, and gives it the partitions that this node leads. Package engine
 // also has the handle for users, which asks the leaders of all partitions.
@@ -10,7 +10,7 @@
 // read, so its holder may hang on the disk. Only consumers, the channel's own goroutine and operations may wait for it.
 // The committer, replicas and the flusher post events instead.
 //
-// Goroutines: Channel.run, one per channel, from Start to Shut; moveDeadLetters, while the outbox has dead letters; a
+// Goroutines: Channel.run, one per channel, from Start to Shut; deadMover.run, while the outbox has dead letters; a
 // short one for the answer to each control batch; Node.Run, one per node, and those that it starts for channels whose
 // lock is held.
 //

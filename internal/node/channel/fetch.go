@@ -5,7 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"penstock/internal/node/machine"
+	"penstock/internal/node/delivery"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/message"
 	"penstock/segment"
 	"penstock/segment/aio"
@@ -77,18 +78,18 @@ func (c *Channel) fetch() {
 	}
 	// Retention removed the bytes, or they are damaged: the message can never be delivered, so it must not be
 	// redelivered for ever.
-	c.ev = machine.Event{Kind: machine.EvGone, ID: id}
+	c.ev = delivery.Event{Kind: delivery.EvGone, ID: id}
 	if !errors.Is(err, segment.ErrBelowStart) {
 		c.node.Log.Error("a message cannot be delivered again",
 			"topic", c.topic.Name(), "channel", c.name, "id", id.String(), "error", err)
-		c.ev.Kind = machine.EvDrop
+		c.ev.Kind = delivery.EvDrop
 	}
 	c.step()
 }
 
 // readLater makes a message wait that cannot be read now. mu is held.
 func (c *Channel) readLater(id message.ID, pauseMs int64) {
-	c.ev = machine.Event{Kind: machine.EvUnread, ID: id, DelayMs: pauseMs}
+	c.ev = delivery.Event{Kind: delivery.EvUnread, ID: id, DelayMs: pauseMs}
 	c.step()
 }
 
@@ -167,7 +168,7 @@ func (c *Channel) openFetched(cur *cursor, at segment.Offset) error {
 // fetchCarried offers a message that the pinned control batch carries. mu is held.
 func (c *Channel) fetchCarried(id message.ID) error {
 	f, m := &c.fetched, id.MsgID()
-	found, err := machine.CarriedRecord(f.body, m)
+	found, err := fold.CarriedRecord(f.body, m)
 	if err != nil {
 		return err
 	}
@@ -184,11 +185,11 @@ func (c *Channel) fetchCarried(id message.ID) error {
 // offerQueued offers a message that was not read at the reading cursor, and delivers it if the machine says so. mu is
 // held.
 func (c *Channel) offerQueued(id message.ID, h *segment.Header, r *segment.Record) {
-	c.ev = machine.Event{Kind: machine.EvOffer, Flag: true, Part: id.Partition(), Msg: id.MsgID(), Bytes: len(r.Body)}
+	c.ev = delivery.Event{Kind: delivery.EvOffer, Flag: true, Part: id.Partition(), Msg: id.MsgID(), Bytes: len(r.Body)}
 	if c.needsHeaders || len(r.Headers) != 0 {
 		c.evalHeaders(r.Headers, &c.ev)
 	}
-	if c.step().Decision == machine.Deliver {
+	if c.step().Decision == delivery.Deliver {
 		c.deliverOne(h, r)
 	}
 }

@@ -67,9 +67,9 @@ func (f *inflated) drop(n *Shared) {
 }
 
 // plain returns the decompressed body of the batch at offset at. It is valid until the next call. mu is held.
-func (c *Channel) plain(cur *cursor, at segment.Offset, h *segment.Header, body []byte) ([]byte, error) {
+func (r *channelReader) plain(cur *cursor, at segment.Offset, h *segment.Header, body []byte) ([]byte, error) {
 	if h.Codec == segment.CodecNone {
 		return body, nil
 	}
-	return c.inflated.open(batchKey{cur.number, at, h.CRC}, h, body)
+	return r.inflated.open(batchKey{cur.number, at, h.CRC}, h, body)
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/message"
 	"penstock/segment"
 )
@@ -34,7 +34,7 @@ type Topic interface {
 
 	// WriteControls writes the same control entries into every partition that this node leads. It returns when they are
 	// committed.
-	WriteControls(ctx context.Context, controls []machine.Control) error
+	WriteControls(ctx context.Context, controls []fold.Control) error
 	// OpenDeadLetters finds or creates the dead-letter topic of that name. publish stores messages there, and returns
 	// for each of them an error or nil.
 	OpenDeadLetters(ctx context.Context, name string) (
@@ -69,11 +69,11 @@ type Partition interface {
 	// only after done was called for the one before. done gets the outcome. If that is not known after a while, done
 	// gets ErrUnknown; with patient, it waits for the outcome. done must not block. A batch is not stored if revoked
 	// (nil: never) is set while the batch is still in the inbox.
-	NewControls(revoked *atomic.Bool, patient bool, done func(error)) func([]machine.Control) error
+	NewControls(revoked *atomic.Bool, patient bool, done func(error)) func([]fold.Control) error
 	// OnlyCarried returns at most count messages, with ids at or above from, that exist only as copies in control
 	// batches, and the first id of the log.
-	OnlyCarried(from segment.MsgID, count int) ([]machine.CarrySource, segment.MsgID)
+	OnlyCarried(from segment.MsgID, count int) ([]fold.CarrySource, segment.MsgID)
 	// ReadRecord returns a copy of a stored message. at is the offset of its batch; 0: the place where it was
 	// published.
-	ReadRecord(id segment.MsgID, at segment.Offset) (machine.CarriedMessage, error)
+	ReadRecord(id segment.MsgID, at segment.Offset) (fold.CarriedMessage, error)
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"penstock/internal/node/machine"
+	"penstock/internal/node/delivery"
 	"penstock/internal/node/message"
 	"penstock/replicate/wire"
 )
@@ -19,7 +19,7 @@ func (c *Channel) pending(op wire.Operation) (all []wire.PendingMessage, err err
 	if c.closed != nil {
 		return nil, c.closed
 	}
-	labels := map[machine.ClientID]string{}
+	labels := map[delivery.ClientID]string{}
 	for id, k := range c.consumers {
 		labels[id] = LabelText(k.label)
 	}
@@ -27,7 +27,7 @@ func (c *Channel) pending(op wire.Operation) (all []wire.PendingMessage, err err
 		limit: ListCount(op.Count),
 		key:   func(m *wire.PendingMessage) int64 { return m.Since.UnixMilli() },
 	}
-	c.m.EachInFlight(func(m machine.InFlightMessage) {
+	c.m.EachInFlight(func(m delivery.InFlightMessage) {
 		if op.About(m.ID.Partition()) {
 			list.add(wire.PendingMessage{
 				ID: m.ID, Since: time.UnixMilli(m.SinceMs), Due: time.UnixMilli(m.DueMs),
@@ -51,7 +51,7 @@ func (c *Channel) deferredMessages(op wire.Operation) (all []wire.PendingMessage
 		limit: ListCount(op.Count),
 		key:   func(m *wire.PendingMessage) int64 { return m.Due.UnixMilli() },
 	}
-	c.m.EachWaiting(func(m machine.WaitingMessage) {
+	c.m.EachWaiting(func(m delivery.WaitingMessage) {
 		if op.About(m.ID.Partition()) {
 			list.add(wire.PendingMessage{ID: m.ID, Due: time.UnixMilli(m.DueMs), Attempts: m.Attempts})
 		}

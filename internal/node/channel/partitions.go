@@ -5,8 +5,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/internal/node/delivery"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/segment"
 )
 
@@ -60,11 +61,11 @@ func (c *Channel) Revoke(stays []bool) bool {
 		}
 		c.topic.Unwatch(c, i)
 		if cur.assigned {
-			c.ev = machine.Event{Kind: machine.EvRemovePartition, Part: cur.number}
+			c.ev = delivery.Event{Kind: delivery.EvRemovePartition, Part: cur.number}
 			c.step()
 		}
 		cur.put.revoked.Store(true)
-		c.failSyncs(cur.put, errs.ErrMoved)
+		c.syncs.fail(cur.put, errs.ErrMoved)
 		cur.ahead.drop(c.node)
 		*cur = c.newCursor(cur.part) // controls in flight still belong to the old control put
 	}
@@ -93,14 +94,14 @@ func (c *Channel) unsubscribeLocked(k *Consumer) {
 	if len(c.consumers) == 0 {
 		c.dropAhead()
 	}
-	c.ev = machine.Event{Kind: machine.EvUnsubscribe, Client: k.id, Flag: k.clean}
+	c.ev = delivery.Event{Kind: delivery.EvUnsubscribe, Client: k.id, Flag: k.clean}
 	c.step()
 }
 
 // sampleSeed is the same at every leader of a partition and after every restart, so a message that a sample leaves out
 // at one leader is not delivered by another.
 func sampleSeed(topic uuid.UUID, channel string) uint64 {
-	return machine.HashKey(append(topic[:], channel...))
+	return fold.HashKey(append(topic[:], channel...))
 }
 
 // HasOtherEpoch says whether the machine has the partition with this index, and got it in another epoch. It takes mu.

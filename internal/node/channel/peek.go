@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"penstock/batch"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inflate"
-	"penstock/internal/node/machine"
 	"penstock/internal/node/message"
 	"penstock/replicate/wire"
 	"penstock/segment"
@@ -102,8 +102,8 @@ const maxPeekCarried = 4 * MaxListCount
 // unconfirmed returns the carried messages that are not confirmed, and then the ranges of the first unconfirmed ids at
 // or above m in the partition: together at most count messages. It takes mu.
 func (c *Channel) unconfirmed(
-	index int, carried []machine.CarrySource, m segment.MsgID, count int,
-) (some []machine.CarrySource, rs []machine.IDRange, err error) {
+	index int, carried []fold.CarrySource, m segment.MsgID, count int,
+) (some []fold.CarrySource, rs []fold.IDRange, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed != nil {
@@ -126,7 +126,7 @@ func (c *Channel) unconfirmed(
 		if n := len(rs); n > 0 && rs[n-1].To == m {
 			rs[n-1].To++
 		} else {
-			rs = append(rs, machine.IDRange{From: m, To: m + 1})
+			rs = append(rs, fold.IDRange{From: m, To: m + 1})
 		}
 		m++
 	}
@@ -148,7 +148,7 @@ func PeekTopic(t Topic, op wire.Operation, readAhead int) ([]wire.PeekedMessage,
 		}
 		from = max(from, start)
 		end, _ := pt.Ends()
-		if err := p.read(pt, []machine.IDRange{{
+		if err := p.read(pt, []fold.IDRange{{
 			From: from, To: min(from+segment.MsgID(p.count-len(carried)), segment.MsgID(end.Load())),
 		}}); err != nil {
 			return nil, err
@@ -192,7 +192,7 @@ type peeker struct {
 func (p *peeker) selects() bool { return p.origin != nil || p.others }
 
 // read copies the messages of the ranges.
-func (p *peeker) read(pt Partition, ranges []machine.IDRange) error {
+func (p *peeker) read(pt Partition, ranges []fold.IDRange) error {
 	for _, r := range ranges {
 		had := len(p.found)
 		err := p.readRange(pt, r)
@@ -203,7 +203,7 @@ func (p *peeker) read(pt Partition, ranges []machine.IDRange) error {
 				r.From = p.found[n-1].ID.MsgID() + 1
 			}
 			carried, _ := pt.OnlyCarried(r.From, int(min(r.To-r.From, maxPeekCarried)))
-			carried = slices.DeleteFunc(carried, func(s machine.CarrySource) bool { return s.ID >= r.To })
+			carried = slices.DeleteFunc(carried, func(s fold.CarrySource) bool { return s.ID >= r.To })
 			err = p.readCarried(pt, carried)
 		}
 		if err != nil {
@@ -213,7 +213,7 @@ func (p *peeker) read(pt Partition, ranges []machine.IDRange) error {
 	return nil
 }
 
-func (p *peeker) readRange(pt Partition, r machine.IDRange) error {
+func (p *peeker) readRange(pt Partition, r fold.IDRange) error {
 	if r.From >= r.To {
 		return nil
 	}
@@ -243,7 +243,7 @@ func (p *peeker) readRange(pt Partition, r machine.IDRange) error {
 }
 
 // readBatch copies the messages of one batch that are in r. done says that no later batch is needed.
-func (p *peeker) readBatch(pt Partition, h *segment.Header, body []byte, r machine.IDRange) (done bool, err error) {
+func (p *peeker) readBatch(pt Partition, h *segment.Header, body []byte, r fold.IDRange) (done bool, err error) {
 	if h.Codec != segment.CodecNone {
 		if body, err = inflate.Stored(h, body, p.scratch); err != nil {
 			return false, err
@@ -323,7 +323,7 @@ func headerOf(hs []message.Header, name string) []byte {
 }
 
 // readCarried copies messages that control batches carry. It leaves out those that are gone.
-func (p *peeker) readCarried(pt Partition, sources []machine.CarrySource) error {
+func (p *peeker) readCarried(pt Partition, sources []fold.CarrySource) error {
 	for _, s := range sources {
 		m, err := pt.ReadRecord(s.ID, s.At)
 		if errors.Is(err, segment.ErrBelowStart) { // carried further up meanwhile, or gone

@@ -7,8 +7,9 @@ import (
 	"time"
 
 	"penstock/batch"
+	"penstock/internal/node/delivery"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/message"
 	"penstock/segment"
 )
@@ -48,7 +49,7 @@ func TestRefusedConfirmationsAreWrittenAgain(t *testing.T) {
 		}
 		for id := range segment.MsgID(2) {
 			c.mu.Lock()
-			c.ev = machine.Event{Kind: machine.EvOffer, Msg: id}
+			c.ev = delivery.Event{Kind: delivery.EvOffer, Msg: id}
 			c.step()
 			c.mu.Unlock()
 		}
@@ -76,7 +77,7 @@ func TestRefusedConfirmationsAreWrittenAgain(t *testing.T) {
 		var all chan error
 		for id := range segment.MsgID(2) {
 			b := p.awaitBatch(t, c)
-			if r := b.controls[0].Ranges; len(b.controls) != 1 || !slices.Equal(r, []machine.IDRange{{From: id, To: id + 1}}) {
+			if r := b.controls[0].Ranges; len(b.controls) != 1 || !slices.Equal(r, []fold.IDRange{{From: id, To: id + 1}}) {
 				t.Fatalf("batch %d confirms %v", id, r)
 			}
 			if id == 0 {

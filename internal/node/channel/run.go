@@ -2,7 +2,7 @@ package channel
 
 import (
 	"penstock/batch"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/delivery"
 	"penstock/internal/node/message"
 	"penstock/segment"
 )
@@ -35,7 +35,7 @@ func (c *Channel) deliverRuns(b *offering, index uint32) (uint32, offered) {
 		if n > 0 {
 			c.offer.Msg, c.offer.Index = id, index
 			b.event, b.given = c.offer, n
-			b.event.Kind = machine.EvOfferRun
+			b.event.Kind = delivery.EvOfferRun
 			c.endRun(b)
 			index, b.left = index+uint32(n), b.left-n
 		}
@@ -53,20 +53,20 @@ func (c *Channel) deliverRuns(b *offering, index uint32) (uint32, offered) {
 }
 
 // mayRun says whether the message that c.offer names goes on with the run, or begins one. mu is held.
-func (c *Channel) mayRun(b *offering) bool {
-	if c.offer.Unwanted {
+func (k *channelMachine) mayRun(b *offering) bool {
+	if k.offer.Unwanted {
 		return false
 	}
 	if b.given > 0 {
-		if b.given < b.run.Count && c.offer.Tag == b.event.Tag {
+		if b.given < b.run.Count && k.offer.Tag == b.event.Tag {
 			return true
 		}
-		c.endRun(b)
+		k.endRun(b)
 	}
-	if c.offer.Msg != c.m.ReadFrom(b.cur.number) {
+	if k.offer.Msg != k.m.ReadFrom(b.cur.number) {
 		return false
 	}
-	b.run = c.m.NextRun(b.cur.number)
+	b.run = k.m.NextRun(b.cur.number)
 	return b.run.Count > 0
 }
 
@@ -74,10 +74,10 @@ func (c *Channel) mayRun(b *offering) bool {
 func (c *Channel) giveInRun(b *offering, r *segment.Record) offered {
 	if b.given == 0 {
 		b.event = c.offer
-		b.event.Kind = machine.EvOfferRun
+		b.event.Kind = delivery.EvOfferRun
 	}
 	k := c.consumers[b.run.Client]
-	d := c.deliveryOf(k, batch.MakeID(b.cur.number, c.offer.Msg), b.h, r)
+	d := k.deliveryOf(batch.MakeID(b.cur.number, c.offer.Msg), b.h, r)
 	d.Attempts, d.Number, d.Serial, d.Epoch = 1, b.run.Number+uint64(b.given), 0, 0
 	b.given++
 	b.left--
@@ -93,12 +93,12 @@ func (c *Channel) giveInRun(b *offering, r *segment.Record) offered {
 }
 
 // endRun tells the machine of the run that was delivered, if there is one. mu is held.
-func (c *Channel) endRun(b *offering) {
+func (k *channelMachine) endRun(b *offering) {
 	if b.given == 0 {
 		return
 	}
 	b.event.Count, b.given = b.given, 0
-	c.m.Step(b.now, &b.event, &c.res)
+	k.m.Step(b.now, &b.event, &k.res)
 }
 
 // touch makes pump flush the consumer's sink when ch.mu is released. ch.mu is held.

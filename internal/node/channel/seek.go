@@ -6,8 +6,8 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node/clock"
+	"penstock/internal/node/delivery"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
 	"penstock/internal/node/message"
 	"penstock/replicate/wire"
 	"penstock/segment"
@@ -76,14 +76,14 @@ func clampCount(n int64) int64 { return min(max(n, -int64(segment.MaxMsgID)), in
 
 // seek resets the channel to op.Targets in the partitions that this node serves.
 func (c *Channel) seek(ctx context.Context, op wire.Operation) error {
-	var evs []machine.Event
+	var evs []delivery.Event
 	for _, id := range op.Targets {
 		n := id.Partition()
 		if !op.About(n) || !c.HasPartition(int(n)) {
 			continue
 		}
 		_, _, start := c.topic.Partition(int(n)).Log().Start()
-		evs = append(evs, machine.Event{Kind: machine.EvReset, Part: n, Msg: id.MsgID(), Start: start})
+		evs = append(evs, delivery.Event{Kind: delivery.EvReset, Part: n, Msg: id.MsgID(), Start: start})
 	}
 	if len(evs) == 0 {
 		return c.Err()

@@ -4,14 +4,15 @@ import (
 	"bytes"
 	"context"
 
+	"penstock/internal/node/delivery"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/replicate/wire"
 )
 
 // Settings returns the channel's settings as the machine knows them. current says that they are the current ones,
 // because the channel has a partition on this node. It takes mu.
-func (c *Channel) Settings() (s machine.ChannelSettings, current bool) {
+func (c *Channel) Settings() (s fold.ChannelSettings, current bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed == nil {
@@ -36,13 +37,13 @@ func (c *Channel) State() (s wire.ChannelState, ok bool) {
 // configure puts op.Settings into effect in the partitions that this node serves. With op.Flag (partition 0), this node
 // checks their version, and may refuse them with ErrVersion. Without it, the node accepts them unless it has newer
 // ones.
-func (c *Channel) configure(ctx context.Context, op wire.Operation) (machine.ChannelSettings, error) {
+func (c *Channel) configure(ctx context.Context, op wire.Operation) (fold.ChannelSettings, error) {
 	c.node.Host.Lock(&c.configuring)
 	defer c.configuring.Unlock()
 	c.mu.Lock()
 	if c.closed != nil {
 		c.mu.Unlock()
-		return machine.ChannelSettings{}, c.closed
+		return fold.ChannelSettings{}, c.closed
 	}
 	c.applyPostsLocked()
 	now, next := c.settings, op.Settings
@@ -50,15 +51,15 @@ func (c *Channel) configure(ctx context.Context, op wire.Operation) (machine.Cha
 	c.mu.Unlock()
 	switch {
 	case here == 0:
-		return machine.ChannelSettings{}, errs.ErrNoLeader
+		return fold.ChannelSettings{}, errs.ErrNoLeader
 	case op.Flag && now.Version+1 != next.Version && !sameSettings(&now, next):
 		return now, errs.ErrVersion
 	case now.Version >= next.Version:
 		return now, c.rewriteSettings(ctx, &now)
 	}
-	ev := machine.Event{Kind: machine.EvConfigure, Settings: next, PartsAll: uint32(c.topic.Count())}
+	ev := delivery.Event{Kind: delivery.EvConfigure, Settings: next, PartsAll: uint32(c.topic.Count())}
 	if err := c.change(ctx, ev); err != nil {
-		return machine.ChannelSettings{}, err
+		return fold.ChannelSettings{}, err
 	}
 	if op.Flag {
 		c.topic.Reconfigured(c)
@@ -69,8 +70,8 @@ func (c *Channel) configure(ctx context.Context, op wire.Operation) (machine.Cha
 // rewriteSettings writes the channel's settings into every partition that this node leads. The channel may have them
 // only from the log of another partition, or from a change that has not finished. Only after this entry does each of
 // the logs have them, so that a leader of just one of the partitions knows them.
-func (c *Channel) rewriteSettings(ctx context.Context, now *machine.ChannelSettings) error {
-	err := c.topic.WriteControls(ctx, []machine.Control{{Kind: machine.ChannelConfigured, Channel: c.name, Settings: now}})
+func (c *Channel) rewriteSettings(ctx context.Context, now *fold.ChannelSettings) error {
+	err := c.topic.WriteControls(ctx, []fold.Control{{Kind: fold.ChannelConfigured, Channel: c.name, Settings: now}})
 	if err == nil && c.Err() != nil {
 		err = errs.ErrNoLeader // the channel that replaces this one may have begun without these settings
 	}
@@ -78,7 +79,7 @@ func (c *Channel) rewriteSettings(ctx context.Context, now *machine.ChannelSetti
 }
 
 // sameSettings says whether two settings are equal. Settings of version 0 equal none.
-func sameSettings(a, b *machine.ChannelSettings) bool {
+func sameSettings(a, b *fold.ChannelSettings) bool {
 	if a.Version == 0 || b.Version == 0 {
 		return false
 	}
@@ -100,7 +101,7 @@ func (c *Channel) learnSettings() {
 			"topic", c.topic.Name(), "channel", c.name, "error", err)
 	}
 	c.matcher = matcher
-	c.needsHeaders = matcher != nil || s.Order == machine.OrderKey
+	c.needsHeaders = matcher != nil || s.Order == fold.OrderKey
 	c.startSweeper()
 }
 
@@ -114,7 +115,7 @@ func (c *Channel) share() {
 		}
 	}
 	c.partsAll = uint32(c.topic.Count())
-	c.ev = machine.Event{Kind: machine.EvConfigure, PartsAll: c.partsAll}
+	c.ev = delivery.Event{Kind: delivery.EvConfigure, PartsAll: c.partsAll}
 	c.step()
 	c.learnSettings()
 }

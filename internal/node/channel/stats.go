@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"penstock/internal/node/machine"
+	"penstock/internal/node/delivery"
 	"penstock/internal/node/message"
 )
 
@@ -56,7 +56,7 @@ func (c *Channel) Stats() Stats {
 	if c.closed == nil {
 		c.look()
 	}
-	m, now := c.m.Stats(), c.lastTroubles()
+	m, now := c.m.Stats(), c.troubles.last()
 	s := Stats{
 		Name: c.name, Depth: int64(m.Depth), BackendDepth: int64(m.Depth), InFlightCount: m.InFlightCount,
 		DeferredCount: m.DeferredCount, MessageCount: m.MessageCount, RequeueCount: m.RequeueCount,
@@ -77,7 +77,7 @@ func (c *Channel) Stats() Stats {
 	if c.timed != nil {
 		s.Latencies = c.timed.Recorder()
 	}
-	c.m.EachClient(func(cs machine.ClientStats) {
+	c.m.EachClient(func(cs delivery.ClientStats) {
 		k := c.consumers[cs.Client]
 		if k == nil {
 			return

@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
 
 // DeadLettersOnly is the filter of a channel that keeps dead letters for a redrive, and wants nothing else.
-func DeadLettersOnly() machine.Filter {
-	return machine.Filter{Rules: []machine.Rule{{Header: OriginTopicHeader, Match: machine.MatchExists}}}
+func DeadLettersOnly() fold.Filter {
+	return fold.Filter{Rules: []fold.Rule{{Header: OriginTopicHeader, Match: fold.MatchExists}}}
 }
 
 // startSweeper starts a goroutine that calls Sweep from time to time, if the channel is one for dead letters only. It
@@ -50,7 +50,7 @@ func (c *Channel) Sweep() error {
 	defer cancel()
 	for i := range c.topic.Count() {
 		for {
-			more, err := c.sweep(ctx, c.topic.Partition(i))
+			more, err := sweeper{c}.step(ctx, c.topic.Partition(i))
 			if err != nil {
 				return err
 			}
@@ -62,9 +62,13 @@ func (c *Channel) Sweep() error {
 	return nil
 }
 
-// sweep is one step of Sweep in one partition. It returns false when there is nothing more to confirm.
-func (c *Channel) sweep(ctx context.Context, pt Partition) (more bool, err error) {
-	from, end, ok := c.toSweep(int(pt.Number()))
+// sweeper is one call of Sweep. The places up to which it has looked are in the channel's cursors.
+type sweeper struct{ c *Channel }
+
+// step is one step of Sweep in one partition. It returns false when there is nothing more to confirm.
+func (s sweeper) step(ctx context.Context, pt Partition) (more bool, err error) {
+	c := s.c
+	from, end, ok := s.todo(int(pt.Number()))
 	if !ok || from >= end {
 		return false, nil
 	}
@@ -85,13 +89,14 @@ func (c *Channel) sweep(ctx context.Context, pt Partition) (more bool, err error
 			return false, err
 		}
 	}
-	c.swept(int(pt.Number()), next)
+	s.done(int(pt.Number()), next)
 	return full, nil
 }
 
-// toSweep returns the range of messages of a partition that Sweep has not looked at. ok says whether there is something
+// todo returns the range of messages of a partition that Sweep has not looked at. ok says whether there is something
 // to do for it.
-func (c *Channel) toSweep(index int) (from, end segment.MsgID, ok bool) {
+func (s sweeper) todo(index int) (from, end segment.MsgID, ok bool) {
+	c := s.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed != nil || !isStore(&c.settings.Filter) || index >= len(c.cursors) || !c.cursors[index].assigned {
@@ -102,13 +107,14 @@ func (c *Channel) toSweep(index int) (from, end segment.MsgID, ok bool) {
 	return max(cur.swept, c.m.NextUnconfirmed(cur.number, 0)), cur.end, true
 }
 
-func isStore(f *machine.Filter) bool {
+func isStore(f *fold.Filter) bool {
 	want := DeadLettersOnly()
 	return f.Invert == want.Invert && slices.Equal(f.Rules, want.Rules)
 }
 
-// swept notes that Sweep has looked at everything below next.
-func (c *Channel) swept(index int, next segment.MsgID) {
+// done notes that Sweep has looked at everything below next.
+func (s sweeper) done(index int, next segment.MsgID) {
+	c := s.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if index < len(c.cursors) && c.cursors[index].assigned {

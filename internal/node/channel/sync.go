@@ -3,7 +3,9 @@ package channel
 import (
 	"cmp"
 
+	"penstock/internal/node/delivery"
 	"penstock/internal/node/errs"
+	"penstock/internal/node/platform"
 )
 
 // syncWait is a Sync that waits for commits. Channel.mu guards it. A crash loses it together with its caller.
@@ -12,12 +14,21 @@ type syncWait struct {
 	done  func(error)
 }
 
-// syncMark is a place in one partition's takes (machine.Channel.TakeControls): a Sync waits for the commit of this
+// syncMark is a place in one partition's takes (delivery.Channel.TakeControls): a Sync waits for the commit of this
 // take.
 type syncMark struct {
 	put  *controlPut // the cursor's at the time of the Sync
 	take uint64      // or notTaken
 }
+
+// syncs are the Syncs of a channel that wait for commits. Channel.mu guards them.
+type syncs struct {
+	host  platform.Host
+	waits []*syncWait // in the order of their calls
+}
+
+// tell calls done on a goroutine of its own.
+func (s *syncs) tell(done func(error), err error) { s.host.Spawn(func() { done(err) }) }
 
 // notTaken stands for the take that will leave the machine without entries.
 const notTaken = 1<<64 - 1
@@ -32,25 +43,25 @@ func (k *Consumer) Sync(done func(error)) {
 	c.tick()
 	switch {
 	case c.closed != nil:
-		c.answerSync(done, c.closed)
+		c.syncs.tell(done, c.closed)
 		return
 	case c.consumers[k.id] != k: // what it had in flight was given to others
-		c.answerSync(done, errs.ErrMoved)
+		c.syncs.tell(done, errs.ErrMoved)
 		return
 	}
 	if err := c.lost(); err != nil {
-		c.answerSync(done, err)
+		c.syncs.tell(done, err)
 	} else if w := c.unsettled(done); w == nil {
-		c.answerSync(done, nil)
+		c.syncs.tell(done, nil)
 	} else {
 		c.sync(w)
 	}
 }
 
 // lost returns why entries of the channel are not stored, or may not be; nil: all are, or are on their way. mu is held.
-func (c *Channel) lost() error {
-	for i := range c.cursors {
-		if cur := &c.cursors[i]; cur.assigned && (cur.put.lost != nil || cur.put.refused != nil) {
+func (r *channelReader) lost() error {
+	for i := range r.cursors {
+		if cur := &r.cursors[i]; cur.assigned && (cur.put.lost != nil || cur.put.refused != nil) {
 			return cmp.Or(cur.put.lost, cur.put.refused)
 		}
 	}
@@ -113,30 +124,28 @@ func (c *Channel) unsettled(done func(error)) *syncWait {
 
 // sync begins to wait for what unsettled has returned. mu is held.
 func (c *Channel) sync(w *syncWait) {
-	c.syncs = append(c.syncs, w)
+	c.syncs.waits = append(c.syncs.waits, w)
 	c.sendControls() // a caller who waits need not wait for ConfirmInterval, too
 }
 
-func (c *Channel) answerSync(done func(error), err error) { c.node.Host.Spawn(func() { done(err) }) }
-
-// labelSyncs notes which take has the entries that Syncs wait for, after a take from the cursor's partition. If it has
-// left entries in the machine, that is not known yet. mu is held.
-func (c *Channel) labelSyncs(cur *cursor) {
-	if len(c.syncs) == 0 || c.m.HasControls(cur.number) {
+// label notes which take has the entries that Syncs wait for, after a take from the cursor's partition. If it has
+// left entries in the machine, that is not known yet. Channel.mu is held.
+func (s *syncs) label(m *delivery.Channel, cur *cursor) {
+	if len(s.waits) == 0 || m.HasControls(cur.number) {
 		return
 	}
-	for _, w := range c.syncs {
+	for _, w := range s.waits {
 		for i := range w.marks {
-			if m := &w.marks[i]; m.put == cur.put && m.take == notTaken {
-				m.take = c.m.LastTake(cur.number)
+			if at := &w.marks[i]; at.put == cur.put && at.take == notTaken {
+				at.take = m.LastTake(cur.number)
 			}
 		}
 	}
 }
 
-// settleSyncs answers the Syncs for which the commit of a take was the last. mu is held.
-func (c *Channel) settleSyncs(put *controlPut, take uint64) {
-	c.endSyncs(func(w *syncWait) (bool, error) {
+// settle answers the Syncs for which the commit of a take was the last. Channel.mu is held.
+func (s *syncs) settle(put *controlPut, take uint64) {
+	s.end(func(w *syncWait) (bool, error) {
 		for i, m := range w.marks {
 			if m.put == put && m.take != notTaken && m.take <= take {
 				w.marks[i] = w.marks[len(w.marks)-1]
@@ -148,18 +157,18 @@ func (c *Channel) settleSyncs(put *controlPut, take uint64) {
 	})
 }
 
-// failSyncs answers the Syncs that wait for entries of a control put, because these may be lost, and notes that for
-// later ones. nil: all Syncs. mu is held.
-func (c *Channel) failSyncs(put *controlPut, err error) {
+// fail answers the Syncs that wait for entries of a control put, because these may be lost, and notes that for
+// later ones. nil: all Syncs. Channel.mu is held.
+func (s *syncs) fail(put *controlPut, err error) {
 	if put != nil {
 		put.lost = err
 	}
-	c.answerSyncs(put, err)
+	s.answer(put, err)
 }
 
-// answerSyncs answers the Syncs that wait for entries of a control put; nil: all Syncs. mu is held.
-func (c *Channel) answerSyncs(put *controlPut, err error) {
-	c.endSyncs(func(w *syncWait) (bool, error) {
+// answer answers the Syncs that wait for entries of a control put; nil: all Syncs. Channel.mu is held.
+func (s *syncs) answer(put *controlPut, err error) {
+	s.end(func(w *syncWait) (bool, error) {
 		for _, m := range w.marks {
 			if put == nil || m.put == put {
 				return true, err
@@ -169,16 +178,16 @@ func (c *Channel) answerSyncs(put *controlPut, err error) {
 	})
 }
 
-// endSyncs answers the Syncs that ended says have ended, and keeps the others. mu is held.
-func (c *Channel) endSyncs(ended func(*syncWait) (bool, error)) {
-	kept := c.syncs[:0]
-	for _, w := range c.syncs {
+// end answers the Syncs that ended says have ended, and keeps the others. Channel.mu is held.
+func (s *syncs) end(ended func(*syncWait) (bool, error)) {
+	kept := s.waits[:0]
+	for _, w := range s.waits {
 		if end, err := ended(w); end {
-			c.answerSync(w.done, err)
+			s.tell(w.done, err)
 		} else {
 			kept = append(kept, w)
 		}
 	}
-	clear(c.syncs[len(kept):])
-	c.syncs = kept
+	clear(s.waits[len(kept):])
+	s.waits = kept
 }

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/internal/node/machine"
+	"penstock/internal/node/delivery"
 )
 
 // droppingFor is how long after the last message that it lost a channel counts as one that loses messages.
@@ -23,7 +23,7 @@ type starvation struct {
 
 // look takes what a channel has at a time, and returns whether it is starved: messages wait, somebody consumes, nothing
 // is in flight, and nothing was delivered for starvedAfter.
-func (s *starvation) look(m *machine.ChannelStats, now time.Duration) bool {
+func (s *starvation) look(m *delivery.ChannelStats, now time.Duration) bool {
 	waits := m.Depth > 0 && m.ClientCount > 0 && m.InFlightCount == 0 && !m.Paused && !m.Skipped
 	if !waits || m.DeliverCount != s.deliveries || now-s.looked > starvedAfter {
 		s.since = now
@@ -63,12 +63,12 @@ func (c *Channel) Troubles() Troubles {
 		}
 		c.mu.Unlock()
 	}
-	return c.lastTroubles()
+	return c.troubles.last()
 }
 
-// lastTroubles returns what was noted last. It takes no lock.
-func (c *Channel) lastTroubles() Troubles {
-	if t := c.noted.Load(); t != nil {
+// last returns what was noted last. It takes no lock.
+func (t *troubles) last() Troubles {
+	if t := t.noted.Load(); t != nil {
 		return *t
 	}
 	return Troubles{}
@@ -107,21 +107,21 @@ func (c *Channel) look() {
 }
 
 // hasPartition says whether this node delivers messages of a partition to the channel. mu is held.
-func (c *Channel) hasPartition() bool {
-	for i := range c.cursors {
-		if c.cursors[i].assigned {
+func (r *channelReader) hasPartition() bool {
+	for i := range r.cursors {
+		if r.cursors[i].assigned {
 			return true
 		}
 	}
 	return false
 }
 
-// note changes what lastTroubles returns. mu is held.
-func (c *Channel) note(change func(*Troubles)) {
-	was := c.lastTroubles()
+// note changes what last returns. mu is held.
+func (t *troubles) note(change func(*Troubles)) {
+	was := t.last()
 	now := was
 	if change(&now); now != was {
-		c.noted.Store(&now)
+		t.noted.Store(&now)
 	}
 }
 

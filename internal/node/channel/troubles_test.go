@@ -3,8 +3,8 @@ package channel
 import (
 	"testing"
 
+	"penstock/internal/node/delivery"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
 )
 
 // A channel has the troubles that were noted; one that has ended has none.
@@ -33,18 +33,18 @@ func TestTroubles(t *testing.T) {
 // A channel is starved when messages wait and somebody consumes, but nothing is in flight and nothing was delivered for
 // starvedAfter; and not before somebody has looked that long.
 func TestStarvation(t *testing.T) {
-	waits := machine.ChannelStats{Depth: 1, ClientCount: 1, DeliverCount: 7}
+	waits := delivery.ChannelStats{Depth: 1, ClientCount: 1, DeliverCount: 7}
 	for name, tc := range map[string]struct {
-		change func(m *machine.ChannelStats)
+		change func(m *delivery.ChannelStats)
 		want   bool
 	}{
-		"nothing is delivered":  {func(*machine.ChannelStats) {}, true},
-		"nothing waits":         {func(m *machine.ChannelStats) { m.Depth = 0 }, false},
-		"nobody consumes":       {func(m *machine.ChannelStats) { m.ClientCount = 0 }, false},
-		"a consumer is at work": {func(m *machine.ChannelStats) { m.InFlightCount = 1 }, false},
-		"it is paused":          {func(m *machine.ChannelStats) { m.Paused = true }, false},
-		"it skips":              {func(m *machine.ChannelStats) { m.Skipped = true }, false},
-		"one was delivered":     {func(m *machine.ChannelStats) { m.DeliverCount++ }, false},
+		"nothing is delivered":  {func(*delivery.ChannelStats) {}, true},
+		"nothing waits":         {func(m *delivery.ChannelStats) { m.Depth = 0 }, false},
+		"nobody consumes":       {func(m *delivery.ChannelStats) { m.ClientCount = 0 }, false},
+		"a consumer is at work": {func(m *delivery.ChannelStats) { m.InFlightCount = 1 }, false},
+		"it is paused":          {func(m *delivery.ChannelStats) { m.Paused = true }, false},
+		"it skips":              {func(m *delivery.ChannelStats) { m.Skipped = true }, false},
+		"one was delivered":     {func(m *delivery.ChannelStats) { m.DeliverCount++ }, false},
 	} {
 		var s starvation
 		last := waits

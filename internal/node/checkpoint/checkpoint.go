@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -18,7 +18,7 @@ type Entry struct {
 	State     segment.State
 	Committed segment.Position // a lower bound of the committed position
 	Epochs    []replicate.EpochStart
-	Fold      *machine.Cursors // nil: unknown
+	Fold      *fold.Cursors // nil: unknown
 }
 
 // Append appends the encoding of an entry. A cursors length of 0 says that the fold is unknown
@@ -97,7 +97,7 @@ func decodeEntry(p []byte) (en Entry, rest []byte, err error) {
 		return en, p, nil
 	}
 	var over []byte
-	if en.Fold, over, err = machine.DecodeCursors(p[:n]); err != nil || len(over) != 0 {
+	if en.Fold, over, err = fold.DecodeCursors(p[:n]); err != nil || len(over) != 0 {
 		return en, nil, ErrDecode
 	}
 	return en, p[n:], nil

@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/formattest"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -22,13 +22,13 @@ var update = flag.Bool("update", false, "write golden files that do not exist ye
 
 // sampleEntry has a different value in each field.
 func sampleEntry() Entry {
-	fold := new(machine.Cursors)
-	for _, ct := range []machine.Control{
-		{Kind: machine.ChannelCreated, Channel: "c", ID: 2},
-		{Kind: machine.Confirmed, Channel: "c", Ranges: []machine.IDRange{{From: 5, To: 8}}},
-		{Kind: machine.ChannelPaused, Channel: "c", Flag: true},
+	state := new(fold.Cursors)
+	for _, ct := range []fold.Control{
+		{Kind: fold.ChannelCreated, Channel: "c", ID: 2},
+		{Kind: fold.Confirmed, Channel: "c", Ranges: []fold.IDRange{{From: 5, To: 8}}},
+		{Kind: fold.ChannelPaused, Channel: "c", Flag: true},
 	} {
-		if err := fold.Apply(&ct, 0x22); err != nil {
+		if err := state.Apply(&ct, 0x22); err != nil {
 			panic(err)
 		}
 	}
@@ -40,7 +40,7 @@ func sampleEntry() Entry {
 		},
 		Committed: 0x20,
 		Epochs:    []replicate.EpochStart{{Epoch: 0x24}, {Epoch: 0x25, Position: 0x1f, Offset: 0x2300}},
-		Fold:      fold,
+		Fold:      state,
 	}
 }
 
@@ -95,7 +95,7 @@ func TestFormatOfEntries(t *testing.T) {
 // every proper prefix of them.
 func TestGoldenCheckpoint(t *testing.T) {
 	en := sampleEntry()
-	empty := Entry{ID: segment.Identity{Topic: en.ID.Topic, Partition: 1}, Fold: new(machine.Cursors)}
+	empty := Entry{ID: segment.Identity{Topic: en.ID.Topic, Partition: 1}, Fold: new(fold.Cursors)}
 	stored := formattest.Golden(t, "testdata/checkpoint-v2.hex", Append(Append(AppendCount(nil, 2), &en), &empty), *update)
 	var got []Entry
 	if err := Decode(stored, func(en *Entry) { got = append(got, *en) }); err != nil {
@@ -137,7 +137,7 @@ func TestGoldenCut(t *testing.T) {
 func FuzzEntry(f *testing.F) {
 	en := sampleEntry()
 	f.Add(Append(nil, &en))
-	f.Add(Append(nil, &Entry{Fold: new(machine.Cursors)}))
+	f.Add(Append(nil, &Entry{Fold: new(fold.Cursors)}))
 	f.Fuzz(func(t *testing.T, p []byte) {
 		en, rest, err := decodeEntry(p)
 		if err != nil {

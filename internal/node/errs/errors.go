@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"time"
 
+	"penstock/internal/node/delivery"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/machine"
 )
 
@@ -63,15 +65,15 @@ var (
 	ErrReadOnly      = machine.ErrReadOnly
 	ErrAutoCreateOff = errors.New("engine: there is no such topic or channel, and automatic creation is off: nothing " +
 		"was stored; create it first")
-	ErrTooManyClients = machine.ErrTooManyConsumers
+	ErrTooManyClients = delivery.ErrTooManyConsumers
 	ErrNoLeader       = errors.New("engine: no node leads the partition just now; nothing was stored, try again")
 	ErrNoQuorum       = errors.New("engine: fewer replicas are in sync than min_isr demands; nothing was stored, try " +
 		"again when a node is back")
 	ErrUnknown = errors.New("engine: the outcome is unknown: the messages may have been stored, or may appear later; " +
 		"publish again if a duplicate does no harm")
 	ErrMoved       = errors.New("engine: another node leads the partition now; connect to it")
-	ErrNotInFlight = machine.ErrNotInFlight
-	ErrNotOwner    = machine.ErrNotOwner
+	ErrNotInFlight = delivery.ErrNotInFlight
+	ErrNotOwner    = delivery.ErrNotOwner
 	// ErrNotServed is for calls of a Consumer that only the node that serves it can carry out.
 	ErrNotServed = errors.New("engine: other nodes serve this consumer, which cannot do that; nothing was changed, " +
 		"finish each message by itself")
@@ -104,12 +106,12 @@ var (
 	ErrStart = errors.New("engine: a reader begins at the oldest or the newest message, at an id of its partition, or " +
 		"at a time; nothing was read")
 	// Reasons why a batch of a producer is refused.
-	ErrFenced           = machine.ErrFenced
-	ErrSequence         = machine.ErrSequence
-	ErrUnknownProducer  = machine.ErrUnknownProducer
-	ErrTooManyProducers = machine.ErrTooManyProducers
-	ErrProducerOwner    = machine.ErrProducerOwner
-	ErrProducerTenure   = machine.ErrProducerTenure
+	ErrFenced           = fold.ErrFenced
+	ErrSequence         = fold.ErrSequence
+	ErrUnknownProducer  = fold.ErrUnknownProducer
+	ErrTooManyProducers = fold.ErrTooManyProducers
+	ErrProducerOwner    = fold.ErrProducerOwner
+	ErrProducerTenure   = fold.ErrProducerTenure
 	ErrProducerName     = errors.New("engine: a producer's name has at most 255 bytes of UTF-8; nothing was changed")
 	// ErrProducerLevel says that producers cannot be opened at this feature level.
 	ErrProducerLevel = errors.New("engine: producers need feature level 3, because older versions cannot read what is " +
@@ -118,7 +120,7 @@ var (
 	// ErrNoPartition says that the topic has no partition with that number.
 	ErrNoPartition = errors.New("engine: the topic has no such partition; nothing was changed")
 	// ErrSettings is wrapped by errors that describe what is wrong with the settings of a channel.
-	ErrSettings = machine.ErrSettings
+	ErrSettings = fold.ErrSettings
 )
 
 // GapsError is an ErrGapsFull that says of how many delayed messages one more would be too many.

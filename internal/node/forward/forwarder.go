@@ -10,8 +10,8 @@ import (
 
 	"penstock/internal/lock"
 	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
-	"penstock/internal/node/machine"
 	"penstock/internal/node/message"
 	"penstock/internal/node/platform"
 	"penstock/internal/node/reason"
@@ -327,7 +327,7 @@ func (f *Forwarder) HandleAck(from replicate.NodeID, fr *netproto.Received) {
 	err := reason.OfPut(ack.Reason, ack.Text)
 	want, other, ok := wire.SequenceOfAck(ack.First)
 	if ok && p.Kind == inbox.Numbered && errors.Is(err, errs.ErrSequence) {
-		err = &machine.SequenceError{Want: want, Got: p.Special.Header.BaseSequence, Other: other}
+		err = &fold.SequenceError{Want: want, Got: p.Special.Header.BaseSequence, Other: other}
 	}
 	inbox.Answer(p, err)
 }

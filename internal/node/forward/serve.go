@@ -9,8 +9,8 @@ import (
 	"penstock/internal/lock"
 	"penstock/internal/node/clock"
 	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
-	"penstock/internal/node/machine"
 	"penstock/internal/node/message"
 	"penstock/internal/node/reason"
 	"penstock/internal/node/route"
@@ -222,7 +222,7 @@ func (p *forwardedPut) reply(first message.ID, err error) {
 	default:
 		fr.Status = netproto.StatusRejected
 		ack.Reason = reason.Number(wire.AnswerPut, err)
-		var numbers *machine.SequenceError
+		var numbers *fold.SequenceError
 		if errors.As(err, &numbers) {
 			ack.First = wire.AckSequence(numbers.Want, numbers.Other)
 		} else if ack.Reason != 0 {

@@ -8,7 +8,7 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/lock"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/message"
 	"penstock/internal/node/platform"
 	"penstock/replicate"
@@ -121,15 +121,15 @@ type Special struct {
 
 	// Numbered. The submitter sets BaseSequence of Header, the committer the other fields.
 	Producer []byte // the name with its owner (core/owner.go); borrowed like Put.Messages
-	Tenure   uint64 // for which the submitter holds the name, or what takes its place: see machine.Cursors.JudgeNamed
+	Tenure   uint64 // for which the submitter holds the name, or what takes its place: see fold.Cursors.JudgeNamed
 
 	// Repeat is a result of Sealed and Numbered: the batch was in the log already. First is the id that it had got there.
 	Repeat bool
 
 	// Controls
-	Controls []machine.Control // sealing fills in what depends on the position in the log
-	Revoked  *atomic.Bool      // nil, or once set, the controls are not stored: see Partition.NewControls
-	Offset   segment.Offset    // result: where the batch begins
+	Controls []fold.Control // sealing fills in what depends on the position in the log
+	Revoked  *atomic.Bool   // nil, or once set, the controls are not stored: see Partition.NewControls
+	Offset   segment.Offset // result: where the batch begins
 
 	Inspect func() // Inspection: runs on the committer, with Replica.mu held
 

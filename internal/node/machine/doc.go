@@ -1,25 +1,13 @@
-// Package core makes the engine's decisions and does nothing else: no file, no socket, no clock, no goroutine, no lock,
-// and no iteration over a map. One goroutine at a time owns a value of any type here, except a Matcher, which never
-// changes. If several goroutines use a value, its owner's lock guards it (Channel.mu of package channel for a Channel).
-// The time is an argument, and results are values. Every history can therefore be replayed, from a text file (testdata)
-// or from a seed.
+// Package machine has three small state machines that decide and do nothing else: no file, no socket, no clock, no
+// goroutine, no lock, and no iteration over a map. The time is an argument, and results are values.
 //
-// The types of the consumer side, in the order in which a message meets them:
+//   - Partition decides what may be appended to the log of a partition, and where. Package partition owns one for each
+//     partition.
+//   - DiskWatch judges how well the node's disk works. Package diskwatch tells it of writes.
+//   - ClockPeers judges whether this node's clock is right. The cluster node tells it of other nodes' clocks.
 //
-//   - Channel is the state machine of one channel (a consumer group) of a topic, on the leader, over all partitions of
-//     the topic. It decides which message goes to which client, and it knows the messages that are in flight, that wait
-//     for their time, and that are confirmed.
-//   - Control is one entry of a control batch: a decision of the Channel that must survive a crash (these ids are
-//     confirmed, this message waits until then).
-//   - Cursors is the fold of one partition's control batches: the state of all channels that followers, recovery and
-//     checkpoints have. A Channel starts from it.
-//   - ChannelSettings is what an operator configures for a channel: order, attempts, rate, filter. A lane
-//     (channel_order.go) is a queue of messages that are delivered one after the other. The outbox (channel_dead.go)
-//     holds dead letters.
-//   - IDSet, Wheel and ID are the parts that the types above are built of.
+// Two larger ones have packages of their own: fold computes from a partition's log what its channels have confirmed,
+// and delivery decides on the leader which message goes to which client.
 //
-// A Channel never reads a Control back. It hands Controls out (TakeControls), the engine appends them to the log, and
-// every replica folds them (Cursors.Apply). A crash leaves only the fold. Messages that were confirmed but whose
-// confirmation is not in the log are delivered again. A message that the fold calls confirmed is never delivered again,
-// unless the channel is reset.
+// It imports only segment. A crash loses the values; their owners make new ones.
 package machine

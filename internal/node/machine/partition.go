@@ -38,37 +38,6 @@ const (
 	PurposeCheckpoint                // the first batch of a segment: the whole fold, so that a segment stands alone
 )
 
-// PartitionEventKind is what happened to a partition.
-type PartitionEventKind uint8
-
-const (
-	_            PartitionEventKind = iota
-	PartitionPut                    // a put is at the head of the inbox: may it be appended? Count, Control
-	// Purpose, Bytes, NextBytes: a batch of Bytes is about to be sealed, and after a checkpoint one of NextBytes: where
-	// does it go?
-	PartitionPlace
-	PartitionAppend // the batch that was placed last was sealed: Bytes, Count, CRC, Purpose
-	PartitionSpace  // the disk is full (Err: what puts are answered), or has room again (nil)
-	PartitionFault  // Err: stored data is corrupt, which makes the log read-only; Flag: a disk fault poisons it
-	PartitionLead   // Epoch: the cluster granted this epoch, which begins with the next batch
-	PartitionFollow // State: the new end of the log, after a leader's batches were stored or the log was cut
-)
-
-// PartitionEvent is the input of Partition.Step; only the fields of its kind are used.
-type PartitionEvent struct {
-	Kind      PartitionEventKind
-	Purpose   Purpose
-	Control   bool
-	Flag      bool
-	Count     uint32
-	CRC       uint32
-	Bytes     int
-	NextBytes int
-	Epoch     segment.Epoch
-	State     segment.State
-	Err       error
-}
-
 // Placement says where a batch goes, and what its header's leader part says (segment.Header).
 type Placement struct {
 	Position        segment.Position
@@ -81,20 +50,14 @@ type Placement struct {
 	SegmentCapacity int64
 }
 
-// PartitionResult is the output of Partition.Step.
-type PartitionResult struct {
-	Err       error
-	First     Purpose   // after Place: PurposeData, or the purpose of the batch that must be appended first
-	Placement Placement // after Place, unless First names another batch
-}
-
 // Partition decides what may be appended to the log of one partition, and where. It is a state machine without I/O,
-// clock or goroutine. Its owner steps it with events in the order in which they happen. It does not know what is
-// durable or committed (package replicate does).
+// clock or goroutine. The committer calls it, with Replica.mu held, in the order in which things happen. It does not
+// know what is durable or committed (package replicate does). A crash loses it; recovery makes one of the state of the
+// log that it finds.
 type Partition struct {
 	state   segment.State
 	sizes   segment.Sizes
-	placed  Placement     // result of the last Place, which Append makes true
+	placed  Placement     // result of the last Place, which Appended makes true
 	placing bool          // placed is valid
 	granted segment.Epoch // by the cluster; 0: the next epoch is the last one plus 1
 	started bool          // the epoch-start batch of the current epoch was appended
@@ -121,78 +84,73 @@ func (p *Partition) NextEpoch() segment.Epoch {
 // Fault says why the partition takes no more writes; nil: it does.
 func (p *Partition) Fault() error { return p.fault }
 
-// Step is the only way to change the machine.
-func (p *Partition) Step(ev *PartitionEvent, res *PartitionResult) {
-	*res = PartitionResult{}
-	switch ev.Kind {
-	case PartitionPut:
-		res.Err = p.admit(ev)
-	case PartitionPlace:
-		p.place(ev, res)
-	case PartitionAppend:
-		p.appended(ev)
-	case PartitionSpace:
-		p.full = ev.Err
-	case PartitionFault:
-		if p.fault == nil || ev.Flag {
-			p.fault = ev.Err
-		}
-	case PartitionLead:
-		if ev.Epoch <= p.state.Epoch {
-			panic(fmt.Sprintf("BUG: epoch %d was granted to a log that has epoch %d", ev.Epoch, p.state.Epoch))
-		}
-		p.granted, p.started = ev.Epoch, false
-	case PartitionFollow:
-		p.state, p.started, p.placing = ev.State, false, false
-	default:
-		panic(fmt.Sprintf("BUG: partition event %d", ev.Kind))
+// SetFull says that the disk is full, and what puts are answered because of it. With nil it has room again.
+func (p *Partition) SetFull(err error) { p.full = err }
+
+// Corrupt makes the log read-only, because stored data is corrupt. The first fault stays.
+func (p *Partition) Corrupt(err error) {
+	if p.fault == nil {
+		p.fault = err
 	}
 }
 
-// admit says whether a put may be appended: nil or the error that answers it.
-func (p *Partition) admit(ev *PartitionEvent) error {
+// Poison makes the log read-only, because the disk failed a write. It replaces any other fault.
+func (p *Partition) Poison(err error) { p.fault = err }
+
+// Lead says that the cluster granted an epoch, which begins with the next batch.
+func (p *Partition) Lead(epoch segment.Epoch) {
+	if epoch <= p.state.Epoch {
+		panic(fmt.Sprintf("BUG: epoch %d was granted to a log that has epoch %d", epoch, p.state.Epoch))
+	}
+	p.granted, p.started = epoch, false
+}
+
+// Follow sets the end of the log, after a leader's batch was stored or the log was cut.
+func (p *Partition) Follow(st segment.State) { p.state, p.started, p.placing = st, false, false }
+
+// Admit says whether count messages, or a control entry, may be appended: nil or the error that answers the put.
+func (p *Partition) Admit(count uint32, control bool) error {
 	switch {
 	case p.fault != nil:
 		return p.fault
-	case p.full != nil && !ev.Control:
+	case p.full != nil && !control:
 		// Control entries are still appended: confirmations let retention free space.
 		return p.full
-	case uint64(p.state.NextID)+uint64(ev.Count) > uint64(segment.MaxMsgID):
+	case uint64(p.state.NextID)+uint64(count) > uint64(segment.MaxMsgID):
 		return ErrReadOnly
 	}
 	return nil
 }
 
-// place decides where the next batch goes. It changes nothing in the log's state: the caller may find that the group
-// has no room, and ask again later.
-func (p *Partition) place(ev *PartitionEvent, res *PartitionResult) {
+// Place decides where a batch of so many bytes goes that is about to be sealed. If another batch must be appended
+// before it, Place returns the purpose of that one, and no placement. A checkpoint leaves room in its segment for the
+// batch that follows it, of nextBytes. Place changes nothing in the log's state: the caller may find that the group has
+// no room, and ask again later.
+func (p *Partition) Place(purpose Purpose, bytes, nextBytes int) (first Purpose, at Placement) {
 	st := p.state
-	roll := !fits(&st, ev.Bytes)
-	switch ev.Purpose {
+	switch purpose {
 	case PurposeData:
 		if !p.started {
-			res.First = PurposeEpochStart
-			return
+			return PurposeEpochStart, Placement{}
 		}
-		if roll {
-			res.First = PurposeCheckpoint
-			return
+		if !fits(&st, bytes) {
+			return PurposeCheckpoint, Placement{}
 		}
 	case PurposeEpochStart:
 		st.Epoch = p.NextEpoch()
-		p.sizes.Place(&st, ev.Bytes)
+		p.sizes.Place(&st, bytes)
 	case PurposeCheckpoint:
 		if st.SegmentCapacity != 0 {
 			st.SegmentCapacity = int64(st.End - st.SegmentBase) // full, so that sizes.Place begins the next segment
 		}
-		p.sizes.Place(&st, ev.Bytes+ev.NextBytes)
+		p.sizes.Place(&st, bytes+nextBytes)
 	}
 	p.placed = Placement{
 		Position: st.Next, FirstID: st.NextID, Offset: st.End, Epoch: st.Epoch, PrevCRC: st.LastCRC,
 		Segment: st.Segment, SegmentBase: st.SegmentBase, SegmentCapacity: st.SegmentCapacity,
 	}
 	p.placing = true
-	res.First, res.Placement = ev.Purpose, p.placed
+	return purpose, p.placed
 }
 
 // fits says whether the batch fits into the segment that contains End. Nothing fits into a segment that was not begun:
@@ -201,8 +159,8 @@ func fits(st *segment.State, batchBytes int) bool {
 	return int64(st.End-st.SegmentBase)+int64(batchBytes) <= st.SegmentCapacity
 }
 
-// appended advances the log's state past the batch that was placed last.
-func (p *Partition) appended(ev *PartitionEvent) {
+// Appended says that the batch that was placed last was sealed. It advances the log's state past it.
+func (p *Partition) Appended(purpose Purpose, bytes int, count, crc uint32) {
 	if !p.placing || p.placed.Position != p.state.Next {
 		panic("BUG: a batch was appended that was not placed")
 	}
@@ -211,10 +169,10 @@ func (p *Partition) appended(ev *PartitionEvent) {
 	p.state.Segment, p.state.SegmentBase, p.state.SegmentCapacity = p.placed.Segment, p.placed.SegmentBase,
 		p.placed.SegmentCapacity
 	p.state.Next++
-	p.state.NextID += segment.MsgID(ev.Count)
-	p.state.End += segment.Offset(ev.Bytes)
-	p.state.LastCRC = ev.CRC
-	if ev.Purpose == PurposeEpochStart {
+	p.state.NextID += segment.MsgID(count)
+	p.state.End += segment.Offset(bytes)
+	p.state.LastCRC = crc
+	if purpose == PurposeEpochStart {
 		p.started = true
 	}
 }

@@ -2,102 +2,69 @@ package machine
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"penstock/internal/transcripttest"
 	"penstock/segment"
 )
 
-var partitionSizes = segment.Sizes{MinSegmentBytes: 4096, MaxSegmentBytes: 16384}
+var update = flag.Bool("update", false, "rewrite transcripts")
 
-func stepPartition(p *Partition, ev PartitionEvent) PartitionResult {
-	var res PartitionResult
-	p.Step(&ev, &res)
-	return res
-}
+var partitionSizes = segment.Sizes{MinSegmentBytes: 4096, MaxSegmentBytes: 16384}
 
 // B5, B20 and invariant 7, as far as the machine decides them: what may be appended.
 func TestPartitionAdmits(t *testing.T) {
 	disk := errors.New("the disk failed")
+	full := func(p *Partition) { p.SetFull(ErrNoSpace) }
+	corrupt := func(p *Partition) { p.Corrupt(ErrReadOnly) }
 	cases := []struct {
-		name  string
-		state segment.State
-		first []PartitionEvent
-		put   PartitionEvent
-		want  error
+		name    string
+		state   segment.State
+		first   func(p *Partition)
+		count   uint32
+		control bool
+		want    error
 	}{
-		{"an ordinary put", segment.State{}, nil, PartitionEvent{Count: 1}, nil},
-		{
-			"no space",
-			segment.State{},
-			[]PartitionEvent{{Kind: PartitionSpace, Err: ErrNoSpace}},
-			PartitionEvent{Count: 1},
-			ErrNoSpace,
-		},
-		{
-			"no space, but a confirmation",
-			segment.State{},
-			[]PartitionEvent{{Kind: PartitionSpace, Err: ErrNoSpace}},
-			PartitionEvent{Control: true},
-			nil,
-		},
-		{
-			"space again",
-			segment.State{},
-			[]PartitionEvent{{Kind: PartitionSpace, Err: ErrNoSpace}, {Kind: PartitionSpace}},
-			PartitionEvent{Count: 1},
-			nil,
-		},
-		{
-			"corrupt",
-			segment.State{},
-			[]PartitionEvent{{Kind: PartitionFault, Err: ErrReadOnly}},
-			PartitionEvent{Count: 1},
-			ErrReadOnly,
-		},
-		{
-			"corrupt, a confirmation",
-			segment.State{},
-			[]PartitionEvent{{Kind: PartitionFault, Err: ErrReadOnly}},
-			PartitionEvent{Control: true},
-			ErrReadOnly,
-		},
+		{"an ordinary put", segment.State{}, nil, 1, false, nil},
+		{"no space", segment.State{}, full, 1, false, ErrNoSpace},
+		{"no space, but a confirmation", segment.State{}, full, 0, true, nil},
+		{"space again", segment.State{}, func(p *Partition) { full(p); p.SetFull(nil) }, 1, false, nil},
+		{"corrupt", segment.State{}, corrupt, 1, false, ErrReadOnly},
+		{"corrupt, a confirmation", segment.State{}, corrupt, 0, true, ErrReadOnly},
 		{
 			"the first corruption stays",
 			segment.State{},
-			[]PartitionEvent{{Kind: PartitionFault, Err: ErrReadOnly}, {Kind: PartitionFault, Err: disk}},
-			PartitionEvent{Count: 1},
-			ErrReadOnly,
+			func(p *Partition) { corrupt(p); p.Corrupt(disk) },
+			1, false, ErrReadOnly,
 		},
 		{
 			"a disk fault outdoes corruption",
 			segment.State{},
-			[]PartitionEvent{{Kind: PartitionFault, Err: ErrReadOnly}, {Kind: PartitionFault, Flag: true, Err: disk}},
-			PartitionEvent{Count: 1},
-			disk,
+			func(p *Partition) { corrupt(p); p.Poison(disk) },
+			1, false, disk,
 		},
 		{
 			"corruption does not hide a disk fault",
 			segment.State{},
-			[]PartitionEvent{{Kind: PartitionFault, Flag: true, Err: disk}, {Kind: PartitionFault, Err: ErrReadOnly}},
-			PartitionEvent{Count: 1},
-			disk,
+			func(p *Partition) { p.Poison(disk); corrupt(p) },
+			1, false, disk,
 		},
-		{"the last ids", segment.State{NextID: segment.MaxMsgID - 10}, nil, PartitionEvent{Count: 10}, nil},
-		{"ids used up", segment.State{NextID: segment.MaxMsgID - 10}, nil, PartitionEvent{Count: 11}, ErrReadOnly},
+		{"the last ids", segment.State{NextID: segment.MaxMsgID - 10}, nil, 10, false, nil},
+		{"ids used up", segment.State{NextID: segment.MaxMsgID - 10}, nil, 11, false, ErrReadOnly},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			p := NewPartition(tc.state, partitionSizes)
-			for _, ev := range tc.first {
-				stepPartition(p, ev)
+			if tc.first != nil {
+				tc.first(p)
 			}
 			before := p.State()
-			tc.put.Kind = PartitionPut
-			if got := stepPartition(p, tc.put).Err; !errors.Is(got, tc.want) || (got == nil) != (tc.want == nil) {
+			if got := p.Admit(tc.count, tc.control); !errors.Is(got, tc.want) || (got == nil) != (tc.want == nil) {
 				t.Errorf("answered %v, want %v", got, tc.want)
 			}
 			if p.State() != before {
@@ -111,15 +78,15 @@ func TestPartitionAdmits(t *testing.T) {
 func TestPartitionRefusesBugs(t *testing.T) {
 	cases := []struct {
 		name  string
-		steps []PartitionEvent
+		calls func(p *Partition)
 	}{
-		{"no kind", []PartitionEvent{{}}},
-		{"append without place", []PartitionEvent{{Kind: PartitionAppend, Bytes: 100}}},
-		{"append twice", []PartitionEvent{
-			{Kind: PartitionPlace, Purpose: PurposeEpochStart, Bytes: 100},
-			{Kind: PartitionAppend, Purpose: PurposeEpochStart, Bytes: 100},
-			{Kind: PartitionAppend, Purpose: PurposeEpochStart, Bytes: 100},
+		{"append without place", func(p *Partition) { p.Appended(PurposeData, 100, 0, 0) }},
+		{"append twice", func(p *Partition) {
+			p.Place(PurposeEpochStart, 100, 0)
+			p.Appended(PurposeEpochStart, 100, 0, 0)
+			p.Appended(PurposeEpochStart, 100, 0, 0)
 		}},
+		{"an epoch that the log has", func(p *Partition) { p.Lead(0) }},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
@@ -129,9 +96,7 @@ func TestPartitionRefusesBugs(t *testing.T) {
 				}
 			}()
 			p := NewPartition(segment.State{}, partitionSizes)
-			for _, ev := range tc.steps {
-				stepPartition(p, ev)
-			}
+			tc.calls(p)
 		})
 	}
 }
@@ -175,27 +140,27 @@ func (w *partitionWalk) step() {
 
 // append does what the committer does: it first appends the batches that must come before this one.
 func (w *partitionWalk) append(bytes int, count uint32) {
-	res := stepPartition(w.p, PartitionEvent{Kind: PartitionPlace, Purpose: PurposeData, Bytes: bytes})
-	for rounds := 0; res.First != PurposeData; rounds++ {
+	first, at := w.p.Place(PurposeData, bytes, 0)
+	for rounds := 0; first != PurposeData; rounds++ {
 		if rounds == 2 {
 			w.t.Fatalf("seed %d: an epoch start and a checkpoint are not enough to place a batch of %d bytes: %+v",
 				w.seed, bytes, w.p.State())
 		}
-		own := res.First
+		own := first
 		before := w.p.State()
-		res = stepPartition(w.p, PartitionEvent{Kind: PartitionPlace, Purpose: own, Bytes: 120, NextBytes: bytes})
-		w.appended(before, res.Placement, own, 120, 0)
+		_, at = w.p.Place(own, 120, bytes)
+		w.appended(before, at, own, 120, 0)
 		if own == PurposeEpochStart && w.p.State().Epoch != before.Epoch+1 {
 			w.t.Fatalf("seed %d: the epoch went from %d to %d", w.seed, before.Epoch, w.p.State().Epoch)
 		}
-		res = stepPartition(w.p, PartitionEvent{Kind: PartitionPlace, Purpose: PurposeData, Bytes: bytes})
+		first, at = w.p.Place(PurposeData, bytes, 0)
 	}
-	w.appended(w.p.State(), res.Placement, PurposeData, bytes, count)
+	w.appended(w.p.State(), at, PurposeData, bytes, count)
 }
 
 func (w *partitionWalk) appended(before segment.State, at Placement, purpose Purpose, bytes int, count uint32) {
 	crc := w.rng.Uint32()
-	stepPartition(w.p, PartitionEvent{Kind: PartitionAppend, Purpose: purpose, Bytes: bytes, Count: count, CRC: crc})
+	w.p.Appended(purpose, bytes, count, crc)
 	st := w.p.State()
 	w.past = append(w.past, st)
 	switch {
@@ -215,32 +180,19 @@ func (w *partitionWalk) appended(before segment.State, at Placement, purpose Pur
 // The transcript shows the machine's answers to a reader. Lines that begin with a word are events, indented lines are
 // the results (rewritten by -update), and lines with # are for the reader.
 func TestPartitionTranscript(t *testing.T) {
-	replay(t, filepath.Join("testdata", "partition.txt"), playPartition)
+	transcripttest.Replay(t, filepath.Join("testdata", "partition.txt"), *update, playPartition)
 }
 
 func playPartition(t *testing.T, text string) string {
 	var out strings.Builder
 	p := NewPartition(segment.State{}, partitionSizes)
-	for _, l := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
-		if strings.HasPrefix(l, " ") {
-			continue
-		}
-		fmt.Fprintln(&out, l)
-		if l == "" || l[0] == '#' {
-			continue
-		}
-		words := strings.Fields(l)
-		a := args{t: t, line: words, values: map[string]string{}}
-		for _, w := range words[1:] {
-			key, value, _ := strings.Cut(w, "=")
-			a.values[key] = value
-		}
+	transcripttest.Play(text, &out, func(words []string) {
 		if words[0] == "restart" {
 			p = NewPartition(p.State(), partitionSizes)
-			continue
+			return
 		}
-		playPartitionEvent(t, &out, p, words[0], a)
-	}
+		playPartitionEvent(t, &out, p, words[0], transcripttest.Parse(t, words))
+	})
 	return out.String()
 }
 
@@ -248,47 +200,42 @@ var purposes = map[string]Purpose{
 	"": PurposeData, "data": PurposeData, "epoch-start": PurposeEpochStart, "checkpoint": PurposeCheckpoint,
 }
 
-func playPartitionEvent(t *testing.T, out *strings.Builder, p *Partition, word string, a args) {
-	kinds := map[string]PartitionEventKind{
-		"put": PartitionPut, "place": PartitionPlace, "append": PartitionAppend,
-		"space": PartitionSpace, "fault": PartitionFault,
-	}
-	kind, ok := kinds[word]
-	if !ok {
-		t.Fatalf("no such event: %v", a.line)
-	}
-	ev := PartitionEvent{
-		Kind: kind, Purpose: purposes[a.values["for"]], Control: a.has("control"), Flag: a.has("disk"),
-		Count: uint32(a.int("count")), CRC: uint32(a.int("crc")), Bytes: int(a.int("bytes")), NextBytes: int(a.int("next")),
-	}
-	if kind == PartitionFault {
-		if ev.Err = ErrReadOnly; ev.Flag {
-			ev.Err = ErrPoisoned
-		}
-	}
-	if a.has("full") {
-		ev.Err = ErrNoSpace
-	}
-	res := stepPartition(p, ev)
-	switch kind {
-	case PartitionPut:
-		fmt.Fprintf(out, "  %v\n", res.Err)
-	case PartitionPlace:
-		if res.First != ev.Purpose {
+func playPartitionEvent(t *testing.T, out *strings.Builder, p *Partition, word string, a transcripttest.Args) {
+	purpose := purposes[a.Values["for"]]
+	switch word {
+	case "put":
+		fmt.Fprintf(out, "  %v\n", p.Admit(uint32(a.Int("count")), a.Has("control")))
+		return
+	case "place":
+		first, at := p.Place(purpose, int(a.Int("bytes")), int(a.Int("next")))
+		if first != purpose {
 			for name, purpose := range purposes {
-				if purpose == res.First {
+				if purpose == first {
 					fmt.Fprintf(out, "  first: %s\n", name)
 				}
 			}
 			return
 		}
-		at := &res.Placement
 		fmt.Fprintf(out, "  position %d, id %d, offset %d, epoch %d, after crc %d, segment %d at %d of %d bytes\n",
 			at.Position, at.FirstID, at.Offset, at.Epoch, at.PrevCRC, at.Segment, at.SegmentBase, at.SegmentCapacity)
+		return
+	case "append":
+		p.Appended(purpose, int(a.Int("bytes")), uint32(a.Int("count")), uint32(a.Int("crc")))
+	case "space":
+		if p.SetFull(nil); a.Has("full") {
+			p.SetFull(ErrNoSpace)
+		}
+	case "fault":
+		if a.Has("disk") {
+			p.Poison(ErrPoisoned)
+		} else {
+			p.Corrupt(ErrReadOnly)
+		}
 	default:
-		fmt.Fprintf(out, "  appended %d, next id %d, end %d, fault %v\n",
-			p.State().Next, p.State().NextID, p.State().End, p.Fault() != nil)
+		t.Fatalf("no such call: %v", a.Line)
 	}
+	fmt.Fprintf(out, "  appended %d, next id %d, end %d, fault %v\n",
+		p.State().Next, p.State().NextID, p.State().End, p.Fault() != nil)
 }
 
 // Each leadership that the cluster grants begins with a batch of its own epoch, even if nothing happened since the
@@ -296,21 +243,17 @@ func playPartitionEvent(t *testing.T, out *strings.Builder, p *Partition, word s
 func TestPartitionLeadsAgain(t *testing.T) {
 	p := NewPartition(segment.State{}, partitionSizes)
 	for epoch := segment.Epoch(3); epoch < 6; epoch++ {
-		stepPartition(p, PartitionEvent{Kind: PartitionLead, Epoch: epoch})
-		if res := stepPartition(p, PartitionEvent{
-			Kind: PartitionPlace, Purpose: PurposeData, Bytes: 100,
-		}); res.First != PurposeEpochStart {
-			t.Fatalf("epoch %d begins with purpose %d", epoch, res.First)
+		p.Lead(epoch)
+		if first, _ := p.Place(PurposeData, 100, 0); first != PurposeEpochStart {
+			t.Fatalf("epoch %d begins with purpose %d", epoch, first)
 		}
-		res := stepPartition(p, PartitionEvent{Kind: PartitionPlace, Purpose: PurposeEpochStart, Bytes: 100})
-		stepPartition(p, PartitionEvent{Kind: PartitionAppend, Purpose: PurposeEpochStart, Bytes: 100})
-		if res.Placement.Epoch != epoch || p.State().Epoch != epoch {
-			t.Fatalf("epoch %d: its first batch is of epoch %d", epoch, res.Placement.Epoch)
+		_, at := p.Place(PurposeEpochStart, 100, 0)
+		p.Appended(PurposeEpochStart, 100, 0, 0)
+		if at.Epoch != epoch || p.State().Epoch != epoch {
+			t.Fatalf("epoch %d: its first batch is of epoch %d", epoch, at.Epoch)
 		}
-		if res := stepPartition(p, PartitionEvent{
-			Kind: PartitionPlace, Purpose: PurposeData, Bytes: 100,
-		}); res.First != PurposeData || res.Placement.Epoch != epoch {
-			t.Fatalf("epoch %d: data follows with %+v", epoch, res)
+		if first, at := p.Place(PurposeData, 100, 0); first != PurposeData || at.Epoch != epoch {
+			t.Fatalf("epoch %d: data follows with %d, %+v", epoch, first, at)
 		}
 	}
 }

@@ -1,8 +1,6 @@
 package message
 
-import (
-	"penstock/internal/node/machine"
-)
+import "penstock/internal/node/delivery"
 
 // HeldSink is a Sink that may queue a delivery before its client gets it. It drops queued deliveries whose Until has
 // passed.
@@ -79,7 +77,7 @@ type ConsumerStats struct {
 	RequeueCount  uint64
 	Stopped       bool
 
-	Client machine.ClientID // number of the consumer in its channel at this node
+	Client delivery.ClientID // number of the consumer in its channel at this node
 }
 
 // LatencyRecorder records the time from a message's publish to its Finish. Record is called with a channel's lock held:

@@ -9,13 +9,12 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/internal/node/machine"
 	"penstock/segment"
 )
 
 // ID names a message: its partition and its number there. It stays the same across
 // redelivery, restart and failover. String gives NSQ's 16 hex digits.
-type ID = machine.ID
+type ID = batch.ID
 
 // Header is one name and value of a message's headers. Names are compared byte by byte.
 type Header = segment.KV
@@ -56,7 +55,7 @@ type Delivery struct {
 	// before this time. A Sink that may hand it over later must be a HeldSink.
 	Until Deadline
 
-	// Serial and Epoch identify the delivery between nodes: they are machine.Result.Serial and the leader's epoch. The
+	// Serial and Epoch identify the delivery between nodes: they are delivery.Result.Serial and the leader's epoch. The
 	// engine sets them only for ordered channels; 0: not set.
 	Serial uint64
 	Epoch  segment.Epoch

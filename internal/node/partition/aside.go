@@ -23,9 +23,10 @@ func (s *Store) loadAside() {
 // keepAside is the last part of step 2 of a cut: it durably keeps the messages that the cut takes. It keeps nothing if
 // the cut takes only control batches, such as the one that begins an epoch. It also keeps nothing if the copy
 // begins anew and the leader had all of it: retention removed that there on purpose. If keepAside fails, no record of
-// the cut is written, and the log stays as it is. It runs on the goroutine of doCut, without mu, and reads what is cut,
-// which may wait for the device.
-func (r *Replica) keepAside(c *logCut) error {
+// the cut is written, and the log stays as it is. It runs on the goroutine of logCut.make, without mu. It reads
+// what is cut, and so may wait for the device.
+func (c *logCut) keepAside() error {
+	r := c.replica
 	if !r.HasLog() {
 		return nil // it begins with the reset
 	}

@@ -6,15 +6,16 @@ import (
 	"slices"
 
 	"penstock/internal/node/clock"
+	"penstock/internal/node/delivery"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/inflate"
-	"penstock/internal/node/machine"
 	"penstock/segment"
 )
 
 // A deferred message that waits for days would keep its segment on disk, and all later segments too. So when nothing
 // else needs the oldest segments, their deferred messages are copied, with their ids, into a control batch at the end
-// of the log (machine.DeferredCarried). Then the segments are removed:
+// of the log (fold.DeferredCarried). Then the segments are removed:
 //
 //	flusher                       committer, or under the replica's lock     channels
 //	1 retention meets a segment
@@ -45,13 +46,13 @@ func (pt *Partition) Carry(limit segment.Offset) {
 	if !pt.replica.serves.Load() || !pt.carrying.CompareAndSwap(false, true) {
 		return
 	}
-	var borders []machine.Border
+	var borders []fold.Border
 	for i, s := range pt.log.Segments() {
 		if i > 0 && s.Start <= limit && s.Err == nil {
-			borders = append(borders, machine.Border{At: s.Start, ID: s.FirstID})
+			borders = append(borders, fold.Border{At: s.Start, ID: s.FirstID})
 		}
 	}
-	var sources []machine.CarrySource
+	var sources []fold.CarrySource
 	start := pt.startBorder()
 	pt.runOnCommitter(func() { sources = pt.toCarry(start, borders) }, func(err error) {
 		if err != nil || len(sources) == 0 {
@@ -64,10 +65,10 @@ func (pt *Partition) Carry(limit segment.Offset) {
 
 // toCarry decides which messages to carry. It tries the highest border first, and then lower ones. It runs on the
 // committer, which owns the fold.
-func (pt *Partition) toCarry(start machine.Border, borders []machine.Border) []machine.CarrySource {
+func (pt *Partition) toCarry(start fold.Border, borders []fold.Border) []fold.CarrySource {
 	for n := 0; len(borders) > 0 && n < maxCarryCandidates; n++ {
 		b := borders[len(borders)-1]
-		sources, ok := pt.fold.ToCarry(nil, start, b, machine.MaxCarriedCount)
+		sources, ok := pt.fold.ToCarry(nil, start, b, fold.MaxCarriedCount)
 		if ok {
 			return sources
 		}
@@ -78,8 +79,8 @@ func (pt *Partition) toCarry(start machine.Border, borders []machine.Border) []m
 
 // carryFrom reads the messages and hands the batch that carries them to the committer. It runs on a goroutine of its
 // own, because it may wait for the device.
-func (pt *Partition) carryFrom(sources []machine.CarrySource) {
-	var ms []machine.CarriedMessage
+func (pt *Partition) carryFrom(sources []fold.CarrySource) {
+	var ms []fold.CarriedMessage
 	bytes := 0
 	for _, s := range sources {
 		m, err := pt.ReadRecord(s.ID, s.At)
@@ -100,7 +101,7 @@ func (pt *Partition) carryFrom(sources []machine.CarrySource) {
 		pt.carrying.Store(false)
 		return
 	}
-	own := &inbox.Special{Controls: []machine.Control{{Kind: machine.DeferredCarried, Carried: ms}}}
+	own := &inbox.Special{Controls: []fold.Control{{Kind: fold.DeferredCarried, Carried: ms}}}
 	own.OnCommit = func() { pt.postCarried(ms, own.Offset) }
 	if err := pt.postControls(own, func(error) { pt.carrying.Store(false) }); err != nil {
 		pt.carrying.Store(false)
@@ -109,12 +110,12 @@ func (pt *Partition) carryFrom(sources []machine.CarrySource) {
 
 // postCarried tells the channels the new places of carried messages. Of a message that waits it tells the due time of
 // the fold, which correctDelays may have changed since the message was published. Replica.mu is held.
-func (pt *Partition) postCarried(ms []machine.CarriedMessage, at segment.Offset) {
-	ds := make([]machine.DeferredMessage, len(ms))
+func (pt *Partition) postCarried(ms []fold.CarriedMessage, at segment.Offset) {
+	ds := make([]fold.DeferredMessage, len(ms))
 	for i := range ms {
-		ds[i] = machine.DeferredMessage{ID: ms[i].ID, DueMs: pt.fold.DueOr(ms[i].ID, ms[i].DueMs), At: at}
+		ds[i] = fold.DeferredMessage{ID: ms[i].ID, DueMs: pt.fold.DueOr(ms[i].ID, ms[i].DueMs), At: at}
 	}
-	pt.post(&machine.Post{Event: machine.Event{Kind: machine.EvCarried, Deferred: ds}})
+	pt.post(&delivery.Post{Event: delivery.Event{Kind: delivery.EvCarried, Deferred: ds}})
 }
 
 // FindLost looks for deferred messages that were removed with their segments, and tells the channels. It does so only
@@ -127,14 +128,14 @@ func (pt *Partition) FindLost() {
 	start := pt.startBorder()
 	var gone []segment.MsgID
 	pt.runOnCommitter(func() {
-		gone = pt.fold.Gone(nil, start, machine.MaxCarriedCount)
+		gone = pt.fold.Gone(nil, start, fold.MaxCarriedCount)
 		pt.publishFold(pt.machine.State().NextID)
 	}, func(err error) {
 		if err != nil || len(gone) > 0 {
 			pt.mayHaveLost.Store(true) // look again, until none is found
 		}
 		if err == nil && len(gone) > 0 {
-			pt.post(&machine.Post{Event: machine.Event{Kind: machine.EvTrimmed, Start: start.ID}, Gone: gone})
+			pt.post(&delivery.Post{Event: delivery.Event{Kind: delivery.EvTrimmed, Start: start.ID}, Gone: gone})
 		}
 		pt.searchingLost.Store(false)
 	})
@@ -142,7 +143,7 @@ func (pt *Partition) FindLost() {
 
 // ReadRecord reads a copy of a stored message. at is the offset of the batch that holds it; 0 means the batch in which
 // it was published. It may wait for the device.
-func (pt *Partition) ReadRecord(id segment.MsgID, at segment.Offset) (m machine.CarriedMessage, err error) {
+func (pt *Partition) ReadRecord(id segment.MsgID, at segment.Offset) (m fold.CarriedMessage, err error) {
 	if at == 0 {
 		if at, _, err = pt.log.Seek(id); err != nil {
 			return m, err
@@ -157,7 +158,7 @@ func (pt *Partition) ReadRecord(id segment.MsgID, at segment.Offset) (m machine.
 }
 
 // recordIn copies a message out of the first batch of run.
-func recordIn(run []byte, id segment.MsgID) (m machine.CarriedMessage, err error) {
+func recordIn(run []byte, id segment.MsgID) (m fold.CarriedMessage, err error) {
 	var it segment.BatchIter
 	it.Reset(run)
 	h, body, ok := it.Next()
@@ -165,7 +166,7 @@ func recordIn(run []byte, id segment.MsgID) (m machine.CarriedMessage, err error
 		return m, it.Err()
 	}
 	if h.Control() {
-		m, err = machine.CarriedRecord(body, id)
+		m, err = fold.CarriedRecord(body, id)
 		m.Record = slices.Clone(m.Record)
 		return m, err
 	}
@@ -185,7 +186,7 @@ func recordIn(run []byte, id segment.MsgID) (m machine.CarriedMessage, err error
 		return m, errors.Join(segment.ErrInvalid, one.Err())
 	}
 	// Created is what a producer said, which may be any time.
-	m = machine.CarriedMessage{ID: id, CreatedNs: max(0, h.Created), Record: slices.Clone(record)}
+	m = fold.CarriedMessage{ID: id, CreatedNs: max(0, h.Created), Record: slices.Clone(record)}
 	if r.Defer != 0 {
 		m.DueMs = max(0, clock.CeilMs(h.Created)+int64(r.Defer))
 	}
@@ -214,7 +215,7 @@ func recordAt(body []byte, index int) ([]byte, bool) {
 //
 // OnlyCarried takes Replica.mu to read the fold. It does not read it on the committer (runOnCommitter), because without
 // a quorum the committer takes nothing from the inbox.
-func (pt *Partition) OnlyCarried(from segment.MsgID, count int) ([]machine.CarrySource, segment.MsgID) {
+func (pt *Partition) OnlyCarried(from segment.MsgID, count int) ([]fold.CarrySource, segment.MsgID) {
 	if start := pt.startBorder(); pt.carriedFrom.Load() == noOffset {
 		return nil, start.ID
 	}

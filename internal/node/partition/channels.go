@@ -4,8 +4,9 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"penstock/internal/node/delivery"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
-	"penstock/internal/node/machine"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -17,7 +18,7 @@ import (
 // They may hold any lock that comes before Channel.postMu, except when they call Resume: only Resume waits.
 type Subscriber interface {
 	// Post queues an event. It borrows p, and does not keep it.
-	Post(p *machine.Post)
+	Post(p *delivery.Post)
 	// Wake makes the subscriber process its queued events, and deliver what it can.
 	Wake()
 	// Committed is called after a commit has raised visible. It has an effect only if the subscriber waits for
@@ -116,16 +117,16 @@ func (pt *Partition) FollowUnlogged(s Subscriber, name string) {
 
 // begins returns the event that gives a channel the partition: the channel reads from start, and messages below end are
 // visible.
-func (pt *Partition) begins(name string, start, end segment.MsgID) machine.Post {
-	return machine.Post{Event: machine.Event{
-		Kind: machine.EvAddPartition, Part: pt.number, End: end,
-		Cursor: &machine.Cursor{Name: name, Start: start, Confirmed: start},
+func (pt *Partition) begins(name string, start, end segment.MsgID) delivery.Post {
+	return delivery.Post{Event: delivery.Event{
+		Kind: delivery.EvAddPartition, Part: pt.number, End: end,
+		Cursor: &fold.Cursor{Name: name, Start: start, Confirmed: start},
 	}}
 }
 
 // snapshot returns the event that gives a channel the partition, with the channel's state as the log has it now. The
 // caller meets the conditions of Follow.
-func (pt *Partition) snapshot(name string) machine.Post {
+func (pt *Partition) snapshot(name string) delivery.Post {
 	end := segment.MsgID(pt.visible.Load())
 	p := pt.begins(name, pt.fold.StartFor(end), end)
 	if r := pt.replica; r != nil && r.leader != nil {
@@ -165,7 +166,7 @@ func (pt *Partition) wake() {
 
 // post queues an event at each subscriber of the partition, and wakes them. The subscribers share the memory that p
 // points to, and none changes it.
-func (pt *Partition) post(p *machine.Post) {
+func (pt *Partition) post(p *delivery.Post) {
 	p.Part = pt.number
 	for _, s := range pt.watching() {
 		s.Post(p)
@@ -184,16 +185,16 @@ func (pt *Partition) ResumeReaders() {
 
 // postDeferred tells the channels about deferred messages that are being committed. It is called before the messages
 // become visible, with Replica.mu held. ds is borrowed.
-func (pt *Partition) postDeferred(ds []machine.DeferredMessage) {
+func (pt *Partition) postDeferred(ds []fold.DeferredMessage) {
 	if len(pt.watching()) > 0 {
-		pt.post(&machine.Post{Event: machine.Event{Kind: machine.EvDeferredPublished, Deferred: slices.Clone(ds)}})
+		pt.post(&delivery.Post{Event: delivery.Event{Kind: delivery.EvDeferredPublished, Deferred: slices.Clone(ds)}})
 	}
 }
 
 // postDropped tells the channels that a paused topic has dropped the messages r that it had held back. It is called
 // before the end of r becomes visible. Only the committer calls it.
-func (pt *Partition) postDropped(r machine.IDRange) {
-	pt.post(&machine.Post{Event: machine.Event{Kind: machine.EvDropped, Msg: r.From, End: r.To}})
+func (pt *Partition) postDropped(r fold.IDRange) {
+	pt.post(&delivery.Post{Event: delivery.Event{Kind: delivery.EvDropped, Msg: r.From, End: r.To}})
 }
 
 // The following methods are what channels use of the partition. See channel.Partition.
@@ -264,7 +265,7 @@ func (pt *Partition) NoteFence(epoch segment.Epoch) {
 // EndFence lets the ordered channels deliver, because all nodes have answered the fence of this node's epoch.
 func (pt *Partition) EndFence(epoch segment.Epoch) {
 	pt.replica.fenceCleared.Store(uint64(epoch))
-	pt.post(&machine.Post{Event: machine.Event{Kind: machine.EvUnfence}, Epoch: epoch})
+	pt.post(&delivery.Post{Event: delivery.Event{Kind: delivery.EvUnfence}, Epoch: epoch})
 }
 
 // FenceEnded says whether all nodes have answered the fence of this epoch.

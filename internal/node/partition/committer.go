@@ -11,6 +11,7 @@ import (
 	"penstock/internal/lock"
 	"penstock/internal/node/clock"
 	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/retain"
@@ -60,13 +61,11 @@ type committer struct {
 	inFlight atomic.Int32 // groups on the disk
 	telling  atomic.Int64 // since when Durable runs, platform.Mono() + 1; 0: it does not
 
-	slots    []groupWork // by clog.Group.Slot
-	ev       machine.PartitionEvent
-	res      machine.PartitionResult
-	body     []byte                    // scratch: the body of a control batch
-	deferred []machine.DeferredMessage // scratch: the delayed messages of the batch that is being sealed
-	untold   []replicate.Batch         // scratch: batches of the partition being sealed, see tell
-	nowNs    int64                     // the engine's time when the group began, or its last batch with delays
+	slots    []groupWork            // by clog.Group.Slot
+	body     []byte                 // scratch: the body of a control batch
+	deferred []fold.DeferredMessage // scratch: the delayed messages of the batch that is being sealed
+	untold   []replicate.Batch      // scratch: batches of the partition being sealed, see tell
+	nowNs    int64                  // the engine's time when the group began, or its last batch with delays
 
 	untoldBytes int // sum of Bytes in untold
 
@@ -147,8 +146,7 @@ func (c *committer) learnSpace() {
 		c.full = full
 		for _, pt := range c.store.Partitions() {
 			pt.replica.mu.Lock()
-			c.ev = machine.PartitionEvent{Kind: machine.PartitionSpace, Err: full}
-			pt.machine.Step(&c.ev, &c.res)
+			pt.machine.SetFull(full)
 			pt.replica.mu.Unlock()
 		}
 	}
@@ -209,7 +207,7 @@ func (r *run) bodyBytes() uint64 {
 // with Replica.mu held.
 func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox.List) (r run) {
 	free := min(g.Free(), segment.MaxBatchBytes, c.store.clog.MaxPayloadBytes())
-	refused, room, overDisk := c.admit(pt, false), c.quotaRoom(pt), pt.exceedsDisk()
+	refused, room, overDisk := pt.machine.Admit(maxRunCount, false), c.quotaRoom(pt), pt.exceedsDisk()
 	r.bytes = segment.HeaderBytes
 	for p := l.First(); p != nil; p = l.First() {
 		if ofProducer(p) && !c.judge(pt, l) {
@@ -264,7 +262,7 @@ func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox
 	return r
 }
 
-// refusal returns why p must not be stored, or nil. refused is the present answer of the machine for messages (admit).
+// refusal returns why p must not be stored, or nil. refused is the present answer of the machine for messages.
 func (c *committer) refusal(pt *Partition, p *inbox.Put, refused error) error {
 	switch p.Kind {
 	case inbox.Tombstone:
@@ -281,20 +279,13 @@ func (c *committer) refusal(pt *Partition, p *inbox.Put, refused error) error {
 	case p.DeadlineNs != 0 && c.nowNs > p.DeadlineNs:
 		return errs.ErrDeadline
 	case refused != nil && p.Kind.Internal():
-		return c.admit(pt, true)
+		return pt.machine.Admit(maxRunCount, true)
 	}
 	return refused
 }
 
-// admit asks the machine whether a batch may be appended now. One answer holds for a whole run.
-func (c *committer) admit(pt *Partition, control bool) error {
-	c.ev = machine.PartitionEvent{Kind: machine.PartitionPut, Count: maxRunCount, Control: control}
-	pt.machine.Step(&c.ev, &c.res)
-	return c.res.Err
-}
-
 // maxRunCount is larger than the number of messages that fit into a batch. The machine is asked for that many ids, so
-// it refuses before the message ids run out.
+// its answer holds for a whole run, and it refuses before the message ids run out.
 const maxRunCount = segment.MaxBatchBytes
 
 // measureSpecial computes the size of a run that consists of one put without Messages.
@@ -311,25 +302,25 @@ func (c *committer) measureSpecial(pt *Partition, r *run) {
 // encodeControls encodes control entries. First it fills in the values that depend on the entry's place in the log: the
 // message id where a new channel starts, the id from which a paused topic holds messages back, a producer's id and
 // epoch.
-func (c *committer) encodeControls(pt *Partition, controls []machine.Control, dst []byte) []byte {
+func (c *committer) encodeControls(pt *Partition, controls []fold.Control, dst []byte) []byte {
 	st := pt.machine.State()
 	for i := range controls {
 		ct := &controls[i]
 		mustBeOfLevel(ct, c.store.Feature())
 		switch ct.Kind {
-		case machine.ChannelCreated:
+		case fold.ChannelCreated:
 			if ct.ID = pt.fold.StartFor(st.NextID); ct.Start != nil {
 				ct.ID = pt.fold.StartAt(*ct.Start, st.NextID)
 			}
-		case machine.TopicPaused, machine.TopicEmptied:
+		case fold.TopicPaused, fold.TopicEmptied:
 			ct.ID = st.NextID
-			if ct.Kind == machine.TopicPaused && ct.Flag && pt.fold.TopicPaused {
+			if ct.Kind == fold.TopicPaused && ct.Flag && pt.fold.TopicPaused {
 				ct.ID = pt.fold.HeldFrom // the topic is paused already, and must not release what it holds back
 			}
-		case machine.ProducerOpened, machine.ProducerTaken:
+		case fold.ProducerOpened, fold.ProducerTaken:
 			pt.fold.FillOpening(&ct.Producer, &st, c.stampNs(pt), c.secret())
 		}
-		dst = machine.AppendControl(dst, ct)
+		dst = fold.AppendControl(dst, ct)
 	}
 	return dst
 }
@@ -342,12 +333,11 @@ func (c *committer) reserve(pt *Partition, g *clog.Group, w *groupWork, r *run) 
 		tombstone := clog.Placement{Type: clog.Tombstone, Topic: pt.topic.ID, Partition: pt.number}
 		return machine.PurposeData, g.Reserve(tombstone, 0)
 	}
-	c.ev = machine.PartitionEvent{Kind: machine.PartitionPlace, Purpose: machine.PurposeData, Bytes: r.bytes}
-	pt.machine.Step(&c.ev, &c.res)
-	if c.res.First != machine.PurposeData {
-		return c.res.First, nil
+	first, at := pt.machine.Place(machine.PurposeData, r.bytes, 0)
+	if first != machine.PurposeData {
+		return first, nil
 	}
-	r.placement = c.res.Placement
+	r.placement = at
 	return machine.PurposeData, g.Reserve(pt.clogPlacement(r.placement.Segment, r.placement.Offset), r.bytes)
 }
 
@@ -449,7 +439,7 @@ func (c *committer) encodeRecords(partition uint32, r *run, dst []byte) {
 			out = batch.AppendRecord(out, &rec)
 			if p.DeferMs != 0 {
 				due := nowMs + int64(p.DeferMs)
-				c.deferred = append(c.deferred, machine.DeferredMessage{
+				c.deferred = append(c.deferred, fold.DeferredMessage{
 					ID: id + segment.MsgID(i), DueMs: due, At: r.placement.Offset,
 				})
 			}
@@ -466,10 +456,7 @@ func (c *committer) encodeRecords(partition uint32, r *run, dst []byte) {
 func (c *committer) noteAppended(
 	pt *Partition, g *clog.Group, w *groupWork, r *run, batch []byte, crc uint32, purpose machine.Purpose,
 ) {
-	c.ev = machine.PartitionEvent{
-		Kind: machine.PartitionAppend, Purpose: purpose, Bytes: len(batch), Count: r.count, CRC: crc,
-	}
-	pt.machine.Step(&c.ev, &c.res)
+	pt.machine.Appended(purpose, len(batch), r.count, crc)
 	at := &r.placement
 	pt.epochs.Note(replicate.EpochStart{Epoch: at.Epoch, Position: at.Position, Offset: at.Offset})
 	w.batches = append(w.batches, batchWork{
@@ -491,22 +478,20 @@ func (c *committer) sealInternal(
 	body, epoch := c.body[:0], pt.machine.State().Epoch
 	if purpose == machine.PurposeEpochStart {
 		epoch = pt.machine.NextEpoch()
-		body = machine.AppendControl(body, &machine.Control{Kind: machine.EpochStart, Epoch: epoch})
+		body = fold.AppendControl(body, &fold.Control{Kind: fold.EpochStart, Epoch: epoch})
 	}
 	foldMustBeOfLevel(pt.fold, c.store.Feature())
 	// The checkpoint follows in both cases: an epoch start may also be the first batch of a segment.
-	body = machine.AppendControl(body, &machine.Control{Kind: machine.Checkpoint, Cursors: pt.fold})
+	body = fold.AppendControl(body, &fold.Control{Kind: fold.Checkpoint, Cursors: pt.fold})
 	if segment.HeaderBytes+len(body) > segment.MaxBatchBytes {
 		// Because of confirmations, the fold has grown beyond maxPartitionStateBytes and does not fit into a batch. The
 		// checkpoint of the commit log still has it. Only a replica whose log is cut inside this segment, or begins with
 		// it, misses the fold. That replica does not lead without it (replay.ErrNoFold).
-		body = machine.AppendControl(body[:0], &machine.Control{Kind: machine.EpochStart, Epoch: epoch})
+		body = fold.AppendControl(body[:0], &fold.Control{Kind: fold.EpochStart, Epoch: epoch})
 	}
 	c.body = body
 	r := run{kind: inbox.Controls, flags: segment.FlagControl, bytes: segment.HeaderBytes + len(body)}
-	c.ev = machine.PartitionEvent{Kind: machine.PartitionPlace, Purpose: purpose, Bytes: r.bytes, NextBytes: nextBytes}
-	pt.machine.Step(&c.ev, &c.res)
-	r.placement = c.res.Placement
+	_, r.placement = pt.machine.Place(purpose, r.bytes, nextBytes)
 	dst := g.Reserve(pt.clogPlacement(r.placement.Segment, r.placement.Offset), r.bytes)
 	if dst == nil {
 		return false
@@ -522,15 +507,15 @@ func (c *committer) sealInternal(
 }
 
 // applyControls applies control entries to the fold. The entries were just appended, in the batch at offset at.
-func (c *committer) applyControls(pt *Partition, controls []machine.Control, at segment.Offset) {
+func (c *committer) applyControls(pt *Partition, controls []fold.Control, at segment.Offset) {
 	end := pt.machine.State().NextID
 	for i := range controls {
 		held := pt.fold.HeldFrom
 		if err := pt.fold.ApplyAt(&controls[i], end, at); err != nil {
 			panic("BUG: the engine appended a control entry that does not apply: " + err.Error())
 		}
-		if controls[i].Kind == machine.TopicEmptied && pt.fold.TopicPaused && held < pt.fold.HeldFrom {
-			pt.postDropped(machine.IDRange{From: held, To: pt.fold.HeldFrom})
+		if controls[i].Kind == fold.TopicEmptied && pt.fold.TopicPaused && held < pt.fold.HeldFrom {
+			pt.postDropped(fold.IDRange{From: held, To: pt.fold.HeldFrom})
 		}
 	}
 	pt.publishFold(end)
@@ -545,7 +530,7 @@ func (pt *Partition) publishFold(end segment.MsgID) {
 		pt.flush.ForgetWaiting()
 	}
 	pt.producerCount.Store(int32(pt.fold.ProducerCount()))
-	var start machine.Border
+	var start fold.Border
 	if pt.log != nil {
 		start = pt.startBorder()
 	}
@@ -570,7 +555,7 @@ func (pt *Partition) publishFold(end segment.MsgID) {
 
 // mustBeOfLevel panics if a control entry must not be written at this feature level. A node with an older version that
 // is still allowed to run could not fold the entry, and its copy of the partition would stop for good.
-func mustBeOfLevel(ct *machine.Control, level int) {
+func mustBeOfLevel(ct *fold.Control, level int) {
 	if need := ct.Level(); need < 1 || need > level {
 		panic(fmt.Sprintf("BUG: a control entry of kind %d, of feature level %d, is written at level %d",
 			ct.Kind, need, level))
@@ -578,7 +563,7 @@ func mustBeOfLevel(ct *machine.Control, level int) {
 }
 
 // foldMustBeOfLevel is mustBeOfLevel for a fold that is written at the start of a segment.
-func foldMustBeOfLevel(fold *machine.Cursors, level int) {
+func foldMustBeOfLevel(fold *fold.Cursors, level int) {
 	if need := fold.Level(); need > level {
 		panic(fmt.Sprintf("BUG: a fold of feature level %d is written at level %d", need, level))
 	}

@@ -4,7 +4,6 @@ import (
 	"runtime"
 
 	"penstock/clog"
-	"penstock/internal/node/machine"
 )
 
 // Durable tells the replicas which batches of the group are durable on this node. The replicas commit what is now
@@ -57,8 +56,7 @@ func (c *committer) Failed(err error) {
 	}
 	for _, pt := range s.Partitions() {
 		pt.replica.run(func() {
-			c.ev = machine.PartitionEvent{Kind: machine.PartitionFault, Flag: true, Err: why}
-			pt.machine.Step(&c.ev, &c.res)
+			pt.machine.Poison(why)
 			pt.replica.fault(err)
 		})
 		pt.CloseAndRefuse(why, false)

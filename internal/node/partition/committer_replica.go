@@ -5,6 +5,7 @@ import (
 
 	"penstock/clog"
 	"penstock/internal/failpoint"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/replay"
@@ -83,8 +84,7 @@ func (c *committer) beginEpoch(pt *Partition, g *clog.Group, w *groupWork) bool 
 	}
 	pt.correctDelays()
 	if !r.granted {
-		c.ev = machine.PartitionEvent{Kind: machine.PartitionLead, Epoch: r.leader.Epoch()}
-		pt.machine.Step(&c.ev, &c.res)
+		pt.machine.Lead(r.leader.Epoch())
 		r.granted = true
 	}
 	if !c.sealInternal(pt, g, w, machine.PurposeEpochStart, 0) {
@@ -126,11 +126,10 @@ func (c *committer) appendOne(pt *Partition, g *clog.Group, w *groupWork, in *in
 	if err := h.Decode(dst); err != nil {
 		panic("BUG: a batch that was verified does not decode: " + err.Error())
 	}
-	c.ev = machine.PartitionEvent{Kind: machine.PartitionFollow, State: segment.State{
+	pt.machine.Follow(segment.State{
 		Next: h.Position + 1, NextID: h.NextID(), End: in.offset + segment.Offset(len(dst)), LastCRC: h.CRC, Epoch: h.Epoch,
 		Segment: in.segment, SegmentBase: in.base, SegmentCapacity: in.capacity,
-	}}
-	pt.machine.Step(&c.ev, &c.res)
+	})
 	pt.epochs.Note(replicate.EpochStart{Epoch: h.Epoch, Position: h.Position, Offset: in.offset})
 	c.foldIncoming(pt, &h, dst[segment.HeaderBytes:], in.offset)
 	s := segment.Slice{
@@ -171,7 +170,7 @@ func (c *committer) foldIncoming(pt *Partition, h *segment.Header, body []byte, 
 // replicate hands a batch that was just sealed to the replica. The followers, if any, get it before this node's disk
 // has written it (tell). The puts of the batch move from the run to Replica.pending; the replica answers them when the
 // batch is committed. deferred is borrowed. Replica.mu is held.
-func (c *committer) replicate(pt *Partition, w *groupWork, r *run, deferred []machine.DeferredMessage) {
+func (c *committer) replicate(pt *Partition, w *groupWork, r *run, deferred []fold.DeferredMessage) {
 	b := &w.batches[len(w.batches)-1]
 	pt.log.Append(&b.slice)
 	c.store.flusher.MarkDirty(&pt.flush)

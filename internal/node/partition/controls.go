@@ -4,8 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
-	"penstock/internal/node/machine"
 )
 
 // Control entries are appended to a partition's log as a batch of their own, behind all puts that are in the inbox
@@ -35,7 +35,7 @@ func (pt *Partition) AppendControls(ctx context.Context, own *inbox.Special) (*i
 // WriteControls appends batches of control entries, and returns when all of them are committed. onCommit is called when
 // the last batch is committed (inbox.List.Committed). WriteControls may wait as long as a commit takes. After an error
 // or a crash, the log has the first few of the batches: none, some or all.
-func (pt *Partition) WriteControls(ctx context.Context, batches [][]machine.Control, onCommit func()) error {
+func (pt *Partition) WriteControls(ctx context.Context, batches [][]fold.Control, onCommit func()) error {
 	for i, b := range batches {
 		own := &inbox.Special{Controls: b}
 		if i == len(batches)-1 {
@@ -70,11 +70,11 @@ func (pt *Partition) postControls(own *inbox.Special, done func(error)) error {
 // inbox, the batch is not stored.
 func (pt *Partition) NewControls(
 	revoked *atomic.Bool, patient bool, done func(error),
-) func(controls []machine.Control) error {
+) func(controls []fold.Control) error {
 	own := &inbox.Special{Revoked: revoked}
 	p := &inbox.Put{Done: func(p *inbox.Put) { done(p.Err) }}
 	p.Kind, p.Special, p.NoExpiry = inbox.Controls, own, patient
-	return func(controls []machine.Control) error {
+	return func(controls []fold.Control) error {
 		own.Controls = controls
 		return pt.Enqueue(context.Background(), p)
 	}
@@ -91,9 +91,9 @@ func (pt *Partition) runOnCommitter(f func(), done func(error)) {
 }
 
 // startBorder returns where the log begins.
-func (pt *Partition) startBorder() machine.Border {
+func (pt *Partition) startBorder() fold.Border {
 	at, _, id := pt.log.Start()
-	return machine.Border{At: at, ID: id}
+	return fold.Border{At: at, ID: id}
 }
 
 // WriteTombstone writes the record that this node's copies of the topic are deleted, behind all puts that are in the

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/internal/node/fold"
 	"penstock/internal/node/machine"
 	"penstock/segment"
 )
@@ -15,7 +16,7 @@ func TestDelaysAreCorrectedOnce(t *testing.T) {
 	const second = int64(1e9)
 	pt := bareReplica().pt
 	pt.machine = new(machine.Partition)
-	pt.fold = &machine.Cursors{Deferred: []machine.DeferredMessage{{ID: 1, DueMs: 100_000}}}
+	pt.fold = &fold.Cursors{Deferred: []fold.DeferredMessage{{ID: 1, DueMs: 100_000}}}
 	pt.writer.Saw(&segment.Header{Epoch: 1, Created: 90 * second, Appended: 90 * second}, 80*second)
 	for range 2 {
 		pt.correctDelays()
@@ -32,10 +33,10 @@ func TestTooManyDelaysAreTold(t *testing.T) {
 	var log bytes.Buffer
 	pt.store.log = slog.New(slog.NewTextHandler(&log, nil))
 	pt.machine = new(machine.Partition)
-	pt.fold = new(machine.Cursors)
+	pt.fold = new(fold.Cursors)
 	for id := segment.MsgID(1); pt.fold.MaxBytes(0) <= segment.MaxBatchBytes/2; id += 1000 {
 		for i := range segment.MsgID(1000) {
-			pt.fold.Deferred = append(pt.fold.Deferred, machine.DeferredMessage{ID: id + i, DueMs: 100_000})
+			pt.fold.Deferred = append(pt.fold.Deferred, fold.DeferredMessage{ID: id + i, DueMs: 100_000})
 		}
 	}
 	pt.writer.Saw(&segment.Header{Epoch: 1, Created: 90 * second, Appended: 90 * second}, 80*second)

@@ -1,8 +1,8 @@
 package partition
 
 import (
+	"penstock/internal/node/delivery"
 	"penstock/internal/node/flush"
-	"penstock/internal/node/machine"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -50,7 +50,7 @@ func (pt *Partition) HoldsFiles() bool {
 func (pt *Partition) Trimmed(moved, lost bool) {
 	if moved {
 		start := pt.startBorder()
-		pt.post(&machine.Post{Event: machine.Event{Kind: machine.EvTrimmed, Start: start.ID, At: start.At}})
+		pt.post(&delivery.Post{Event: delivery.Event{Kind: delivery.EvTrimmed, Start: start.ID, At: start.At}})
 	}
 	if lost {
 		pt.mayHaveLost.Store(true)

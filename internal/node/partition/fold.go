@@ -1,7 +1,7 @@
 package partition
 
 import (
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
@@ -11,7 +11,7 @@ import (
 
 // ReadChannels calls f with the cursor of each channel in the log, and returns whether the log says that the topic is
 // paused. f runs with Replica.mu held.
-func (pt *Partition) ReadChannels(f func(*machine.Cursor)) (paused bool) {
+func (pt *Partition) ReadChannels(f func(*fold.Cursor)) (paused bool) {
 	pt.replica.mu.Lock()
 	defer pt.replica.mu.Unlock()
 	pt.fold.Each(f)
@@ -23,7 +23,7 @@ func (pt *Partition) FoldState() *wire.TopicState {
 	pt.replica.mu.Lock()
 	defer pt.replica.mu.Unlock()
 	s := &wire.TopicState{Paused: pt.fold.TopicPaused}
-	pt.fold.Each(func(cur *machine.Cursor) {
+	pt.fold.Each(func(cur *fold.Cursor) {
 		s.Channels = append(s.Channels, wire.ChannelState{
 			Name: cur.Name, Paused: cur.Paused, Skipped: cur.Skipped, Settings: cur.Settings,
 		})
@@ -45,7 +45,7 @@ func (pt *Partition) FindChannel(name string) (has, open bool) {
 func (pt *Partition) Adopt(channel func(name string) Subscriber) (names []string, paused, neverHad bool) {
 	pt.replica.mu.Lock()
 	defer pt.replica.mu.Unlock()
-	pt.fold.Each(func(cur *machine.Cursor) { names = append(names, cur.Name) })
+	pt.fold.Each(func(cur *fold.Cursor) { names = append(names, cur.Name) })
 	for _, name := range names {
 		pt.followFound(channel(name), name)
 	}
@@ -70,14 +70,14 @@ func (pt *Partition) LeadsWithoutChannels() bool {
 
 // Lacks returns the control entries with which this partition's log gets the channels and the pause that the log of
 // first has and this one lacks. Recovery calls it while nothing else uses the folds, so it takes no lock.
-func (pt *Partition) Lacks(first *Partition) (entries []machine.Control) {
-	first.fold.Each(func(cur *machine.Cursor) {
+func (pt *Partition) Lacks(first *Partition) (entries []fold.Control) {
+	first.fold.Each(func(cur *fold.Cursor) {
 		if pt.fold.Channel(cur.Name) == nil {
-			entries = append(entries, machine.Control{Kind: machine.ChannelCreated, Channel: cur.Name})
+			entries = append(entries, fold.Control{Kind: fold.ChannelCreated, Channel: cur.Name})
 		}
 	})
 	if first.fold.TopicPaused && !pt.fold.TopicPaused && pt.fold.Len() == 0 {
-		entries = append(entries, machine.Control{Kind: machine.TopicPaused, Flag: true})
+		entries = append(entries, fold.Control{Kind: fold.TopicPaused, Flag: true})
 	}
 	return entries
 }

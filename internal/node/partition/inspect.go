@@ -3,7 +3,7 @@ package partition
 import (
 	"slices"
 
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -51,7 +51,7 @@ type View struct {
 type ChannelView struct {
 	Name             string
 	Start, Confirmed segment.MsgID
-	Ranges           []machine.IDRange // ids above Confirmed that are confirmed
+	Ranges           []fold.IDRange // ids above Confirmed that are confirmed
 }
 
 // Marks fills in v. The caller meets the conditions of View.
@@ -90,7 +90,7 @@ func (pt *Partition) View() View {
 	v.Compares = r.leader != nil && r.leader.Comparing()
 	v.Asks = r.leader != nil && (r.blocked != 0 || r.comparing < 0)
 	_, v.Start, _ = pt.log.Start()
-	pt.fold.Each(func(cur *machine.Cursor) {
+	pt.fold.Each(func(cur *fold.Cursor) {
 		v.Channels = append(v.Channels, ChannelView{cur.Name, cur.Start, cur.Confirmed, slices.Clone(cur.Ranges.Ranges())})
 	})
 	return v
@@ -120,7 +120,7 @@ func (pt *Partition) State() State {
 		Cursors: pt.fold.Append(nil), Delayed: len(pt.fold.Deferred), Acked: r.durable, Incoming: len(r.incoming),
 		Needed: pt.flush.Needed(), Logs: pt.flush.Reopens(),
 	}
-	pt.fold.Each(func(cur *machine.Cursor) { c.Delayed += len(cur.Requeued) })
+	pt.fold.Each(func(cur *fold.Cursor) { c.Delayed += len(cur.Requeued) })
 	if f := r.follower; f != nil {
 		c.Acked, c.Exchange = f.Log().Durable, f.Exchange()
 	}

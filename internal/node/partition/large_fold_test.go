@@ -7,7 +7,7 @@ import (
 
 	"penstock/clog"
 	"penstock/internal/node/checkpoint"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/segment"
 )
 
@@ -15,16 +15,16 @@ import (
 // its record says that the state is not in it.
 func TestCutWithALargeFold(t *testing.T) {
 	const messages = 2_000_000
-	fold := new(machine.Cursors)
-	fold.Publish(0, messages)
+	state := new(fold.Cursors)
+	state.Publish(0, messages)
 	for id := range segment.MsgID(messages) {
-		fold.Deferred = append(fold.Deferred, machine.DeferredMessage{ID: id, DueMs: 1_800_000_000_000, At: 1 << 40})
+		state.Deferred = append(state.Deferred, fold.DeferredMessage{ID: id, DueMs: 1_800_000_000_000, At: 1 << 40})
 	}
-	if size := len(fold.Append(nil)); size <= clog.MaxPayloadBytes {
+	if size := len(state.Append(nil)); size <= clog.MaxPayloadBytes {
 		t.Fatalf("the fold takes only %d bytes", size)
 	}
 	c := &logCut{
-		to: 90, fold: fold, committed: 95, state: segment.State{Next: 90, NextID: messages, End: 1 << 40, Segment: 3},
+		to: 90, fold: state, committed: 95, state: segment.State{Next: 90, NextID: messages, End: 1 << 40, Segment: 3},
 	}
 	id := segment.Identity{Topic: uuid.UUID{7}, Partition: 2}
 	if err := c.encode(id); err != nil {
@@ -37,7 +37,7 @@ func TestCutWithALargeFold(t *testing.T) {
 	if err != nil || reset || en.ID != id || en.State != c.state || en.Committed != 90 || en.Fold != nil {
 		t.Errorf("the record says %+v, reset %v: %v", en, reset, err)
 	}
-	if c.knownFold() != fold {
+	if c.knownFold() != state {
 		t.Error("this process does not know the fold any more")
 	}
 }

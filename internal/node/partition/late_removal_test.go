@@ -112,7 +112,7 @@ func TestRemovalLooksAgainAtARowThatCameWhileItAsked(t *testing.T) {
 			s := &lateStore{known: row(c.known, replicate.Member{Node: 2}, replicate.Member{Node: 3}), row: row(c.read)}
 			cn.Rows = s
 			r.removing = true
-			r.remove()
+			(&remover{r}).run()
 			cn.wg.Wait()
 			if r.IsTearingDown() {
 				t.Error("it is still being removed")

@@ -4,18 +4,19 @@ import (
 	"testing"
 
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/machine"
 )
 
 // Each kind of control entry belongs to a feature level that this version knows, and no entry is written below its
 // level. A number that is not a kind is never written.
 func TestControlKindsOfALevel(t *testing.T) {
-	panics := func(k machine.ControlKind, level int) (did bool) {
+	panics := func(k fold.ControlKind, level int) (did bool) {
 		defer func() { did = recover() != nil }()
-		mustBeOfLevel(&machine.Control{Kind: k}, level)
+		mustBeOfLevel(&fold.Control{Kind: k}, level)
 		return
 	}
-	k := machine.ChannelCreated
+	k := fold.ChannelCreated
 	for ; k.Level() > 0; k++ {
 		if k.Level() > datadir.NewestLevel {
 			t.Errorf("kind %d is of level %d, the newest is %d", k, k.Level(), datadir.NewestLevel)
@@ -26,7 +27,7 @@ func TestControlKindsOfALevel(t *testing.T) {
 			}
 		}
 	}
-	if k != machine.ProducerRemoved+1 {
+	if k != fold.ProducerRemoved+1 {
 		t.Errorf("kind %d has no level, or is newer than this test", k)
 	}
 	if !panics(k, datadir.NewestLevel) || !panics(0, datadir.NewestLevel) {
@@ -37,7 +38,7 @@ func TestControlKindsOfALevel(t *testing.T) {
 // Settings that need a level make their entry need it.
 func TestSettingsMustBeOfLevel(t *testing.T) {
 	for level := datadir.FirstLevel; level <= datadir.NewestLevel; level++ {
-		for _, s := range []machine.ChannelSettings{
+		for _, s := range []fold.ChannelSettings{
 			{Version: 1, MaxAttempts: 2},
 			{Version: 1, RateBytes: 5},
 			{Version: 1, Unknown: []byte{200, 1, 0}},
@@ -49,7 +50,7 @@ func TestSettingsMustBeOfLevel(t *testing.T) {
 						t.Errorf("%+v at level %d: panics %v", s, level, did)
 					}
 				}()
-				mustBeOfLevel(&machine.Control{Kind: machine.ChannelConfigured, Settings: &s}, level)
+				mustBeOfLevel(&fold.Control{Kind: fold.ChannelConfigured, Settings: &s}, level)
 			}()
 		}
 	}
@@ -59,7 +60,7 @@ func TestSettingsMustBeOfLevel(t *testing.T) {
 func TestFoldMustBeOfLevel(t *testing.T) {
 	panics := func(level int) (did bool) {
 		defer func() { did = recover() != nil }()
-		foldMustBeOfLevel(new(machine.Cursors), level)
+		foldMustBeOfLevel(new(fold.Cursors), level)
 		return
 	}
 	if panics(datadir.FirstLevel) || panics(datadir.NewestLevel) || !panics(datadir.FirstLevel-1) {
@@ -76,9 +77,9 @@ func TestCommitterAsksForTheLevel(t *testing.T) {
 		c.store.level.Store(int32(level))
 		panicked := func() (did bool) {
 			defer func() { did = recover() != nil }()
-			c.encodeControls(r.pt, []machine.Control{
-				{Kind: machine.ChannelPaused, Channel: "c", Flag: true},
-				{Kind: machine.TopicEmptied},
+			c.encodeControls(r.pt, []fold.Control{
+				{Kind: fold.ChannelPaused, Channel: "c", Flag: true},
+				{Kind: fold.TopicEmptied},
 			}, nil)
 			return
 		}()

@@ -6,6 +6,7 @@ import (
 
 	"penstock/internal/node/errs"
 	"penstock/internal/node/flush"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/platform"
@@ -53,7 +54,7 @@ type Partition struct {
 // newPartition returns a partition whose log ends as st says, and whose log content folds to fold. The caller sets
 // replica and log.
 func newPartition(
-	s *Store, t *Topic, number uint32, st segment.State, fold *machine.Cursors,
+	s *Store, t *Topic, number uint32, st segment.State, fold *fold.Cursors,
 ) *Partition {
 	pt := &Partition{store: s, topic: t, number: number}
 	pt.Use(&s.inboxes)
@@ -67,9 +68,9 @@ func newPartition(
 // must hold Replica.mu.
 type logEnd struct {
 	machine   *machine.Partition
-	fold      *machine.Cursors
+	fold      *fold.Cursors
 	epochs    replicate.EpochTable
-	writer    machine.WriterClock
+	writer    fold.WriterClock
 	rewinds   uint64           // of fold when Part.ForgetWaiting was called last
 	newest    int64            // append time of the newest batch, ns since 1970; no later batch gets an earlier one
 	recovered segment.Position // recovery found that the log is committed at least up to here

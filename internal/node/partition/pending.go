@@ -1,8 +1,8 @@
 package partition
 
 import (
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
-	"penstock/internal/node/machine"
 	"penstock/segment"
 )
 
@@ -14,7 +14,7 @@ type pendingBatch struct {
 	bodyBytes uint64
 	sealedNs  int64      // when it was sealed, by Lease.Now; 0 on a single node
 	puts      inbox.List // the puts in it; empty once they were answered
-	deferred  []machine.DeferredMessage
+	deferred  []fold.DeferredMessage
 }
 
 // pendingQueue holds the batches of a leader between sealing and commit, in log order. replicate.Config bounds their

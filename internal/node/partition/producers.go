@@ -5,12 +5,12 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
-	"penstock/internal/node/machine"
 	"penstock/segment"
 )
 
-// The fold decides about the batches of producers (machine.Cursors.JudgeBatch), at the place where they would be
+// The fold decides about the batches of producers (fold.Cursors.JudgeBatch), at the place where they would be
 // appended: it knows everything in the log by then, committed or not. After a crash, and on every other node, the fold
 // of the same log gives the same answers.
 
@@ -35,7 +35,7 @@ func (c *committer) judge(pt *Partition, l *inbox.List) (wanted bool) {
 			h.BodyCRC = sumOf(p)
 			first, repeat, err = pt.fold.JudgeBatch(h)
 		}
-	} else if err = machine.ErrProducerOwner; pt.fold.OwnsProducer(h.ProducerID, p.Special.Owner) {
+	} else if err = fold.ErrProducerOwner; pt.fold.OwnsProducer(h.ProducerID, p.Special.Owner) {
 		first, repeat, err = pt.fold.JudgeBatch(h)
 	}
 	switch {
@@ -87,8 +87,8 @@ func (q *pendingQueue) join(end segment.MsgID, p *inbox.Put) bool {
 
 // refusesProducer returns why the entry that opens a producer must not be stored, or nil. The entry is alone in its
 // batch. A producer that is known by its name adds nothing to the state, so the state's limits do not refuse it.
-func (c *committer) refusesProducer(pt *Partition, controls []machine.Control) error {
-	if len(controls) != 1 || controls[0].Kind != machine.ProducerOpened && controls[0].Kind != machine.ProducerTaken {
+func (c *committer) refusesProducer(pt *Partition, controls []fold.Control) error {
+	if len(controls) != 1 || controls[0].Kind != fold.ProducerOpened && controls[0].Kind != fold.ProducerTaken {
 		return nil
 	}
 	name := controls[0].Producer.Name
@@ -96,23 +96,23 @@ func (c *committer) refusesProducer(pt *Partition, controls []machine.Control) e
 		return pt.fold.RefusesTenure(&controls[0].Producer)
 	}
 	if pt.fold.IsForeignProducer(name) {
-		return machine.ErrProducerOwner
+		return fold.ErrProducerOwner
 	}
-	if n := pt.fold.OwnedProducers(name, c.stampNs(pt)); n >= machine.MaxOwnedProducers {
+	if n := pt.fold.OwnedProducers(name, c.stampNs(pt)); n >= fold.MaxOwnedProducers {
 		return &errs.LimitError{
-			Err: errs.ErrProducerShare, Value: n + 1, Most: machine.MaxOwnedProducers,
+			Err: errs.ErrProducerShare, Value: n + 1, Most: fold.MaxOwnedProducers,
 			What: "with this one the number of producers' names of this token in the partition",
 		}
 	}
 	if !pt.fold.HasRoomForProducer(name, c.stampNs(pt)) {
 		return &errs.LimitError{
-			Err: machine.ErrTooManyProducers, Value: pt.fold.ProducerCount() + 1, Most: machine.MaxProducerCount,
+			Err: fold.ErrTooManyProducers, Value: pt.fold.ProducerCount() + 1, Most: fold.MaxProducerCount,
 			What: "with this one the number of producers that the partition knows",
 		}
 	}
-	if pt.exceedsState(machine.MaxProducerBytes, 4*machine.MaxProducerBytes) != nil {
+	if pt.exceedsState(fold.MaxProducerBytes, 4*fold.MaxProducerBytes) != nil {
 		pt.measureState()
-		return pt.exceedsState(machine.MaxProducerBytes, 4*machine.MaxProducerBytes)
+		return pt.exceedsState(fold.MaxProducerBytes, 4*fold.MaxProducerBytes)
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func (c *committer) secret() uint64 {
 
 // KnownProducers returns the producers that the log knows by their names, and the number of the others. It takes
 // Replica.mu.
-func (pt *Partition) KnownProducers() (named []machine.KnownProducer, nameless int) {
+func (pt *Partition) KnownProducers() (named []fold.KnownProducer, nameless int) {
 	pt.replica.mu.Lock()
 	defer pt.replica.mu.Unlock()
 	return pt.fold.KnownProducers()

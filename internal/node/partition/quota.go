@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
-	"penstock/internal/node/machine"
 	"penstock/segment"
 )
 
@@ -86,6 +86,6 @@ func (pt *Partition) EachPassed(from segment.MsgID, visit func(begin, end segmen
 	pt.replica.mu.Lock()
 	defer pt.replica.mu.Unlock()
 	st := pt.machine.State()
-	pt.fold.Passed(from, st.NextID, func(r machine.IDRange) { visit(r.From, r.To) })
+	pt.fold.Passed(from, st.NextID, func(r fold.IDRange) { visit(r.From, r.To) })
 	return st.NextID, st.End, pt.fold.CarriedCount(from)
 }

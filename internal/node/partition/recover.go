@@ -12,7 +12,6 @@ import (
 	"penstock/internal/node/errs"
 	"penstock/internal/node/flush"
 	"penstock/internal/node/health"
-	"penstock/internal/node/machine"
 	"penstock/internal/node/platform"
 	"penstock/internal/node/replay"
 	"penstock/segment"
@@ -283,9 +282,7 @@ func (r *Recovery) OpenPartition(t *Topic, n uint32) (*Partition, error) {
 func (r *Recovery) refuse(pt *Partition, err error) {
 	r.found.ReadOnly++
 	pt.readOnly.Store(true)
-	ev := machine.PartitionEvent{Kind: machine.PartitionFault, Err: err}
-	var res machine.PartitionResult
-	pt.machine.Step(&ev, &res)
+	pt.machine.Corrupt(err)
 }
 
 // ReadOnly says that the partition stores nothing new until a restart, because recovery did not find its log whole or

@@ -9,8 +9,8 @@ import (
 	"penstock/internal/lock"
 	"penstock/internal/meta"
 	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
-	"penstock/internal/node/machine"
 	"penstock/internal/node/platform"
 	"penstock/netproto"
 	"penstock/replicate"
@@ -61,7 +61,7 @@ type Replica struct {
 	mistrust
 	removal
 
-	reading map[reader]*rangeAsk // the readers whose goroutines run, with the range to read next; nil: none
+	reading map[readerKey]*rangeReader // those whose goroutines run
 
 	// Scratch of a step.
 	ev   replicate.Event
@@ -131,7 +131,7 @@ type mistrust struct {
 	// discarded copy needs may be released. It is taken before mu.
 	discardMu      lock.Mutex[lock.ReplicaDiscard]
 	loggedDiscard  atomic.Bool  // see mayReleaseFiles
-	loggedRepairAt atomic.Int64 // see notRepaired
+	loggedRepairAt atomic.Int64 // see rangeRepair.failed
 }
 
 // removal says how far the removal of a copy that moved to other nodes has got.
@@ -166,10 +166,11 @@ type incomingBatch struct {
 }
 
 // logCut is a cut of the log: a truncation at to, or a reset, after which the log is empty and begins at to. The
-// goroutine that makes the cut (doCut, or resetToEmpty for a copy that is removed) fills the logCut in, and writeCut
-// writes its record. Replica.mu guards the fields that both use. replica_cut.go lists the steps, and says what a crash
-// leaves.
+// goroutine that makes the cut (make, or remover.resetToEmpty for a copy that is removed) fills the logCut in, and
+// writeCut writes its record. Replica.mu guards the fields that both use. replica_cut.go lists the steps, and says what
+// a crash leaves.
 type logCut struct {
+	replica    *Replica
 	reset      bool
 	generation uint64
 	to         segment.Position
@@ -177,7 +178,7 @@ type logCut struct {
 	ready      bool // the cut is prepared: the committer can write the record
 	stays      bool // it was ready once: the cut is made even if more damage is found meanwhile
 	state      segment.State
-	fold       *machine.Cursors
+	fold       *fold.Cursors
 	unread     error // why fold is not known; nil: it is known
 	epochs     []replicate.EpochStart
 	payload    []byte // payload of the record
@@ -510,7 +511,7 @@ func (r *Replica) fault(err error) {
 	if r.cut != nil && r.cut.durable != nil {
 		select {
 		case r.cut.durable <- err:
-		default: // the record is durable, and doCut has not received the value yet
+		default: // the record is durable, and make has not received the value yet
 		}
 		r.cut = nil
 	}
@@ -518,12 +519,12 @@ func (r *Replica) fault(err error) {
 }
 
 // releaseIncoming drops the batches of the leader that the committer has not appended. mu is held.
-func (r *Replica) releaseIncoming() {
-	for i := range r.incoming {
-		r.incoming[i].frame.Release()
+func (f *followed) releaseIncoming() {
+	for i := range f.incoming {
+		f.incoming[i].frame.Release()
 	}
-	clear(r.incoming)
-	r.incoming = r.incoming[:0]
+	clear(f.incoming)
+	f.incoming = f.incoming[:0]
 }
 
 // await waits until reached returns true, and returns true then. It returns false when the engine stops. It calls

@@ -9,7 +9,7 @@ import (
 	"penstock/clog"
 	"penstock/internal/node/checkpoint"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/replay"
 	"penstock/replicate"
 	"penstock/segment"
@@ -19,7 +19,7 @@ import (
 // A cut of the log has five steps. From the exchange with the leader until EvTruncated, the follower appends nothing
 // new.
 //
-//	goroutine (doCut)                            committer
+//	goroutine (logCut.make)                            committer
 //	1 waits until all earlier batches are
 //	  appended to the log
 //	2 computes what the cut leaves: the state
@@ -49,7 +49,8 @@ import (
 // beginCut starts the cut that the machine asked for. mu is held.
 func (r *Replica) beginCut(a *replicate.Action) {
 	c := &logCut{
-		reset: a.Kind == replicate.ActReset, generation: a.Generation, to: a.Position, durable: make(chan error, 1),
+		replica: r, reset: a.Kind == replicate.ActReset, generation: a.Generation, to: a.Position,
+		durable: make(chan error, 1),
 	}
 	if c.reset {
 		c.to, c.state, c.pinFiles, c.leaderHad = a.Log.Next, a.Log, true, a.Flag
@@ -66,13 +67,14 @@ func (r *Replica) beginCut(a *replicate.Action) {
 	r.noteDiscarded()
 	r.node.Log.Info("cuts its copy of a partition to what the leader has",
 		"topic", r.pt.topic.Name, "partition", r.pt.number, "to", c.to, "anew", c.reset)
-	r.node.Spawn(func() { r.doCut(c) })
+	r.node.Spawn(func() { c.make() })
 }
 
-// doCut makes the cut c. It runs on a goroutine of its own, without mu. The copy may be given up before the record is
-// written. Then c is not the copy's cut any more (a reset may have taken its place), and doCut ends without effect.
-func (r *Replica) doCut(c *logCut) {
-	err := r.awaitPrepared(c)
+// make makes the cut. It runs on a goroutine of its own, without mu. The copy may be given up before the record is
+// written. Then c is not the copy's cut any more (a reset may have taken its place), and make ends without effect.
+func (c *logCut) make() {
+	r := c.replica
+	err := c.awaitPrepared()
 	if err == nil && !r.discarded.Load() {
 		err = r.brokenFile()
 	}
@@ -83,7 +85,7 @@ func (r *Replica) doCut(c *logCut) {
 	}
 	switch {
 	case errors.Is(err, segment.ErrPoisoned):
-		r.awaitDiscard(c)
+		c.awaitDiscard()
 		return
 	case err != nil && needsRefetch(err):
 		r.discard(err, c)
@@ -105,7 +107,7 @@ func (r *Replica) doCut(c *logCut) {
 		return // the commit log failed, and fault has handled that; or the engine closes
 	}
 	if c.reset {
-		err = r.resetLog(c)
+		err = c.resetLog()
 	} else {
 		err = r.untilPossible(func() error { return r.pt.log.Truncate(c.state) })
 	}
@@ -131,8 +133,9 @@ func (r *Replica) doCut(c *logCut) {
 	})
 }
 
-// resetLog does step 5 of a reset. It runs on the goroutine of doCut, without mu.
-func (r *Replica) resetLog(c *logCut) error {
+// resetLog does step 5 of a reset. It runs on the goroutine of logCut.make, without mu.
+func (c *logCut) resetLog() error {
+	r := c.replica
 	err := r.untilPossible(func() error { return r.pt.log.Reset(c.state) })
 	if err == nil {
 		err = r.untilPossible(func() error { return r.node.store.trashLeftovers(r.pt) })
@@ -145,7 +148,7 @@ func (r *Replica) resetLog(c *logCut) error {
 }
 
 // untilPossible calls do until its error is none that segment.Waiting knows. It returns errs.ErrClosed if the engine
-// closes meanwhile. It runs on the goroutine of doCut, or of a removal, without mu.
+// closes meanwhile. It runs on the goroutine of logCut.make, or of a removal, without mu.
 func (r *Replica) untilPossible(do func() error) error {
 	for told := false; ; {
 		err := do()
@@ -181,8 +184,9 @@ func (r *Replica) cutFailed(c *logCut, err error) {
 	})
 }
 
-// isCutBy says whether c is still the copy's cut. It takes mu.
-func (r *Replica) isCutBy(c *logCut) bool {
+// isCurrent says whether c is still the copy's cut. It takes mu.
+func (c *logCut) isCurrent() bool {
+	r := c.replica
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.cut == c
@@ -190,10 +194,11 @@ func (r *Replica) isCutBy(c *logCut) bool {
 
 // awaitPrepared prepares a cut. It tries again as long as the cause of a failure may go away: a damaged range that is
 // being repaired, a device that may read again, what segment.Waiting knows. It stops if the copy is given up meanwhile.
-// It runs on the goroutine of doCut, without mu.
-func (r *Replica) awaitPrepared(c *logCut) error {
+// It runs on the goroutine of logCut.make, without mu.
+func (c *logCut) awaitPrepared() error {
+	r := c.replica
 	for told := false; ; {
-		err := r.prepareCut(c)
+		err := c.prepare()
 		if aio.NoRoom(err) && !told {
 			told = true
 			r.node.Log.Warn("a copy of a partition waits until the disk has room, and is not in sync until then. What was "+
@@ -201,9 +206,9 @@ func (r *Replica) awaitPrepared(c *logCut) error {
 				"topic", r.pt.topic.Name, "partition", r.pt.number, "error", err)
 		}
 		switch {
-		case err == nil, !r.isCutBy(c):
+		case err == nil, !c.isCurrent():
 			return err
-		case needsRefetch(err) && (r.awaitRepair(c, err) || r.awaitDevice(err)):
+		case needsRefetch(err) && (c.awaitRepair(err) || r.awaitDevice(err)):
 		case segment.Waiting(err) && r.node.store.host.Pause(roomPause, r.node.store.stop):
 		default:
 			return err
@@ -214,14 +219,15 @@ func (r *Replica) awaitPrepared(c *logCut) error {
 // roomPause is the time between two attempts of a cut on a full disk.
 const roomPause = 500 * time.Millisecond
 
-// prepareCut does steps 1 and 2: it computes the state after the cut and the payload of its record, and keeps aside
-// what the cut takes. It runs on the goroutine of doCut, without mu.
-func (r *Replica) prepareCut(c *logCut) error {
-	if err := r.awaitAppended(); err != nil {
+// prepare does steps 1 and 2: it computes the state after the cut and the payload of its record, and keeps aside
+// what the cut takes. It runs on the goroutine of logCut.make, without mu.
+func (c *logCut) prepare() error {
+	r := c.replica
+	if err := c.awaitAppended(); err != nil {
 		return err
 	}
-	c.fold, c.unread = new(machine.Cursors), nil
-	r.clampToLog(c)
+	c.fold, c.unread = new(fold.Cursors), nil
+	c.clampToLog()
 	switch {
 	case !c.reset:
 		if err := r.pt.log.Poisoned(); err != nil {
@@ -230,7 +236,7 @@ func (r *Replica) prepareCut(c *logCut) error {
 		if err := r.pt.refold(c); err != nil {
 			return err
 		}
-	case !r.mayReset():
+	case !c.mayReset():
 		if err := r.node.Shortened.Add([]segment.Identity{r.pt.Identity()}); err != nil {
 			return err
 		}
@@ -239,7 +245,7 @@ func (r *Replica) prepareCut(c *logCut) error {
 	if err := c.encode(r.pt.Identity()); err != nil {
 		return err
 	}
-	return r.keepAside(c)
+	return c.keepAside()
 }
 
 // encode computes the payload of the record. A fold that is too large for a record is left out: this process has it,
@@ -261,16 +267,17 @@ func (c *logCut) encode(id segment.Identity) error {
 }
 
 // mayReset says whether the log may be reset now: either shortened.json lists the copy durably, or the log is empty.
-// prepareCut asks before the record is written, because after a crash behind the record, a copy that is not in the file
+// prepare asks before the record is written, because after a crash behind the record, a copy that is not in the file
 // would count as whole. The ISR of the row proves nothing: the row may be from before the copy joined. It takes mu.
-func (r *Replica) mayReset() bool {
+func (c *logCut) mayReset() bool {
+	r := c.replica
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.shortened && r.node.Shortened.IsDurable(r.pt.Identity()) || r.pt.machine.State().Next == 0
 }
 
 // knownFold returns the fold for the record, or nil if it is not known.
-func (c *logCut) knownFold() *machine.Cursors {
+func (c *logCut) knownFold() *fold.Cursors {
 	if c.unread != nil {
 		return nil
 	}
@@ -280,10 +287,11 @@ func (c *logCut) knownFold() *machine.Cursors {
 // awaitAppended does step 1. It returns the error of a file that cannot be written any more (brokenFile): the batches
 // that are to be appended may wait for room in a commit log that is full of what this file does not take. A copy that
 // is given up already keeps no files, so there will be room.
-func (r *Replica) awaitAppended() error {
+func (c *logCut) awaitAppended() error {
+	r := c.replica
 	var broken error
 	ok := r.await(func() bool {
-		if !r.appending() {
+		if !c.appending() {
 			return true
 		}
 		if !r.discarded.Load() {
@@ -298,7 +306,8 @@ func (r *Replica) awaitAppended() error {
 }
 
 // appending says whether batches that came before the cut are not appended to the log yet. It takes mu.
-func (r *Replica) appending() bool {
+func (c *logCut) appending() bool {
+	r := c.replica
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.incoming) > 0
@@ -307,7 +316,8 @@ func (r *Replica) appending() bool {
 // clampToLog lowers the cut of a closed copy to the end of its log, if the log ends below the cut, and drops the epochs
 // of batches that never reached the log. With those epochs, the copy would for ever refuse the older epochs that its
 // next leader sends. It takes mu.
-func (r *Replica) clampToLog(c *logCut) {
+func (c *logCut) clampToLog() {
+	r := c.replica
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.isClosed() || c.reset {
@@ -326,7 +336,7 @@ func (r *Replica) clampToLog(c *logCut) {
 // let happen (flush.Flusher.Trim), the fold is not known before the leader sends it.
 func (pt *Partition) refold(c *logCut) (err error) {
 	for range maxFirstReads {
-		c.fold, c.unread = new(machine.Cursors), nil
+		c.fold, c.unread = new(fold.Cursors), nil
 		if err = pt.foldTo(c); !errors.Is(err, segment.ErrBelowStart) && !errors.Is(err, errFirstUnread) {
 			break
 		}
@@ -392,7 +402,7 @@ func (s *Store) foldRun(c *logCut, run []byte, at segment.Offset) (next segment.
 	for h, body, ok := it.Next(); ok && h.Position < c.to; h, body, ok = it.Next() {
 		if c.unread == nil || errors.Is(c.unread, replay.ErrNoFold) {
 			due, err := s.folder.Batch(c.fold, h, body, at+segment.Offset(size))
-			if c.unread = err; err != nil && !errors.Is(err, machine.ErrNewerControl) && !errors.Is(err, replay.ErrNoFold) {
+			if c.unread = err; err != nil && !errors.Is(err, fold.ErrNewerControl) && !errors.Is(err, replay.ErrNoFold) {
 				return 0, 0, err
 			}
 			c.fold.PublishDeferred(due)
@@ -419,8 +429,7 @@ func (c *committer) writeCut(pt *Partition, g *clog.Group, w *groupWork) bool {
 		return false
 	}
 	copy(dst, cut.payload)
-	c.ev = machine.PartitionEvent{Kind: machine.PartitionFollow, State: cut.state}
-	pt.machine.Step(&c.ev, &c.res)
+	pt.machine.Follow(cut.state)
 	pt.fold = cut.fold
 	pt.setUnread(cut.unread)
 	pt.epochs.Reset(cut.epochs)

@@ -28,8 +28,9 @@ func needsRefetch(err error) bool {
 }
 
 // awaitRepair waits until the range that a cut could not read has been repaired from the leader, and returns whether to
-// try the cut again. It runs on the goroutine of doCut, without mu.
-func (r *Replica) awaitRepair(c *logCut, err error) bool {
+// try the cut again. It runs on the goroutine of logCut.make, without mu.
+func (c *logCut) awaitRepair(err error) bool {
+	r := c.replica
 	if errors.Is(err, replay.ErrNoFold) || errors.Is(err, errNothingLeft) || r.hasBroken() {
 		return false // a repair does not help
 	}
@@ -46,7 +47,7 @@ func (r *Replica) awaitRepair(c *logCut, err error) bool {
 		if !slices.Equal(log.Isolated(), bad) {
 			return true
 		}
-		if !r.Present() || !r.isCutBy(c) {
+		if !r.Present() || !c.isCurrent() {
 			return false // the machine does not ask for the range any more
 		}
 	}
@@ -93,7 +94,7 @@ func (r *Replica) discard(why error, c *logCut) {
 	}
 	err := r.node.Shortened.Add([]segment.Identity{r.pt.Identity()})
 	for segment.Waiting(err) { // there may be room again
-		if c == nil || !r.isCutBy(c) || !r.node.store.host.Pause(devicePoll, r.node.store.stop) {
+		if c == nil || !c.isCurrent() || !r.node.store.host.Pause(devicePoll, r.node.store.stop) {
 			return // c is nil: the repair is tried again, and fails again
 		}
 		err = r.node.Shortened.Add([]segment.Identity{r.pt.Identity()})

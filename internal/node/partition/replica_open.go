@@ -5,7 +5,7 @@ import (
 
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -232,7 +232,7 @@ func (r *Replica) HasLed() bool {
 
 // NewPartition returns a partition of which this node has no copy.
 func (s *Store) NewPartition(t *Topic, n uint32) *Partition {
-	pt := newPartition(s, t, n, segment.State{}, new(machine.Cursors))
+	pt := newPartition(s, t, n, segment.State{}, new(fold.Cursors))
 	pt.replica = &Replica{node: s.replicas, pt: pt}
 	pt.replica.pending.clear()
 	pt.publishFold(0)
@@ -294,7 +294,7 @@ func (s *Store) NewSolo(t *Topic, n uint32) (*Partition, error) {
 	if err != nil {
 		return nil, err
 	}
-	pt := newPartition(s, t, n, segment.State{}, new(machine.Cursors))
+	pt := newPartition(s, t, n, segment.State{}, new(fold.Cursors))
 	pt.log, pt.replica = log, newSolo(pt)
 	pt.publishFold(0)
 	return pt, nil

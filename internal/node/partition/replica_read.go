@@ -30,66 +30,78 @@ type rangeAsk struct {
 	delay   time.Duration
 }
 
-// reader identifies a goroutine that reads for another replica: each purpose has its own.
-type reader struct {
+// readerKey identifies a reader: each purpose of each other replica has its own.
+type readerKey struct {
 	to      replicate.NodeID
 	purpose replicate.Purpose
 }
 
-// readRange reads batches for another replica. The read may wait for the device, so it runs on a goroutine, which
-// answers with EvRead. Each reader has one goroutine, however long the device takes. If the machine asks for more
-// ranges meanwhile, the goroutine reads only the newest of them next. mu is held.
+// rangeReader is a goroutine that reads for another replica, because a read may wait for the device. It answers with
+// EvRead. Replica.mu guards next.
+type rangeReader struct {
+	replica *Replica
+	key     readerKey
+	next    *rangeAsk // to be read when the present range is: the newest that the machine asked for; nil: none
+}
+
+// readRange reads batches for another replica. Each reader has one goroutine, however long the device takes. If the
+// machine asks for more ranges meanwhile, it reads only the newest of them next. mu is held.
 func (r *Replica) readRange(a *replicate.Action) {
 	ask := &rangeAsk{
 		to: a.Node, purpose: a.Purpose, request: a.Request, from: a.Position, bytes: min(a.Bytes, maxRangeBytes),
 		count: min(a.Count, wire.MaxBatchCount), delay: time.Duration(a.DelayNs),
 	}
-	who := reader{a.Node, a.Purpose}
-	if _, busy := r.reading[who]; busy {
-		r.reading[who] = ask
+	key := readerKey{a.Node, a.Purpose}
+	if busy := r.reading[key]; busy != nil {
+		busy.next = ask
 		return
 	}
 	if r.reading == nil {
-		r.reading = map[reader]*rangeAsk{}
+		r.reading = map[readerKey]*rangeReader{}
 	}
-	r.reading[who] = nil
-	r.node.Spawn(func() {
-		for ask != nil {
-			if ask.delay > 0 && !r.node.store.host.Pause(ask.delay, r.node.store.stop) {
-				return
-			}
-			out := r.readFor(ask)
-			r.run(func() {
-				r.answerRead(ask, out)
-				if ask = r.reading[who]; ask == nil {
-					delete(r.reading, who)
-				} else {
-					r.reading[who] = nil
-				}
-			})
+	rr := &rangeReader{replica: r, key: key}
+	r.reading[key] = rr
+	r.node.Spawn(func() { rr.run(ask) })
+}
+
+// run reads ask, and then what the machine has asked for meanwhile, until nothing is left. Without a lock.
+func (rr *rangeReader) run(ask *rangeAsk) {
+	r := rr.replica
+	for ask != nil {
+		if ask.delay > 0 && !r.node.store.host.Pause(ask.delay, r.node.store.stop) {
+			return
 		}
-	})
+		out := rr.read(ask)
+		r.run(func() {
+			rr.answer(ask, out)
+			if ask, rr.next = rr.next, nil; ask == nil {
+				delete(r.reading, rr.key)
+			}
+		})
+	}
 }
 
 // maxRangeBytes bounds the size of the batches of one range, so that they fit into a frame together with their
 // descriptions.
 const maxRangeBytes = netproto.MaxFrameBytes / 2
 
-// readFor reads the range ask. It first waits for its turn among the readers of the node, and then for the device. It
+// read reads the range ask. It first waits for its turn among the readers of the node, and then for the device. It
 // holds no lock while it reads.
-func (r *Replica) readFor(ask *rangeAsk) *outgoing.Batches {
+func (rr *rangeReader) read(ask *rangeAsk) *outgoing.Batches {
+	r := rr.replica
 	r.node.readers <- struct{}{}
 	defer func() { <-r.node.readers }()
 	out := outgoing.Get()
 	if at, err := out.Collect(r.pt.log, ask.from, noPosition, ask.count, ask.bytes); err != nil {
-		r.unreadable(ask.from+segment.Position(len(out.List)), at, err)
+		rr.unreadable(ask.from+segment.Position(len(out.List)), at, err)
 	}
 	return out
 }
 
-// answerRead tells the machine which batches were read. The machine sends them or not; answerRead releases them if they
-// are not sent. mu is held.
-func (r *Replica) answerRead(ask *rangeAsk, out *outgoing.Batches) {
+// answer tells the machine which batches were read. The machine sends them or not; answer releases them if they are
+// not sent. Replica.mu is held.
+func (rr *rangeReader) answer(ask *rangeAsk, out *outgoing.Batches) {
+	r := rr.replica
 	ev := replicate.Event{
 		Kind: replicate.EvRead, Node: ask.to, Request: ask.request, Position: ask.from, Until: ask.from, Purpose: ask.purpose,
 	}
@@ -112,8 +124,9 @@ func (r *Replica) dropRead() {
 }
 
 // unreadable tells the machine that the batch at pos, at offset at, cannot be read. It may read the batch behind the
-// damage from the device. It takes mu.
-func (r *Replica) unreadable(pos segment.Position, at segment.Offset, err error) {
+// damage from the device. It takes Replica.mu.
+func (rr *rangeReader) unreadable(pos segment.Position, at segment.Offset, err error) {
+	r := rr.replica
 	var corrupt *segment.CorruptError
 	if !errors.As(err, &corrupt) {
 		return
@@ -123,7 +136,7 @@ func (r *Replica) unreadable(pos segment.Position, at segment.Offset, err error)
 	until := pos + 1
 	for _, bad := range r.pt.log.Isolated() {
 		if bad.From <= at && at < bad.To {
-			if next, ok := r.positionAt(bad.To); ok {
+			if next, ok := r.pt.positionAt(bad.To); ok {
 				until = next
 			}
 		}
@@ -132,12 +145,12 @@ func (r *Replica) unreadable(pos segment.Position, at segment.Offset, err error)
 }
 
 // positionAt returns the position of the batch at offset at, or false if that batch cannot be read.
-func (r *Replica) positionAt(at segment.Offset) (segment.Position, bool) {
-	if end, pos, _ := r.pt.log.End(); end == at {
+func (pt *Partition) positionAt(at segment.Offset) (segment.Position, bool) {
+	if end, pos, _ := pt.log.End(); end == at {
 		return pos, true
 	}
 	var v segment.View
-	if err := r.pt.log.View(&v, at, 1); err != nil {
+	if err := pt.log.View(&v, at, 1); err != nil {
 		return 0, false
 	}
 	defer v.Release()

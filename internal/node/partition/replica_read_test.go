@@ -25,7 +25,10 @@ func TestOneReaderForEachReplica(t *testing.T) {
 	next := func() *rangeAsk {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return r.reading[reader{2, replicate.ReadCatchUp}]
+		if rr := r.reading[readerKey{2, replicate.ReadCatchUp}]; rr != nil {
+			return rr.next
+		}
+		return nil
 	}
 	allRead := func() {
 		r.await(func() bool {

@@ -13,7 +13,7 @@ import (
 	"penstock/internal/node/checkpoint"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -22,7 +22,7 @@ import (
 // decided that this node is not a replica any more, and every remaining replica is in sync. Without a row in the store
 // nothing is removed.
 //
-//	goroutine (remove)                         committer
+//	goroutine (remover)                        committer
 //	                                           1 writes a record that resets the log to nothing; from here on
 //	                                             the partition's machine, fold and epoch table are empty
 //	                                           2 the record is durable
@@ -39,6 +39,10 @@ import (
 // because a commit log that is full of such files would have no room for the record. The partition stays open with an
 // empty log. If the node becomes a replica again, its copy begins there.
 
+// remover is the goroutine that removes the bytes of one copy. There is one at a time for each copy, while
+// removal.removing is set.
+type remover struct{ replica *Replica }
+
 // RemoveIfUnneeded starts the removal of this node's bytes of pt, if row permits it. The node's worker calls it. It
 // takes Replica.mu.
 func (cn *Env) RemoveIfUnneeded(snap *meta.Snapshot, pt *Partition, row *meta.Partition) {
@@ -53,7 +57,7 @@ func (cn *Env) RemoveIfUnneeded(snap *meta.Snapshot, pt *Partition, row *meta.Pa
 	}
 	r.mu.Unlock()
 	if has {
-		cn.Spawn(func() { r.remove() })
+		cn.Spawn((&remover{r}).run)
 	}
 }
 
@@ -65,7 +69,8 @@ func (cn *Env) isUnneeded(snap *meta.Snapshot, row *meta.Partition) bool {
 // confirmUnneeded reads the row from the store, and says whether the bytes are still unneeded. It waits until the store
 // answers or the node closes. If the bytes are needed, version is the version of the row; 0 means that there is no row,
 // or that the node closes. No lock is held.
-func (r *Replica) confirmUnneeded() (unneeded bool, version uint64) {
+func (d *remover) confirmUnneeded() (unneeded bool, version uint64) {
+	r := d.replica
 	cn := r.node
 	for cn.Ctx.Err() == nil {
 		ctx, cancel := cn.store.host.WithTimeout(cn.Ctx, StoreTimeout)
@@ -82,10 +87,11 @@ func (r *Replica) confirmUnneeded() (unneeded bool, version uint64) {
 	return false, 0
 }
 
-// removeLater makes the worker check again whether the bytes are needed, if this node knows a newer row than the one
+// checkLater makes the worker check again whether the bytes are needed, if this node knows a newer row than the one
 // that says they are. That newer row may have come while removing was set, and then RemoveIfUnneeded ignored it. Rows
 // that come later find removing reset.
-func (r *Replica) removeLater(version uint64) {
+func (d *remover) checkLater(version uint64) {
+	r := d.replica
 	snap := r.node.Rows.Snapshot()
 	if row := snap.Partitions.Get(r.pt.Identity()); row != nil && row.State.Version > version {
 		r.node.above.TryLater(snap.Topics[row.ID.Topic], row.ID.Partition)
@@ -115,27 +121,28 @@ func (r *Replica) IsTearingDown() bool {
 	return r.removing || r.isClosed() && r.cut != nil
 }
 
-// remove removes the bytes of the copy, on a goroutine of its own. It resets removing only when all bytes are removed,
+// run removes the bytes of the copy. It resets removing only when all bytes are removed,
 // or when the store says that the copy stays. After a failure, the log in memory may differ from the record, or the
 // record is not durable. So removing stays set: until a restart, nothing more is removed and no new copy begins.
 //
 // A node asks the store only if it has bytes: at its start it comes here for every partition of the cluster of which it
 // has no copy, and in a large cluster the store could not answer all these reads.
-func (r *Replica) remove() {
+func (d *remover) run() {
+	r := d.replica
 	if !r.HasLog() && r.node.store.hasNoFiles(r.pt) {
 		r.mu.Lock()
 		r.removing, r.leftoversRemoved = false, true
 		r.mu.Unlock()
 		return
 	}
-	if unneeded, version := r.confirmUnneeded(); !unneeded {
+	if unneeded, version := d.confirmUnneeded(); !unneeded {
 		r.mu.Lock()
 		r.removing = false
 		r.mu.Unlock()
-		r.removeLater(version)
+		d.checkLater(version)
 		return
 	}
-	err := r.removeBytes()
+	err := d.removeBytes()
 	switch {
 	case err == nil:
 		r.mu.Lock()
@@ -149,7 +156,8 @@ func (r *Replica) remove() {
 	}
 }
 
-func (r *Replica) removeBytes() error {
+func (d *remover) removeBytes() error {
+	r := d.replica
 	s, pt := r.node.store, r.pt
 	if err := s.poisoned.Load(); err != nil {
 		return *err // the next start may find more of the copy in the commit log, and then needs the segments
@@ -162,7 +170,7 @@ func (r *Replica) removeBytes() error {
 	}
 	if !r.isEmpty() {
 		bytes := pt.log.Bytes()
-		release, err := r.resetToEmpty()
+		release, err := d.resetToEmpty()
 		if err != nil {
 			return err
 		}
@@ -178,14 +186,15 @@ func (r *Replica) removeBytes() error {
 	if err != nil {
 		return err
 	}
-	return r.forget()
+	return d.forget()
 }
 
 // forget takes a copy whose bytes are removed out of the list of shortened copies. The segments go first: they may have
 // been what filled the disk. While the disk is full or descriptors lack, forget tries again. After a crash before the
 // list is written, the next process takes the empty copy for one that is shortened or given up, and so trusts it less
 // than it could.
-func (r *Replica) forget() error {
+func (d *remover) forget() error {
+	r := d.replica
 	for {
 		err := r.clearDiscarded()
 		if err == nil {
@@ -216,9 +225,12 @@ func (r *Replica) isEmpty() bool {
 
 // resetToEmpty writes the record that resets the log to nothing, and waits until the record is durable. No commit log
 // file is released until the caller has called release. It takes mu.
-func (r *Replica) resetToEmpty() (release func(), err error) {
+func (d *remover) resetToEmpty() (release func(), err error) {
+	r := d.replica
 	s, pt := r.node.store, r.pt
-	c := &logCut{reset: true, ready: true, pinFiles: true, fold: new(machine.Cursors), durable: make(chan error, 1)}
+	c := &logCut{
+		replica: r, reset: true, ready: true, pinFiles: true, fold: new(fold.Cursors), durable: make(chan error, 1),
+	}
 	c.payload = checkpoint.AppendCut(c.payload, true, &checkpoint.Entry{ID: pt.Identity(), Fold: c.fold})
 	closed := false
 	r.run(func() {

@@ -9,39 +9,53 @@ import (
 	"penstock/segment"
 )
 
-// repair overwrites damaged batches with the bytes that another replica sent. It copies the bytes out of the frame, and
-// a goroutine writes them. mu is held.
-func (r *Replica) repair(m *replicate.Message) {
-	d := r.frame.d
-	body := slices.Clone(d.Body)
-	from, at, batches := m.Position, m.Batches[0].Offset, slices.Clone(m.Batches)
-	r.node.Spawn(func() {
-		until, err := r.repairRange(at, body, batches)
-		if errors.Is(err, errBeginsBefore) && !r.hasBroken() {
-			r.run(func() {
-				for _, ev := range r.isolated() { // the machine asks again, now for the whole damaged range
-					r.step(&ev)
-				}
-			})
-			return
-		}
-		if err != nil {
-			r.notRepaired(err)
-			return
-		}
-		r.node.store.log.Info("a damaged range was repaired from another replica",
-			"topic", r.pt.topic.Name, "partition", r.pt.number, "bytes", len(body))
-		if len(r.pt.log.Isolated()) == 0 {
-			r.pt.flush.ReopenInbox()
-		}
-		r.run(func() { r.step(&replicate.Event{Kind: replicate.EvRepaired, Position: from, Until: until}) })
-		r.pt.ResumeReaders()
-	})
+// rangeRepair overwrites a damaged range of a copy with the bytes that another replica sent. It owns these bytes.
+type rangeRepair struct {
+	replica *Replica
+	from    segment.Position
+	at      segment.Offset // where body begins
+	body    []byte
+	batches []replicate.Batch // of body
 }
 
-// notRepaired handles a repair that failed. If a file of the copy is broken, or holds batches of another history that
-// verify, the copy is given up. Otherwise the machine tries again. It takes mu.
-func (r *Replica) notRepaired(err error) {
+// repair starts the repair of the range that the frame has the bytes of: a goroutine writes them. mu is held.
+func (r *Replica) repair(m *replicate.Message) {
+	p := &rangeRepair{
+		replica: r, from: m.Position, at: m.Batches[0].Offset, body: slices.Clone(r.frame.d.Body),
+		batches: slices.Clone(m.Batches),
+	}
+	r.node.Spawn(p.run)
+}
+
+// run writes the range and tells the machine. No lock is held.
+func (p *rangeRepair) run() {
+	r := p.replica
+	until, err := p.write()
+	if errors.Is(err, errBeginsBefore) && !r.hasBroken() {
+		r.run(func() {
+			for _, ev := range r.isolated() { // the machine asks again, now for the whole damaged range
+				r.step(&ev)
+			}
+		})
+		return
+	}
+	if err != nil {
+		p.failed(err)
+		return
+	}
+	r.node.store.log.Info("a damaged range was repaired from another replica",
+		"topic", r.pt.topic.Name, "partition", r.pt.number, "bytes", len(p.body))
+	if len(r.pt.log.Isolated()) == 0 {
+		r.pt.flush.ReopenInbox()
+	}
+	r.run(func() { r.step(&replicate.Event{Kind: replicate.EvRepaired, Position: p.from, Until: until}) })
+	r.pt.ResumeReaders()
+}
+
+// failed handles a repair that failed. If a file of the copy is broken, or holds batches of another history that
+// verify, the copy is given up. Otherwise the machine tries again. It takes Replica.mu.
+func (p *rangeRepair) failed(err error) {
+	r := p.replica
 	if r.brokenFile() != nil || errors.Is(err, errOtherBatches) && r.othersHaveAll() {
 		r.discard(err, nil)
 		return
@@ -65,31 +79,30 @@ var errBeginsBefore = errors.New("engine: what is damaged begins before the rang
 var errOtherBatches = errors.New("engine: a damaged range begins or ends inside a batch of the other replicas: this " +
 	"copy has batches beside it that they do not have")
 
-// repairRange writes body, which begins at offset at, over the isolated ranges of the log. Afterwards everything below
-// until can be read. If body ends inside a damaged range, only the part that body covers is repaired, and the machine
-// asks for the rest. repairRange waits for the disk and takes no lock of the replica.
-func (r *Replica) repairRange(
-	at segment.Offset, body []byte, batches []replicate.Batch,
-) (until segment.Position, err error) {
+// write writes body over the isolated ranges of the log. Afterwards everything below until can be read. If body ends
+// inside a damaged range, only the part that body covers is repaired, and the machine asks for the rest. write waits
+// for the disk and takes no lock of the replica.
+func (p *rangeRepair) write() (until segment.Position, err error) {
+	log := p.replica.pt.log
 	w := segment.NewWriter()
 	defer w.Close()
-	end := at + segment.Offset(len(body))
-	for _, bad := range r.pt.log.Isolated() {
-		if bad.To <= at || bad.From >= end {
+	end := p.at + segment.Offset(len(p.body))
+	for _, bad := range log.Isolated() {
+		if bad.To <= p.at || bad.From >= end {
 			continue
 		}
-		if bad.From < at {
+		if bad.From < p.at {
 			return 0, errBeginsBefore
 		}
 		bad.To = min(bad.To, end)
-		if !beginsAt(batches, bad.From) || bad.To < end && !beginsAt(batches, bad.To) {
+		if !beginsAt(p.batches, bad.From) || bad.To < end && !beginsAt(p.batches, bad.To) {
 			return 0, errOtherBatches
 		}
-		if err := r.pt.log.Repair(w, bad, body[bad.From-at:bad.To-at]); err != nil {
+		if err := log.Repair(w, bad, p.body[bad.From-p.at:bad.To-p.at]); err != nil {
 			return 0, err
 		}
 	}
-	return batches[len(batches)-1].Position + 1, nil
+	return p.batches[len(p.batches)-1].Position + 1, nil
 }
 
 // beginsAt says whether one of the batches begins at an offset.

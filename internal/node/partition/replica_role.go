@@ -135,7 +135,7 @@ func (r *Replica) setServing() {
 }
 
 // serving returns the epoch in which channels deliver from this node, or 0 if they do not.
-func (r *Replica) serving() segment.Epoch { return segment.Epoch(r.serveEpoch.Load()) }
+func (p *published) serving() segment.Epoch { return segment.Epoch(p.serveEpoch.Load()) }
 
 // stepDown replaces a leader that stopped by a follower. The outcome of batches that were appended and not committed is
 // unknown: the next leader decides about them. Puts that wait in the inbox were not stored, and go to the next leader.
@@ -191,15 +191,15 @@ func (r *Replica) count() {
 
 // fencedAbove says whether the leader of an epoch above this one has asked for a fence. That leader may be delivering
 // already, although this node has not heard of it from the store.
-func (r *Replica) fencedAbove(epoch segment.Epoch) bool {
-	return segment.Epoch(r.fenced.Load()) > epoch
+func (p *published) fencedAbove(epoch segment.Epoch) bool {
+	return segment.Epoch(p.fenced.Load()) > epoch
 }
 
 // NewestEpoch returns the newest epoch of the partition that this node has heard of. The node hands over to its clients
 // nothing that the leader of an older epoch delivered.
-func (r *Replica) NewestEpoch() segment.Epoch {
-	epoch := segment.Epoch(r.fenced.Load())
-	if row := r.row.Load(); row != nil {
+func (p *published) NewestEpoch() segment.Epoch {
+	epoch := segment.Epoch(p.fenced.Load())
+	if row := p.row.Load(); row != nil {
 		epoch = max(epoch, row.State.Epoch)
 	}
 	return epoch

@@ -105,11 +105,11 @@ func brokenReplica(t *testing.T) (*Replica, runningStore) {
 // meanwhile. The reset of the copy is under way, and needs nothing of the damaged range: it goes on.
 func TestCopyThatBeginsAnewIsNotFailedByWhoCameBefore(t *testing.T) {
 	for name, late := range map[string]func(r *Replica){
-		"a cut":               func(r *Replica) { r.doCut(&logCut{to: 1, durable: make(chan error, 1)}) },
+		"a cut":               func(r *Replica) { (&logCut{replica: r, to: 1, durable: make(chan error, 1)}).make() },
 		"a cut of an end":     func(r *Replica) { r.cutFailed(&logCut{}, replay.ErrNoFold) },
-		"a repair":            func(r *Replica) { r.notRepaired(r.brokenFile()) },
-		"a cut long after":    func(r *Replica) { r.discardedAt -= int64(dropPause); r.doCut(&logCut{to: 1}) },
-		"a repair long after": func(r *Replica) { r.discardedAt -= int64(dropPause); r.notRepaired(r.brokenFile()) },
+		"a repair":            func(r *Replica) { (&rangeRepair{replica: r}).failed(r.brokenFile()) },
+		"a cut long after":    func(r *Replica) { r.discardedAt -= int64(dropPause); (&logCut{replica: r, to: 1}).make() },
+		"a repair long after": func(r *Replica) { r.discardedAt -= int64(dropPause); (&rangeRepair{replica: r}).failed(r.brokenFile()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, _ := brokenReplica(t)
@@ -130,10 +130,10 @@ func TestCopyThatBeginsAnewIsNotFailedByWhoCameBefore(t *testing.T) {
 // A copy is given up while its cut waits for the disk. Nothing of the cut is written, and its goroutine ends.
 func TestCutOfACopyThatIsGivenUpMeanwhile(t *testing.T) {
 	r, s := brokenReplica(t)
-	c := &logCut{durable: make(chan error, 1)} // to nothing: it has to read nothing
+	c := &logCut{replica: r, durable: make(chan error, 1)} // to nothing: it has to read nothing
 	r.discarded.Store(true)
 	done := make(chan struct{})
-	go func() { defer close(done); r.doCut(c) }()
+	go func() { defer close(done); c.make() }()
 	select {
 	case <-done:
 	case <-time.After(10 * time.Second):
@@ -153,10 +153,10 @@ func TestCutOfACopyWithABrokenFile(t *testing.T) {
 	for what, incoming := range map[string][]incomingBatch{"its record": nil, "what is to be appended": {{}}} {
 		for _, reset := range []bool{false, true} {
 			r, s := brokenReplica(t)
-			c := &logCut{reset: reset, durable: make(chan error, 1)} // to nothing: it has to read nothing
+			c := &logCut{replica: r, reset: reset, durable: make(chan error, 1)} // to nothing: it has to read nothing
 			r.cut, r.incoming = c, incoming
 			done := make(chan struct{})
-			go func() { defer close(done); r.doCut(c) }()
+			go func() { defer close(done); c.make() }()
 			select {
 			case <-done:
 			case <-time.After(10 * time.Second):
@@ -175,10 +175,10 @@ func TestCutOfACopyWithABrokenFile(t *testing.T) {
 // appended as soon as the log has room.
 func TestCutOfACopyThatIsGivenUpWaitsForRoom(t *testing.T) {
 	r, _ := brokenReplica(t)
-	r.cut, r.incoming = &logCut{reset: true}, []incomingBatch{{}}
+	r.cut, r.incoming = &logCut{replica: r, reset: true}, []incomingBatch{{}}
 	r.discarded.Store(true)
 	done := make(chan error)
-	go func() { done <- r.awaitAppended() }()
+	go func() { done <- r.cut.awaitAppended() }()
 	for range 3 {
 		r.run(func() {})
 	}
@@ -199,7 +199,7 @@ func TestFailedRepairLeavesACutThatIsWritten(t *testing.T) {
 		r, _ := brokenReplica(t)
 		c := &logCut{stays: stays}
 		r.cut = c
-		if r.notRepaired(r.brokenFile()); r.discarded.Load() == stays || (r.cut == c) != stays {
+		if (&rangeRepair{replica: r}).failed(r.brokenFile()); r.discarded.Load() == stays || (r.cut == c) != stays {
 			t.Errorf("its record is written: %v, the copy is given up: %v, it is cut: %v", stays, r.discarded.Load(), r.cut == c)
 		}
 	}
@@ -212,12 +212,12 @@ func TestCutOfAClosedCopyForgetsWhatNeverCame(t *testing.T) {
 	for end, epochs := range map[segment.Position]int{0: 0, 3: 1, 4: 1, 5: 2, 10: 3, 20: 3} {
 		r := bareReplica()
 		r.role, r.pt.machine = roleClosed, machine.NewPartition(segment.State{Next: end}, segment.Sizes{})
-		c := &logCut{to: 11, epochs: []replicate.EpochStart{
+		c := &logCut{replica: r, to: 11, epochs: []replicate.EpochStart{
 			{Epoch: 1},
 			{Epoch: 3, Position: 4, Offset: 400},
 			{Epoch: 7, Position: 9, Offset: 900},
 		}}
-		if r.clampToLog(c); c.to != min(11, end) || len(c.epochs) != epochs {
+		if c.clampToLog(); c.to != min(11, end) || len(c.epochs) != epochs {
 			t.Errorf("a log that ends at %d is cut to %d, with the epochs %v", end, c.to, c.epochs)
 		}
 	}

@@ -119,7 +119,8 @@ func (r *Replica) isrNeeds(now int64) bool {
 // awaitDiscard waits until the copy that cut c was meant for is given up, because files that cannot be written cannot
 // be cut either. It runs on the goroutine of the cut, before the cut has written anything. A crash leaves the copy
 // uncut.
-func (r *Replica) awaitDiscard(c *logCut) {
+func (c *logCut) awaitDiscard() {
+	r := c.replica
 	for done := false; !done; {
 		r.run(func() { done = r.cut != c || r.discardUnwritten(r.node.Now()) })
 		if !done && !r.node.store.host.Pause(devicePoll, r.node.store.stop) {
@@ -129,8 +130,8 @@ func (r *Replica) awaitDiscard(c *logCut) {
 }
 
 // discardedWithin says whether this process gave the copy up less than dropPause ago. mu is held.
-func (r *Replica) discardedWithin(now int64) bool {
-	return r.discardedBefore && now-r.discardedAt < int64(dropPause)
+func (m *mistrust) discardedWithin(now int64) bool {
+	return m.discardedBefore && now-m.discardedAt < int64(dropPause)
 }
 
 // handOverUnwritten hands the leadership of pt over. If no other replica takes it, the inbox is closed: more messages

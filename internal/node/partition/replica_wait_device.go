@@ -38,7 +38,7 @@ func (r *Replica) othersHaveAll() bool {
 }
 
 // awaitDevice waits for devicePoll, during which RetryReads may succeed, and says whether to try the cut again. It runs
-// on the goroutine of doCut, without a lock.
+// on the goroutine of logCut.make, without a lock.
 func (r *Replica) awaitDevice(err error) bool {
 	return !r.mayDiscard(err) && r.node.store.host.Pause(devicePoll, r.node.store.stop)
 }

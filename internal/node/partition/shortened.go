@@ -96,7 +96,7 @@ func (r *Replica) noteShortened() {
 	}
 	now := r.leader != nil && r.leader.Shortened() || r.follower != nil && r.follower.Shortened()
 	if now == r.shortened || now && r.leader == nil {
-		return // nothing changed, or the copy follows: before a cut or reset of its log, doCut lists it (mayReset)
+		return // nothing changed, or the copy follows: before a cut or reset of its log, logCut.prepare lists it
 	}
 	r.shortened = now
 	if now {

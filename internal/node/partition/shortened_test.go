@@ -14,6 +14,7 @@ import (
 	"penstock/internal/node/checkpoint"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/machine"
 	"penstock/replicate"
 	"penstock/segment"
@@ -228,7 +229,7 @@ func TestDroppedCopyThatMovedAway(t *testing.T) {
 		t.Fatal("the log keeps it")
 	}
 	r.cut = nil
-	if err := r.removeBytes(); err != nil || r.discarded.Load() || listed(t, disk, r) {
+	if err := (&remover{r}).removeBytes(); err != nil || r.discarded.Load() || listed(t, disk, r) {
 		t.Errorf("%v, given up %v, listed %v", err, r.discarded.Load(), listed(t, disk, r))
 	}
 	if s, err := datadir.ReadShortened(disk); err != nil || s.Count() != 0 || r.node.Shortened.Count() != 0 {
@@ -267,7 +268,7 @@ func removalWaits(t *testing.T, rule faultaio.Rule) {
 	}
 	rule.Count = 2
 	log.Disk.Inject(rule)
-	if err := r.removeBytes(); err != nil {
+	if err := (&remover{r}).removeBytes(); err != nil {
 		t.Errorf("given up: %v", err)
 	}
 	if s, err := datadir.ReadShortened(log.Disk); err != nil || s.Count() != 0 || log.Bytes() != 0 {
@@ -332,7 +333,7 @@ func TestInboxOpensForAnotherLog(t *testing.T) {
 	if pt.CloseAndRefuse(errs.ErrDisk, true); !isClosed(pt) {
 		t.Fatal("puts come to a log that takes nothing")
 	}
-	if err := r.removeBytes(); err != nil || isClosed(pt) || pt.flush.Reopens() != 1 {
+	if err := (&remover{r}).removeBytes(); err != nil || isClosed(pt) || pt.flush.Reopens() != 1 {
 		t.Errorf("%v, closed %v, reopened %d times", err, isClosed(pt), pt.flush.Reopens())
 	}
 }
@@ -349,7 +350,7 @@ func TestDroppedCopyWhoseTopicIsGone(t *testing.T) {
 	}
 	r.pt.store.disk = disk
 	log := NewRecovery(r.pt.store).Log
-	entry := checkpoint.Entry{ID: segment.Identity{Topic: uuid.UUID{8}}, Fold: new(machine.Cursors)}
+	entry := checkpoint.Entry{ID: segment.Identity{Topic: uuid.UUID{8}}, Fold: new(fold.Cursors)}
 	err := errors.Join(log.Checkpoint(checkpoint.Append(checkpoint.AppendCount(nil, 1), &entry)), log.Finish())
 	if err != nil {
 		t.Fatal(err)
@@ -395,7 +396,7 @@ func TestCopyIsListedBeforeItBeginsAnew(t *testing.T) {
 			t.Fatal("the list was written")
 		}
 		r.shortened = true // as after the copy was opened again: the list in memory has it
-		if err := r.prepareCut(&logCut{reset: true, state: segment.State{Next: 9}}); err != nil {
+		if err := (&logCut{replica: r, reset: true, state: segment.State{Next: 9}}).prepare(); err != nil {
 			t.Fatal(err)
 		}
 		kept, err := datadir.ReadShortened(disk)
@@ -424,8 +425,8 @@ func TestCopyBeginsAnewWhenTheDiskHasRoom(t *testing.T) {
 		r := ofList(t, disk)
 		r.pt.machine = machine.NewPartition(segment.State{Next: 3}, segment.Sizes{})
 		disk.Inject(faultaio.Rule{Kind: c.kind, Name: datadir.ShortenedFile + "*", Err: c.err, Count: 2})
-		r.cut = &logCut{reset: true, state: segment.State{Next: 9}}
-		err := r.awaitPrepared(r.cut)
+		r.cut = &logCut{replica: r, reset: true, state: segment.State{Next: 9}}
+		err := r.cut.awaitPrepared()
 		if c.waits && (err != nil || !r.node.Shortened.IsDurable(r.pt.Identity())) || !c.waits && !errors.Is(err, c.err) {
 			t.Errorf("%v: %v, listed %v", c.err, err, r.node.Shortened.IsDurable(r.pt.Identity()))
 		}

@@ -6,7 +6,7 @@ import (
 
 	"penstock/internal/node/checkpoint"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/segment"
 )
 
@@ -28,7 +28,7 @@ const maxStoredStateBytes = 128 << 20
 // StateFull returns an error if count more delayed messages would exceed the limit of pt or of the node. Any goroutine
 // may call it.
 func (pt *Partition) StateFull(count int) error {
-	return pt.exceedsState(int64(count)*machine.MaxDeferredBytes, int64(count)*pt.delayMemory.Load())
+	return pt.exceedsState(int64(count)*fold.MaxDeferredBytes, int64(count)*pt.delayMemory.Load())
 }
 
 // exceedsState returns an error if more bytes of state, and of memory for it, would exceed a limit of pt, of the node,
@@ -55,7 +55,7 @@ func (pt *Partition) exceedsState(more, memory int64) error {
 
 // RefusesDelay returns why the partition would refuse count more messages delayed by delay now, or nil: retention by
 // age would remove them before they are due, the state is full, or they could make so many holes among the confirmed
-// messages of a channel that it delivers nothing new (machine.Cursors.Gaps). Any goroutine may call it.
+// messages of a channel that it delivers nothing new (fold.Cursors.Gaps). Any goroutine may call it.
 func (pt *Partition) RefusesDelay(count int, delay time.Duration) error {
 	if l := pt.topic.Limits.Load(); l != nil && l.RetentionAge > 0 && delay >= l.RetentionAge {
 		return &errs.RetentionError{Delay: delay, Age: l.RetentionAge}
@@ -64,7 +64,7 @@ func (pt *Partition) RefusesDelay(count int, delay time.Duration) error {
 		return err
 	}
 	most := pt.store.opts.MaxRanges
-	if gaps, limit := int(pt.gaps.Load()), machine.MaxGaps(most); gaps+count > limit {
+	if gaps, limit := int(pt.gaps.Load()), fold.MaxGaps(most); gaps+count > limit {
 		return &errs.GapsError{Waiting: gaps, Limit: limit, MaxRanges: most}
 	}
 	return nil
@@ -83,7 +83,7 @@ func (pt *Partition) measureState() {
 // that is done only where the bound exceeds the limit, once per so many changes. The caller owns the fold.
 func (pt *Partition) countGaps() {
 	gaps, most := pt.fold.Gaps(), pt.store.opts.MaxRanges
-	if gaps >= machine.MaxGaps(most) {
+	if gaps >= fold.MaxGaps(most) {
 		pt.fold.CountGaps(max(1, most/64))
 		gaps = pt.fold.Gaps()
 	}
@@ -94,12 +94,12 @@ func (pt *Partition) countGaps() {
 // channels. The committer calls it.
 func (pt *Partition) stateGrew(count int) {
 	if count > 0 {
-		bytes := int64(count) * machine.DeferredBytes(pt.machine.State().End)
+		bytes := int64(count) * fold.DeferredBytes(pt.machine.State().End)
 		memory := int64(count) * pt.fold.DelayMemoryBytes()
 		pt.stateBytes.Add(bytes)
 		pt.stateMemory.Add(memory)
 		pt.addState(bytes, memory)
-		if pt.gaps.Add(int64(count)) >= int64(machine.MaxGaps(pt.store.opts.MaxRanges)) {
+		if pt.gaps.Add(int64(count)) >= int64(fold.MaxGaps(pt.store.opts.MaxRanges)) {
 			pt.countGaps()
 		}
 	}

@@ -18,9 +18,9 @@ import (
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/flush"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/health"
 	"penstock/internal/node/inbox"
-	"penstock/internal/node/machine"
 	"penstock/internal/node/platform"
 	"penstock/internal/node/replay"
 	"penstock/segment"
@@ -98,9 +98,9 @@ type Options struct {
 
 	SlowCommit time.Duration // a group of the commit log that takes this long counts as slow
 
-	UnknownKind machine.ControlKind // tests only: a kind of control entry that this process treats as unknown
-	MarkAfter   time.Duration       // how long the commit log is idle before it marks its last group
-	Startup     *health.Startup     // is told how much of the commit log has been read; may be nil
+	UnknownKind fold.ControlKind // tests only: a kind of control entry that this process treats as unknown
+	MarkAfter   time.Duration    // how long the commit log is idle before it marks its last group
+	Startup     *health.Startup  // is told how much of the commit log has been read; may be nil
 }
 
 // Counters are totals since Open. Any goroutine may read them at any time.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"penstock/batch"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/message"
 	"penstock/replicate/wire"
 	"penstock/segment"
@@ -28,9 +28,9 @@ var ErrNoMessage = errors.New("engine: no message was ever published with this i
 // tracing reads what a log says about one message. No lock is held while it reads.
 type tracing struct {
 	pt     *Partition
-	t      machine.Tracer
+	t      fold.Tracer
 	out    wire.Trace
-	fold   []machine.ChannelFold
+	fold   []fold.ChannelFold
 	at     segment.Offset   // where to read on
 	end    segment.Offset   // end of the log that fold describes
 	closed segment.Position // end of what was committed when the trace ended
@@ -51,7 +51,7 @@ func (pt *Partition) Trace(ctx context.Context, id segment.MsgID, limits TraceLi
 	if err := pt.WhyUnread(); err != nil {
 		return nil, err
 	}
-	tr := &tracing{pt: pt, t: machine.Tracer{ID: id}, limits: limits.orDefault()}
+	tr := &tracing{pt: pt, t: fold.Tracer{ID: id}, limits: limits.orDefault()}
 	tr.out = wire.Trace{ID: batch.MakeID(pt.number, id).String(), Partition: pt.number, Number: id}
 	carriedAt, known := tr.look()
 	if !known {
@@ -119,7 +119,7 @@ func (tr *tracing) readMessage(carriedAt segment.Offset) error {
 	default: // what lies behind the damage may still say something
 		tr.pt.store.log.Warn("a message cannot be read that is to be traced", "topic", tr.pt.topic.Name,
 			"partition", tr.pt.number, "error", err)
-		tr.out.Cut = machine.CutDamage
+		tr.out.Cut = fold.CutDamage
 	}
 	return nil
 }
@@ -178,11 +178,11 @@ func (tr *tracing) read(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case tr.out.ReadBytes >= tr.limits.Bytes:
-			tr.out.Cut = machine.CutBytes
+			tr.out.Cut = fold.CutBytes
 		case host.Mono() >= until:
-			tr.out.Cut = machine.CutTime
+			tr.out.Cut = fold.CutTime
 		case len(tr.t.Events) >= tr.limits.Events:
-			tr.out.Cut = machine.CutEvents
+			tr.out.Cut = fold.CutEvents
 		}
 		if tr.out.Cut != "" {
 			return nil
@@ -210,7 +210,7 @@ func (tr *tracing) step() error {
 		tr.at, _, _ = tr.pt.log.Start()
 		return nil
 	case err != nil:
-		tr.out.Cut = machine.CutDamage
+		tr.out.Cut = fold.CutDamage
 		return nil
 	}
 	var it segment.BatchIter
@@ -220,8 +220,8 @@ func (tr *tracing) step() error {
 			tr.out.LogSince = time.Unix(0, h.Appended).UTC()
 		}
 		if h.Control() {
-			at := machine.TracePlace{AppendedNs: h.Appended, Offset: tr.at, Position: h.Position, Epoch: h.Epoch}
-			err := machine.DecodeControls(body, func(ct *machine.Control) error {
+			at := fold.TracePlace{AppendedNs: h.Appended, Offset: tr.at, Position: h.Position, Epoch: h.Epoch}
+			err := fold.DecodeControls(body, func(ct *fold.Control) error {
 				tr.t.Apply(ct, at)
 				return nil
 			})
@@ -252,10 +252,10 @@ func (tr *tracing) finish() {
 			o.At, o.Epoch = time.Unix(0, c.By.AppendedNs).UTC(), c.By.Epoch
 		}
 		o.OlderThanLog = c.By == nil && !behind && slices.Contains(madeByEntry, c.State)
-		if c.State == machine.StateDead || c.State == machine.StateDeadWaiting {
+		if c.State == fold.StateDead || c.State == fold.StateDeadWaiting {
 			o.DeadLetterTopic = c.Settings.DeadLetter
 			if o.DeadLetterTopic == "" {
-				o.DeadLetterTopic = tr.pt.topic.Name + machine.DeadLetterSuffix
+				o.DeadLetterTopic = tr.pt.topic.Name + fold.DeadLetterSuffix
 			}
 		}
 		if c.DeadStored != nil {
@@ -266,16 +266,16 @@ func (tr *tracing) finish() {
 }
 
 // madeByEntry are the states into which an entry of the log brings a message.
-var madeByEntry = []machine.TraceState{
-	machine.StateConfirmed, machine.StateDead, machine.StateDeadWaiting, machine.StateDeferred,
+var madeByEntry = []fold.TraceState{
+	fold.StateConfirmed, fold.StateDead, fold.StateDeadWaiting, fold.StateDeferred,
 }
 
-func (tr *tracing) event(e *machine.TraceEvent) wire.TraceEvent {
+func (tr *tracing) event(e *fold.TraceEvent) wire.TraceEvent {
 	o := wire.TraceEvent{
 		At: time.Unix(0, e.AppendedNs).UTC(), Kind: e.Kind, Channel: e.Channel, Due: msTime(e.DueMs), Offset: e.Offset,
 		Batch: e.Position, Epoch: e.Epoch, Open: e.Position >= tr.closed,
 	}
-	if e.Kind == machine.TraceDead || e.Kind == machine.TraceDeferred {
+	if e.Kind == fold.TraceDead || e.Kind == fold.TraceDeferred {
 		o.Attempts = &e.Attempts
 	}
 	return o

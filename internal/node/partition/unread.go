@@ -3,7 +3,7 @@ package partition
 import (
 	"errors"
 
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/replay"
 )
 
@@ -35,7 +35,7 @@ func (pt *Partition) setUnread(err error) {
 }
 
 // knownFold returns the fold for a checkpoint, or nil if it is not known.
-func (pt *Partition) knownFold() *machine.Cursors {
+func (pt *Partition) knownFold() *fold.Cursors {
 	if pt.WhyUnread() != nil {
 		return nil
 	}
@@ -52,7 +52,7 @@ func (r *Recovery) readFold(pt *Partition, rp *replay.Partition) {
 	}
 	err := rp.Unread
 	if errors.Is(err, replay.ErrFoldNotStored) || errors.Is(err, replay.ErrNoFold) {
-		c := &logCut{to: rp.State.Next, fold: new(machine.Cursors)}
+		c := &logCut{to: rp.State.Next, fold: new(fold.Cursors)}
 		if err = pt.refold(c); err == nil && c.unread == nil {
 			pt.fold = c.fold
 			s.log.Info("the state of a partition's channels was read from its segments, because the commit log does not "+
@@ -70,7 +70,7 @@ func (r *Recovery) readFold(pt *Partition, rp *replay.Partition) {
 	s.log.Error("a partition has entries that a newer version wrote: all its messages are kept, it is not served or "+
 		"led by this node and takes nothing new; start the newer version",
 		"topic", pt.topic.Name, "partition", pt.number, "error", err)
-	r.refuse(pt, machine.ErrNewerControl)
+	r.refuse(pt, fold.ErrNewerControl)
 }
 
 // cannotFold makes the partition unread, because the batch that was just appended cannot be folded. The node keeps the

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"penstock/internal/meta"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/replay"
 	"penstock/segment"
@@ -20,17 +21,17 @@ func TestCopyThatBeginsWithoutAFold(t *testing.T) {
 	r.node.Ctx, cancel = context.WithCancel(context.Background())
 	cancel() // there is no store that could be told
 	pt, c := r.pt, &committer{store: r.node.store}
-	pt.fold, pt.machine = new(machine.Cursors), machine.NewPartition(segment.State{Next: 90, NextID: 700}, segment.Sizes{})
+	pt.fold, pt.machine = new(fold.Cursors), machine.NewPartition(segment.State{Next: 90, NextID: 700}, segment.Sizes{})
 
-	whole := new(machine.Cursors)
+	whole := new(fold.Cursors)
 	whole.Publish(0, 710)
-	if err := whole.Apply(&machine.Control{Kind: machine.ChannelCreated, Channel: "c", ID: 3}, 710); err != nil {
+	if err := whole.Apply(&fold.Control{Kind: fold.ChannelCreated, Channel: "c", ID: 3}, 710); err != nil {
 		t.Fatal(err)
 	}
-	receive := func(h segment.Header, controls ...machine.Control) {
+	receive := func(h segment.Header, controls ...fold.Control) {
 		var body []byte
 		for i := range controls {
-			body = machine.AppendControl(body, &controls[i])
+			body = fold.AppendControl(body, &controls[i])
 		}
 		h.Epoch = 2
 		r.run(func() { c.foldIncoming(pt, &h, body, 5000) })
@@ -42,17 +43,17 @@ func TestCopyThatBeginsWithoutAFold(t *testing.T) {
 			t.Errorf("%s: the fold is unknown because of %v, the copy is %d", when, err, r.copyState())
 		}
 	}
-	start := machine.Control{Kind: machine.EpochStart, Epoch: 2}
+	start := fold.Control{Kind: fold.EpochStart, Epoch: 2}
 	unread("empty", false)
 	receive(segment.Header{Flags: segment.FlagControl, FirstID: 700}, start)
 	unread("behind a segment's first batch without a fold", true)
 	receive(segment.Header{FirstID: 700, Count: 10})
-	receive(segment.Header{Flags: segment.FlagControl, FirstID: 710}, machine.Control{
-		Kind: machine.ChannelCreated, Channel: "later", ID: 710,
+	receive(segment.Header{Flags: segment.FlagControl, FirstID: 710}, fold.Control{
+		Kind: fold.ChannelCreated, Channel: "later", ID: 710,
 	})
 	unread("behind messages and another channel", true)
 	receive(segment.Header{Flags: segment.FlagControl, FirstID: 710}, start,
-		machine.Control{Kind: machine.Checkpoint, Cursors: whole})
+		fold.Control{Kind: fold.Checkpoint, Cursors: whole})
 	unread("behind the fold", false)
 	if pt.fold.Channel("c") == nil || pt.fold.Len() != 1 || pt.fold.End() != 710 {
 		t.Errorf("%d channels, messages below %d", pt.fold.Len(), pt.fold.End())

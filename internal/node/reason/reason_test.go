@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/replicate/wire"
 )
 
@@ -103,7 +103,7 @@ func TestErrorsOfNodesWithoutNumbers(t *testing.T) {
 			"were used in the last 7 days; nothing was changed",
 	}
 	for i, known := range byNumber {
-		if known == machine.ErrFenced || known == machine.ErrProducerOwner {
+		if known == fold.ErrFenced || known == fold.ErrProducerOwner {
 			continue // operations are answered with it only by versions that send the number
 		}
 		if _, carried := wire.Reason(i).Number(wire.AnswerOperation); carried != (sentences[known] != "") {

@@ -8,7 +8,7 @@ import (
 
 	"penstock/clog"
 	"penstock/internal/node/checkpoint"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -46,12 +46,12 @@ type Partition struct {
 	ID     segment.Identity
 	Base   segment.State // at the checkpoint: the segments hold every batch below it
 	State  segment.State // after replay
-	Fold   *machine.Cursors
+	Fold   *fold.Cursors
 	Slices []segment.Slice // batches after Base, in buffers of the commit log, pinned until Release
 	Err    error           // why a record could not be applied; the later ones are not applied either
 	Unread error           // why Fold is unknown; the rest of the state is known
 
-	Writer    machine.WriterClock
+	Writer    fold.WriterClock
 	Committed segment.Position // a lower bound of the committed position
 	Epochs    replicate.EpochTable
 	Restarted bool // the log was reset and begins at Base: older segment files do not belong to it
@@ -79,7 +79,7 @@ func (r *Replay) Partition(id segment.Identity) *Partition {
 	if p := r.parts[id]; p != nil {
 		return p
 	}
-	return &Partition{ID: id, Fold: new(machine.Cursors)}
+	return &Partition{ID: id, Fold: new(fold.Cursors)}
 }
 
 // Partitions returns the partitions that the log holds, in the order in which they appear in it. The slice is borrowed.
@@ -171,7 +171,7 @@ func (p *Partition) begin(en *checkpoint.Entry) {
 	p.Base, p.State, p.Fold, p.Committed = en.State, en.State, en.Fold, en.Committed
 	p.Epochs.Reset(en.Epochs)
 	if p.Unread = nil; en.Fold == nil {
-		p.Fold, p.Unread = new(machine.Cursors), ErrFoldNotStored
+		p.Fold, p.Unread = new(fold.Cursors), ErrFoldNotStored
 	}
 }
 
@@ -258,7 +258,7 @@ func (p *Partition) foldIn(o *Options, h *segment.Header, body []byte, at segmen
 		return nil
 	}
 	due, err := o.Folder.Batch(p.Fold, h, body, at)
-	if errors.Is(err, machine.ErrNewerControl) || errors.Is(err, ErrNoFold) {
+	if errors.Is(err, fold.ErrNewerControl) || errors.Is(err, ErrNoFold) {
 		p.Unread = err
 		return nil
 	}

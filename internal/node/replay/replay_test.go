@@ -9,7 +9,7 @@ import (
 	"penstock/batch"
 	"penstock/clog"
 	"penstock/internal/node/checkpoint"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/replay"
 	"penstock/segment"
 	"penstock/segment/aio"
@@ -47,7 +47,7 @@ func newLog(t *testing.T, o replay.Options) *logOf {
 }
 
 // batch builds the record of the next batch: messages with these bodies or, without bodies, control entries.
-func (l *logOf) batch(controls []machine.Control, bodies ...string) *clog.Record {
+func (l *logOf) batch(controls []fold.Control, bodies ...string) *clog.Record {
 	h := segment.Header{Count: uint32(len(bodies)), Epoch: 1}
 	data := make([]byte, segment.HeaderBytes)
 	for _, b := range bodies {
@@ -55,7 +55,7 @@ func (l *logOf) batch(controls []machine.Control, bodies ...string) *clog.Record
 	}
 	for i := range controls {
 		h.Flags = segment.FlagControl
-		data = machine.AppendControl(data, &controls[i])
+		data = fold.AppendControl(data, &controls[i])
 	}
 	body := data[segment.HeaderBytes:]
 	h.BodyBytes, h.BodyCRC = uint32(len(body)), batch.Checksum(body)
@@ -100,9 +100,9 @@ func TestRecordsFollowTheCheckpoint(t *testing.T) {
 		t.Error("something was replayed before the first record")
 	}
 	l.st = segment.State{Next: 5, NextID: 40, End: 900, Epoch: 1}
-	fold := new(machine.Cursors)
-	fold.Publish(0, 40)
-	en := checkpoint.Entry{ID: l.id, State: l.st, Committed: 4, Fold: fold}
+	state := new(fold.Cursors)
+	state.Publish(0, 40)
+	en := checkpoint.Entry{ID: l.id, State: l.st, Committed: 4, Fold: state}
 	data := checkpoint.Append(checkpoint.AppendCount(nil, 1), &en)
 	for _, chunk := range [][]byte{data[:10], data[10:]} {
 		if err := l.into.Checkpoint(chunk); err != nil {
@@ -111,7 +111,7 @@ func TestRecordsFollowTheCheckpoint(t *testing.T) {
 	}
 	base := l.st
 	l.read(l.batch(nil, "a", "b"))
-	l.read(l.batch([]machine.Control{{Kind: machine.ChannelCreated, Channel: "c", ID: 41}}))
+	l.read(l.batch([]fold.Control{{Kind: fold.ChannelCreated, Channel: "c", ID: 41}}))
 	p := l.expect("two batches behind the checkpoint", l.st, 2)
 	if p.Base.Next != base.Next || p.Committed != 4 || p.Err != nil || p.Fold.Channel("c") == nil {
 		t.Errorf("based on batch %d, committed below %d, error %v", p.Base.Next, p.Committed, p.Err)
@@ -142,9 +142,9 @@ func TestCutsAndResets(t *testing.T) {
 	l.read(l.batch(nil, "a"))
 	kept := l.st
 	l.read(l.batch(nil, "b", "c"))
-	fold := new(machine.Cursors)
-	fold.Publish(0, 1)
-	en := checkpoint.Entry{ID: l.id, State: kept, Committed: 1, Fold: fold}
+	state := new(fold.Cursors)
+	state.Publish(0, 1)
+	en := checkpoint.Entry{ID: l.id, State: kept, Committed: 1, Fold: state}
 	l.read(l.record(clog.Truncate, checkpoint.AppendCut(nil, false, &en)))
 	if p := l.expect("cut", kept, 1); p.Restarted || p.Base.Next != 0 {
 		t.Errorf("cut: begun anew %v, based on batch %d", p.Restarted, p.Base.Next)
@@ -159,7 +159,7 @@ func TestCutsAndResets(t *testing.T) {
 		t.Fatal("a gap is not seen")
 	}
 	l.st = segment.State{Next: 90, NextID: 700, End: 5000}
-	en = checkpoint.Entry{ID: l.id, State: l.st, Fold: new(machine.Cursors)}
+	en = checkpoint.Entry{ID: l.id, State: l.st, Fold: new(fold.Cursors)}
 	l.read(l.record(clog.Truncate, checkpoint.AppendCut(nil, true, &en)))
 	if p := l.expect("reset", l.st, 0); !p.Restarted || p.Err != nil || p.Base.Next != 90 {
 		t.Errorf("reset: begun anew %v, error %v, based on batch %d", p.Restarted, p.Err, p.Base.Next)
@@ -168,10 +168,10 @@ func TestCutsAndResets(t *testing.T) {
 
 // Entries of a newer version make the fold unknown, but the rest of the log is replayed.
 func TestEntriesOfANewerVersion(t *testing.T) {
-	l := newLog(t, replay.Options{Folder: replay.Folder{Unknown: machine.TopicPaused}})
-	l.read(l.batch([]machine.Control{{Kind: machine.TopicPaused, Flag: true}}))
+	l := newLog(t, replay.Options{Folder: replay.Folder{Unknown: fold.TopicPaused}})
+	l.read(l.batch([]fold.Control{{Kind: fold.TopicPaused, Flag: true}}))
 	l.read(l.batch(nil, "a"))
-	if p := l.expect("behind the entry", l.st, 2); !errors.Is(p.Unread, machine.ErrNewerControl) || p.Err != nil {
+	if p := l.expect("behind the entry", l.st, 2); !errors.Is(p.Unread, fold.ErrNewerControl) || p.Err != nil {
 		t.Errorf("unread because of %v, error %v", p.Unread, p.Err)
 	}
 }
@@ -180,17 +180,17 @@ func TestEntriesOfANewerVersion(t *testing.T) {
 func TestLogThatBeginsWithoutAFold(t *testing.T) {
 	l := newLog(t, replay.Options{})
 	l.st = segment.State{Next: 90, NextID: 700, End: 5000}
-	en := checkpoint.Entry{ID: l.id, State: l.st, Fold: new(machine.Cursors)}
+	en := checkpoint.Entry{ID: l.id, State: l.st, Fold: new(fold.Cursors)}
 	l.read(l.record(clog.Truncate, checkpoint.AppendCut(nil, true, &en)))
-	start := machine.Control{Kind: machine.EpochStart, Epoch: 1}
-	l.read(l.batch([]machine.Control{start}))
+	start := fold.Control{Kind: fold.EpochStart, Epoch: 1}
+	l.read(l.batch([]fold.Control{start}))
 	l.read(l.batch(nil, "a"))
 	if p := l.expect("without the fold", l.st, 2); !errors.Is(p.Unread, replay.ErrNoFold) || p.Err != nil {
 		t.Errorf("unread because of %v, error %v", p.Unread, p.Err)
 	}
-	whole := new(machine.Cursors)
+	whole := new(fold.Cursors)
 	whole.Publish(0, uint32(l.st.NextID))
-	l.read(l.batch([]machine.Control{start, {Kind: machine.Checkpoint, Cursors: whole}}))
+	l.read(l.batch([]fold.Control{start, {Kind: fold.Checkpoint, Cursors: whole}}))
 	if p := l.expect("with the fold", l.st, 3); p.Unread != nil || p.Err != nil || p.Fold.End() != l.st.NextID {
 		t.Errorf("unread because of %v, error %v, messages below %d", p.Unread, p.Err, p.Fold.End())
 	}

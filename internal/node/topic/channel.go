@@ -8,7 +8,7 @@ import (
 
 	"penstock/internal/node/channel"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/message"
 	"penstock/internal/node/names"
 	"penstock/internal/node/partition"
@@ -64,7 +64,7 @@ func (c *Channel) create(ctx context.Context, o origin) error {
 		c.local.ApplyPosts()
 		return nil
 	}
-	err := c.t.writeControlsOf(ctx, func(pt *partition.Partition) ([]machine.Control, error) { return c.creation(pt, o) },
+	err := c.t.writeControlsOf(ctx, func(pt *partition.Partition) ([]fold.Control, error) { return c.creation(pt, o) },
 		func(pt *partition.Partition) { pt.Follow(c.local, c.name) })
 	c.local.ApplyPosts()
 	return err
@@ -136,7 +136,7 @@ func (s channelTopic) Fence(n int, epoch segment.Epoch) {
 	s.t.env.Cluster.Consumers.Fence(pt.Identity(), pt, epoch)
 }
 
-func (s channelTopic) WriteControls(ctx context.Context, controls []machine.Control) error {
+func (s channelTopic) WriteControls(ctx context.Context, controls []fold.Control) error {
 	return s.t.writeControls(ctx, controls, nil)
 }
 

@@ -6,8 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"penstock/internal/node/delivery"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/message"
 	"penstock/internal/node/names"
 	"penstock/replicate/wire"
@@ -16,25 +17,25 @@ import (
 // ChannelSettings are the settings of a channel that an operator can change. The other types are those of its fields.
 // Channels share Filter.Rules: do not change it in a value that a method returned or was given.
 type (
-	ChannelSettings = machine.ChannelSettings
-	Filter          = machine.Filter
-	Rule            = machine.Rule
-	Order           = machine.Order
-	Match           = machine.Match
+	ChannelSettings = fold.ChannelSettings
+	Filter          = fold.Filter
+	Rule            = fold.Rule
+	Order           = fold.Order
+	Match           = fold.Match
 )
 
 // Values of ChannelSettings.Order and Rule.Match.
 const (
-	OrderNone      = machine.OrderNone
-	OrderPartition = machine.OrderPartition
-	OrderKey       = machine.OrderKey
-	OrderDeclared  = machine.OrderDeclared
+	OrderNone      = fold.OrderNone
+	OrderPartition = fold.OrderPartition
+	OrderKey       = fold.OrderKey
+	OrderDeclared  = fold.OrderDeclared
 
-	MatchExact  = machine.MatchExact
-	MatchPrefix = machine.MatchPrefix
-	MatchGlob   = machine.MatchGlob
-	MatchRegexp = machine.MatchRegexp
-	MatchExists = machine.MatchExists
+	MatchExact  = fold.MatchExact
+	MatchPrefix = fold.MatchPrefix
+	MatchGlob   = fold.MatchGlob
+	MatchRegexp = fold.MatchRegexp
+	MatchExists = fold.MatchExists
 )
 
 // Settings returns the channel's settings as this node knows them. If this node leads a partition of the topic, they
@@ -49,7 +50,7 @@ func (c *Channel) Settings() ChannelSettings {
 		if !pt.Replica().HasLog() {
 			continue
 		}
-		pt.ReadChannels(func(cur *machine.Cursor) {
+		pt.ReadChannels(func(cur *fold.Cursor) {
 			if cur.Name == c.name && cur.Settings.Version > s.Version {
 				s = cur.Settings
 			}
@@ -131,7 +132,7 @@ func (c *Channel) checkSettings(s *ChannelSettings) error {
 	if err := c.t.checkSettingsLevel(s); err != nil {
 		return err
 	}
-	if s.Order == machine.OrderKey && s.Key() != message.KeyHeader {
+	if s.Order == fold.OrderKey && s.Key() != message.KeyHeader {
 		return fmt.Errorf("%w: key_header is %q, but the header %q chooses the partition of a message, so messages of one "+
 			"key would be in several partitions and out of order: publish the key as %q, and leave key_header empty",
 			errs.ErrSettings, s.Key(), message.KeyHeader, message.KeyHeader)
@@ -170,7 +171,7 @@ func (c *Channel) checkCycle(ctx context.Context, s *ChannelSettings) error {
 		return nil
 	}
 	targets := func(topic string) []string { return c.env.deadTargets(ctx, topic) }
-	cycle := machine.DeadLetterCycle(c.t.Name(), dead, targets)
+	cycle := delivery.DeadLetterCycle(c.t.Name(), dead, targets)
 	if cycle == nil {
 		return nil
 	}
@@ -213,7 +214,7 @@ func (t *Topic) CheckPartitions(ctx context.Context, partitions int) (err error)
 	return err
 }
 
-// deadTargets returns the topics to which the channels of a topic send dead letters. machine.MaxDeadHops ends a cycle
+// deadTargets returns the topics to which the channels of a topic send dead letters. delivery.MaxDeadHops ends a cycle
 // that is missed.
 func (s *Shared) deadTargets(ctx context.Context, topic string) (targets []string) {
 	t, ok := s.Catalog.LookupTopic(topic)
@@ -255,7 +256,7 @@ func (t *Topic) readAllSettings(ctx context.Context, take func(channel string, s
 // more. Those move to the topic that the settings in force name, or to the one named after the topic; in a topic with a
 // long name, that one cannot be.
 func (c *Channel) checkWaiting(ctx context.Context, s *ChannelSettings) error {
-	dead := c.t.Name() + machine.DeadLetterSuffix
+	dead := c.t.Name() + fold.DeadLetterSuffix
 	if s.DeadLetter != "" || s.MaxAttempts != 0 || names.ValidTopic(dead) {
 		return nil
 	}

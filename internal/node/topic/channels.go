@@ -9,7 +9,7 @@ import (
 
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fanout"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/names"
 	"penstock/internal/node/partition"
 	"penstock/replicate/wire"
@@ -167,7 +167,7 @@ func (t *Topic) channelNames() []string {
 		if !pt.Replica().HasLog() {
 			continue
 		}
-		pt.ReadChannels(func(cur *machine.Cursor) { seen[cur.Name] = true })
+		pt.ReadChannels(func(cur *fold.Cursor) { seen[cur.Name] = true })
 	}
 	names := make([]string, 0, len(seen))
 	for name := range seen {

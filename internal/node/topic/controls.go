@@ -5,8 +5,8 @@ import (
 	"errors"
 	"slices"
 
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
-	"penstock/internal/node/machine"
 	"penstock/internal/node/partition"
 )
 
@@ -15,16 +15,16 @@ import (
 // the lock. For the other partitions, the same operation runs on their leaders (onLeaders). After an error or a crash
 // the entries are in the logs of some of the partitions, or of none.
 func (t *Topic) writeControls(
-	ctx context.Context, controls []machine.Control, onCommit func(*partition.Partition),
+	ctx context.Context, controls []fold.Control, onCommit func(*partition.Partition),
 ) error {
-	return t.writeControlsOf(ctx, func(*partition.Partition) ([]machine.Control, error) {
+	return t.writeControlsOf(ctx, func(*partition.Partition) ([]fold.Control, error) {
 		return slices.Clone(controls), nil // each log fills in its own
 	}, onCommit)
 }
 
 // writeControlsOf is writeControls with entries of its own for each partition. An error of controls ends it.
 func (t *Topic) writeControlsOf(
-	ctx context.Context, controls func(*partition.Partition) ([]machine.Control, error),
+	ctx context.Context, controls func(*partition.Partition) ([]fold.Control, error),
 	onCommit func(*partition.Partition),
 ) error {
 	var ws []*inbox.Waiter

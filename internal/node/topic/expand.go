@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/partition"
 	"penstock/replicate/wire"
 )
@@ -38,20 +38,20 @@ func (l *Local) state() *wire.TopicState {
 }
 
 // initBatches returns the control entries that create s in an empty log. The first batch creates all channels.
-func initBatches(s *wire.TopicState) (all [][]machine.Control) {
-	var now []machine.Control
+func initBatches(s *wire.TopicState) (all [][]fold.Control) {
+	var now []fold.Control
 	for i := range s.Channels {
-		now = append(now, machine.Control{Kind: machine.ChannelCreated, Channel: s.Channels[i].Name})
+		now = append(now, fold.Control{Kind: fold.ChannelCreated, Channel: s.Channels[i].Name})
 	}
-	now = append(now, machine.Control{Kind: machine.TopicPaused, Flag: s.Paused})
+	now = append(now, fold.Control{Kind: fold.TopicPaused, Flag: s.Paused})
 	size := 0
 	for i := range s.Channels {
 		c := &s.Channels[i]
 		if c.Paused {
-			now = append(now, machine.Control{Kind: machine.ChannelPaused, Channel: c.Name, Flag: true})
+			now = append(now, fold.Control{Kind: fold.ChannelPaused, Channel: c.Name, Flag: true})
 		}
 		if c.Skipped {
-			now = append(now, machine.Control{Kind: machine.ChannelSkipped, Channel: c.Name, Flag: true})
+			now = append(now, fold.Control{Kind: fold.ChannelSkipped, Channel: c.Name, Flag: true})
 		}
 		if c.Settings.Version == 0 {
 			continue
@@ -59,7 +59,7 @@ func initBatches(s *wire.TopicState) (all [][]machine.Control) {
 		if size += len(c.Settings.Append(nil)); size > maxInitBytes {
 			all, now, size = append(all, now), nil, 0
 		}
-		now = append(now, machine.Control{Kind: machine.ChannelConfigured, Channel: c.Name, Settings: &c.Settings})
+		now = append(now, fold.Control{Kind: fold.ChannelConfigured, Channel: c.Name, Settings: &c.Settings})
 	}
 	return append(all, now)
 }
@@ -77,7 +77,7 @@ func (l *Local) join(pt *partition.Partition) {
 // incompletePart is a partition whose log lacks channels, with the entries that create them there.
 type incompletePart struct {
 	pt      *partition.Partition
-	entries []machine.Control
+	entries []fold.Control
 }
 
 // findIncomplete finds partitions whose log lacks channels that partition 0 has, and adds them to incomplete. restore
@@ -227,7 +227,7 @@ func (l *Local) initPartition(ctx context.Context, pt *partition.Partition, s *w
 // at the end of its start.
 func (l *Local) Complete() {
 	for _, in := range l.incomplete {
-		if err := in.pt.WriteControls(context.Background(), [][]machine.Control{in.entries}, nil); err != nil {
+		if err := in.pt.WriteControls(context.Background(), [][]fold.Control{in.entries}, nil); err != nil {
 			l.t.env.Log.Warn("channels of a topic are not in the log of one of its partitions yet; the next start tries again",
 				"topic", l.t.Name(), "partition", in.pt.Number(), "error", err)
 		}

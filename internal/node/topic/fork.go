@@ -7,7 +7,7 @@ import (
 
 	"penstock/internal/node/channel"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/names"
 	"penstock/internal/node/partition"
 	"penstock/replicate/wire"
@@ -18,7 +18,7 @@ import (
 // starts where channels do otherwise, with the default settings.
 type origin struct {
 	from     *SeekTo
-	settings *machine.ChannelSettings
+	settings *fold.ChannelSettings
 }
 
 func originOf(op *wire.Operation) origin { return origin{op.Seek, op.Settings} }
@@ -75,14 +75,14 @@ func (c *Channel) Fork(ctx context.Context, name string, at *SeekTo) (*Channel, 
 }
 
 // creation returns the entries that create the channel in a partition.
-func (c *Channel) creation(pt *partition.Partition, o origin) ([]machine.Control, error) {
+func (c *Channel) creation(pt *partition.Partition, o origin) ([]fold.Control, error) {
 	start, err := startIn(pt, o.from)
 	if err != nil {
 		return nil, err
 	}
-	all := []machine.Control{{Kind: machine.ChannelCreated, Channel: c.name, Start: start}}
+	all := []fold.Control{{Kind: fold.ChannelCreated, Channel: c.name, Start: start}}
 	if o.settings != nil {
-		all = append(all, machine.Control{Kind: machine.ChannelConfigured, Channel: c.name, Settings: o.settings})
+		all = append(all, fold.Control{Kind: fold.ChannelConfigured, Channel: c.name, Settings: o.settings})
 	}
 	return all, nil
 }
@@ -97,7 +97,7 @@ func startIn(pt *partition.Partition, from *SeekTo) (*segment.MsgID, error) {
 			return nil, nil
 		}
 		var id *segment.MsgID
-		pt.ReadChannels(func(cur *machine.Cursor) {
+		pt.ReadChannels(func(cur *fold.Cursor) {
 			if cur.Name == from.Channel {
 				stands := cur.Confirmed
 				id = &stands

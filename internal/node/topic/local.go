@@ -8,8 +8,8 @@ import (
 	"penstock/internal/lock"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fanout"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
-	"penstock/internal/node/machine"
 	"penstock/internal/node/names"
 	"penstock/internal/node/partition"
 	"penstock/internal/node/route"
@@ -142,7 +142,7 @@ func (l *Local) deleteChannel(ctx context.Context, c *Channel) error {
 
 // writeDeleted writes the deletion of a channel into the logs of the partitions that this node leads. changing is held.
 func (l *Local) writeDeleted(ctx context.Context, name string) error {
-	return l.t.writeControls(ctx, []machine.Control{{Kind: machine.ChannelDeleted, Channel: name}}, nil)
+	return l.t.writeControls(ctx, []fold.Control{{Kind: fold.ChannelDeleted, Channel: name}}, nil)
 }
 
 // Start starts the goroutines of the channels that have none.
@@ -172,7 +172,7 @@ func (l *Local) pause(ctx context.Context, paused bool) error {
 	defer l.changing.Unlock()
 	// The entry is written even if the topic is already in that state: a partition that another node led until now may
 	// have missed an earlier request.
-	err := l.t.writeControls(ctx, []machine.Control{{Kind: machine.TopicPaused, Flag: paused}}, nil)
+	err := l.t.writeControls(ctx, []fold.Control{{Kind: fold.TopicPaused, Flag: paused}}, nil)
 	if err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func (l *Local) empty(ctx context.Context) error {
 		return err
 	}
 	defer l.changing.Unlock()
-	return l.t.writeControls(ctx, []machine.Control{{Kind: machine.TopicEmptied}}, nil)
+	return l.t.writeControls(ctx, []fold.Control{{Kind: fold.TopicEmptied}}, nil)
 }
 
 // Restore makes the channels that are in the log of the first partition whose fold is known (WhyUnread). The channels
@@ -203,7 +203,7 @@ func (l *Local) Restore() {
 		}
 	}
 	var names []string
-	paused := first.ReadChannels(func(cur *machine.Cursor) { names = append(names, cur.Name) })
+	paused := first.ReadChannels(func(cur *fold.Cursor) { names = append(names, cur.Name) })
 	for _, name := range names {
 		c := newChannel(l.t, name)
 		for _, pt := range l.t.PartitionList() {

@@ -8,8 +8,8 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
-	"penstock/internal/node/machine"
 	"penstock/replicate/wire"
 )
 
@@ -18,7 +18,7 @@ import (
 // hold for each put as for a batch.
 
 // MaxProducerNameBytes is the longest name of a producer.
-const MaxProducerNameBytes = machine.MaxProducerNameBytes
+const MaxProducerNameBytes = fold.MaxProducerNameBytes
 
 // Numbered says which messages of a named producer a Put has. It is borrowed until the Put's Done is called, and may
 // then be used again.
@@ -52,9 +52,9 @@ func (t *Topic) SubmitNumbered(partition int, p *inbox.Put, n *Numbered) error {
 	switch {
 	case partition < 0 || partition >= len(parts):
 		return errs.ErrNoPartition
-	case len(n.Name) == 0 || len(n.Name) > machine.MaxProducerNameBytes:
+	case len(n.Name) == 0 || len(n.Name) > fold.MaxProducerNameBytes:
 		return errs.ErrProducerName
-	case t.env.Level() < machine.ProducerOpened.Level():
+	case t.env.Level() < fold.ProducerOpened.Level():
 		return errs.ErrProducerLevel
 	}
 	n.own = inbox.Special{Producer: n.Name, Tenure: n.Tenure}
@@ -74,7 +74,7 @@ func (t *Topic) OpenNamed(ctx context.Context, partition int, name string) (Prod
 // after the partition has forgotten the producer or lost messages. It returns ErrFenced, and changes nothing, if a
 // later tenure has come to the partition. Otherwise whoever has opened the name for an earlier tenure is fenced there.
 func (t *Topic) HoldNamed(ctx context.Context, partition int, name string, tenure uint64) (Producer, error) {
-	if tenure < batch.MinTenure || tenure > batch.MaxTenure || t.env.Level() < machine.ProducerTaken.Level() {
+	if tenure < batch.MinTenure || tenure > batch.MaxTenure || t.env.Level() < fold.ProducerTaken.Level() {
 		return Producer{}, errs.ErrProducerTenure
 	}
 	return t.openNamed(ctx, partition, wire.Operation{Producer: name, Tenure: tenure})
@@ -84,9 +84,9 @@ func (t *Topic) openNamed(ctx context.Context, partition int, op wire.Operation)
 	switch name := op.Producer; {
 	case partition < 0 || partition >= t.Partitions():
 		return Producer{}, errs.ErrNoPartition
-	case name == "" || len(name) > machine.MaxProducerNameBytes || !utf8.ValidString(name):
+	case name == "" || len(name) > fold.MaxProducerNameBytes || !utf8.ValidString(name):
 		return Producer{}, errs.ErrProducerName
-	case t.env.Level() < machine.ProducerOpened.Level():
+	case t.env.Level() < fold.ProducerOpened.Level():
 		return Producer{}, errs.ErrProducerLevel
 	}
 	op.Kind = wire.OpOpenProducer
@@ -100,7 +100,7 @@ func (t *Topic) openNamed(ctx context.Context, partition int, op wire.Operation)
 // newTenure returns the number of a tenure that begins now; 0: the feature level has none. Those that begin at this
 // node rise, also within a millisecond.
 func (t *Topic) newTenure() uint64 {
-	if t.env.Level() < machine.ProducerTaken.Level() {
+	if t.env.Level() < fold.ProducerTaken.Level() {
 		return 0
 	}
 	random, ms := t.env.Host.NewUUID(), int64(0)
@@ -118,7 +118,7 @@ func (t *Topic) openProducerLocal(ctx context.Context, op wire.Operation) (*wire
 	if len(op.Partitions) != 1 || op.Producer == "" {
 		return nil, errs.ErrUnknown
 	}
-	p, err := t.openProducer(ctx, int(op.Partitions[0]), machine.ProducerOpening{
+	p, err := t.openProducer(ctx, int(op.Partitions[0]), fold.ProducerOpening{
 		Name: op.Producer, Tenure: op.Tenure, Begins: op.Flag,
 	})
 	if err != nil {

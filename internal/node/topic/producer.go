@@ -7,8 +7,8 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
-	"penstock/internal/node/machine"
 	"penstock/internal/node/message"
 )
 
@@ -23,10 +23,10 @@ type Producer struct {
 }
 
 // SequenceError is ErrSequence with the number that the partition expects.
-type SequenceError = machine.SequenceError
+type SequenceError = fold.SequenceError
 
 // FencedError is ErrFenced with the tenure that is known of the holder.
-type FencedError = machine.FencedError
+type FencedError = fold.FencedError
 
 // OpenProducer opens a producer of a partition that this node leads, and returns when that is on stable storage. A
 // producer with a name keeps its ID and its sequence when it is opened again, and gets a higher epoch: from then on
@@ -35,12 +35,12 @@ type FencedError = machine.FencedError
 //
 // A producer that was not used for 7 days may be forgotten, as may be the anonymous ones that were unused for the
 // longest time when there are more than 4096 in the partition. A named one then begins again with sequence 0. A leader
-// whose clock is wrong forgets nobody earlier than by an hour: see machine.ProducerStepNs.
+// whose clock is wrong forgets nobody earlier than by an hour: see fold.ProducerStepNs.
 //
 // It returns ErrNoPartition, ErrProducerName, ErrProducerLevel, ErrTooManyProducers, ErrStateFull, ErrDeleted or
 // ErrNoLeader if nothing was changed. After any other error the producer may have been opened; open it again.
 func (t *Topic) OpenProducer(ctx context.Context, partition int, name string) (Producer, error) {
-	o := machine.ProducerOpening{Name: name, Begins: true}
+	o := fold.ProducerOpening{Name: name, Begins: true}
 	if name != "" {
 		o.Tenure = t.newTenure()
 	}
@@ -52,31 +52,31 @@ func (t *Topic) OpenProducer(ctx context.Context, partition int, name string) (P
 // partition, it returns a *FencedError and changes nothing. At a feature level below 5 it is OpenProducer.
 func (t *Topic) HoldProducer(ctx context.Context, partition int, name string, tenure uint64) (Producer, error) {
 	switch {
-	case t.env.Level() < machine.ProducerTaken.Level():
+	case t.env.Level() < fold.ProducerTaken.Level():
 		return t.OpenProducer(ctx, partition, name)
 	case name == "" || tenure < batch.MinTenure || tenure > batch.MaxTenure:
 		return Producer{}, errs.ErrProducerTenure
 	}
-	return t.openProducer(ctx, partition, machine.ProducerOpening{Name: name, Tenure: tenure})
+	return t.openProducer(ctx, partition, fold.ProducerOpening{Name: name, Tenure: tenure})
 }
 
-func (t *Topic) openProducer(ctx context.Context, partition int, o machine.ProducerOpening) (Producer, error) {
+func (t *Topic) openProducer(ctx context.Context, partition int, o fold.ProducerOpening) (Producer, error) {
 	parts, name := t.PartitionList(), o.Name
 	switch {
 	case partition < 0 || partition >= len(parts):
 		return Producer{}, errs.ErrNoPartition
-	case len(name) > machine.MaxProducerNameBytes:
+	case len(name) > fold.MaxProducerNameBytes:
 		return Producer{}, errs.ErrProducerName
-	case t.env.Level() < machine.ProducerOpened.Level():
+	case t.env.Level() < fold.ProducerOpened.Level():
 		return Producer{}, errs.ErrProducerLevel
 	case t.shared.Deleted.Load():
 		return Producer{}, errs.ErrDeleted
 	}
-	kind := machine.ProducerOpened
+	kind := fold.ProducerOpened
 	if o.Tenure != 0 {
-		kind = machine.ProducerTaken
+		kind = fold.ProducerTaken
 	}
-	own := &inbox.Special{Controls: []machine.Control{{Kind: kind, Producer: o}}}
+	own := &inbox.Special{Controls: []fold.Control{{Kind: kind, Producer: o}}}
 	w, err := parts[partition].AppendControls(ctx, own)
 	if err == nil {
 		err = w.Result(t.env.Host)

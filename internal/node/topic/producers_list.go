@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/replicate/wire"
 )
 
@@ -18,7 +18,7 @@ type (
 )
 
 // MaxProducerRows is the most rows of a ProducerList.
-const MaxProducerRows = machine.MaxProducerCount
+const MaxProducerRows = fold.MaxProducerCount
 
 // Producers returns the producers with a name that the partitions know, sorted by name, owner and partition; with a
 // name only the one that KnownProducer.Name has so. It returns ErrClosed, and in a cluster ErrNoLeader.
@@ -81,7 +81,7 @@ func (t *Topic) RemoveProducer(ctx context.Context, name string) (removed int, e
 		return 0, errs.ErrClosed
 	case name == "":
 		return 0, errs.ErrNoProducer
-	case t.env.Level() < machine.ProducerRemoved.Level():
+	case t.env.Level() < fold.ProducerRemoved.Level():
 		return 0, errs.ErrProducerLevel
 	}
 	op := wire.Operation{Kind: wire.OpRemoveProducer, Producer: name}
@@ -99,24 +99,24 @@ func (t *Topic) RemoveProducer(ctx context.Context, name string) (removed int, e
 
 // removeProducerLocal executes OpRemoveProducer.
 func (t *Topic) removeProducerLocal(ctx context.Context, op wire.Operation) (removed int, err error) {
-	if t.env.Level() < machine.ProducerRemoved.Level() {
+	if t.env.Level() < fold.ProducerRemoved.Level() {
 		return 0, errs.ErrProducerLevel
 	}
 	for _, n := range op.Partitions {
 		pt := t.PartitionList()[n]
 		named, _ := pt.KnownProducers()
-		var entries []machine.Control
+		var entries []fold.Control
 		for i := range named {
 			if named[i].Shown() == op.Producer {
-				entries = append(entries, machine.Control{
-					Kind: machine.ProducerRemoved, Producer: machine.ProducerOpening{ID: named[i].ID},
+				entries = append(entries, fold.Control{
+					Kind: fold.ProducerRemoved, Producer: fold.ProducerOpening{ID: named[i].ID},
 				})
 			}
 		}
 		if len(entries) == 0 {
 			continue
 		}
-		if err := pt.WriteControls(ctx, [][]machine.Control{entries}, nil); err != nil {
+		if err := pt.WriteControls(ctx, [][]fold.Control{entries}, nil); err != nil {
 			return removed, err
 		}
 		removed += len(entries)

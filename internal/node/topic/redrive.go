@@ -8,8 +8,9 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node/channel"
+	"penstock/internal/node/delivery"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/message"
 	"penstock/replicate/wire"
 )
@@ -64,7 +65,7 @@ func (c *Channel) redrive(ctx context.Context, r *redrive) (moved int, err error
 	defer r.giveBack(ctx)
 	first := s.DeadLetter
 	if first == "" {
-		first = c.t.Name() + machine.DeadLetterSuffix
+		first = c.t.Name() + fold.DeadLetterSuffix
 	}
 	for _, t := range c.env.deadLetterTopics(ctx, first) {
 		if err := r.from(ctx, t); err != nil {
@@ -156,7 +157,7 @@ func (r *redrive) from(ctx context.Context, t *Topic) error {
 			dead = chosen // the others are asked for again
 		}
 		for _, m := range dead {
-			req.Next = machine.GoOnAfter(req.Next, m.ID)
+			req.Next = delivery.GoOnAfter(req.Next, m.ID)
 		}
 	}
 	return nil

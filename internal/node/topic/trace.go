@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"penstock/internal/node/errs"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/node/message"
 	"penstock/internal/node/partition"
 	"penstock/replicate/wire"
@@ -78,7 +78,7 @@ func (t *Topic) traceLocal(ctx context.Context, op wire.Operation) (*Trace, erro
 // deliveries.
 func (t *Topic) traceDelivery(c *TraceChannel, id message.ID) {
 	ch, ok := t.LookupChannel(c.Channel)
-	if !ok || !slices.Contains([]machine.TraceState{machine.StateWaiting, machine.StateDeferred}, c.State) {
+	if !ok || !slices.Contains([]fold.TraceState{fold.StateWaiting, fold.StateDeferred}, c.State) {
 		return
 	}
 	m, ok := ch.local.Find(id)
@@ -87,7 +87,7 @@ func (t *Topic) traceDelivery(c *TraceChannel, id message.ID) {
 	}
 	c.Attempts = &m.Attempts
 	if !m.Since.IsZero() {
-		c.State, c.At, c.Due, c.Client = machine.StateInFlight, m.Since.UTC(), m.Due.UTC(), m.Client
+		c.State, c.At, c.Due, c.Client = fold.StateInFlight, m.Since.UTC(), m.Due.UTC(), m.Client
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"penstock/batch"
 	"penstock/internal/jsonbody"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/server/web"
 	"penstock/segment"
 )
@@ -120,7 +120,7 @@ func (s *Service) serveChannelSettings(c *node.Channel, r *http.Request, _ url.V
 // which is named after its topic, belongs to the topic. O7
 func (s *Service) mayFeed(r *http.Request, c *node.Channel, set *node.ChannelSettings) error {
 	own := c.Topic().Name()
-	if set.DeadLetter == "" || set.DeadLetter == own+machine.DeadLetterSuffix {
+	if set.DeadLetter == "" || set.DeadLetter == own+fold.DeadLetterSuffix {
 		return nil
 	}
 	_, err := s.permit(web.Feed, r, url.Values{"topic": {set.DeadLetter}})
@@ -267,7 +267,7 @@ func peekOptions(q url.Values) (o node.PeekOptions, err error) {
 	o.Partition = -1
 	if q.Has("partition") {
 		o.Partition, err = strconv.Atoi(q.Get("partition"))
-		if err != nil || o.Partition < -1 || o.Partition > machine.MaxPartition {
+		if err != nil || o.Partition < -1 || o.Partition > batch.MaxPartition {
 			return o, badArgument("%q is not the number of a partition: they count from 0", q.Get("partition"))
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"penstock/batch"
 	"penstock/internal/meta"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/server/nsq/command"
 	"penstock/internal/server/publish"
 	"penstock/segment"
@@ -40,11 +40,11 @@ func formOf(cmd *command.Command, set *agreed) *messageForm {
 }
 
 // messageID parses the id in a FIN, REQ or TOUCH. In youzan's form the id is a number, followed by the trace id.
-func (c *conn) messageID(id []byte) (machine.ID, error) {
+func (c *conn) messageID(id []byte) (batch.ID, error) {
 	if c.form == nil {
 		return batch.ParseID(id)
 	}
-	return machine.ID(binary.BigEndian.Uint64(id)), nil
+	return batch.ID(binary.BigEndian.Uint64(id)), nil
 }
 
 // leads reports whether this node leads a partition according to the newest snapshot.
@@ -85,7 +85,7 @@ func (c *conn) subscribeAt(cmd *command.Command, t *node.Topic, ch *node.Channel
 		}
 		return c.makeOrdered(ch)
 	}
-	if ch.Settings().Order == machine.OrderDeclared {
+	if ch.Settings().Order == fold.OrderDeclared {
 		return command.Faultf("%s channel %s delivers in order: subscribe with SUB_ORDERED", publish.CodeOrderNeeded,
 			ch.Name())
 	}
@@ -105,7 +105,7 @@ const (
 func (c *conn) makeOrdered(ch *node.Channel) *command.Fault {
 	for {
 		s, err := ch.ReadSettings(c.ctx)
-		if err == nil && (s.Order == machine.OrderDeclared || s.Order == machine.OrderPartition) {
+		if err == nil && (s.Order == fold.OrderDeclared || s.Order == fold.OrderPartition) {
 			return c.awaitOrder(ch, s.Version)
 		}
 		if err == nil && s.Version != 0 {
@@ -113,7 +113,7 @@ func (c *conn) makeOrdered(ch *node.Channel) *command.Fault {
 				"E_INVALID SUB_ORDERED channel %s is configured without order: set its order to partition first", ch.Name())
 		}
 		if err == nil {
-			s.Order = machine.OrderDeclared
+			s.Order = fold.OrderDeclared
 			_, err = ch.Configure(c.ctx, s)
 		}
 		switch {
@@ -208,5 +208,5 @@ func placeOf(cmd *command.Command) (to node.SeekTo, ok bool) {
 // which a seek clamps.
 func idAt(partition int, number int64) node.ID {
 	n := segment.MsgID(min(max(number, 0), int64(segment.MaxMsgID)))
-	return batch.MakeID(uint32(min(partition, machine.MaxPartition)), n)
+	return batch.MakeID(uint32(min(partition, batch.MaxPartition)), n)
 }

@@ -10,7 +10,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/segment"
 )
 
@@ -93,11 +93,11 @@ type channelModel struct {
 	doneValues map[int]bool
 	high       map[uint32]segment.MsgID // of first deliveries, by partition: one beyond the last
 
-	settings   *machine.ChannelSettings // that it has before anybody consumes it
-	configured bool                     // it has them
-	loose      bool                     // messages of a busy key wait for those that were published later
-	acked      machine.ChannelSettings  // the last that were answered
-	versions   map[uint64]machine.ChannelSettings
+	settings   *fold.ChannelSettings // that it has before anybody consumes it
+	configured bool                  // it has them
+	loose      bool                  // messages of a busy key wait for those that were published later
+	acked      fold.ChannelSettings  // the last that were answered
+	versions   map[uint64]fold.ChannelSettings
 	lanes      map[lane]msgID           // the highest delivered
 	copies     map[int]map[node.ID]bool // by value: what was sent back to the channel
 	redriven   int                      // dead letters that were sent back, as operators were told
@@ -168,7 +168,7 @@ func (w *World) put(n *host, t *topicModel) {
 	for i := range count {
 		hs := w.drawHeaders()
 		if key != "" {
-			hs = append(hs, node.Header{Key: []byte(machine.DefaultKeyHeader), Value: []byte(key)})
+			hs = append(hs, node.Header{Key: []byte(fold.DefaultKeyHeader), Value: []byte(key)})
 		}
 		b.values = append(b.values, value{
 			topic: t, by: n, life: n.life, submitted: w.now, deferred: p.Defer > 0, delay: int64(p.Defer), key: key, headers: hs,

@@ -8,7 +8,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/segment"
 )
 
@@ -415,7 +415,7 @@ func (w *World) noteBatch(
 	t *topicModel, id meta.PartitionID, at segment.Offset, h *segment.Header, body []byte, logs logs,
 ) {
 	if h.Control() {
-		_ = machine.DecodeControls(body, func(ct *machine.Control) error {
+		_ = fold.DecodeControls(body, func(ct *fold.Control) error {
 			w.Stats.Carried += len(ct.Carried)
 			w.checkKinds(id, ct)
 			return nil

@@ -5,7 +5,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/segment"
 )
 
@@ -51,7 +51,7 @@ func (w *World) idsOf(n *host, id meta.PartitionID) (has []msgID, ok bool) {
 			}
 			return true
 		}
-		_ = machine.DecodeControls(body, func(ct *machine.Control) error {
+		_ = fold.DecodeControls(body, func(ct *fold.Control) error {
 			for i := range ct.Carried {
 				has = append(has, ct.Carried[i].ID)
 			}
@@ -66,7 +66,7 @@ func (w *World) idsOf(n *host, id meta.PartitionID) (has []msgID, ok bool) {
 // unconfirmed counts the messages below visible that a channel has not confirmed.
 func unconfirmed(has []msgID, c *node.ChannelView, visible msgID) (n int64) {
 	for _, id := range has {
-		done := id < c.Confirmed || slices.ContainsFunc(c.Ranges, func(r machine.IDRange) bool {
+		done := id < c.Confirmed || slices.ContainsFunc(c.Ranges, func(r fold.IDRange) bool {
 			return r.From <= id && id < r.To
 		})
 		if !done && id >= c.Start && id < visible {

@@ -10,7 +10,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/segment"
 )
 
@@ -40,7 +40,7 @@ func (w *World) chooseFilter(c *channelModel) {
 	if !w.has(FeatureFilters) {
 		return
 	}
-	s := machine.ChannelSettings{}
+	s := fold.ChannelSettings{}
 	if c.settings != nil {
 		s = *c.settings
 	}
@@ -58,29 +58,29 @@ func (w *World) chooseFilter(c *channelModel) {
 	}
 }
 
-func (w *World) drawFilter() (f machine.Filter) {
+func (w *World) drawFilter() (f fold.Filter) {
 	f.All, f.Invert = w.more.IntN(2) == 0, w.more.IntN(3) == 0
 	for range 1 + w.more.IntN(2) {
-		r := machine.Rule{Header: filterHeaders[w.more.IntN(len(filterHeaders))]}
+		r := fold.Rule{Header: filterHeaders[w.more.IntN(len(filterHeaders))]}
 		letter, digit := 'a'+rune(w.more.IntN(2)), w.more.IntN(3)
 		switch w.more.IntN(5) {
 		case 0:
-			r.Match, r.Pattern = machine.MatchExact, fmt.Sprintf("%c%d", letter, digit)
+			r.Match, r.Pattern = fold.MatchExact, fmt.Sprintf("%c%d", letter, digit)
 		case 1:
-			r.Match, r.Pattern = machine.MatchPrefix, string(letter)
+			r.Match, r.Pattern = fold.MatchPrefix, string(letter)
 		case 2:
-			r.Match, r.Pattern = machine.MatchGlob, fmt.Sprintf("?%d", digit)
+			r.Match, r.Pattern = fold.MatchGlob, fmt.Sprintf("?%d", digit)
 		case 3:
-			r.Match, r.Pattern = machine.MatchRegexp, fmt.Sprintf("%d$", digit)
+			r.Match, r.Pattern = fold.MatchRegexp, fmt.Sprintf("%d$", digit)
 		case 4:
-			r.Match = machine.MatchExists
+			r.Match = fold.MatchExists
 		}
 		f.Rules = append(f.Rules, r)
 	}
 	return f
 }
 
-// wants says whether a channel's filter lets a message through: what machine.Matcher should do, in other words.
+// wants says whether a channel's filter lets a message through: what fold.Matcher should do, in other words.
 func (c *channelModel) wants(val *value) bool {
 	if c.settings == nil || len(c.settings.Filter.Rules) == 0 {
 		return true
@@ -100,15 +100,15 @@ func (c *channelModel) wants(val *value) bool {
 	return (holding > 0) != f.Invert
 }
 
-func matches(r *machine.Rule, value string) bool {
+func matches(r *fold.Rule, value string) bool {
 	switch r.Match {
-	case machine.MatchExact:
+	case fold.MatchExact:
 		return value == r.Pattern
-	case machine.MatchPrefix:
+	case fold.MatchPrefix:
 		return strings.HasPrefix(value, r.Pattern)
-	case machine.MatchGlob: // ?1
+	case fold.MatchGlob: // ?1
 		return len(value) == 2 && value[1] == r.Pattern[1]
-	case machine.MatchRegexp: // 1$
+	case fold.MatchRegexp: // 1$
 		return strings.HasSuffix(value, r.Pattern[:1])
 	}
 	return true
@@ -329,7 +329,7 @@ func (w *World) checkConfirmed(d *topicModel, number uint32, list []placedLetter
 	}
 	confirmed := map[which]int{}
 	for _, l := range list {
-		holds := func(r machine.IDRange) bool { return r.From <= l.id && l.id < r.To }
+		holds := func(r fold.IDRange) bool { return r.From <= l.id && l.id < r.To }
 		if l.id >= view.Confirmed && !slices.ContainsFunc(view.Ranges, holds) {
 			continue
 		}

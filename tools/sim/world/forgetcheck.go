@@ -9,7 +9,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/segment"
 )
 
@@ -495,7 +495,7 @@ func (n *host) eachRecord(id meta.PartitionID, visit func(*segment.Record)) erro
 			eachOf(h, body, visit)
 			return true
 		}
-		_ = machine.DecodeControls(body, func(ct *machine.Control) error {
+		_ = fold.DecodeControls(body, func(ct *fold.Control) error {
 			for i := range ct.Carried {
 				eachOf(&segment.Header{Count: 1}, ct.Carried[i].Record, visit)
 			}

@@ -3,7 +3,7 @@ package world
 import (
 	"penstock/internal/meta"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/netproto"
 )
 
@@ -113,7 +113,7 @@ func (n *host) joined() bool {
 }
 
 // checkKinds: a cluster at level 1 has nothing of level 2 in its logs.
-func (w *World) checkKinds(id meta.PartitionID, ct *machine.Control) {
+func (w *World) checkKinds(id meta.PartitionID, ct *fold.Control) {
 	if w.has(FeatureLevels) && ct.Kind.Level() > w.store.snap.FeatureLevel() {
 		w.fail("%s holds a control entry of kind %d, and the cluster is at level 1", w.partName(id), ct.Kind)
 	}

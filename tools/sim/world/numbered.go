@@ -12,7 +12,7 @@ import (
 // puts to the leader. So an answer may be lost although the put was stored and the next one was answered. What they
 // send again is stored once all the same, and in order.
 
-// leapNs is more than the age at which unused producers are forgotten (7 days, internal/node/machine). A process that
+// leapNs is more than the age at which unused producers are forgotten (7 days, internal/node/fold). A process that
 // begins with such a clock makes nobody older than an hour.
 const leapNs = 8 * 24 * 3600 * 1000 * ms
 

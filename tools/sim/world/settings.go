@@ -9,7 +9,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/segment"
 )
 
@@ -23,11 +23,11 @@ func (w *World) chooseSettings(c *channelModel) {
 	}
 	switch w.more.IntN(4) {
 	case 0:
-		c.settings = &machine.ChannelSettings{Order: machine.OrderPartition}
+		c.settings = &fold.ChannelSettings{Order: fold.OrderPartition}
 	case 1:
-		c.settings, c.loose = &machine.ChannelSettings{Order: machine.OrderKey}, true
+		c.settings, c.loose = &fold.ChannelSettings{Order: fold.OrderKey}, true
 	case 2:
-		c.settings = &machine.ChannelSettings{MaxAttempts: uint16(1 + w.more.IntN(3))}
+		c.settings = &fold.ChannelSettings{MaxAttempts: uint16(1 + w.more.IntN(3))}
 	}
 	if c.settings != nil && w.more.IntN(3) == 0 {
 		c.settings.MaxAttempts = uint16(1 + w.more.IntN(4))
@@ -41,7 +41,7 @@ func (w *World) configureFirst(c *channelModel) {
 		return
 	}
 	if n := w.nodeWith(c); n != nil {
-		w.configure(n, c, func(s *machine.ChannelSettings) {
+		w.configure(n, c, func(s *fold.ChannelSettings) {
 			version := s.Version
 			*s = *c.settings
 			s.Version = version
@@ -63,23 +63,23 @@ func (w *World) reconfigure(c *channelModel) {
 	attempts := uint16(w.rng.IntN(4))
 	flip := c.settings == nil && w.chance(0.3)
 	c.loose = c.loose || flip
-	row, try := w.more.IntN(3*len(machine.ChannelRows)), 14+w.more.IntN(20)
-	w.configure(n, c, func(s *machine.ChannelSettings) {
+	row, try := w.more.IntN(3*len(fold.ChannelRows)), 14+w.more.IntN(20)
+	w.configure(n, c, func(s *fold.ChannelSettings) {
 		s.MaxAttempts = attempts
-		if row < len(machine.ChannelRows) && machine.ChannelRows[row].Harmless {
-			field := machine.ChannelRows[row].Of(s)
+		if row < len(fold.ChannelRows) && fold.ChannelRows[row].Harmless {
+			field := fold.ChannelRows[row].Of(s)
 			if err := field.Set(field.Try(try)); err != nil {
-				w.fail("%s cannot be %s: %v", machine.ChannelRows[row].Name, field.Try(try), err)
+				w.fail("%s cannot be %s: %v", fold.ChannelRows[row].Name, field.Try(try), err)
 			}
 		}
 		if flip {
-			s.Order = machine.Order(w.rng.IntN(3))
+			s.Order = fold.Order(w.rng.IntN(3))
 		}
 	}, func() {})
 }
 
 // configure reads a channel's settings, changes them and writes them; then is called if that was answered.
-func (w *World) configure(n *host, c *channelModel, change func(*machine.ChannelSettings), then func()) {
+func (w *World) configure(n *host, c *channelModel, change func(*fold.ChannelSettings), then func()) {
 	n.task(func(*node.Engine) error {
 		ctx := context.Background()
 		topic, ok := n.topic(c.t)
@@ -111,7 +111,7 @@ func (w *World) configure(n *host, c *channelModel, change func(*machine.Channel
 	})
 }
 
-func (c *channelModel) noteSettings(w *World, now machine.ChannelSettings) {
+func (c *channelModel) noteSettings(w *World, now fold.ChannelSettings) {
 	w.Stats.Configured++
 	if was, ok := c.versions[now.Version]; ok && (was.Order != now.Order || was.MaxAttempts != now.MaxAttempts) {
 		// the same change may be asked for twice
@@ -127,7 +127,7 @@ func (c *channelModel) noteSettings(w *World, now machine.ChannelSettings) {
 // deadModel is the dead-letter topic of t, which the engines make when there is something for it.
 func (w *World) deadModel(t *topicModel) *topicModel {
 	return &topicModel{
-		index: len(w.dead) + 8, name: t.name + machine.DeadLetterSuffix, of: t, ids: map[node.ID]int{},
+		index: len(w.dead) + 8, name: t.name + fold.DeadLetterSuffix, of: t, ids: map[node.ID]int{},
 		served: map[uint32]msgID{},
 	}
 }
@@ -198,9 +198,9 @@ func (a *agent) inLane(d *node.Delivery, val *value) {
 	}
 	l := lane{part: d.ID.Partition()}
 	switch {
-	case c.settings.Order == machine.OrderKey && val.key != "":
+	case c.settings.Order == fold.OrderKey && val.key != "":
 		l.key = val.key
-	case c.settings.Order != machine.OrderPartition:
+	case c.settings.Order != fold.OrderPartition:
 		return
 	}
 	// What comes from another node may be on its way for long; from level 2 on that node looks whether its time is over.

@@ -6,7 +6,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 )
 
 // startWorkload makes the topics, and producers, consumers and administrators who use them.
@@ -114,7 +114,7 @@ func newChannel(t *topicModel, name string) *channelModel {
 	return &channelModel{
 		t: t, name: name, delivered: map[node.ID]int{}, done: map[node.ID]bool{}, high: map[uint32]msgID{},
 		doneValues: map[int]bool{},
-		versions:   map[uint64]machine.ChannelSettings{}, lanes: map[lane]msgID{},
+		versions:   map[uint64]fold.ChannelSettings{}, lanes: map[lane]msgID{},
 		copies: map[int]map[node.ID]bool{},
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"penstock/batch"
 	"penstock/internal/migrate"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
 )
 
 const (
@@ -211,7 +211,7 @@ type drainSink struct {
 	turn chan struct{}
 
 	mu     sync.Mutex
-	ids    []machine.ID
+	ids    []batch.ID
 	full   bool // the message last, or one behind it, was delivered
 	closed error
 }
@@ -245,7 +245,7 @@ func (s *drainSink) wake() {
 }
 
 // take returns the ids that were collected since the last call.
-func (s *drainSink) take() (ids []machine.ID, full bool, closed error) {
+func (s *drainSink) take() (ids []batch.ID, full bool, closed error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ids, s.ids = s.ids, nil

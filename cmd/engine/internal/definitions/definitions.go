@@ -26,7 +26,7 @@ import (
 	"penstock/internal/jsonbody"
 	"penstock/internal/meta"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 )
 
 // operator is cli.Operator with the commands of this package.
@@ -417,7 +417,7 @@ func deadLetters(is, want *definitions) map[string]bool {
 	var keep func(topic string, channels []channelDefinition)
 	keep = func(topic string, channels []channelDefinition) {
 		for _, c := range channels {
-			name := topic + machine.DeadLetterSuffix
+			name := topic + fold.DeadLetterSuffix
 			if c.Settings != nil {
 				name = cmp.Or(c.Settings.DeadLetter, name)
 			}

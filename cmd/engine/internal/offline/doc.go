@@ -4,7 +4,7 @@
 //
 // It has its own readers of the segment header, the index and the checkpoint, written from the FORMAT.md files: a
 // checker that shared the node's would share its mistakes. Batches are decoded by package segment, entries of control
-// batches by node/machine, and the commit log is judged by clog, as at a start. It imports nothing that runs a node.
+// batches by node/fold, and the commit log is judged by clog, as at a start. It imports nothing that runs a node.
 //
 //	command.go                         what the commands share, and their exit codes
 //	fsck*.go                           fsck: the commit log, segments and indexes, what cuts took, the report

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"penstock/clog"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/segment"
 	"penstock/segment/aio"
 )
@@ -185,7 +185,7 @@ func (c *checker) decodeCheckpoint() error {
 		return err
 	}
 	for _, p := range parts {
-		if _, rest, err := machine.DecodeCursors(p.Cursors); err != nil || len(rest) != 0 {
+		if _, rest, err := fold.DecodeCursors(p.Cursors); err != nil || len(rest) != 0 {
 			return fmt.Errorf("the channels of topic %s, partition %d do not decode: another version wrote them (%v)",
 				p.ID.Topic, p.ID.Partition, err)
 		}
@@ -271,7 +271,7 @@ func (c *checker) cut(rec *clog.Record) error {
 // body decodes what a verified batch carries.
 func (c *checker) body(h *segment.Header, body []byte) (err error) {
 	if h.Control() {
-		return machine.DecodeControls(body, func(*machine.Control) error { return nil })
+		return fold.DecodeControls(body, func(*fold.Control) error { return nil })
 	}
 	c.scratch, err = records(h, body, c.scratch, nil)
 	return err

@@ -4,34 +4,34 @@ import (
 	"fmt"
 	"strings"
 
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/segment"
 )
 
-var controlNames = map[machine.ControlKind]string{
-	machine.ChannelCreated: "channel created", machine.ChannelDeleted: "channel deleted", machine.Confirmed: "confirmed",
-	machine.Deferred: "deferred", machine.ChannelPaused: "channel paused", machine.ChannelSkipped: "channel skipped",
-	machine.ChannelReset: "channel reset", machine.TopicPaused: "topic paused", machine.TopicEmptied: "topic emptied",
-	machine.EpochStart: "epoch start", machine.Checkpoint: "checkpoint", machine.ChannelConfigured: "channel configured",
-	machine.DeadLettered: "dead letters", machine.DeadLetterMoved: "dead letters moved",
-	machine.DeferredCarried: "deferred carried", machine.ProducerOpened: "producer opened",
-	machine.ProducerTaken: "producer taken", machine.ProducerRemoved: "producer removed",
+var controlNames = map[fold.ControlKind]string{
+	fold.ChannelCreated: "channel created", fold.ChannelDeleted: "channel deleted", fold.Confirmed: "confirmed",
+	fold.Deferred: "deferred", fold.ChannelPaused: "channel paused", fold.ChannelSkipped: "channel skipped",
+	fold.ChannelReset: "channel reset", fold.TopicPaused: "topic paused", fold.TopicEmptied: "topic emptied",
+	fold.EpochStart: "epoch start", fold.Checkpoint: "checkpoint", fold.ChannelConfigured: "channel configured",
+	fold.DeadLettered: "dead letters", fold.DeadLetterMoved: "dead letters moved",
+	fold.DeferredCarried: "deferred carried", fold.ProducerOpened: "producer opened",
+	fold.ProducerTaken: "producer taken", fold.ProducerRemoved: "producer removed",
 }
 
 // controlLine is one entry of a control batch; only what its kind uses is set.
 type controlLine struct {
-	Entry     string                   `json:"entry"`
-	Channel   string                   `json:"channel,omitempty"`
-	ID        *segment.MsgID           `json:"id,omitempty"`
-	Flag      *bool                    `json:"flag,omitempty"`
-	Epoch     segment.Epoch            `json:"epoch,omitempty"`
-	Ranges    []machine.IDRange        `json:"ranges,omitempty"` // half-open
-	Deferrals []machine.Deferral       `json:"deferrals,omitempty"`
-	Channels  *int                     `json:"channels,omitempty"` // of a checkpoint
-	Settings  *machine.ChannelSettings `json:"settings,omitempty"`
-	Dead      []machine.DeadMessage    `json:"dead,omitempty"`
-	Carried   []carriedLine            `json:"carried,omitempty"`
-	Producer  *producerLine            `json:"producer,omitempty"`
+	Entry     string                `json:"entry"`
+	Channel   string                `json:"channel,omitempty"`
+	ID        *segment.MsgID        `json:"id,omitempty"`
+	Flag      *bool                 `json:"flag,omitempty"`
+	Epoch     segment.Epoch         `json:"epoch,omitempty"`
+	Ranges    []fold.IDRange        `json:"ranges,omitempty"` // half-open
+	Deferrals []fold.Deferral       `json:"deferrals,omitempty"`
+	Channels  *int                  `json:"channels,omitempty"` // of a checkpoint
+	Settings  *fold.ChannelSettings `json:"settings,omitempty"`
+	Dead      []fold.DeadMessage    `json:"dead,omitempty"`
+	Carried   []carriedLine         `json:"carried,omitempty"`
+	Producer  *producerLine         `json:"producer,omitempty"`
 }
 
 // carriedLine is a copied message without its record.
@@ -50,38 +50,38 @@ type producerLine struct {
 	Tenure uint64 `json:"tenure,omitempty"`
 }
 
-func describeControl(c *machine.Control) controlLine {
+func describeControl(c *fold.Control) controlLine {
 	l := controlLine{Entry: controlNames[c.Kind], Channel: c.Channel}
 	if l.Entry == "" {
 		l.Entry = fmt.Sprintf("kind %d", c.Kind)
 	}
 	switch c.Kind {
-	case machine.ChannelCreated, machine.ChannelReset, machine.TopicEmptied:
+	case fold.ChannelCreated, fold.ChannelReset, fold.TopicEmptied:
 		l.ID = &c.ID
-	case machine.TopicPaused:
+	case fold.TopicPaused:
 		l.ID, l.Flag = &c.ID, &c.Flag
-	case machine.ChannelPaused, machine.ChannelSkipped:
+	case fold.ChannelPaused, fold.ChannelSkipped:
 		l.Flag = &c.Flag
-	case machine.Confirmed:
+	case fold.Confirmed:
 		l.Ranges = c.Ranges
-	case machine.Deferred:
+	case fold.Deferred:
 		l.Deferrals = c.Deferrals
-	case machine.EpochStart:
+	case fold.EpochStart:
 		l.Epoch = c.Epoch
-	case machine.Checkpoint:
+	case fold.Checkpoint:
 		n := c.Cursors.Len()
 		l.Channels = &n
-	case machine.ChannelConfigured:
+	case fold.ChannelConfigured:
 		l.Settings = c.Settings
-	case machine.DeadLettered:
+	case fold.DeadLettered:
 		l.Dead = c.Dead
-	case machine.DeadLetterMoved:
+	case fold.DeadLetterMoved:
 		l.Ranges = c.Ranges
-	case machine.DeferredCarried:
+	case fold.DeferredCarried:
 		for _, m := range c.Carried {
 			l.Carried = append(l.Carried, carriedLine{m.ID, m.DueMs, len(m.Record)})
 		}
-	case machine.ProducerOpened, machine.ProducerTaken, machine.ProducerRemoved:
+	case fold.ProducerOpened, fold.ProducerTaken, fold.ProducerRemoved:
 		l.Producer = &producerLine{c.Producer.ID, c.Producer.Epoch, c.Producer.Name, c.Producer.Tenure}
 	}
 	return l

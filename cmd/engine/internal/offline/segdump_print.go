@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/segment"
 )
 
@@ -159,7 +159,7 @@ func (d *segmentDumper) batch(at segment.Offset, h *segment.Header) {
 
 func (d *segmentDumper) content(h *segment.Header, body []byte) (err error) {
 	if h.Control() {
-		return machine.DecodeControls(body, func(c *machine.Control) error {
+		return fold.DecodeControls(body, func(c *fold.Control) error {
 			l := describeControl(c)
 			if d.json {
 				d.print(segmentLine{Kind: "control", Control: &l})

@@ -7,7 +7,7 @@ import (
 
 	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 )
 
 // one returns the numbers of a topic.
@@ -97,7 +97,7 @@ func (o *operator) redriveSays(ctx context.Context, args []string) (string, erro
 	if err := o.Client.Get(ctx, "/channel/settings", cli.QueryOf(args[0], args[1]), &s); err != nil {
 		return "", err
 	}
-	topic := cmp.Or(s.DeadLetter, args[0]+machine.DeadLetterSuffix)
+	topic := cmp.Or(s.DeadLetter, args[0]+fold.DeadLetterSuffix)
 	waits, err := o.channelOf(ctx, []string{topic, node.RedriveChannel})
 	if err != nil {
 		return "", err

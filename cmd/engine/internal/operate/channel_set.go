@@ -8,11 +8,11 @@ import (
 
 	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 )
 
 func (o *operator) channelSetCommand() *cobra.Command {
-	f := &settingFlags[node.ChannelSettings]{rows: machine.ChannelRows}
+	f := &settingFlags[node.ChannelSettings]{rows: fold.ChannelRows}
 	noFilter := false
 	var cmd *cobra.Command
 	cmd = o.Action("set TOPIC CHANNEL", "Change a channel's settings", cobra.ExactArgs(2),
@@ -26,7 +26,7 @@ func (o *operator) channelSetCommand() *cobra.Command {
 				return err
 			}
 			if noFilter {
-				s.Filter = machine.Filter{}
+				s.Filter = fold.Filter{}
 			}
 			if err := f.apply(o.In, &s, &s.Version); err != nil {
 				return cli.Fail(cli.ExitUsage, err)
@@ -51,5 +51,5 @@ func (o *operator) channelSetCommand() *cobra.Command {
 }
 
 func (o *operator) showChannelSettings(s *node.ChannelSettings) error {
-	return showSettings(o, s.Version, s, machine.ChannelRows)
+	return showSettings(o, s.Version, s, fold.ChannelRows)
 }

@@ -13,7 +13,7 @@ import (
 
 	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/node"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/segment"
 )
 
@@ -102,7 +102,7 @@ func readOf(tr *node.Trace) string {
 		if tr.Settled {
 			text += "; a later seek of a channel is not looked for"
 		}
-	case machine.CutDamage:
+	case fold.CutDamage:
 		text += "; the log cannot be read further: see penstock cluster status"
 	default:
 		text += fmt.Sprintf("; cut, because the limit of %s is reached: what came later is not known", tr.Cut)

@@ -1,5 +1,0 @@
-//go:build !race
-
-package machine
-
-const raceEnabled = false
