@@ -1,10 +1,10 @@
 package channel
 
-import "penstock/internal/node/machine"
+import "penstock/internal/node/delivery"
 
 // PartitionLag is what waits in one partition of a channel.
 type PartitionLag struct {
-	machine.Lag
+	delivery.Lag
 	OldestNs int64 // see Stats.OldestNs
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"sync/atomic"
 	"slices"
 	"time"
 
@@ -36,7 +37,7 @@ type past struct {
 	*history.Log
 	kept *history.Kept
 	name string // of the file
-	file *lines.Writer
+	file atomic.Pointer[lines.Writer]
 }
 
 // newPasts returns that of the last minutes and that of the last hours.
@@ -67,16 +68,17 @@ func (p *past) open(o *Options) {
 	for _, text := range old {
 		p.Replay(text, time.Now(), 0)
 	}
-	p.file = lines.Start(l)
+	p.file.Store(lines.Start(l))
 }
 
 // add adds a look, and writes it to the disk, where the next process finds it.
 func (p *past) add(k *history.Look) {
-	if !p.Add(k) || p.file == nil {
+	file := p.file.Load()
+	if !p.Add(k) || file == nil {
 		return
 	}
 	if text := p.Newest(); text != nil {
-		p.file.Append(text)
+		file.Append(text)
 	}
 }
 
@@ -91,7 +93,7 @@ func (s *Service) Remember(ctx context.Context) {
 		defer func() {
 			ctx, cancel := context.WithTimeout(context.Background(), closePatience)
 			defer cancel()
-			p.file.Close(ctx)
+			p.file.Load().Close(ctx)
 		}()
 	}
 	for {

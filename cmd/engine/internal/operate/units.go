@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"penstock/internal/meta"
-	"penstock/internal/node/machine"
+	"penstock/internal/node/fold"
 	"penstock/internal/settings"
 )
 
@@ -24,7 +24,7 @@ type unit struct {
 var units = func() map[string]unit {
 	all := map[string]unit{}
 	addUnits(all, meta.TopicRows)
-	addUnits(all, machine.ChannelRows)
+	addUnits(all, fold.ChannelRows)
 	return all
 }()
 

@@ -80,6 +80,9 @@ export function Settings({ where, kind, readOnly }) {
 				return;
 			}
 		}
+		for (const n of Object.keys(unsaid[kind])) {
+			if (wanted[n] === 0 && !(n in typed)) delete wanted[n]; // an older node may not know the name
+		}
 		try {
 			setHad({ ...unsaid[kind], ...(await post(where, wanted)) });
 			setTyped({});

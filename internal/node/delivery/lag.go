@@ -1,4 +1,6 @@
-package machine
+package delivery
+
+import "penstock/batch"
 
 // Lag is what waits in one partition of a channel; its counts add up to those of [ChannelStats].
 type Lag struct {
@@ -8,7 +10,7 @@ type Lag struct {
 	DeferredCount int
 	// Blocker is, in an ordered channel, the message for which the most others of the partition wait, in flight or
 	// deferred itself; Behind is how many they are. 0: none waits for another one.
-	Blocker ID
+	Blocker batch.ID
 	Behind  uint64
 }
 
@@ -35,9 +37,9 @@ func (c *Channel) Lags() []Lag {
 			l.Blocker, l.Behind = e.id, behind
 		}
 	}
-	for _, cl := range c.order {
+	for _, cl := range c.clients.all {
 		for e := cl.flight.first; e != nil; e = e.next {
-			e.each(func(id ID, _ uint64) { all[at[id.Partition()]].InFlightCount++ })
+			e.each(func(id batch.ID, _ uint64) { all[at[id.Partition()]].InFlightCount++ })
 			block(e)
 		}
 	}
@@ -55,7 +57,7 @@ func (c *Channel) Lags() []Lag {
 }
 
 // unreadCount returns how many visible messages have no entry and are not confirmed.
-func (p *channelPart) unreadCount() uint64 {
+func (p *partition) unreadCount() uint64 {
 	if p.next >= p.end {
 		return 0
 	}
