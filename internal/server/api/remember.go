@@ -7,8 +7,8 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
-	"sync/atomic"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"penstock/internal/meta"
