@@ -105,11 +105,14 @@ func brokenReplica(t *testing.T) (*Replica, runningStore) {
 // meanwhile. The reset of the copy is under way, and needs nothing of the damaged range: it goes on.
 func TestCopyThatBeginsAnewIsNotFailedByWhoCameBefore(t *testing.T) {
 	for name, late := range map[string]func(r *Replica){
-		"a cut":               func(r *Replica) { (&logCut{replica: r, to: 1, durable: make(chan error, 1)}).make() },
-		"a cut of an end":     func(r *Replica) { r.cutFailed(&logCut{}, replay.ErrNoFold) },
-		"a repair":            func(r *Replica) { (&rangeRepair{replica: r}).failed(r.brokenFile()) },
-		"a cut long after":    func(r *Replica) { r.discardedAt -= int64(dropPause); (&logCut{replica: r, to: 1}).make() },
-		"a repair long after": func(r *Replica) { r.discardedAt -= int64(dropPause); (&rangeRepair{replica: r}).failed(r.brokenFile()) },
+		"a cut":            func(r *Replica) { (&logCut{replica: r, to: 1, durable: make(chan error, 1)}).make() },
+		"a cut of an end":  func(r *Replica) { r.cutFailed(&logCut{}, replay.ErrNoFold) },
+		"a repair":         func(r *Replica) { (&rangeRepair{replica: r}).failed(r.brokenFile()) },
+		"a cut long after": func(r *Replica) { r.discardedAt -= int64(dropPause); (&logCut{replica: r, to: 1}).make() },
+		"a repair long after": func(r *Replica) {
+			r.discardedAt -= int64(dropPause)
+			(&rangeRepair{replica: r}).failed(r.brokenFile())
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, _ := brokenReplica(t)

@@ -1,7 +1,8 @@
-// Package history keeps what a node did in the last 15 minutes, a point for each 10 s, and in the last 12 hours, a point
-// for each 8 minutes: rates, depths and percentiles of the node and of the topics and channels that it serves. /history
-// and the lists of topics show it; nothing else reads it. A node keeps its own on its disk for the next process, and
-// that of two others in memory, for the time when they are dead ([Record], [Kept]). [Total] adds up what all nodes know.
+// Package history keeps what a node did in the last 15 minutes, a point for each 10 s, and in the last 12 hours, a
+// point for each 8 minutes: rates, depths and percentiles of the node and of the topics and channels that it serves.
+// /history and the lists of topics show it; nothing else reads it. A node keeps its own history on its disk for the
+// next process, and the history of two other nodes in memory, for the time when they are dead ([Record], [Kept]).
+// [Total] adds up what all nodes know.
 //
 // A [Log] is a step function of looks at the node's counters. It has no clock and no goroutine; the server adds a look
 // at each multiple of Interval of the wall clock, so that the points of several nodes can be added up.
