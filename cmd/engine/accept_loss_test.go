@@ -15,6 +15,7 @@ import (
 // A single node whose commit log is gone is refused with an exit code of its own. It says what to do, and when the loss
 // is accepted, it starts. Where nobody can answer, accept-loss does nothing without --yes.
 func TestForgottenCommitLog(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	p := startNode(t, dir)
 	p.publish("orders", 5)

@@ -183,6 +183,7 @@ func TestBackupElsewhereIsRefused(t *testing.T) {
 // A backup onto a disk that becomes full, another file system than that of the data, says so and leaves nothing there.
 // The node goes on, and a backup onto a larger disk, copied at a bounded rate, is whole.
 func TestBackupOntoAFullDisk(t *testing.T) {
+	t.Parallel()
 	small, large := tmpfs(t, "size=16m"), tmpfs(t, "size=512m")
 	p := startNode(t, filepath.Join(t.TempDir(), "data"), "--commit-live-bytes", "64MiB", "--commit-file-bytes", "16MiB")
 	p.publishMuch(t)

@@ -22,6 +22,7 @@ const day = 24 * time.Hour
 // The end of a certificate shows in the log, the metrics, the health and the faults of a running node, until a new file
 // is in its place.
 func TestCertificatesEnd(t *testing.T) {
+	t.Parallel()
 	dir, other := t.TempDir(), t.TempDir()
 	cert, key := clitest.WriteCertificate(t, dir, "x", -day, 10*day)
 	ca, _ := clitest.WriteCertificate(t, other, "ca", -2*day, -day)

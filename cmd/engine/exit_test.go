@@ -146,6 +146,7 @@ func TestExitOutput(t *testing.T) {
 }
 
 func TestExitAddress(t *testing.T) {
+	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

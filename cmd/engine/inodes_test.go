@@ -54,6 +54,7 @@ func (h *inodeHog) give(n int) {
 // Without inodes a node goes on with what it has. It refuses new topics while those that exist may still need inodes,
 // says what is missing by its name, starts again, deletes, and publishes again when there are inodes.
 func TestNoInodes(t *testing.T) {
+	t.Parallel()
 	mnt := tmpfs(t, "size=1g,nr_inodes=150")
 	dir, hog := filepath.Join(mnt, "data"), &inodeHog{t: t, dir: filepath.Join(mnt, "others")}
 	args := []string{"--commit-file-bytes", "16MiB", "--commit-live-bytes", "33MiB", "--publish-timeout", "1s"}

@@ -226,6 +226,7 @@ func (s stopping) Confirm(ctx context.Context, topic, channel string, last uint6
 
 // Wherever an import stops, the next one continues. In the end every channel has its own backlog, each message once.
 func TestImportGoesOn(t *testing.T) {
+	t.Parallel()
 	from := nsqdDir(t, "clean")
 	for _, after := range []bool{false, true} {
 		stopped := true
@@ -335,6 +336,7 @@ func TestImportIntoExisting(t *testing.T) {
 
 // For backlogs of any shape, each channel ends up with exactly the messages that it had.
 func TestImportRandomBacklogs(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(4, 2))
 	for round := range 12 {
 		from, to := t.TempDir(), t.TempDir()

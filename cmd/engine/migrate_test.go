@@ -91,6 +91,7 @@ func TestMigrateDamaged(t *testing.T) {
 // A running node accepts topics that need no confirmations. A topic whose channels have different backlogs is refused
 // as a whole.
 func TestMigrateIntoNode(t *testing.T) {
+	t.Parallel()
 	from, data, state := nsqdDir(t, "clean"), t.TempDir(), filepath.Join(t.TempDir(), "state.json")
 	p := startNode(t, data)
 	args := []string{"migrate", "nsqd", "--data-path", from, "--http", p.http, "--state", state}
@@ -157,6 +158,7 @@ func TestMigrateNodeIsGone(t *testing.T) {
 // The import itself is killed with kill -9 at any moment, and started again. After the last run the target has exactly
 // the messages of nsqd. B17
 func TestMigrateKilled(t *testing.T) {
+	t.Parallel()
 	from, to := t.TempDir(), t.TempDir()
 	var a, b []byte
 	countA, countB := 0, 0

@@ -141,6 +141,7 @@ func TestDialWhatIsAnnounced(t *testing.T) {
 
 // What the leader says of a place that it cannot read reaches whoever reads, with the way behind that place.
 func TestReadSaysWhatTheLeaderSaid(t *testing.T) {
+	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	node := serveSignpost(t, ln, &signpost{leader: ln.Addr().String(), broken: "segment 7 is damaged at byte 4711"})

@@ -21,6 +21,7 @@ var readmeBlock = regexp.MustCompile("(?ms)^```([a-z]*)\n(.*?)^```")
 
 // Every program in README's part on how to begin does what it says, on a node of its own. tests/docs runs the commands.
 func TestReadmeRuns(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../../README.md")
 	must(t, err)
 	section := readmeSection.FindSubmatch(text)

@@ -33,6 +33,7 @@ func flipMessage(t *testing.T, dir, text string) {
 // A backup with a message that does not read back is not restored as if it were whole. The command says what is
 // missing, and restores the rest of it when it is told to.
 func TestRestoreAcceptsLoss(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	e, err := node.Open(t.Context(), node.Options{
 		DataPath: dir, Logger: slog.New(slog.DiscardHandler), BufferBytes: 4 << 20, CommitFileBytes: 256 << 10,

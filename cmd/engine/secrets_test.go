@@ -93,6 +93,7 @@ func (p *process) getAs(token, url string) (int, []byte) {
 // Secrets appear in no answer to a GET, on no listener, not in the log at its finest level, and not in the list of
 // processes: neither those in settings nor those that clients send.
 func TestSecretsStayInside(t *testing.T) {
+	t.Parallel()
 	for _, way := range []string{"files", "config"} {
 		t.Run(way, func(t *testing.T) { secretsStayInside(t, way) })
 	}

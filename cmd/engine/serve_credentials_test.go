@@ -7,6 +7,7 @@ import (
 
 // A running node needs no signal.
 func TestChangedFilesAreRead(t *testing.T) {
+	t.Parallel()
 	p, address, dir, tokens := startWithCredentials(t)
 	writeCertificate(t, dir, "second")
 	writeToken(t, tokens, "second-token")
