@@ -34,17 +34,16 @@ var sections = []struct {
 // docIntro begins docs/operate/metrics.md; ' stands for the quotes of code.
 const docIntro = `# Metrics
 
-Every node serves these to Prometheus at '/metrics' of its HTTP address, together with the usual ones of the Go runtime
-('go_') and of the process ('process_'). Counters begin at 0 when the process starts.
+Every node serves these to Prometheus at '/metrics' of its HTTP address, beside those of the Go runtime ('go_') and of
+the process ('process_'). Names that end in '_total' are counters, which begin at 0 with the process, those in
+'_duration_seconds' histograms, all others gauges. A number of seconds below 0 means behind, or over.
 
-The series of topics and channels are bounded by '--metrics-max-series' (10,000). If a node would have more, each metric
-of channels shows one sum over all channels, with empty labels (of ages and of 'paused' the greatest). If that is not
-enough, those of topics do the same. This lasts until the node is restarted, and 'penstock_metrics_truncated' is 1
-meanwhile. '/metrics/per-object?topic=orders*' still shows single topics. No label has the id of a client or of a
-message.
+'--metrics-max-series' (10,000) bounds the series of topics and channels. Beyond it each metric of channels shows one
+sum, with empty labels (of ages and of 'paused' the greatest), and if that is not enough, those of topics do the same,
+until the node is restarted. '/metrics/per-object?topic=orders*' still shows single topics.
 
 Where clients need tokens, Prometheus needs one, too, of any right, unless 'open-pages' is true. In the file of tokens:
-'permissions = ["view"]' on a topic that nobody uses. In Prometheus's configuration, for the job:
+'permissions = ["view"]' on a topic that nobody uses. In the configuration of Prometheus, for the job:
 
     authorization:
       credentials_file: /etc/prometheus/penstock.token
@@ -54,7 +53,7 @@ Where clients need tokens, Prometheus needs one, too, of any right, unless 'open
 This page is written by 'go test ./internal/server/metrics -run TestDocumentation -update'.
 `
 
-// docs/operate/metrics.md lists every metric with its type, its labels and its help text. It is also the list by which
+// docs/operate/metrics.md lists every metric with its labels and its help text; its name says its type. It is also the list by which
 // a change of a name is noticed: boards and alerts of others use these names.
 func TestDocumentation(t *testing.T) {
 	const file = "../../../docs/operate/metrics.md"
@@ -69,7 +68,7 @@ func TestDocumentation(t *testing.T) {
 		if s.text != "" {
 			b.WriteString(wrapped(s.text) + "\n")
 		}
-		b.WriteString("| metric | type | what it says |\n|---|---|---|\n")
+		b.WriteString("| metric | what it says |\n|---|---|\n")
 		for _, f := range families {
 			if f.section != s.section {
 				continue
@@ -79,7 +78,10 @@ func TestDocumentation(t *testing.T) {
 			if len(f.labels) > 0 {
 				labels = "{" + strings.Join(f.labels, ",") + "}"
 			}
-			fmt.Fprintf(&b, "| `%s%s` | %v | %s |\n", f.name, labels, f.kind, f.help)
+			fmt.Fprintf(&b, "| `%s%s` | %s |\n", f.name, labels, f.help)
+			if kind := kindOf(f.name); kind != f.kind {
+				t.Errorf("the name of %s says that it is a %v, and it is a %v", f.name, kind, f.kind)
+			}
 		}
 	}
 	if count != len(families) {
@@ -93,6 +95,17 @@ func TestDocumentation(t *testing.T) {
 	if data, err := os.ReadFile(file); err != nil || string(data) != b.String() {
 		t.Errorf("%s does not list the metrics as they are (%v): see the end of its first part", file, err)
 	}
+}
+
+// kindOf returns the type that the page says a metric of that name has.
+func kindOf(name string) kind {
+	switch {
+	case strings.HasSuffix(name, "_total"):
+		return counter
+	case strings.HasSuffix(name, "_duration_seconds"):
+		return histogram
+	}
+	return gauge
 }
 
 // wrapped breaks text into lines of at most 120 columns.
