@@ -227,10 +227,10 @@ func jsonFieldsOf(t *testing.T, settings any) map[string]string {
 
 const commandsIntro = `# Commands
 
-All commands of 'penstock'. 'penstock COMMAND --help' describes the arguments and flags of each. Those that talk to a
-node take '--http-address' (or the variable 'PENSTOCK_SERVER'), '--tls-ca', '--tls-cert', '--tls-key' and '--token-file'
-(or 'PENSTOCK_TOKEN'), and print JSON with '--json'; 'pub', 'read' and 'sub' name nodes with '--nodes' (or
-'PENSTOCK_NODES'). 'penstock completion --help' says how a shell completes names of topics, channels and nodes.
+All commands of 'penstock', each without that word; 'penstock COMMAND --help' describes its arguments and flags. Those
+that talk to a node take '--http-address' (or the variable 'PENSTOCK_SERVER'), '--tls-ca', '--tls-cert', '--tls-key' and
+'--token-file' (or 'PENSTOCK_TOKEN'), and print JSON with '--json'; 'pub', 'read' and 'sub' name nodes with '--nodes'
+(or 'PENSTOCK_NODES'). 'penstock completion --help' says how a shell completes names.
 
 The exit code is 0 if the command did what it says, and otherwise:
 
@@ -290,7 +290,7 @@ func listCommands(b *strings.Builder, c *cobra.Command) {
 			listCommands(b, below)
 		}
 	default:
-		use := strings.TrimSuffix(c.UseLine(), " [flags]")
+		use := strings.TrimPrefix(strings.TrimSuffix(c.UseLine(), " [flags]"), "penstock ")
 		fmt.Fprintf(b, "| `%s` | %s |\n", cell(use), cell(c.Short))
 	}
 }
