@@ -74,8 +74,8 @@ func least(v values.Value) string {
 
 const settingsIntro = `# Settings
 
-This page has every setting of a node ('penstock serve'), of a topic and of a channel. It is written by
-'go test ./cmd/engine -run TestSettingsPage -update', from the same tables that the program uses.
+Every setting of a node ('penstock serve'), of a topic and of a channel, written by 'go test ./cmd/engine -run
+TestSettingsPage -update' from the tables that the program uses.
 
 ## Where the settings of a node come from
 
@@ -86,15 +86,13 @@ This page has every setting of a node ('penstock serve'), of a topic and of a ch
 | a TOML file | the name with '_' for '-', without sections | 'http_address = "10.0.0.5:4151"' |
 
 A flag wins over the environment, the environment over the file, and the file over the default. 'penstock config' prints
-every setting with its value and the place it comes from; it takes the same flags. 'penstock config --defaults' prints a
-TOML file with all settings commented out. An unknown name is an error in each of the three places.
-
-Before the first release the variables began with 'ENGINE_'. This version still reads them, warns, and says the new
-name, which wins if both are set. What Kubernetes sets for its services, such as 'PENSTOCK_PORT', is passed over.
+every setting with its value and the place it comes from, 'penstock config --defaults' a TOML file with all settings
+commented out. An unknown name is an error. Variables that begin with 'ENGINE_', as before the first release, are still
+read, with a warning. What Kubernetes sets for its services, such as 'PENSTOCK_PORT', is passed over.
 
 A node reads its settings once, when it starts. It reads the files of certificates, keys, tokens, passwords and secrets
-that settings name again within 5 s when one of them has changed, at SIGHUP, and by 'penstock reload', which says what
-came of each. Until the files of a set can be used together, what was read before holds on.
+that they name again within 5 s when one of them has changed, at SIGHUP, and by 'penstock reload', which says what came
+of each. Until the files of a set can be used together, what was read before holds on.
 
 | other variable | what for |
 |---|---|
@@ -114,7 +112,8 @@ came of each. Until the files of a set can be used together, what was read befor
 | 'a\|b' | one of these words |
 
 In TOML, counts and booleans stand bare, sizes bare or in quotes, and everything else in quotes. Where no default is
-given, it is the empty text. A value below the least one is refused.
+given, it is the empty text. What is not 0 by default must be 1 or 1ms at least, unless its row says more, or what 0
+means.
 `
 
 const topicIntro = `
@@ -147,10 +146,14 @@ func TestSettingsPage(t *testing.T) {
 	for _, s := range c.Settings {
 		if s.Group != group {
 			group = s.Group
-			fmt.Fprintf(&b, "\n## %s\n\n| setting | type | default | least | what for |\n|---|---|---|---|---|\n", group)
+			fmt.Fprintf(&b, "\n## %s\n\n| setting | type | default | what for |\n|---|---|---|---|\n", group)
 		}
-		fmt.Fprintf(&b, "| `--%s` | %s | %s | %s | %s |\n",
-			s.Name, typeOf(s.Value.Type()), quoted(s.Preset), quoted(least(s.Value)), cell(s.Help))
+		help := s.Help
+		if l := least(s.Value); l != "" && l != "1" && l != "1ms" {
+			help += "; at least " + l
+		}
+		fmt.Fprintf(&b, "| `--%s` | %s | %s | %s |\n",
+			s.Name, typeOf(s.Value.Type()), quoted(s.Preset), cell(help))
 	}
 	b.WriteString(strings.ReplaceAll(topicIntro, "'", "`"))
 	ofTable(t, &b, meta.TopicRows)
