@@ -26,8 +26,7 @@ var sections = []struct {
 	},
 	{
 		ofChannels, "Channels",
-		"Each node shows the channels in the partitions that it leads. Depths and counts are of these partitions only: sum " +
-			"over the nodes. Of ages take the greatest.",
+		"Depths and counts are of the partitions that the node leads: sum over the nodes. Of ages take the greatest.",
 	},
 }
 
@@ -35,8 +34,9 @@ var sections = []struct {
 const docIntro = `# Metrics
 
 Every node serves these to Prometheus at '/metrics' of its HTTP address, beside those of the Go runtime ('go_') and of
-the process ('process_'). Names that end in '_total' are counters, which begin at 0 with the process, those in
-'_duration_seconds' histograms, all others gauges. A number of seconds below 0 means behind, or over.
+the process ('process_'). Every name begins with 'penstock_', which this page leaves out. Names that end in '_total' are
+counters, which begin at 0 with the process, those in '_duration_seconds' histograms, all others gauges. A number of
+seconds below 0 means behind, or over.
 
 '--metrics-max-series' (10,000) bounds the series of topics and channels. Beyond it each metric of channels shows one
 sum, with empty labels (of ages and of 'paused' the greatest), and if that is not enough, those of topics do the same,
@@ -53,8 +53,8 @@ Where clients need tokens, Prometheus needs one, too, of any right, unless 'open
 This page is written by 'go test ./internal/server/metrics -run TestDocumentation -update'.
 `
 
-// docs/operate/metrics.md lists every metric with its labels and its help text; its name says its type. It is also the list by which
-// a change of a name is noticed: boards and alerts of others use these names.
+// docs/operate/metrics.md lists every metric with its labels and its help text; its name says its type. It is also the
+// list by which a change of a name is noticed: boards and alerts of others use these names.
 func TestDocumentation(t *testing.T) {
 	const file = "../../../docs/operate/metrics.md"
 	var b strings.Builder
@@ -78,7 +78,7 @@ func TestDocumentation(t *testing.T) {
 			if len(f.labels) > 0 {
 				labels = "{" + strings.Join(f.labels, ",") + "}"
 			}
-			fmt.Fprintf(&b, "| `%s%s` | %s |\n", f.name, labels, f.help)
+			fmt.Fprintf(&b, "| `%s%s` | %s |\n", strings.TrimPrefix(f.name, prefix), labels, f.help)
 			if kind := kindOf(f.name); kind != f.kind {
 				t.Errorf("the name of %s says that it is a %v, and it is a %v", f.name, kind, f.kind)
 			}
