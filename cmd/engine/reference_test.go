@@ -120,7 +120,8 @@ const topicIntro = `
 ## A topic
 
 'penstock topic set TOPIC' changes these, 'penstock topic settings TOPIC' shows them. Over HTTP they are a JSON document
-at '/topic/settings', with the names of the second column; times are in milliseconds, sizes in bytes, and 'none' is -1.
+at '/topic/settings', with the names of the second column, or of the first with '_' for '-'; times are in milliseconds,
+sizes in bytes, and 'none' is -1.
 How they work together: [Settings of a topic](../channels.md#settings-of-a-topic).
 
 | flag | JSON | type | default | what for |
@@ -198,8 +199,12 @@ func ofTable[S any](t *testing.T, b *strings.Builder, rows settings.Table[S]) {
 			t.Errorf("the row %s does not set the field of that name: %v", r.Name, is)
 		}
 		f := r.Of(new(S))
-		fmt.Fprintf(b, "| `--%s` | `%s` | %s | %s | %s |\n",
-			r.Flag, r.Name, typeOf(f.Type()), quoted(cmp.Or(f.String(), r.Zero)), cell(r.Says))
+		name := r.Name
+		if name == strings.ReplaceAll(r.Flag, "-", "_") {
+			name = ""
+		}
+		fmt.Fprintf(b, "| `--%s` | %s | %s | %s | %s |\n",
+			r.Flag, quoted(name), typeOf(f.Type()), quoted(cmp.Or(f.String(), r.Zero)), cell(r.Says))
 	}
 	for name := range jsonFieldsOf(t, all) {
 		if name != "version" && !slices.ContainsFunc(rows, func(r settings.Row[S]) bool { return r.Name == name }) {

@@ -57,8 +57,12 @@ func readStates(t *testing.T) (rows []stateRow) {
 						t.Errorf("the page does not say why %s does not show the state %s", surfaces[i+1], row.state)
 					}
 				}
-				if begin := begins[surfaces[i+1]]; word != "" {
-					word = begin + word
+				switch word {
+				case "":
+				case "=":
+					word = row.state
+				default:
+					word = begins[surfaces[i+1]] + word
 				}
 				row.shows[surfaces[i+1]] = word
 			}

@@ -201,7 +201,7 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 		for _, f := range tc.stats.Faults() {
 			st.Nodes[0].Faults = append(st.Nodes[0].Faults, admin.Fault(f))
 		}
-		family := "`" + strings.TrimPrefix(tc.metric, "penstock_") + "{"
+		family := "`" + strings.TrimPrefix(tc.metric, "penstock_") + "`"
 		var list, status, top, asJSON bytes.Buffer
 		must(t, operate.PrintChannels(&list, all))
 		must(t, cluster.PrintStatus(&status, st))

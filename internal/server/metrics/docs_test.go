@@ -11,22 +11,28 @@ import (
 
 var update = flag.Bool("update", false, "write docs/operate/metrics.md anew")
 
-// sections are the headings of docs/operate/metrics.md, in its order.
+// sections are the headings of docs/operate/metrics.md, in its order. labels are those of all metrics of a section,
+// which its text names.
 var sections = []struct {
 	section
 	heading, text string
+	labels        []string
 }{
-	{ofNode, "The node", ""},
-	{ofStorage, "Storage", ""},
-	{ofClients, "Clients", ""},
-	{ofCluster, "The cluster", "A single node has none of these."},
+	{ofNode, "The node", "", nil},
+	{ofStorage, "Storage", "", nil},
+	{ofClients, "Clients", "", nil},
+	{ofCluster, "The cluster", "A single node has none of these.", nil},
 	{
 		ofTopics, "Topics",
-		"Each node shows the topics of which it leads a partition, so a sum over all nodes counts nothing twice.",
+		"All have the label `topic`. Each node shows the topics of which it leads a partition, so a sum over all nodes " +
+			"counts nothing twice.",
+		[]string{"topic"},
 	},
 	{
 		ofChannels, "Channels",
-		"Depths and counts are of the partitions that the node leads: sum over the nodes. Of ages take the greatest.",
+		"All have the labels `topic` and `channel`. Depths and counts are of the partitions that the node leads: sum over " +
+			"the nodes. Of ages take the greatest.",
+		[]string{"topic", "channel"},
 	},
 }
 
@@ -75,7 +81,9 @@ func TestDocumentation(t *testing.T) {
 			}
 			count++
 			labels := ""
-			if len(f.labels) > 0 {
+			if s.labels != nil && !slices.Equal(f.labels, s.labels) {
+				t.Errorf("%s has the labels %q, and its section says %q", f.name, f.labels, s.labels)
+			} else if s.labels == nil && len(f.labels) > 0 {
 				labels = "{" + strings.Join(f.labels, ",") + "}"
 			}
 			fmt.Fprintf(&b, "| `%s%s` | %s |\n", strings.TrimPrefix(f.name, prefix), labels, f.help)
