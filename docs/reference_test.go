@@ -192,7 +192,7 @@ func TestResourcesAreListed(t *testing.T) {
 	for _, r := range shares.Table {
 		metric := ""
 		if r.Metric != "" {
-			metric = "`" + r.Metric + "`"
+			metric = "`" + strings.TrimPrefix(r.Metric, "penstock_") + "`"
 		}
 		bound := r.Bound
 		if r.Setting != "" {

@@ -152,10 +152,7 @@ func (r *report) row(p *peer, w *work) string {
 		}
 		return ""
 	}
-	speed := interval(spanOf(values(got, rate)), count)
-	if w.Paced {
-		speed = count(spanOf(values(got, rate)).median)
-	}
+	speed := count(spanOf(values(got, rate)).median)
 	delay := ""
 	if low, high := spanOf(values(got, p50)).median, spanOf(values(got, p99)).median; high > 0 {
 		delay = latency(low) + " / " + latency(high)

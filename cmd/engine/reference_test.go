@@ -259,10 +259,9 @@ var exitMeanings = []struct {
 	{cli.ExitUsage, "a wrong flag, variable, configuration file or argument; nothing was touched"},
 	{cli.ExitData, "the data directory cannot be used; nothing in it was changed"},
 	{cli.ExitAddress, "the node cannot listen on an address; no data directory was made"},
-	{cli.ExitForgot, "the commit log of a single node lacks messages that were answered OK, because files of it are " +
-		"gone or an older state of the disk came back; nothing was changed: see 'penstock accept-loss'"},
-	{cli.ExitMemory, "the node needs more memory than the process may use; nothing was changed, and it says how much it " +
-		"needs"},
+	{cli.ExitForgot, "the commit log of a single node lacks messages that were answered OK; nothing was changed: see " +
+		"'penstock accept-loss'"},
+	{cli.ExitMemory, "the node needs more memory than the process may use; nothing was changed"},
 	{cli.ExitUnhealthy, "'cluster health', 'cluster status': something is wrong; what was asked for is printed"},
 	{cli.ExitPartial, "the result is partial: a node that is named did not answer, or nobody serves the named " +
 		"partitions; the rest is printed"},
