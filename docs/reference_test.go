@@ -95,23 +95,22 @@ func (a *api) takes(op *operation) string {
 const httpIntro = `# HTTP API
 
 Every node serves these routes at its 'http-address' (127.0.0.1:4151) and, with TLS, at its 'https-address'. Any node of
-a cluster takes requests about any topic and about the cluster. '/stats', '/metrics', the checks and what stands below
+a cluster takes requests about any topic and about the cluster; '/stats', '/metrics', the checks and what stands below
 "The node" are about the node that is asked. 'lookup-address' (127.0.0.1:4161) serves nsqlookupd's routes instead.
 
 [openapi.yaml](../openapi.yaml) describes parameters, bodies and answers; 'go test ./docs -run TestHTTPPage -update'
 writes this page from it, without a POST that does what the GET does. '[x]' may be left out. Parameters stand in the
-query ('/pub?topic=orders'), those that begin with 'X-' in headers. An error is a JSON object with the member 'message',
-and a status of 400 or above. Where clients need a permission, their token comes as 'Authorization: Bearer TOKEN'.
+query, those that begin with 'X-' in headers. An error is a JSON object with the member 'message', and a status of 400
+or above. A token comes as 'Authorization: Bearer TOKEN'.
 
 | permission | who has it |
 |---|---|
 | open | everybody |
-| known | who has any permission at all; everybody, if the setting 'open-pages' is true |
+| known; admin, of /health | who has any permission at all; for known everybody, if 'open-pages' is true |
 | publish, view, admin | who has it on the topic and channel that the request names; admin includes view |
-| view-topic, admin-topic | who has it on the topic with all its channels: a grant for some channels is not enough |
-| admin, of /health | who has any permission at all |
-| view-any | who has view on the topic and channel that the request names, or on everything if it names no topic |
-| view-some | who has view on a channel of the topic, and is told of no other channel; without a topic, on everything |
+| view-topic, admin-topic | who has it on the topic with all its channels |
+| view-any | who has view on the topic and channel that the request names, or on everything if it names none |
+| view-some | who has view on a channel of the topic, and is told of no other; without a topic, on everything |
 | view-node, node | who has view or admin on everything |
 `
 
@@ -193,7 +192,7 @@ func TestResourcesAreListed(t *testing.T) {
 	for _, r := range shares.Table {
 		metric := ""
 		if r.Metric != "" {
-			metric = "`" + r.Metric + "`"
+			metric = "`" + strings.TrimPrefix(r.Metric, "penstock_") + "`"
 		}
 		bound := r.Bound
 		if r.Setting != "" {
@@ -212,7 +211,7 @@ func TestResourcesAreListed(t *testing.T) {
 		t.Errorf("%s differs from the table in internal/shares: go test ./docs -update writes it", file)
 	}
 	for _, r := range shares.Table {
-		if r.Metric != "" && !strings.Contains(read(t, "operate/metrics.md"), "`"+r.Metric) {
+		if r.Metric != "" && !strings.Contains(read(t, "operate/metrics.md"), "`"+strings.TrimPrefix(r.Metric, "penstock_")) {
 			t.Errorf("metrics.md has no %s", r.Metric)
 		}
 		if r.Setting != "" && !strings.Contains(read(t, "reference/settings.md"), r.Setting) {

@@ -20,9 +20,6 @@ func (r *report) markdown(w io.Writer) error {
 	r.header(&b)
 	r.legend(&b)
 	for _, nodes := range r.sizes() {
-		r.summary(&b, nodes)
-	}
-	for _, nodes := range r.sizes() {
 		r.table(&b, nodes)
 	}
 	_, err := io.WriteString(w, strings.TrimSuffix(b.String(), "\n"))
@@ -63,56 +60,6 @@ func title(nodes int) string {
 		return "one node"
 	}
 	return "three nodes"
-}
-
-// summary has a row for each work and a column for each peer: how many times as fast as the peer its base is.
-func (r *report) summary(b *strings.Builder, nodes int) {
-	var others []*peer
-	for i := range r.Peers {
-		if p := &r.Peers[i]; p.Nodes == nodes && !p.ours() && r.measured(p) {
-			others = append(others, p)
-		}
-	}
-	if len(others) == 0 {
-		return
-	}
-	fmt.Fprintf(b, "| %s: Penstock is × |", title(nodes))
-	for _, p := range others {
-		b.WriteString(" " + p.Name + " |")
-	}
-	b.WriteString("\n|---|" + strings.Repeat("---|", len(others)) + "\n")
-	for i := range r.Works {
-		w := &r.Works[i]
-		name := w.Title
-		if w.Paced {
-			name += ", p50 / p99"
-		}
-		fmt.Fprintf(b, "| %s |", name)
-		for _, p := range others {
-			b.WriteString(" " + r.brief(p, w) + " |")
-		}
-		b.WriteString("\n")
-	}
-	b.WriteString("\n")
-}
-
-func (r *report) measured(p *peer) bool {
-	return slices.ContainsFunc(r.Runs, func(d done) bool { return d.Peer == p.Name })
-}
-
-// brief is one cell of a summary.
-func (r *report) brief(p *peer, w *work) string {
-	if w.Paced {
-		low, high := r.ratios(p, w, p50), r.ratios(p, w, p99)
-		if len(low) == 0 {
-			return ""
-		}
-		return digits(spanOf(low).median) + " / " + digits(spanOf(high).median)
-	}
-	if all := r.ratios(p, w, rate); len(all) > 0 {
-		return digits(spanOf(all).median)
-	}
-	return ""
 }
 
 // header says what the figures depend on.
@@ -205,10 +152,7 @@ func (r *report) row(p *peer, w *work) string {
 		}
 		return ""
 	}
-	speed := interval(spanOf(values(got, rate)), count)
-	if w.Paced {
-		speed = count(spanOf(values(got, rate)).median)
-	}
+	speed := count(spanOf(values(got, rate)).median)
 	delay := ""
 	if low, high := spanOf(values(got, p50)).median, spanOf(values(got, p99)).median; high > 0 {
 		delay = latency(low) + " / " + latency(high)

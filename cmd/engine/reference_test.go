@@ -74,8 +74,8 @@ func least(v values.Value) string {
 
 const settingsIntro = `# Settings
 
-This page has every setting of a node ('penstock serve'), of a topic and of a channel. It is written by
-'go test ./cmd/engine -run TestSettingsPage -update', from the same tables that the program uses.
+Every setting of a node ('penstock serve'), of a topic and of a channel, written by 'go test ./cmd/engine -run
+TestSettingsPage -update' from the tables that the program uses.
 
 ## Where the settings of a node come from
 
@@ -86,15 +86,13 @@ This page has every setting of a node ('penstock serve'), of a topic and of a ch
 | a TOML file | the name with '_' for '-', without sections | 'http_address = "10.0.0.5:4151"' |
 
 A flag wins over the environment, the environment over the file, and the file over the default. 'penstock config' prints
-every setting with its value and the place it comes from; it takes the same flags. 'penstock config --defaults' prints a
-TOML file with all settings commented out. An unknown name is an error in each of the three places.
-
-Before the first release the variables began with 'ENGINE_'. This version still reads them, warns, and says the new
-name, which wins if both are set. What Kubernetes sets for its services, such as 'PENSTOCK_PORT', is passed over.
+every setting with its value and the place it comes from, 'penstock config --defaults' a TOML file with all settings
+commented out. An unknown name is an error. Variables that begin with 'ENGINE_', as before the first release, are still
+read, with a warning. What Kubernetes sets for its services, such as 'PENSTOCK_PORT', is passed over.
 
 A node reads its settings once, when it starts. It reads the files of certificates, keys, tokens, passwords and secrets
-that settings name again within 5 s when one of them has changed, at SIGHUP, and by 'penstock reload', which says what
-came of each. Until the files of a set can be used together, what was read before holds on.
+that they name again within 5 s when one of them has changed, at SIGHUP, and by 'penstock reload', which says what came
+of each. Until the files of a set can be used together, what was read before holds on.
 
 | other variable | what for |
 |---|---|
@@ -114,14 +112,16 @@ came of each. Until the files of a set can be used together, what was read befor
 | 'a\|b' | one of these words |
 
 In TOML, counts and booleans stand bare, sizes bare or in quotes, and everything else in quotes. Where no default is
-given, it is the empty text. A value below the least one is refused.
+given, it is the empty text. What is not 0 by default must be 1 or 1ms at least, unless its row says more, or what 0
+means.
 `
 
 const topicIntro = `
 ## A topic
 
 'penstock topic set TOPIC' changes these, 'penstock topic settings TOPIC' shows them. Over HTTP they are a JSON document
-at '/topic/settings', with the names of the second column; times are in milliseconds, sizes in bytes, and 'none' is -1.
+at '/topic/settings', with the names of the second column, or of the first with '_' for '-'; times are in milliseconds,
+sizes in bytes, and 'none' is -1.
 How they work together: [Settings of a topic](../channels.md#settings-of-a-topic).
 
 | flag | JSON | type | default | what for |
@@ -147,10 +147,14 @@ func TestSettingsPage(t *testing.T) {
 	for _, s := range c.Settings {
 		if s.Group != group {
 			group = s.Group
-			fmt.Fprintf(&b, "\n## %s\n\n| setting | type | default | least | what for |\n|---|---|---|---|---|\n", group)
+			fmt.Fprintf(&b, "\n## %s\n\n| setting | type | default | what for |\n|---|---|---|---|\n", group)
 		}
-		fmt.Fprintf(&b, "| `--%s` | %s | %s | %s | %s |\n",
-			s.Name, typeOf(s.Value.Type()), quoted(s.Preset), quoted(least(s.Value)), cell(s.Help))
+		help := s.Help
+		if l := least(s.Value); l != "" && l != "1" && l != "1ms" {
+			help += "; at least " + l
+		}
+		fmt.Fprintf(&b, "| `--%s` | %s | %s | %s |\n",
+			s.Name, typeOf(s.Value.Type()), quoted(s.Preset), cell(help))
 	}
 	b.WriteString(strings.ReplaceAll(topicIntro, "'", "`"))
 	ofTable(t, &b, meta.TopicRows)
@@ -195,8 +199,12 @@ func ofTable[S any](t *testing.T, b *strings.Builder, rows settings.Table[S]) {
 			t.Errorf("the row %s does not set the field of that name: %v", r.Name, is)
 		}
 		f := r.Of(new(S))
-		fmt.Fprintf(b, "| `--%s` | `%s` | %s | %s | %s |\n",
-			r.Flag, r.Name, typeOf(f.Type()), quoted(cmp.Or(f.String(), r.Zero)), cell(r.Says))
+		name := r.Name
+		if name == strings.ReplaceAll(r.Flag, "-", "_") {
+			name = ""
+		}
+		fmt.Fprintf(b, "| `--%s` | %s | %s | %s | %s |\n",
+			r.Flag, quoted(name), typeOf(f.Type()), quoted(cmp.Or(f.String(), r.Zero)), cell(r.Says))
 	}
 	for name := range jsonFieldsOf(t, all) {
 		if name != "version" && !slices.ContainsFunc(rows, func(r settings.Row[S]) bool { return r.Name == name }) {
@@ -227,10 +235,10 @@ func jsonFieldsOf(t *testing.T, settings any) map[string]string {
 
 const commandsIntro = `# Commands
 
-All commands of 'penstock'. 'penstock COMMAND --help' describes the arguments and flags of each. Those that talk to a
-node take '--http-address' (or the variable 'PENSTOCK_SERVER'), '--tls-ca', '--tls-cert', '--tls-key' and '--token-file'
-(or 'PENSTOCK_TOKEN'), and print JSON with '--json'; 'pub', 'read' and 'sub' name nodes with '--nodes' (or
-'PENSTOCK_NODES'). 'penstock completion --help' says how a shell completes names of topics, channels and nodes.
+All commands of 'penstock', each without that word; 'penstock COMMAND --help' describes its arguments and flags. Those
+that talk to a node take '--http-address' (or the variable 'PENSTOCK_SERVER'), '--tls-ca', '--tls-cert', '--tls-key' and
+'--token-file' (or 'PENSTOCK_TOKEN'), and print JSON with '--json'; 'pub', 'read' and 'sub' name nodes with '--nodes'
+(or 'PENSTOCK_NODES'). 'penstock completion --help' says how a shell completes names.
 
 The exit code is 0 if the command did what it says, and otherwise:
 
@@ -251,10 +259,9 @@ var exitMeanings = []struct {
 	{cli.ExitUsage, "a wrong flag, variable, configuration file or argument; nothing was touched"},
 	{cli.ExitData, "the data directory cannot be used; nothing in it was changed"},
 	{cli.ExitAddress, "the node cannot listen on an address; no data directory was made"},
-	{cli.ExitForgot, "the commit log of a single node lacks messages that were answered OK, because files of it are " +
-		"gone or an older state of the disk came back; nothing was changed: see 'penstock accept-loss'"},
-	{cli.ExitMemory, "the node needs more memory than the process may use; nothing was changed, and it says how much it " +
-		"needs"},
+	{cli.ExitForgot, "the commit log of a single node lacks messages that were answered OK; nothing was changed: see " +
+		"'penstock accept-loss'"},
+	{cli.ExitMemory, "the node needs more memory than the process may use; nothing was changed"},
 	{cli.ExitUnhealthy, "'cluster health', 'cluster status': something is wrong; what was asked for is printed"},
 	{cli.ExitPartial, "the result is partial: a node that is named did not answer, or nobody serves the named " +
 		"partitions; the rest is printed"},
@@ -290,7 +297,7 @@ func listCommands(b *strings.Builder, c *cobra.Command) {
 			listCommands(b, below)
 		}
 	default:
-		use := strings.TrimSuffix(c.UseLine(), " [flags]")
+		use := strings.TrimPrefix(strings.TrimSuffix(c.UseLine(), " [flags]"), "penstock ")
 		fmt.Fprintf(b, "| `%s` | %s |\n", cell(use), cell(c.Short))
 	}
 }

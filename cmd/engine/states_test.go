@@ -29,6 +29,9 @@ type stateRow struct {
 	shows map[string]string
 }
 
+// begins has what the page leaves out at the beginning of each name.
+var begins = map[string]string{"metric": "penstock_", "alert": "Penstock"}
+
 // readStates returns the rows of the page, in its order.
 func readStates(t *testing.T) (rows []stateRow) {
 	t.Helper()
@@ -53,6 +56,13 @@ func readStates(t *testing.T) (rows []stateRow) {
 					if !strings.Contains(why, "| "+row.state+" | "+surfaces[i+1]+" |") {
 						t.Errorf("the page does not say why %s does not show the state %s", surfaces[i+1], row.state)
 					}
+				}
+				switch word {
+				case "":
+				case "=":
+					word = row.state
+				default:
+					word = begins[surfaces[i+1]] + word
 				}
 				row.shows[surfaces[i+1]] = word
 			}

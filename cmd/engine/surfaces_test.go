@@ -114,7 +114,7 @@ func TestStatesOnSurfaces(t *testing.T) {
 			surfaces["penstock cluster topics"] = topics.String()
 		}
 		if tc.state != "aside" {
-			surfaces["the metric"] = after(t, read("../../docs/operate/metrics.md"), "penstock_copies{state}")
+			surfaces["the metric"] = after(t, read("../../docs/operate/metrics.md"), "`copies{state}`")
 			surfaces["the column of the node"] = after(t, lineOf(t, status.String(), "n2 "), "1 "+tc.state)
 			surfaces["the console"] = after(t, read("../../internal/server/console/static/nodes.js"), `"damaged contested`)
 			surfaces["the alerts"] = read("../../deploy/prometheus/alerts.yml")
@@ -201,6 +201,7 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 		for _, f := range tc.stats.Faults() {
 			st.Nodes[0].Faults = append(st.Nodes[0].Faults, admin.Fault(f))
 		}
+		family := "`" + strings.TrimPrefix(tc.metric, "penstock_") + "`"
 		var list, status, top, asJSON bytes.Buffer
 		must(t, operate.PrintChannels(&list, all))
 		must(t, cluster.PrintStatus(&status, st))
@@ -217,7 +218,7 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 			"health":                   strings.Contains(v.Health, tc.state),
 			"penstock cluster status":  strings.Contains(status.String(), tc.fault),
 			"the HTTP interface":       strings.Contains(read("../../docs/openapi.yaml"), tc.field+":"),
-			"the metrics":              strings.Contains(read("../../docs/operate/metrics.md"), tc.metric+"{"),
+			"the metrics":              strings.Contains(read("../../docs/operate/metrics.md"), family),
 			"the alerts":               strings.Contains(read("../../deploy/prometheus/alerts.yml"), tc.metric),
 			"the console":              strings.Contains(read("../../internal/server/console/static/channel.js"), "."+tc.field),
 			"the marks of the console": strings.Contains(read("../../internal/server/console/static/ui.js"), `"`+tc.state+`"`),

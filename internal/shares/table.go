@@ -19,17 +19,17 @@ type Resource struct {
 var (
 	BeforeAuth = Resource{
 		Name:  "NSQ connections before AUTH",
-		Bound: "256, an eighth of the descriptors for clients if less, for 10 s, with 4 KiB of commands", Share: oldest,
+		Bound: "256, for 10 s, with 4 KiB of commands", Share: oldest,
 		AtBound: goes, Metric: closed, Setting: "max-unauthenticated-connections",
 	}
 	NativeProofs = Resource{
 		Name:  "native connections before Auth",
-		Bound: "256, for 10 s, and 1024 in handshakes; an eighth of the descriptors for clients if less", Share: oldest,
+		Bound: "256, for 10 s, and 1024 in handshakes", Share: oldest,
 		AtBound: goes, Metric: closed, Setting: "max-unauthenticated-connections",
 	}
 	HTTPWaiting = Resource{
 		Name: "HTTP connections without a request", Share: oldest, AtBound: goes, Metric: closed,
-		Bound:   "4096 at each listener; half of the connections, or an eighth of the descriptors for clients, if less",
+		Bound:   "4096 at each listener, half of the connections if less",
 		Setting: "max-connections",
 	}
 	NodeProofs = Resource{
@@ -38,7 +38,7 @@ var (
 	}
 	EtcdConnections = Resource{
 		Name: "connections to the embedded etcd", Share: oldest, AtBound: goes, Metric: closed,
-		Bound: "16 to 256 without a proof, for 10 s, and 16 to 1024 with one, at each port, by the descriptors",
+		Bound: "16 to 256 without a proof, for 10 s, and 16 to 1024 with one, at each port",
 	}
 	TLSHandshakes = Resource{
 		Name: "TLS handshakes", Bound: "one for each processor, half of the time; 1024 wait", Share: none,
@@ -47,12 +47,12 @@ var (
 	}
 	Descriptors = Resource{
 		Name:  "file descriptors",
-		Bound: "what the limit of open files leaves beside a quarter, 1024 at most, for the node's own",
+		Bound: "the limit of open files, less a quarter, 1024 at most, for the node",
 		Share: "no share", AtBound: "the connection is closed at once",
 		Metric: "penstock_connections_without_descriptor_total",
 	}
 	CostlyAnswers = Resource{
-		Name: "statistics and metrics", Bound: "one at a time for all without a token, two for those with one", Share: none,
+		Name: "statistics and metrics", Bound: "one at a time without a token, two with one", Share: none,
 		AtBound: "the request waits 5 s, then 503", Metric: "penstock_costly_answers_refused_total",
 	}
 	UnreadAnswers = Resource{
@@ -74,12 +74,12 @@ var (
 var (
 	LargeInput = Resource{
 		Name: "large commands and bodies on their way", Parts: 4, Metric: "penstock_large_input_bytes",
-		Bound:   "256 MiB of commands of which 64 KiB and bodies of which 16 KiB have arrived",
-		AtBound: "commands wait, bodies are answered 503; who sends less than 16 KiB a second is closed",
+		Bound:   "256 MiB of commands above 64 KiB and bodies above 16 KiB",
+		AtBound: "commands wait, bodies are answered 503; who sends less than 16 KiB/s is closed",
 		Setting: "max-large-input-bytes",
 	}
 	Connections = Resource{
-		Name: "connections of NSQ's and native clients", Bound: "65,536, or the descriptors for clients if these are less",
+		Name: "connections of NSQ's and native clients", Bound: "65,536",
 		Share: half, AtBound: "AUTH fails, and the connection is closed", Metric: "penstock_known_connections",
 		Setting: "max-connections",
 	}
@@ -119,7 +119,7 @@ var (
 	ChannelState = Resource{
 		Name: "delayed messages, channels and producers", Share: half, Metric: "penstock_token_state_bytes",
 		Bound:   "a third of the memory, and 128 MiB of checkpoints",
-		AtBound: "delays, new channels and new producers are refused in its topics; other messages are stored",
+		AtBound: "delays, new channels and new producers are refused in its topics",
 		Setting: "max-state-bytes",
 	}
 	Disk = Resource{
@@ -136,7 +136,7 @@ var (
 // Words that several rows have.
 const (
 	oldest = "who has the most pays"
-	goes   = "the oldest of the address that has the most goes"
+	goes   = "its oldest goes"
 	closed = "penstock_unproven_connections_closed_total"
 	none   = "in turns"
 	half   = "half (`token-share`)"

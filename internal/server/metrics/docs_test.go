@@ -11,40 +11,45 @@ import (
 
 var update = flag.Bool("update", false, "write docs/operate/metrics.md anew")
 
-// sections are the headings of docs/operate/metrics.md, in its order.
+// sections are the headings of docs/operate/metrics.md, in its order. labels are those of all metrics of a section,
+// which its text names.
 var sections = []struct {
 	section
 	heading, text string
+	labels        []string
 }{
-	{ofNode, "The node", ""},
-	{ofStorage, "Storage", ""},
-	{ofClients, "Clients", ""},
-	{ofCluster, "The cluster", "A single node has none of these."},
+	{ofNode, "The node", "", nil},
+	{ofStorage, "Storage", "", nil},
+	{ofClients, "Clients", "", nil},
+	{ofCluster, "The cluster", "A single node has none of these.", nil},
 	{
 		ofTopics, "Topics",
-		"Each node shows the topics of which it leads a partition, so a sum over all nodes counts nothing twice.",
+		"All have the label `topic`. Each node shows the topics of which it leads a partition, so a sum over all nodes " +
+			"counts nothing twice.",
+		[]string{"topic"},
 	},
 	{
 		ofChannels, "Channels",
-		"Each node shows the channels in the partitions that it leads. Depths and counts are of these partitions only: sum " +
-			"over the nodes. Of ages take the greatest.",
+		"All have the labels `topic` and `channel`. Depths and counts are of the partitions that the node leads: sum over " +
+			"the nodes. Of ages take the greatest.",
+		[]string{"topic", "channel"},
 	},
 }
 
 // docIntro begins docs/operate/metrics.md; ' stands for the quotes of code.
 const docIntro = `# Metrics
 
-Every node serves these to Prometheus at '/metrics' of its HTTP address, together with the usual ones of the Go runtime
-('go_') and of the process ('process_'). Counters begin at 0 when the process starts.
+Every node serves these to Prometheus at '/metrics' of its HTTP address, beside those of the Go runtime ('go_') and of
+the process ('process_'). Every name begins with 'penstock_', which this page leaves out. Names that end in '_total' are
+counters, which begin at 0 with the process, those in '_duration_seconds' histograms, all others gauges. A number of
+seconds below 0 means behind, or over.
 
-The series of topics and channels are bounded by '--metrics-max-series' (10,000). If a node would have more, each metric
-of channels shows one sum over all channels, with empty labels (of ages and of 'paused' the greatest). If that is not
-enough, those of topics do the same. This lasts until the node is restarted, and 'penstock_metrics_truncated' is 1
-meanwhile. '/metrics/per-object?topic=orders*' still shows single topics. No label has the id of a client or of a
-message.
+'--metrics-max-series' (10,000) bounds the series of topics and channels. Beyond it each metric of channels shows one
+sum, with empty labels (of ages and of 'paused' the greatest), and if that is not enough, those of topics do the same,
+until the node is restarted. '/metrics/per-object?topic=orders*' still shows single topics.
 
 Where clients need tokens, Prometheus needs one, too, of any right, unless 'open-pages' is true. In the file of tokens:
-'permissions = ["view"]' on a topic that nobody uses. In Prometheus's configuration, for the job:
+'permissions = ["view"]' on a topic that nobody uses. In the configuration of Prometheus, for the job:
 
     authorization:
       credentials_file: /etc/prometheus/penstock.token
@@ -54,8 +59,8 @@ Where clients need tokens, Prometheus needs one, too, of any right, unless 'open
 This page is written by 'go test ./internal/server/metrics -run TestDocumentation -update'.
 `
 
-// docs/operate/metrics.md lists every metric with its type, its labels and its help text. It is also the list by which
-// a change of a name is noticed: boards and alerts of others use these names.
+// docs/operate/metrics.md lists every metric with its labels and its help text; its name says its type. It is also the
+// list by which a change of a name is noticed: boards and alerts of others use these names.
 func TestDocumentation(t *testing.T) {
 	const file = "../../../docs/operate/metrics.md"
 	var b strings.Builder
@@ -69,17 +74,22 @@ func TestDocumentation(t *testing.T) {
 		if s.text != "" {
 			b.WriteString(wrapped(s.text) + "\n")
 		}
-		b.WriteString("| metric | type | what it says |\n|---|---|---|\n")
+		b.WriteString("| metric | what it says |\n|---|---|\n")
 		for _, f := range families {
 			if f.section != s.section {
 				continue
 			}
 			count++
 			labels := ""
-			if len(f.labels) > 0 {
+			if s.labels != nil && !slices.Equal(f.labels, s.labels) {
+				t.Errorf("%s has the labels %q, and its section says %q", f.name, f.labels, s.labels)
+			} else if s.labels == nil && len(f.labels) > 0 {
 				labels = "{" + strings.Join(f.labels, ",") + "}"
 			}
-			fmt.Fprintf(&b, "| `%s%s` | %v | %s |\n", f.name, labels, f.kind, f.help)
+			fmt.Fprintf(&b, "| `%s%s` | %s |\n", strings.TrimPrefix(f.name, prefix), labels, f.help)
+			if kind := kindOf(f.name); kind != f.kind {
+				t.Errorf("the name of %s says that it is a %v, and it is a %v", f.name, kind, f.kind)
+			}
 		}
 	}
 	if count != len(families) {
@@ -93,6 +103,17 @@ func TestDocumentation(t *testing.T) {
 	if data, err := os.ReadFile(file); err != nil || string(data) != b.String() {
 		t.Errorf("%s does not list the metrics as they are (%v): see the end of its first part", file, err)
 	}
+}
+
+// kindOf returns the type that the page says a metric of that name has.
+func kindOf(name string) kind {
+	switch {
+	case strings.HasSuffix(name, "_total"):
+		return counter
+	case strings.HasSuffix(name, "_duration_seconds"):
+		return histogram
+	}
+	return gauge
 }
 
 // wrapped breaks text into lines of at most 120 columns.

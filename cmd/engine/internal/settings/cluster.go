@@ -56,20 +56,19 @@ type Cluster struct {
 func clusterRows(c *Cluster) []*Setting {
 	return slices.Concat(trustRows(c), etcdRows(c), []*Setting{
 		row("cluster-address", "", values.Text(&c.Address),
-			"HOST:PORT to listen on for the other nodes of the cluster; empty means a single node"),
+			"HOST:PORT for the other nodes of the cluster; empty means a single node"),
 		row("cluster-max-handshakes", "64", values.Count(&c.MaxHandshakes, 1),
-			"maximum number of connections to cluster-address that have not proved yet that they come from a node"),
+			"maximum number of connections to cluster-address without a proof that they come from a node"),
 		row("cluster-name", "penstock", values.Text(&c.Name),
 			"name of the cluster; clusters that share an etcd need different names"),
 		row("cluster-peers", "", values.Text(&c.Peers),
 			"NAME=HOST:PORT,... (node-id and cluster-address) of the one, three or five nodes that run etcd, on the next two "+
 				"ports"),
 		row("lease", "3s", values.Duration(&c.Lease, time.Second),
-			"a node that has been silent for this long is considered dead; the node itself stops serving before that"),
+			"a node that is silent for this long is considered dead; it stops serving before that"),
 		row("replicas", "3", values.Count(&c.Replicas, 1),
 			"number of replicas of a new topic; fewer if there are fewer live nodes"),
-		row("rack", "", values.Text(&c.Rack),
-			"name of the rack or zone in which this node stands; the replicas of a partition are spread over the racks"),
+		row("rack", "", values.Text(&c.Rack), "rack or zone of this node; the replicas of a partition are spread over them"),
 		row("rebalance-after", "30m", values.Duration(&c.Rebalance.After, 0),
 			"spread replicas anew when a node has joined, or the only missing one has been away, for this long; 0s means "+
 				"only on command"),
@@ -78,7 +77,7 @@ func clusterRows(c *Cluster) []*Setting {
 		row("replica-lag-max", "2s", values.Duration(&c.LagMax, time.Millisecond),
 			"a replica that has been behind for this long is removed from the in-sync replicas"),
 		row("catch-up-bytes-per-second", "0", values.Size64(&c.Replication.CatchUpBytesPerSec, 0),
-			"maximum bytes of old messages per second to one replica that is catching up; 0 means no limit"),
+			"maximum bytes of old messages per second to one replica that catches up; 0 means no limit"),
 		row("join-timeout", "2m", values.Duration(&c.JoinTimeout, time.Millisecond),
 			"maximum time to wait for a majority of etcd at startup"),
 		row("leave-timeout", "3s", values.Duration(&c.LeaveTimeout, time.Millisecond),
@@ -93,7 +92,7 @@ func trustRows(c *Cluster) []*Setting {
 			"file with the secret that all nodes share, at least 32 random characters; while it is replaced, a second line "+
 				"has the other"),
 		row("cluster-tls-ca", "", values.Text(&c.Trust.CA),
-			"PEM file with the authority of the nodes' certificates; penstock cluster init-tls makes one"),
+			"PEM file with the authority of the nodes' certificates (penstock cluster init-tls)"),
 		row("cluster-tls-cert", "", values.Text(&c.Trust.Cert),
 			"PEM file with this node's certificate for the other nodes and the embedded etcd"),
 		row("cluster-tls-key", "", values.Text(&c.Trust.Key),
@@ -106,8 +105,7 @@ func trustRows(c *Cluster) []*Setting {
 			"NAME,... of nodes, with * and ?, whose certificates reach this node's etcd before they join; only with "+
 				"cluster-tls-names = required"),
 		row("cluster-insecure", "false", values.Boolean(&c.Insecure),
-			"start without secret and certificates although other machines can reach the cluster's ports, and change "+
-				"everything"),
+			"start without secret and certificates although other machines can reach the cluster's ports"),
 	}
 }
 
@@ -115,19 +113,19 @@ func trustRows(c *Cluster) []*Setting {
 func etcdRows(c *Cluster) []*Setting {
 	return []*Setting{
 		row("etcd-peer-address", "", values.Text(&c.EtcdPeer),
-			"HOST:PORT the embedded etcd listens on for its other members; empty means the port of cluster-address + 1"),
+			"HOST:PORT of the embedded etcd for its other members; empty: the port of cluster-address + 1"),
 		row("etcd-client-address", "", values.Text(&c.EtcdClient),
-			"HOST:PORT the embedded etcd listens on for its clients; empty means the port of cluster-address + 2"),
+			"HOST:PORT of the embedded etcd for its clients; empty: the port of cluster-address + 2"),
 		row("etcd-data-path", "", values.Text(&c.EtcdDataPath),
-			"directory of the embedded etcd, whose member stops while this disk is full; empty means etcd in data-path"),
+			"directory of the embedded etcd, whose member stops while this disk is full; empty: etcd in data-path"),
 		row("etcd-endpoints", "", values.Text(&c.EtcdEndpoints),
 			"HOST:PORT,... of an existing etcd to use instead of cluster-peers"),
 		row("etcd-user", "", values.Text(&c.EtcdUser), "user name for etcd-endpoints"),
 		row("etcd-password", "", values.Secret(values.Text(&c.EtcdPassword)),
-			"password for etcd-endpoints; refused on a command line, which everybody on the machine can read"),
+			"password for etcd-endpoints; refused on a command line"),
 		row("etcd-password-file", "", values.Text(&c.EtcdPasswordFile),
-			"file with the password for etcd-endpoints that others on this machine may not read"),
-		row("etcd-ca-file", "", values.Text(&c.EtcdTLS.CA), "PEM file with etcd's certificate authority; empty means no TLS"),
+			"file with the password for etcd-endpoints, not readable by others"),
+		row("etcd-ca-file", "", values.Text(&c.EtcdTLS.CA), "PEM file with etcd's certificate authority; empty: no TLS"),
 		row("etcd-cert-file", "", values.Text(&c.EtcdTLS.Cert), "PEM file with this node's certificate for etcd"),
 		row("etcd-key-file", "", values.Text(&c.EtcdTLS.Key), "PEM file with the private key for etcd-cert-file"),
 		row("etcd-heartbeat", "50ms", values.Duration(&c.EtcdHeartbeat, time.Millisecond),
