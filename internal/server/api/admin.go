@@ -124,7 +124,7 @@ func (s *Service) serveChannelCreate(r *http.Request, q url.Values) (any, error)
 		return nil, err
 	}
 	_, err = t.CreateChannelFrom(r.Context(), name, from)
-	return nil, channelFailure(err)
+	return nil, err
 }
 
 func (s *Service) serveChannelDelete(r *http.Request, q url.Values) (any, error) {

@@ -44,7 +44,7 @@ func (s *Service) serveProducers(r *http.Request, q url.Values) (any, error) {
 	}
 	list, err := t.Producers(r.Context(), q.Get("producer"))
 	if err != nil {
-		return nil, channelFailure(err)
+		return nil, err
 	}
 	owners := map[string]string{"": ""}
 	for _, name := range s.auth.Names() {
@@ -79,15 +79,7 @@ func (s *Service) serveProducerRemove(r *http.Request, q url.Values) (any, error
 		return nil, web.Fail(400, "MISSING_ARG_PRODUCER")
 	}
 	n, err := t.RemoveProducer(r.Context(), name)
-	switch {
-	case errors.Is(err, node.ErrNoProducer):
-		return nil, web.Fail(404, err.Error())
-	case errors.Is(err, node.ErrProducerLevel):
-		return nil, web.Fail(400, err.Error())
-	case err != nil:
-		return nil, channelFailure(err)
-	}
-	return ProducerRemoved{n}, nil
+	return ProducerRemoved{n}, err
 }
 
 // requestNumbers appends the headers of a publish over HTTP that are the three headers to those of the message.

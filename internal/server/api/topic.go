@@ -31,10 +31,7 @@ func (s *Service) serveTopicPeek(r *http.Request, q url.Values) (any, error) {
 		return nil, err
 	}
 	all, err := t.Peek(r.Context(), o.Partition, o.From, o.Count)
-	if err != nil {
-		return nil, channelFailure(err)
-	}
-	return peekList(all), nil
+	return peekList(all), err
 }
 
 // serveTopicTrace tells the life of the message with the id in the query; see node.Topic.Trace.
@@ -47,11 +44,7 @@ func (s *Service) serveTopicTrace(r *http.Request, q url.Values) (any, error) {
 	if err != nil {
 		return nil, badArgument("id=%q is not a message id, which has 16 lower-case hex digits", q.Get("id"))
 	}
-	tr, err := t.Trace(r.Context(), id)
-	if err != nil {
-		return nil, channelFailure(err)
-	}
-	return tr, nil
+	return t.Trace(r.Context(), id)
 }
 
 func (s *Service) serveTopicSettings(r *http.Request, q url.Values) (any, error) {
@@ -67,16 +60,14 @@ func (s *Service) serveTopicSettings(r *http.Request, q url.Values) (any, error)
 		return nil, err
 	}
 	set, err := body.over(r.Context(), t)
-	if err == nil {
-		var token string
-		if token, err = s.MakerOf(r); err == nil {
-			set, err = t.ConfigureAs(r.Context(), token, set)
-		}
-	}
 	if err != nil {
-		return nil, channelFailure(err)
+		return nil, err
 	}
-	return set, nil
+	token, err := s.MakerOf(r)
+	if err != nil {
+		return nil, err
+	}
+	return t.ConfigureAs(r.Context(), token, set)
 }
 
 // topicChange is the body of a change. It names all settings, and those that it does not name get their defaults. But

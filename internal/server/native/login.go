@@ -59,7 +59,7 @@ func (s *session) authenticate(request uint64, m *wire.Auth) {
 		s.login.Store(newLogin(who, m.Token))
 		s.beKnown(who)
 	}
-	_ = s.answer(wire.TypeAuth, request, netproto.StatusOK, new(wire.Outcome).AppendTo(nil))
+	_ = s.answer(wire.TypeAuth, request, netproto.StatusOK, wire.Append(nil, new(wire.Outcome)))
 }
 
 // admit takes the client's place among those that are known, or says why there is none.

@@ -235,9 +235,9 @@ func (t *task) decode(f *netproto.Received) error {
 	if f.Type == wire.TypeProduce {
 		t.batch, t.buf = f.Payload[f.CheckedBytes():], f.Buf
 		t.bytes = len(t.batch)
-		return t.produce.Decode(f.Payload)
+		return wire.Decode(f.Payload, &t.produce)
 	}
-	var m interface{ Decode([]byte) error }
+	var m wire.Payload
 	switch f.Type {
 	case wire.TypeAuth:
 		m = new(wire.Auth)
@@ -257,7 +257,7 @@ func (t *task) decode(f *netproto.Received) error {
 		panic("BUG: native: a " + typeName(f.Type) + " was not refused")
 	}
 	t.message = m
-	return m.Decode(f.Payload)
+	return wire.Decode(f.Payload, m)
 }
 
 // push appends a request to the inbox, or returns the limit that does not allow it.
@@ -485,7 +485,7 @@ func (s *session) outcome(to netproto.Type, request uint64, status netproto.Stat
 	out.Text = clip.Text(out.Text, wire.MaxTextBytes)
 	payload := []byte(out.Text)
 	if answerOf(to) != netproto.TypeError {
-		payload = out.AppendTo(nil)
+		payload = wire.Append(nil, out)
 	}
 	return s.answer(to, request, status, payload)
 }
@@ -507,7 +507,7 @@ func (s *session) goAway(turn int) {
 	}
 	p := s.srv.place()
 	out := wire.Outcome{Text: "this node stops; connect to another one", Address: p.refuge(topics, turn)}
-	_ = s.conn.TrySend(&netproto.Frame{Type: wire.TypeGoAway, Status: netproto.StatusClosed, Head: out.AppendTo(nil)})
+	_ = s.conn.TrySend(&netproto.Frame{Type: wire.TypeGoAway, Status: netproto.StatusClosed, Head: wire.Append(nil, &out)})
 }
 
 // makeRoom is the end of a session in Server.strangers.

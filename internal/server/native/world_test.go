@@ -229,13 +229,11 @@ func (w *world) dialFrom(ip string) *client {
 	return c
 }
 
-type message interface{ AppendTo([]byte) []byte }
-
 // send sends a request and returns its id.
-func (c *client) send(typ netproto.Type, m message) uint64 {
+func (c *client) send(typ netproto.Type, m wire.Payload) uint64 {
 	c.t.Helper()
 	c.next++
-	f := &netproto.Frame{Type: typ, Request: c.next, Head: m.AppendTo(nil)}
+	f := &netproto.Frame{Type: typ, Request: c.next, Head: wire.Append(nil, m)}
 	if err := c.c.Send(c.t.Context(), f); err != nil {
 		c.t.Fatal(err)
 	}
@@ -292,7 +290,7 @@ func (c *client) refusal(request uint64, answer netproto.Type, status netproto.S
 	var out wire.Outcome
 	if f.Type == netproto.TypeError {
 		out.Text = string(f.payload)
-	} else if err := out.Decode(f.payload); err != nil {
+	} else if err := wire.Decode(f.payload, &out); err != nil {
 		c.t.Fatal(err)
 	}
 	if f.Type != answer || f.Request != request || f.Status != status || out.Text == "" {
@@ -322,7 +320,7 @@ func (c *client) metadata(request uint64) *wire.Metadata {
 	if f.Type != wire.TypeMetadataReply || f.Status != netproto.StatusOK || f.Request != request {
 		c.t.Fatalf("%v %v for request %d, want metadata for %d", f.Type, f.Status, f.Request, request)
 	}
-	if err := m.Decode(f.payload); err != nil {
+	if err := wire.Decode(f.payload, m); err != nil {
 		c.t.Fatal(err)
 	}
 	return m
