@@ -37,11 +37,7 @@ const unknownOwner = "unknown token"
 
 // serveProducers lists the producers of a topic, or one of them. It needs the right to administer the whole topic: it
 // says which tokens publish.
-func (s *Service) serveProducers(r *http.Request, q url.Values) (any, error) {
-	t, err := s.findTopic(q, "INVALID_TOPIC")
-	if err != nil {
-		return nil, err
-	}
+func (s *Service) serveProducers(t *node.Topic, r *http.Request, q url.Values) (any, error) {
 	list, err := t.Producers(r.Context(), q.Get("producer"))
 	if err != nil {
 		return nil, err
@@ -69,11 +65,7 @@ type ProducerRemoved struct {
 	Removed int `json:"removed"` // in so many partitions
 }
 
-func (s *Service) serveProducerRemove(r *http.Request, q url.Values) (any, error) {
-	t, err := s.findTopic(q, "INVALID_TOPIC")
-	if err != nil {
-		return nil, err
-	}
+func serveProducerRemove(t *node.Topic, r *http.Request, q url.Values) (any, error) {
 	name := q.Get("producer")
 	if name == "" {
 		return nil, web.Fail(400, "MISSING_ARG_PRODUCER")

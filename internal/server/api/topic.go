@@ -14,18 +14,14 @@ import (
 // topicRoutes returns our own routes about topics, which nsqd does not have; see channelRoutes.
 func (s *Service) topicRoutes() map[string]web.Route {
 	return map[string]web.Route{
-		"/topic/peek":      web.On("GET", s.serveTopicPeek, web.AdminTopic),
-		"/topic/producers": web.On("GET", s.serveProducers, web.AdminTopic),
-		"/topic/trace":     web.On("GET", s.serveTopicTrace, web.ViewTopic), // it shows nothing of the message itself
-		"/topic/settings":  web.On("GET,POST", s.serveTopicSettings, web.AdminTopic).ToLook(web.ViewTopic),
+		"/topic/peek":      web.On("GET", s.onTopic(serveTopicPeek), web.AdminTopic),
+		"/topic/producers": web.On("GET", s.onTopic(s.serveProducers), web.AdminTopic),
+		"/topic/trace":     web.On("GET", s.onTopic(serveTopicTrace), web.ViewTopic), // it shows nothing of the message itself
+		"/topic/settings":  web.On("GET,POST", s.onTopic(s.serveTopicSettings), web.AdminTopic).ToLook(web.ViewTopic),
 	}
 }
 
-func (s *Service) serveTopicPeek(r *http.Request, q url.Values) (any, error) {
-	t, err := s.findTopic(q, "INVALID_TOPIC")
-	if err != nil {
-		return nil, err
-	}
+func serveTopicPeek(t *node.Topic, r *http.Request, q url.Values) (any, error) {
 	o, err := peekOptions(q)
 	if err != nil {
 		return nil, err
@@ -35,11 +31,7 @@ func (s *Service) serveTopicPeek(r *http.Request, q url.Values) (any, error) {
 }
 
 // serveTopicTrace tells the life of the message with the id in the query; see node.Topic.Trace.
-func (s *Service) serveTopicTrace(r *http.Request, q url.Values) (any, error) {
-	t, err := s.findTopic(q, "INVALID_TOPIC")
-	if err != nil {
-		return nil, err
-	}
+func serveTopicTrace(t *node.Topic, r *http.Request, q url.Values) (any, error) {
 	id, err := batch.ParseID([]byte(q.Get("id")))
 	if err != nil {
 		return nil, badArgument("id=%q is not a message id, which has 16 lower-case hex digits", q.Get("id"))
@@ -47,11 +39,7 @@ func (s *Service) serveTopicTrace(r *http.Request, q url.Values) (any, error) {
 	return t.Trace(r.Context(), id)
 }
 
-func (s *Service) serveTopicSettings(r *http.Request, q url.Values) (any, error) {
-	t, err := s.findTopic(q, "INVALID_TOPIC")
-	if err != nil {
-		return nil, err
-	}
+func (s *Service) serveTopicSettings(t *node.Topic, r *http.Request, _ url.Values) (any, error) {
 	if r.Method == http.MethodGet {
 		return t.Settings(), nil
 	}

@@ -10,6 +10,7 @@ import (
 
 	"penstock/internal/clip"
 	"penstock/internal/node"
+	"penstock/internal/server/auth"
 	"penstock/internal/server/native/wire"
 	"penstock/internal/server/stats"
 	"penstock/netproto"
@@ -481,7 +482,6 @@ func (c *Consumer) Host() string {
 	return c.Address
 }
 
-// Describe implements stats.Describer.
 func (c *Consumer) Describe() stats.Client {
 	return stats.Client{
 		ClientID: c.Client, Hostname: c.Host(), UserAgent: c.Client, Version: "native",
@@ -494,7 +494,7 @@ func (c *Consumer) Describe() stats.Client {
 func (u *subscription) label() *Consumer {
 	s := u.s
 	c := &Consumer{
-		Address: s.remote, TLS: s.tls != nil, Who: certified(s.tls), Since: s.began, SampleRate: int(u.ask.SampleRate),
+		Address: s.remote, TLS: s.tls != nil, Who: auth.Certified(s.tls), Since: s.began, SampleRate: int(u.ask.SampleRate),
 	}
 	if name := s.client.Load(); name != nil {
 		c.Client = *name

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/native/wire"
@@ -34,7 +35,7 @@ type world struct {
 	crashed bool
 
 	mu       sync.Mutex
-	refusals []Refusal
+	refusals []refusal
 }
 
 // open opens an engine and serves it. edit changes the options; nil: none.
@@ -76,10 +77,10 @@ func serveEngine(t testing.TB, eo node.Options, edit func(*Options)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Listener: ln, Logger: quiet, Refused: func(r Refusal) {
+	o := Options{Listener: ln, Logger: quiet, Refused: func(e audit.Entry, why string) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.refusals = append(w.refusals, r)
+		w.refusals = append(w.refusals, refusal{e, why})
 	}, Answers: flusher(t, e, true), HandshakeTimeout: patience}
 	if edit != nil {
 		edit(&o)
@@ -116,10 +117,16 @@ func (w *world) stop() {
 	}
 }
 
-func (w *world) refused() []Refusal {
+// refusal is what Options.Refused was told.
+type refusal struct {
+	audit.Entry
+	Why string
+}
+
+func (w *world) refused() []refusal {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return append([]Refusal(nil), w.refusals...)
+	return append([]refusal(nil), w.refusals...)
 }
 
 // tokens makes an Authority of a file of tokens, each with its grant, and returns it with the file's name.

@@ -161,3 +161,14 @@ func TopicName(q url.Values, invalid string) (string, error) {
 	}
 	return "", Fail(400, invalid)
 }
+
+// ChannelName returns the channel in the query, with nsqd's code for a name that no channel can have.
+func ChannelName(q url.Values) (string, error) {
+	if !q.Has("channel") {
+		return "", Fail(400, "MISSING_ARG_CHANNEL")
+	}
+	if name := q.Get("channel"); node.ValidChannelName(name) {
+		return name, nil
+	}
+	return "", Fail(400, "INVALID_ARG_CHANNEL")
+}
