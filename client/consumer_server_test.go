@@ -45,7 +45,7 @@ func (n *testNode) consume(c *netproto.Conn, s *testSession, f *netproto.Receive
 		return n.subscribe(c, s, f)
 	case wire.TypeSync:
 		var m wire.Sync
-		if err := m.Decode(f.Payload); err != nil {
+		if err := wire.Decode(f.Payload, &m); err != nil {
 			return err
 		}
 		if n.cluster.holdSyncs {
@@ -56,7 +56,7 @@ func (n *testNode) consume(c *netproto.Conn, s *testSession, f *netproto.Receive
 		if s.subs[m.Subscription] == nil || n.cluster.deafToSync {
 			status = netproto.StatusUnknown
 		}
-		n.send(c, wire.TypeSynced, f.Request, status, new(wire.Outcome).AppendTo(nil))
+		n.send(c, wire.TypeSynced, f.Request, status, wire.Append(nil, new(wire.Outcome)))
 		return nil
 	}
 	if sub == nil {
@@ -69,14 +69,14 @@ func (n *testNode) consume(c *netproto.Conn, s *testSession, f *netproto.Receive
 	switch f.Type {
 	case wire.TypeCredit:
 		var m wire.Credit
-		if err := m.Decode(f.Payload); err != nil {
+		if err := wire.Decode(f.Payload, &m); err != nil {
 			return err
 		}
 		sub.ask.Messages = m.Messages
 		sub.credit += int(m.Bytes)
 	case wire.TypeFinish, wire.TypeTouch:
 		var m wire.Handles
-		if err := m.Decode(f.Payload); err != nil {
+		if err := wire.Decode(f.Payload, &m); err != nil {
 			return err
 		}
 		for _, h := range m.Deliveries {
@@ -88,7 +88,7 @@ func (n *testNode) consume(c *netproto.Conn, s *testSession, f *netproto.Receive
 		}
 	case wire.TypeFinishThrough:
 		var m wire.FinishThrough
-		if err := m.Decode(f.Payload); err != nil {
+		if err := wire.Decode(f.Payload, &m); err != nil {
 			return err
 		}
 		if h := wire.Handle(m); sub.find(h) < 0 {
@@ -99,7 +99,7 @@ func (n *testNode) consume(c *netproto.Conn, s *testSession, f *netproto.Receive
 		}
 	case wire.TypeRequeue:
 		var m wire.Requeue
-		if err := m.Decode(f.Payload); err != nil {
+		if err := wire.Decode(f.Payload, &m); err != nil {
 			return err
 		}
 		for _, x := range m.Messages {
@@ -117,7 +117,7 @@ func (n *testNode) consume(c *netproto.Conn, s *testSession, f *netproto.Receive
 		n.unsubscribe(s, sub)
 		request := f.Request // f is borrowed
 		end := func() {
-			n.send(c, wire.TypeSubscribeEnd, request, netproto.StatusOK, new(wire.Outcome).AppendTo(nil))
+			n.send(c, wire.TypeSubscribeEnd, request, netproto.StatusOK, wire.Append(nil, new(wire.Outcome)))
 		}
 		if n.cluster.holdEnds {
 			n.cluster.ends = append(n.cluster.ends, end)
@@ -126,7 +126,7 @@ func (n *testNode) consume(c *netproto.Conn, s *testSession, f *netproto.Receive
 		}
 	}
 	if len(refused) > 0 {
-		n.send(c, wire.TypeRefused, f.Request, netproto.StatusOK, (&wire.Refused{Messages: refused}).AppendTo(nil))
+		n.send(c, wire.TypeRefused, f.Request, netproto.StatusOK, wire.Append(nil, &wire.Refused{Messages: refused}))
 	}
 	n.cluster.deliverAll()
 	return nil
@@ -134,7 +134,7 @@ func (n *testNode) consume(c *netproto.Conn, s *testSession, f *netproto.Receive
 
 func (n *testNode) subscribe(c *netproto.Conn, s *testSession, f *netproto.Received) error {
 	sub := &testSub{node: n, conn: c, request: f.Request}
-	if err := sub.ask.Decode(f.Payload); err != nil {
+	if err := wire.Decode(f.Payload, &sub.ask); err != nil {
 		return err
 	}
 	for _, t := range n.cluster.topics {
@@ -147,7 +147,7 @@ func (n *testNode) subscribe(c *netproto.Conn, s *testSession, f *netproto.Recei
 		if sub.topic == nil {
 			status, out.Address = netproto.StatusNotLeader, n.cluster.leaderOf(&sub.ask)
 		}
-		n.send(c, wire.TypeSubscribed, f.Request, status, out.AppendTo(nil))
+		n.send(c, wire.TypeSubscribed, f.Request, status, wire.Append(nil, &out))
 		return nil
 	}
 	sub.credit = int(sub.ask.Bytes)
@@ -165,7 +165,7 @@ func (n *testNode) subscribe(c *netproto.Conn, s *testSession, f *netproto.Recei
 	}
 	sub.channel.timeout = timeout
 	m := wire.Subscribed{TimeoutMs: uint32(timeout.Milliseconds()), MaxTimeoutMs: 900_000}
-	n.send(c, wire.TypeSubscribed, f.Request, netproto.StatusOK, m.AppendTo(nil))
+	n.send(c, wire.TypeSubscribed, f.Request, netproto.StatusOK, wire.Append(nil, &m))
 	n.cluster.deliverAll()
 	return nil
 }
@@ -232,9 +232,8 @@ func (c *testCluster) deliverAll() {
 
 // deliver sends a frame. It returns false if there is nothing to send, or not now.
 func (sub *testSub) deliver() bool {
-	var out wire.Deliver
-	out.First = sub.number + 1
-	for len(sub.flight) < int(sub.ask.Messages) && sub.credit > 0 && len(out.Deliveries) < 1000 {
+	out, count := wire.BeginDeliver(nil, sub.number+1), 0
+	for len(sub.flight) < int(sub.ask.Messages) && sub.credit > 0 && count < 1000 {
 		id, ok := sub.pick()
 		if !ok {
 			break
@@ -245,15 +244,19 @@ func (sub *testSub) deliver() bool {
 		sub.flight = append(sub.flight, testFlight{id, sub.number})
 		m := sub.topic.parts[id.Partition()].messages()[id.MsgID()]
 		d := wire.Delivery{
-			ID: uint64(id), Timestamp: m.Time.UnixNano(), Attempts: uint16(ch.attempts[id]), Headers: m.Headers, Body: m.Body,
+			ID: uint64(id), Timestamp: m.Time.UnixNano(), Attempts: uint16(ch.attempts[id]), Body: m.Body,
+		}
+		for _, h := range m.Headers {
+			d.Headers = append(d.Headers, batch.KV(h))
 		}
 		sub.credit -= wire.DeliverySize(&d)
-		out.Deliveries = append(out.Deliveries, d)
+		out, count = wire.AppendDelivery(out, &d), count+1
 	}
-	if len(out.Deliveries) > 0 {
-		sub.node.send(sub.conn, wire.TypeDeliver, sub.request, netproto.StatusOK, out.AppendTo(nil))
+	if count > 0 {
+		wire.EndDeliver(out, count)
+		sub.node.send(sub.conn, wire.TypeDeliver, sub.request, netproto.StatusOK, out)
 	}
-	return len(out.Deliveries) > 0
+	return count > 0
 }
 
 // pick returns the next message for the subscription.
@@ -293,9 +296,11 @@ func (p *testPart) messages() []Message {
 		var it batch.RecordIter
 		it.Reset(&h, records)
 		for r, ok := it.Next(); ok; r, ok = it.Next() {
-			p.decoded = append(p.decoded, Message{
-				Body: r.Body, Headers: slices.Clone(r.Headers), Time: time.Unix(0, h.Created),
-			})
+			m := Message{Body: r.Body, Time: time.Unix(0, h.Created)}
+			for _, h := range r.Headers {
+				m.Headers = append(m.Headers, Header(h))
+			}
+			p.decoded = append(p.decoded, m)
 		}
 	}
 	return p.decoded

@@ -370,7 +370,7 @@ func TestConsumerIsSentOn(t *testing.T) {
 	topic.parts[0].leader, cluster.mute = 1-first, true
 	sub.node.unsubscribe(sub.node.conns[sub.conn], sub)
 	out := wire.Outcome{Text: "moved", Address: cluster.nodes[1-first].address}
-	sub.node.send(sub.conn, wire.TypeSubscribeEnd, sub.request, netproto.StatusNotLeader, out.AppendTo(nil))
+	sub.node.send(sub.conn, wire.TypeSubscribeEnd, sub.request, netproto.StatusNotLeader, wire.Append(nil, &out))
 	cluster.mu.Unlock()
 	if d := c.next1(t); d.ID != before.ID || d.Attempts != 2 {
 		t.Errorf("%v, attempt %d", d.ID, d.Attempts)

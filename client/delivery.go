@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/batch"
 	"penstock/internal/server/native/wire"
 )
 
@@ -212,7 +213,7 @@ func (c *Consumer) takeFrom(p *parcel, now time.Duration, ds []Delivery) (n int)
 const headersAtOnce = 256
 
 // keep copies the list of headers, not what they say, into the message.
-func (c *Consumer) keep(m *Message, headers []Header) {
+func (c *Consumer) keep(m *Message, headers []batch.KV) {
 	if cap(c.headers)-len(c.headers) < len(headers) {
 		c.headers = make([]Header, 0, max(headersAtOnce, len(headers)))
 	}
@@ -221,7 +222,7 @@ func (c *Consumer) keep(m *Message, headers []Header) {
 		if m.Key == nil && bytes.Equal(h.Key, keyHeader) {
 			m.Key = h.Value
 		} else {
-			c.headers = append(c.headers, h)
+			c.headers = append(c.headers, Header(h))
 		}
 	}
 	if n := len(c.headers); n > at {

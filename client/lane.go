@@ -42,7 +42,7 @@ type lane struct {
 	flushes []pendingFlush // that wait, by rising target
 	opened  chan struct{}  // closed after the first answer to OpenProducer that is final
 	openErr error          // what that answer was
-	headers []Header       // memory for the headers of a message with a key
+	headers []batch.KV     // memory for the headers of a message
 	looked  looked
 	calls   int // messages that wait in flow, whose done function belongs to the application
 
@@ -113,11 +113,14 @@ func (l *lane) add(m *Message, done func(*Message, ID, error), own bool, room in
 		l.mu.Unlock()
 		return false
 	}
-	r := batch.Record{Body: m.Body, Headers: m.Headers}
+	l.headers = l.headers[:0]
 	if m.Key != nil {
-		l.headers = append(append(l.headers[:0], Header{Key: keyHeader, Value: m.Key}), m.Headers...)
-		r.Headers = l.headers
+		l.headers = append(l.headers, batch.KV{Key: keyHeader, Value: m.Key})
 	}
+	for _, h := range m.Headers {
+		l.headers = append(l.headers, batch.KV(h))
+	}
+	r := batch.Record{Body: m.Body, Headers: l.headers}
 	if l.open != nil {
 		r.TimeDelta = time.Since(l.open.created).Microseconds() // it reads one clock, where time.Now reads two
 	}
@@ -181,10 +184,10 @@ func (l *lane) answer(on *link, f *netproto.Received) bool {
 	switch {
 	case f.Type == wire.TypeProduced && f.Status == netproto.StatusOK:
 		var m wire.Produced
-		err = m.Decode(f.Payload)
+		err = wire.Decode(f.Payload, &m)
 		e.first, e.repeat = m.First, m.Duplicate
 	case f.Type == wire.TypeProducer && f.Status == netproto.StatusOK:
-		err = e.opened.Decode(f.Payload)
+		err = wire.Decode(f.Payload, &e.opened)
 	case f.Status == netproto.StatusOK:
 		err = wire.ErrInvalid
 	default:
@@ -410,7 +413,7 @@ func (l *lane) openProducer() {
 	if l.tenure != 0 {
 		l.tenure++ // what this one may still do behind a later one is nothing
 	}
-	frame := netproto.Frame{Type: wire.TypeOpenProducer, Head: m.AppendTo(l.head[:0])}
+	frame := netproto.Frame{Type: wire.TypeOpenProducer, Head: wire.Append(l.head[:0], &m)}
 	request, err := l.link.sendFor(l.link.ctx, &frame, l, 0, l.awaitRoom, false)
 	if err == nil {
 		l.asked = request
@@ -461,7 +464,7 @@ func (l *lane) send(a *action) {
 	v := verdictRefused
 	if err == nil {
 		m := wire.Produce{Topic: l.topic, Partition: uint32(l.partition)}
-		l.head = m.AppendTo(l.head[:0])
+		l.head = wire.Append(l.head[:0], &m)
 		l.body[0] = p.bytes
 		frame := netproto.Frame{
 			Type: wire.TypeProduce, Flags: netproto.FlagSelfChecked, Lone: a.lone, Head: l.head, Body: l.body[:], Owner: p,

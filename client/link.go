@@ -150,7 +150,7 @@ func (l *link) frame(c *netproto.Conn, f *netproto.Received) error {
 	switch f.Type {
 	case wire.TypeGoAway:
 		var m wire.Outcome
-		if m.Decode(f.Payload) == nil {
+		if wire.Decode(f.Payload, &m) == nil {
 			l.node.client.view.hint(m.Address)
 		}
 		l.leaving.Store(true)
@@ -228,7 +228,7 @@ func (l *link) prove(ctx context.Context, token string) error {
 		return because(ErrUnauthorized, errors.New("the token is too long"))
 	}
 	auth := wire.Auth{Token: token, Client: clientName}
-	_, err := l.ask(ctx, wire.TypeAuth, auth.AppendTo(nil))
+	_, err := l.ask(ctx, wire.TypeAuth, wire.Append(nil, &auth))
 	var answer *StatusError
 	if errors.As(err, &answer) && meaning(answer.Status) == verdictRefused {
 		err = because(ErrUnauthorized, answer)
@@ -315,7 +315,7 @@ func outcomeOf(typ netproto.Type, payload []byte) (o wire.Outcome) {
 	if typ == netproto.TypeError {
 		return wire.Outcome{Text: string(payload[:min(len(payload), netproto.MaxTextBytes)])}
 	}
-	if o.Decode(payload) != nil {
+	if wire.Decode(payload, &o) != nil {
 		return wire.Outcome{}
 	}
 	return o

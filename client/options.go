@@ -46,8 +46,8 @@ const (
 // ID is the id of a message in its topic: the partition and the message's number there. It never changes.
 type ID = batch.ID
 
-// Header is one name and value of a message's headers. Names are compared byte by byte.
-type Header = batch.KV
+// Header is the name and the value of one of a message's headers. Names are compared byte by byte.
+type Header struct{ Key, Value []byte }
 
 // Compression says how a producer compresses its batches.
 type Compression = batch.Codec

@@ -216,7 +216,7 @@ func (r *Reader) record() (m Message, ok bool) {
 				if m.Key == nil && bytes.Equal(h.Key, keyHeader) {
 					m.Key = h.Value
 				} else {
-					r.headers = append(r.headers, h)
+					r.headers = append(r.headers, Header(h))
 				}
 			}
 			m.Headers = r.headers
@@ -296,7 +296,7 @@ func (r *Reader) pay(ctx context.Context, wait bool) error {
 		return nil
 	}
 	m := wire.ReadCredit{Bytes: uint32(r.credit)}
-	f := netproto.Frame{Type: wire.TypeReadCredit, Request: s.request, Head: m.AppendTo(nil)}
+	f := netproto.Frame{Type: wire.TypeReadCredit, Request: s.request, Head: wire.Append(nil, &m)}
 	err := s.link.conn.TrySend(&f)
 	if errors.Is(err, netproto.ErrQueueFull) {
 		if !wait {
@@ -452,7 +452,7 @@ func (r *Reader) open(ctx context.Context, at *link) error {
 		m.From, m.Value = wire.FromID, int64(r.next)
 	}
 	s := &stream{reader: r, link: at}
-	ask := netproto.Frame{Type: wire.TypeRead, Head: m.AppendTo(nil)}
+	ask := netproto.Frame{Type: wire.TypeRead, Head: wire.Append(nil, &m)}
 	var err error
 	if s.request, err = at.sendFor(ctx, &ask, s, 0, r.within, false); err != nil {
 		r.delay()
@@ -472,7 +472,7 @@ func (r *Reader) drop() {
 	}
 	s.link.forget(s.request)
 	if s.link.alive() {
-		f := netproto.Frame{Type: wire.TypeReadEnd, Request: s.request, Head: new(wire.Outcome).AppendTo(nil)}
+		f := netproto.Frame{Type: wire.TypeReadEnd, Request: s.request, Head: wire.Append(nil, new(wire.Outcome))}
 		if errors.Is(s.link.conn.TrySend(&f), netproto.ErrQueueFull) {
 			go s.link.conn.Send(s.link.ctx, &f) // until there is room, or the connection ends
 		}
@@ -512,7 +512,7 @@ func (s *stream) answer(_ *link, f *netproto.Received) bool {
 	defer s.mu.Unlock()
 	if f.Type == wire.TypeRecords && f.Status == netproto.StatusOK {
 		var c chunk
-		if c.head.Decode(f.Payload) == nil {
+		if wire.Decode(f.Payload, &c.head) == nil {
 			c.bytes = append(c.bytes, f.Payload[wire.RecordsBytes:]...)
 			s.chunks = append(s.chunks, c)
 			return true
@@ -522,7 +522,7 @@ func (s *stream) answer(_ *link, f *netproto.Received) bool {
 	}
 	s.reason = &ended{status: f.Status}
 	if f.Type == wire.TypeReadEnd {
-		_ = s.reason.Decode(f.Payload) // without the text the status says enough
+		_ = wire.Decode(f.Payload, &s.reason.Outcome) // without the text the status says enough
 	} else {
 		s.reason.Text = textOf(f.Type, f.Payload)
 	}

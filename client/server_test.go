@@ -197,7 +197,7 @@ func (c *testCluster) pushLocked() {
 	for _, n := range c.nodes {
 		for conn, s := range n.conns {
 			if len(s.topics) > 0 {
-				n.send(conn, wire.TypeMetadataReply, 0, netproto.StatusOK, c.metadataLocked(s.topics).AppendTo(nil))
+				n.send(conn, wire.TypeMetadataReply, 0, netproto.StatusOK, wire.Append(nil, c.metadataLocked(s.topics)))
 			}
 		}
 	}
@@ -234,7 +234,7 @@ func (n *testNode) send(c *netproto.Conn, typ netproto.Type, request uint64, sta
 }
 
 func (n *testNode) refuse(c *netproto.Conn, typ netproto.Type, request uint64, status netproto.Status) {
-	n.send(c, typ, request, status, (&wire.Outcome{Text: "refused by the test"}).AppendTo(nil))
+	n.send(c, typ, request, status, wire.Append(nil, &wire.Outcome{Text: "refused by the test"}))
 }
 
 func (n *testNode) Closed(c *netproto.Conn, _ error) {
@@ -273,7 +273,7 @@ func (n *testNode) frame(c *netproto.Conn, s *testSession, f *netproto.Received)
 	switch f.Type {
 	case wire.TypeAuth:
 		var m wire.Auth
-		if err := m.Decode(f.Payload); err != nil {
+		if err := wire.Decode(f.Payload, &m); err != nil {
 			return err
 		}
 		if n.cluster.token != "" && m.Token != n.cluster.token {
@@ -281,10 +281,10 @@ func (n *testNode) frame(c *netproto.Conn, s *testSession, f *netproto.Received)
 			return nil
 		}
 		s.known = true
-		n.send(c, wire.TypeAuthAck, f.Request, netproto.StatusOK, new(wire.Outcome).AppendTo(nil))
+		n.send(c, wire.TypeAuthAck, f.Request, netproto.StatusOK, wire.Append(nil, new(wire.Outcome)))
 	case wire.TypeMetadata:
 		var m wire.MetadataRequest
-		if err := m.Decode(f.Payload); err != nil {
+		if err := wire.Decode(f.Payload, &m); err != nil {
 			return err
 		}
 		if m.Create && n.cluster.creates != nil {
@@ -302,7 +302,7 @@ func (n *testNode) frame(c *netproto.Conn, s *testSession, f *netproto.Received)
 		if n.cluster.mute {
 			return nil
 		}
-		n.send(c, wire.TypeMetadataReply, f.Request, netproto.StatusOK, n.cluster.metadataLocked(m.Topics).AppendTo(nil))
+		n.send(c, wire.TypeMetadataReply, f.Request, netproto.StatusOK, wire.Append(nil, n.cluster.metadataLocked(m.Topics)))
 	case wire.TypeOpenProducer:
 		return n.openProducer(c, f)
 	case wire.TypeProduce:
@@ -311,7 +311,7 @@ func (n *testNode) frame(c *netproto.Conn, s *testSession, f *netproto.Received)
 		return n.read(c, s, f)
 	case wire.TypeReadCredit:
 		var m wire.ReadCredit
-		if err := m.Decode(f.Payload); err != nil {
+		if err := wire.Decode(f.Payload, &m); err != nil {
 			return err
 		}
 		if r := s.readers[f.Request]; r != nil {
@@ -338,7 +338,7 @@ func (n *testNode) part(topic uuid.UUID, partition uint32) *testPart {
 
 func (n *testNode) openProducer(c *netproto.Conn, f *netproto.Received) error {
 	var m wire.OpenProducer
-	if err := m.Decode(f.Payload); err != nil {
+	if err := wire.Decode(f.Payload, &m); err != nil {
 		return err
 	}
 	p := n.part(m.Topic, m.Partition)
@@ -360,13 +360,13 @@ func (n *testNode) openProducer(c *netproto.Conn, f *netproto.Received) error {
 	with.epoch++
 	with.last = nil
 	answer := wire.Producer{ID: with.id, Epoch: with.epoch, Sequence: with.next}
-	n.send(c, wire.TypeProducer, f.Request, netproto.StatusOK, answer.AppendTo(nil))
+	n.send(c, wire.TypeProducer, f.Request, netproto.StatusOK, wire.Append(nil, &answer))
 	return nil
 }
 
 func (n *testNode) produce(c *netproto.Conn, f *netproto.Received) error {
 	var m wire.Produce
-	if err := m.Decode(f.Payload); err != nil {
+	if err := wire.Decode(f.Payload, &m); err != nil {
 		return err
 	}
 	sealed := append([]byte(nil), f.Payload[wire.ProduceBytes:]...)
@@ -404,10 +404,10 @@ func (n *testNode) produce(c *netproto.Conn, f *netproto.Received) error {
 	case n.cluster.hold && m.Partition == 0:
 		request := f.Request
 		n.cluster.held = append(n.cluster.held, func() {
-			n.send(c, wire.TypeProduced, request, netproto.StatusOK, answer.AppendTo(nil))
+			n.send(c, wire.TypeProduced, request, netproto.StatusOK, wire.Append(nil, &answer))
 		})
 	default:
-		n.send(c, wire.TypeProduced, f.Request, netproto.StatusOK, answer.AppendTo(nil))
+		n.send(c, wire.TypeProduced, f.Request, netproto.StatusOK, wire.Append(nil, &answer))
 	}
 	for conn, s := range n.conns {
 		for request, r := range s.readers {
@@ -459,7 +459,7 @@ func (p *testPart) store(h *batch.Header, sealed []byte) (netproto.Status, wire.
 
 func (n *testNode) read(c *netproto.Conn, s *testSession, f *netproto.Received) error {
 	var m wire.Read
-	if err := m.Decode(f.Payload); err != nil {
+	if err := wire.Decode(f.Payload, &m); err != nil {
 		return err
 	}
 	p := n.part(m.Topic, m.Partition)
@@ -489,7 +489,7 @@ func (n *testNode) read(c *netproto.Conn, s *testSession, f *netproto.Received) 
 	}
 	if r.next < p.oldest {
 		end := wire.Outcome{First: uint64(p.oldest), Text: "gone"}
-		n.send(c, wire.TypeReadEnd, f.Request, netproto.StatusRejected, end.AppendTo(nil))
+		n.send(c, wire.TypeReadEnd, f.Request, netproto.StatusRejected, wire.Append(nil, &end))
 		return nil
 	}
 	s.readers[f.Request] = r
@@ -516,7 +516,7 @@ func (n *testNode) deliver(c *netproto.Conn, request uint64, r *testReader) {
 	r.told = true
 	head := wire.Records{Next: uint64(next), Newest: uint64(r.part.next)}
 	_ = c.TrySend(&netproto.Frame{
-		Type: wire.TypeRecords, Flags: netproto.FlagSelfChecked, Request: request, Head: head.AppendTo(nil),
+		Type: wire.TypeRecords, Flags: netproto.FlagSelfChecked, Request: request, Head: wire.Append(nil, &head),
 		Body: [][]byte{out},
 	})
 }

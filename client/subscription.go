@@ -61,13 +61,13 @@ func (s *subscription) answer(l *link, f *netproto.Received) bool {
 		}
 	case f.Type == wire.TypeSubscribed && f.Status == netproto.StatusOK:
 		var m wire.Subscribed
-		if err = m.Decode(f.Payload); err == nil {
+		if err = wire.Decode(f.Payload, &m); err == nil {
 			c.accepted(s, &m)
 			return true
 		}
 	case f.Type == wire.TypeRefused && f.Status == netproto.StatusOK:
 		var m wire.Refused
-		if err = m.Decode(f.Payload); err == nil {
+		if err = wire.Decode(f.Payload, &m); err == nil {
 			c.refused(s, &m)
 			return true
 		}
@@ -127,7 +127,7 @@ func (q syncing) lost(*link, uint64) {}
 // run subscribes, and sends what is to be said until the subscription has ended.
 func (s *subscription) run(m *wire.Subscribe) {
 	var err error
-	s.request, err = s.link.send(s.link.ctx, &netproto.Frame{Type: wire.TypeSubscribe, Head: m.AppendTo(nil)}, s, 0)
+	s.request, err = s.link.send(s.link.ctx, &netproto.Frame{Type: wire.TypeSubscribe, Head: wire.Append(nil, m)}, s, 0)
 	if err != nil {
 		s.consumer.ended(s, netproto.StatusClosed, wire.Outcome{})
 		return
@@ -180,15 +180,15 @@ func (s *subscription) say() (again time.Duration, more bool) {
 
 	s.sayings()
 	if sayCredit {
-		s.send(wire.TypeCredit, credit.AppendTo(s.head[:0]))
+		s.send(wire.TypeCredit, wire.Append(s.head[:0], &credit))
 	}
 	if sync {
 		m := wire.Sync{Subscription: s.request}
-		f := netproto.Frame{Type: wire.TypeSync, Head: m.AppendTo(nil)}
+		f := netproto.Frame{Type: wire.TypeSync, Head: wire.Append(nil, &m)}
 		_, _ = s.link.send(s.link.ctx, &f, syncing{s}, 0) // an error means that the connection ends
 	}
 	if leaving {
-		s.send(wire.TypeSubscribeEnd, new(wire.Outcome).AppendTo(s.head[:0]))
+		s.send(wire.TypeSubscribeEnd, wire.Append(s.head[:0], new(wire.Outcome)))
 	}
 	return again, !leaving
 }
@@ -197,13 +197,13 @@ func (s *subscription) say() (again time.Duration, more bool) {
 func (s *subscription) sayings() {
 	for some := range slices.Chunk(s.out.requeue, wire.MaxIDCount) {
 		m := wire.Requeue{Messages: some}
-		s.send(wire.TypeRequeue, m.AppendTo(s.head[:0]))
+		s.send(wire.TypeRequeue, wire.Append(s.head[:0], &m))
 	}
 	s.sayHandles(wire.TypeTouch, s.out.touch)
 	s.sayHandles(wire.TypeFinish, s.out.finish)
 	if s.out.through > 0 {
 		m := wire.FinishThrough{Number: s.out.through, ID: s.out.throughID}
-		s.send(wire.TypeFinishThrough, m.AppendTo(s.head[:0]))
+		s.send(wire.TypeFinishThrough, wire.Append(s.head[:0], &m))
 	}
 	s.out.clear()
 }
@@ -212,7 +212,7 @@ func (s *subscription) sayHandles(typ netproto.Type, all []wire.Handle) {
 	for len(all) > 0 {
 		n := min(len(all), wire.MaxIDCount)
 		s.said.Deliveries = all[:n]
-		s.send(typ, s.said.AppendTo(s.head[:0]))
+		s.send(typ, wire.Append(s.head[:0], &s.said))
 		all = all[n:]
 	}
 	s.said.Deliveries = nil

@@ -186,7 +186,7 @@ type question struct {
 // learn takes in what a node says. An error ends the connection.
 func (v *view) learn(from *link, payload []byte, to question) error {
 	var m wire.Metadata
-	if err := m.Decode(payload); err != nil {
+	if err := wire.Decode(payload, &m); err != nil {
 		return err
 	}
 	addresses := make([]string, len(m.Nodes))
@@ -403,7 +403,7 @@ func (v *view) question(l *link, topics []string, create bool) error {
 	q := question{create, v.redirects}
 	v.mu.Unlock()
 	m := wire.MetadataRequest{Topics: topics, Create: create}
-	p, err := l.ask(ctx, wire.TypeMetadata, m.AppendTo(nil))
+	p, err := l.ask(ctx, wire.TypeMetadata, wire.Append(nil, &m))
 	if err != nil {
 		return err
 	}

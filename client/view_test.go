@@ -26,7 +26,7 @@ func TestViewLearns(t *testing.T) {
 			}
 			m.Topics = append(m.Topics, t)
 		}
-		if err := v.learn(from, m.AppendTo(nil), question{}); err != nil {
+		if err := v.learn(from, wire.Append(nil, &m), question{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -84,7 +84,7 @@ func TestViewLearnsOfAnotherEra(t *testing.T) {
 	} {
 		id := uuid.New()
 		m := wire.Metadata{Revision: x.revision, Topics: []wire.Topic{{Name: "orders", ID: id}}}
-		if err := v.learn(&link{node: new(node), era: eraOf(&x.peer)}, m.AppendTo(nil), question{}); err != nil {
+		if err := v.learn(&link{node: new(node), era: eraOf(&x.peer)}, wire.Append(nil, &m), question{}); err != nil {
 			t.Fatal(err)
 		}
 		if taken := v.known.Load().topics["orders"].id == id; taken != x.taken {
@@ -105,7 +105,7 @@ func TestViewIsSentElsewhere(t *testing.T) {
 			Revision: revision, Nodes: []wire.Node{{Address: "a:1"}, {Address: "b:1"}},
 			Topics: []wire.Topic{{Name: "orders", Partitions: []wire.Partition{{Leader: leader}, {Leader: 1}}}},
 		}
-		if err := v.learn(&link{node: new(node)}, m.AppendTo(nil), to); err != nil {
+		if err := v.learn(&link{node: new(node)}, wire.Append(nil, &m), to); err != nil {
 			t.Fatal(err)
 		}
 	}

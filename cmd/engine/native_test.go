@@ -32,23 +32,23 @@ func (s *signpost) Frames(c *netproto.Conn, frames []netproto.Received) error {
 		answer := netproto.Frame{Type: frames[i].Type + 1, Request: frames[i].Request}
 		switch frames[i].Type {
 		case wire.TypeAuth:
-			answer.Head = new(wire.Outcome).AppendTo(nil)
+			answer.Head = wire.Append(nil, new(wire.Outcome))
 		case wire.TypeMetadata:
 			var asked wire.MetadataRequest
-			if err := asked.Decode(frames[i].Payload); err != nil {
+			if err := wire.Decode(frames[i].Payload, &asked); err != nil {
 				return err
 			}
 			m := wire.Metadata{Revision: 1, Nodes: []wire.Node{{Name: "far", Address: s.leader}}}
 			for _, name := range asked.Topics {
 				m.Topics = append(m.Topics, wire.Topic{Name: name, ID: uuid.UUID{1}, Partitions: make([]wire.Partition, 1)})
 			}
-			answer.Head = m.AppendTo(nil)
+			answer.Head = wire.Append(nil, &m)
 		case wire.TypeRead:
 			if s.broken == "" {
 				continue
 			}
 			answer.Type, answer.Status = wire.TypeReadEnd, netproto.StatusInternal
-			answer.Head = (&wire.Outcome{Text: s.broken}).AppendTo(nil)
+			answer.Head = wire.Append(nil, &wire.Outcome{Text: s.broken})
 		default:
 			continue
 		}

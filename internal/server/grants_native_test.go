@@ -39,18 +39,18 @@ func (m *matrix) frames(t *testing.T, n *testNode) {
 			netproto.Frame
 		}{
 			{"Metadata " + name, netproto.Frame{
-				Type: nativewire.TypeMetadata, Head: (&nativewire.MetadataRequest{Topics: []string{name}}).AppendTo(nil),
+				Type: nativewire.TypeMetadata, Head: nativewire.Append(nil, &nativewire.MetadataRequest{Topics: []string{name}}),
 			}},
 			{"OpenProducer " + name, netproto.Frame{
-				Type: nativewire.TypeOpenProducer, Head: (&nativewire.OpenProducer{Topic: id}).AppendTo(nil),
+				Type: nativewire.TypeOpenProducer, Head: nativewire.Append(nil, &nativewire.OpenProducer{Topic: id}),
 			}},
 			{"Produce " + name, netproto.Frame{
 				Type: nativewire.TypeProduce, Flags: netproto.FlagSelfChecked,
-				Head: (&nativewire.Produce{Topic: id}).AppendTo(nil),
+				Head: nativewire.Append(nil, &nativewire.Produce{Topic: id}),
 				Body: [][]byte{sealedBatch(t)},
 			}},
 			{"Read " + name, netproto.Frame{
-				Type: nativewire.TypeRead, Head: (&nativewire.Read{Topic: id, Credit: 1}).AppendTo(nil),
+				Type: nativewire.TypeRead, Head: nativewire.Append(nil, &nativewire.Read{Topic: id, Credit: 1}),
 			}},
 			{"Subscribe " + name + " c", subscribeFrame(topic, "c")},
 			{"Subscribe " + name + " x", subscribeFrame(topic, "x")},
@@ -69,7 +69,7 @@ func subscribeFrame(topic *node.Topic, channel string) netproto.Frame {
 		Topic: topic.ID(), Channel: channel, Create: true, From: nativewire.FromDefault,
 		Partition: nativewire.NoPartition, Messages: 1, Bytes: 1 << 20,
 	}
-	return netproto.Frame{Type: nativewire.TypeSubscribe, Head: m.AppendTo(nil)}
+	return netproto.Frame{Type: nativewire.TypeSubscribe, Head: nativewire.Append(nil, &m)}
 }
 
 // sealedBatch returns a batch of one message.
@@ -96,7 +96,7 @@ func (n *testNode) frameVerdict(t *testing.T, f netproto.Frame, role string) str
 	}
 	defer c.Abort(nil)
 	if role != "nobody" {
-		login := (&nativewire.Auth{Token: role}).AppendTo(nil)
+		login := nativewire.Append(nil, &nativewire.Auth{Token: role})
 		if err := c.TrySend(&netproto.Frame{Type: nativewire.TypeAuth, Request: 1, Head: login}); err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +111,7 @@ func (n *testNode) frameVerdict(t *testing.T, f netproto.Frame, role string) str
 	answer := frames.next(t)
 	if answer.Type == nativewire.TypeMetadataReply && answer.Status == netproto.StatusOK {
 		var m nativewire.Metadata
-		if err := m.Decode(answer.Payload); err != nil {
+		if err := nativewire.Decode(answer.Payload, &m); err != nil {
 			t.Fatal(err)
 		}
 		answer.Status = m.Topics[0].Status

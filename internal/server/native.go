@@ -6,7 +6,6 @@ import (
 
 	"penstock/internal/descriptors"
 	"penstock/internal/node"
-	"penstock/internal/server/audit"
 	"penstock/internal/server/handshakes"
 	"penstock/internal/server/native"
 )
@@ -33,13 +32,8 @@ func (s *Server) listenNative() error {
 		Topic: func(ctx context.Context, token, name string) (*node.Topic, bool, error) { // s.lookups is not there yet
 			return s.lookups.Topic(ctx, name, func() (string, error) { return token, nil })
 		},
-		Stored: s.publishes.Native.Observe,
-		Refused: func(r native.Refusal) {
-			s.audit.Refused(audit.Entry{Who: r.Who, From: r.From, What: r.What, Names: r.Names}, r.Why)
-		},
-		Created: func(c native.Creation) {
-			s.audit.Changed(audit.Entry{Who: c.Who, From: c.From, What: "native create", Names: c.Names})
-		},
+		Stored:  s.publishes.Native.Observe,
+		Refused: s.audit.Refused, Created: s.audit.Changed,
 	}
 	if s.certs != nil {
 		o.Secure = func(ln net.Listener) net.Listener { return handshakes.Listener(ln, s.certs.nativeOuter) }

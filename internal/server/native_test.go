@@ -85,11 +85,11 @@ func TestNativeClientsOfANode(t *testing.T) {
 		}
 		return (<-frames).Status
 	}
-	ask := (&nativewire.MetadataRequest{Topics: []string{"orders"}, Create: true}).AppendTo(nil)
+	ask := nativewire.Append(nil, &nativewire.MetadataRequest{Topics: []string{"orders"}, Create: true})
 	if s := send(nativewire.TypeMetadata, ask); s != netproto.StatusUnproven {
 		t.Errorf("before Auth: %v", s)
 	}
-	if s := send(nativewire.TypeAuth, (&nativewire.Auth{Token: "shop-token"}).AppendTo(nil)); s != netproto.StatusOK {
+	if s := send(nativewire.TypeAuth, nativewire.Append(nil, &nativewire.Auth{Token: "shop-token"})); s != netproto.StatusOK {
 		t.Errorf("Auth: %v", s)
 	}
 	if s := send(nativewire.TypeMetadata, ask); s != netproto.StatusOK {
@@ -130,7 +130,7 @@ func TestNativeConsumerInStats(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	auth := (&nativewire.Auth{Client: "reporter 2.1"}).AppendTo(nil)
+	auth := nativewire.Append(nil, &nativewire.Auth{Client: "reporter 2.1"})
 	if err := c.TrySend(&netproto.Frame{Type: nativewire.TypeAuth, Request: 1, Head: auth}); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestNativeConsumerInStats(t *testing.T) {
 		Topic: topic.ID(), Channel: "c", From: nativewire.FromDefault, Partition: nativewire.NoPartition,
 		Messages: 7, Bytes: 1 << 20,
 	}
-	err = c.TrySend(&netproto.Frame{Type: nativewire.TypeSubscribe, Request: 2, Head: m.AppendTo(nil)})
+	err = c.TrySend(&netproto.Frame{Type: nativewire.TypeSubscribe, Request: 2, Head: nativewire.Append(nil, &m)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestNativeAuditOfChannels(t *testing.T) {
 		Messages: 1, Bytes: 1 << 20,
 	}
 	for request := range uint64(2) {
-		f := netproto.Frame{Type: nativewire.TypeSubscribe, Request: request + 1, Head: m.AppendTo(nil)}
+		f := netproto.Frame{Type: nativewire.TypeSubscribe, Request: request + 1, Head: nativewire.Append(nil, &m)}
 		if err := c.TrySend(&f); err != nil {
 			t.Fatal(err)
 		}

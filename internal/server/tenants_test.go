@@ -73,12 +73,12 @@ func (n *testNode) createNative(t *testing.T, token, topic string) netproto.Stat
 		}
 		return <-frames
 	}
-	if f := send(nativewire.TypeAuth, (&nativewire.Auth{Token: token}).AppendTo(nil)); f.Status != netproto.StatusOK {
+	if f := send(nativewire.TypeAuth, nativewire.Append(nil, &nativewire.Auth{Token: token})); f.Status != netproto.StatusOK {
 		t.Fatalf("Auth: %v", f.Status)
 	}
-	f := send(nativewire.TypeMetadata, (&nativewire.MetadataRequest{Topics: []string{topic}, Create: true}).AppendTo(nil))
+	f := send(nativewire.TypeMetadata, nativewire.Append(nil, &nativewire.MetadataRequest{Topics: []string{topic}, Create: true}))
 	var m nativewire.Metadata
-	if err := m.Decode(f.Payload); err != nil || len(m.Topics) != 1 {
+	if err := nativewire.Decode(f.Payload, &m); err != nil || len(m.Topics) != 1 {
 		t.Fatalf("Metadata: %v %v", m, err)
 	}
 	return m.Topics[0].Status

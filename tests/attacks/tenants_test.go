@@ -96,7 +96,7 @@ var byTenants = map[string]*attack{
 				defer c.close()
 				topic, err := c.topic("mallory")
 				for err == nil && a.ctx.Err() == nil {
-					_, err = c.ask(wire.TypeProduce, (&wire.Produce{Topic: topic}).AppendTo(nil), bomb)
+					_, err = c.ask(wire.TypeProduce, wire.Append(nil, &wire.Produce{Topic: topic}), bomb)
 					a.done.Add(1)
 				}
 			})
@@ -172,14 +172,14 @@ var byTenants = map[string]*attack{
 				topic, err := c.topic("good")
 				for err == nil && a.ctx.Err() == nil {
 					open := wire.OpenProducer{Topic: topic, Name: fmt.Sprintf("p%d", serial.Add(1))}
-					_, err = c.ask(wire.TypeOpenProducer, open.AppendTo(nil), nil)
+					_, err = c.ask(wire.TypeOpenProducer, wire.Append(nil, &open), nil)
 					a.done.Add(1)
 				}
 			})
 		},
 		other: opensOne(func(topic uuid.UUID) (netproto.Type, []byte) {
 			open := wire.OpenProducer{Topic: topic, Name: fmt.Sprintf("good%d", serial.Add(1))}
-			return wire.TypeOpenProducer, open.AppendTo(nil)
+			return wire.TypeOpenProducer, wire.Append(nil, &open)
 		}),
 	},
 	shares.Subscriptions.Name: {
@@ -217,7 +217,7 @@ var byTenants = map[string]*attack{
 				}
 				c.deaf.Store(true)
 				m := wire.Read{Topic: topic, From: wire.FromOldest, Credit: 1 << 30}
-				_ = c.conn.TrySend(&netproto.Frame{Type: wire.TypeRead, Request: 9, Head: m.AppendTo(nil)})
+				_ = c.conn.TrySend(&netproto.Frame{Type: wire.TypeRead, Request: 9, Head: wire.Append(nil, &m)})
 				<-a.ctx.Done()
 			})
 		},
@@ -235,7 +235,7 @@ var byTenants = map[string]*attack{
 				defer c.close()
 				topic, err := c.topic("mallory")
 				for err == nil && a.ctx.Err() == nil {
-					_, err = c.ask(wire.TypeProduce, (&wire.Produce{Topic: topic}).AppendTo(nil), sealed)
+					_, err = c.ask(wire.TypeProduce, wire.Append(nil, &wire.Produce{Topic: topic}), sealed)
 					a.done.Add(1)
 				}
 			})
@@ -349,7 +349,7 @@ func opensOne(what func(topic uuid.UUID) (netproto.Type, []byte)) func(n *node) 
 }
 
 func read(topic uuid.UUID) (netproto.Type, []byte) {
-	return wire.TypeRead, (&wire.Read{Topic: topic, From: wire.FromOldest, Credit: 1 << 16}).AppendTo(nil)
+	return wire.TypeRead, wire.Append(nil, &wire.Read{Topic: topic, From: wire.FromOldest, Credit: 1 << 16})
 }
 
 // newTopic publishes to a topic that does not exist yet.
@@ -432,7 +432,7 @@ func nativeClient(from, to, token string) (*native, error) {
 	if err != nil {
 		return nil, err
 	}
-	if a, err := c.ask(wire.TypeAuth, (&wire.Auth{Token: token}).AppendTo(nil), nil); err != nil ||
+	if a, err := c.ask(wire.TypeAuth, wire.Append(nil, &wire.Auth{Token: token}), nil); err != nil ||
 		a.Status != netproto.StatusOK {
 		c.close()
 		return nil, fmt.Errorf("Auth: %v %w", a.Status, err)
@@ -460,12 +460,12 @@ func (c *native) ask(typ netproto.Type, head, body []byte) (answer, error) {
 
 // topic returns the id of a topic.
 func (c *native) topic(name string) (uuid.UUID, error) {
-	a, err := c.ask(wire.TypeMetadata, (&wire.MetadataRequest{Topics: []string{name}}).AppendTo(nil), nil)
+	a, err := c.ask(wire.TypeMetadata, wire.Append(nil, &wire.MetadataRequest{Topics: []string{name}}), nil)
 	if err != nil {
 		return uuid.UUID{}, err
 	}
 	var m wire.Metadata
-	if err := m.Decode(a.Payload); err != nil || len(m.Topics) != 1 || m.Topics[0].Status != netproto.StatusOK {
+	if err := wire.Decode(a.Payload, &m); err != nil || len(m.Topics) != 1 || m.Topics[0].Status != netproto.StatusOK {
 		return uuid.UUID{}, fmt.Errorf("%s: %+v %w", name, m.Topics, err)
 	}
 	return m.Topics[0].ID, nil
@@ -476,7 +476,7 @@ func subscribe(topic uuid.UUID, channel string) []byte {
 		Topic: topic, Channel: channel, Create: true, From: wire.FromDefault, Partition: wire.NoPartition,
 		Messages: 1, Bytes: 1 << 16,
 	}
-	return m.AppendTo(nil)
+	return wire.Append(nil, &m)
 }
 
 // nativeLogin connects a native client of somebody else.
@@ -499,7 +499,7 @@ func produces(n *node, sealed []byte) error {
 	if err != nil {
 		return err
 	}
-	a, err := c.ask(wire.TypeProduce, (&wire.Produce{Topic: topic}).AppendTo(nil), sealed)
+	a, err := c.ask(wire.TypeProduce, wire.Append(nil, &wire.Produce{Topic: topic}), sealed)
 	if err == nil && a.Status != netproto.StatusOK {
 		err = fmt.Errorf("a batch: %v %s", a.Status, a.Payload)
 	}

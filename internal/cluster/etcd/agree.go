@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,8 +14,6 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
-	"go.etcd.io/etcd/server/v3/storage/wal"
-	"go.uber.org/zap"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -157,17 +156,7 @@ func namesOf(members []known) (names []string) {
 
 // clusterOf returns the id of the cluster in the log of a stopped member; 0: it cannot be read.
 func clusterOf(dir string) uint64 {
-	logs, lg := filepath.Join(dir, memberDir, "wal"), zap.NewNop()
-	snaps, err := wal.ValidSnapshotEntries(lg, logs)
-	if err != nil || len(snaps) == 0 {
-		return 0
-	}
-	w, err := wal.OpenForRead(lg, logs, snaps[len(snaps)-1])
-	if err != nil {
-		return 0
-	}
-	defer w.Close()
-	data, _, _, err := w.ReadAll()
+	data, _, _, err := readLog(filepath.Join(dir, memberDir, "wal"))
 	var metadata etcdserverpb.Metadata
 	if err != nil || proto.Unmarshal(data, &metadata) != nil {
 		return 0
@@ -180,25 +169,32 @@ func (s *said) ServeHTTP(w http.ResponseWriter, _ *http.Request) { _ = json.NewE
 
 // askWho asks a running member who it is; nil: it does not say, as older versions.
 func (m *Member) askWho(ctx context.Context, v Voter) *said {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, m.o.TLS.scheme()+"://"+v.Client+saysPath, nil)
-	if err != nil {
+	answer, body, err := fetch(ctx, m.http, m.o.TLS.scheme()+"://"+v.Client+saysPath)
+	if err != nil || answer.StatusCode != http.StatusOK {
 		return nil
 	}
-	answer, err := m.http.Do(request)
-	if err != nil {
-		return nil
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return nil
-	}
-	return readSaid(answer.Body)
+	return readSaid(body)
 }
 
-func readSaid(r io.Reader) *said {
+func readSaid(body []byte) *said {
 	s := new(said)
-	if json.NewDecoder(io.LimitReader(r, maxAnswerBytes)).Decode(s) != nil || s.Name == "" {
+	if json.NewDecoder(bytes.NewReader(body)).Decode(s) != nil || s.Name == "" {
 		return nil
 	}
 	return s
+}
+
+// fetch returns an answer with the beginning of its body.
+func fetch(ctx context.Context, by *http.Client, at string) (*http.Response, []byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	answer, err := by.Do(request)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswerBytes))
+	return answer, body, err
 }

@@ -128,7 +128,7 @@ func TestUnlistedIsNotAdded(t *testing.T) {
 	three := c.voters
 	c.voters, c.members = five, append(c.members, nil, nil)
 	c.start(3)
-	until(t, "refused", func() bool { return c.members[3].refused() != nil })
+	until(t, "refused", func() bool { return c.members[3].refusal.get() != nil })
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := c.members[3].Ready(ended); err == nil || !strings.Contains(err.Error(), "d is not one of those that run") {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -241,5 +240,3 @@ func pause(ctx context.Context, d time.Duration) bool {
 		return false
 	}
 }
-
-func quoted(prefix string) string { return strconv.Quote(prefix) }

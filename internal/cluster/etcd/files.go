@@ -10,6 +10,7 @@ import (
 
 	"go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
 )
 
@@ -92,29 +93,34 @@ func checkLog(dir string) (last uint64, err error) {
 			err = fmt.Errorf("a record cannot be read (%v)", p)
 		}
 	}()
-	lg := zap.NewNop()
-	snaps, err := wal.ValidSnapshotEntries(lg, dir)
-	if err != nil {
-		return 0, err
-	}
-	if len(snaps) == 0 {
-		return 0, errors.New("it has no beginning")
-	}
-	w, err := wal.OpenForRead(lg, dir, snaps[len(snaps)-1])
-	if err != nil {
-		return 0, err
-	}
-	defer w.Close()
-	metadata, _, entries, err := w.ReadAll()
+	metadata, last, entries, err := readLog(dir)
 	switch {
 	case err != nil:
 		return 0, err
 	case metadata == nil:
 		return 0, errors.New("it does not say whose it is")
-	}
-	last = snaps[len(snaps)-1].GetIndex()
-	if n := len(entries); n > 0 {
-		last = entries[n-1].GetIndex()
+	case len(entries) > 0:
+		last = entries[len(entries)-1].GetIndex()
 	}
 	return last, nil
+}
+
+// readLog reads the log of a stopped member: whose it is, and the entries behind its newest snapshot, at index begin.
+func readLog(dir string) (metadata []byte, begin uint64, entries []*raftpb.Entry, err error) {
+	lg := zap.NewNop()
+	snaps, err := wal.ValidSnapshotEntries(lg, dir)
+	if err == nil && len(snaps) == 0 {
+		err = errors.New("it has no beginning")
+	}
+	if err != nil {
+		return nil, 0, nil, err
+	}
+	newest := snaps[len(snaps)-1]
+	w, err := wal.OpenForRead(lg, dir, newest)
+	if err != nil {
+		return nil, 0, nil, err
+	}
+	defer w.Close()
+	metadata, _, entries, err = w.ReadAll()
+	return metadata, newest.GetIndex(), entries, err
 }

@@ -1,12 +1,12 @@
 package etcd
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -200,7 +200,7 @@ func (m *Member) wayIn() (way, error) {
 	if len(m.o.Peers) == 1 {
 		return first, nil
 	}
-	m.waitingFor("the other voters: this node has no metadata, so either one of them knows it, or all of them must be " +
+	m.phase.set("the other voters: this node has no metadata, so either one of them knows it, or all of them must be " +
 		"there once to begin a cluster")
 	hide, err := m.showEmpty()
 	if err != nil {
@@ -218,7 +218,7 @@ func (m *Member) wayIn() (way, error) {
 		}
 		if !errors.Is(err, errWait) && err.Error() != told {
 			told = err.Error()
-			m.refuse(err)
+			m.refusal.set(err)
 			m.o.Log.Warn("the embedded etcd member has no metadata and gets no place in its cluster yet; it tries again",
 				"error", err)
 		}
@@ -292,23 +292,18 @@ func (m *Member) probe(ctx context.Context, v Voter) sighting {
 }
 
 func (m *Member) probeAt(ctx context.Context, v Voter) sighting {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, m.peerURL(v)+"/members", nil)
+	answer, body, err := fetch(ctx, m.http, m.peerURL(v)+"/members")
 	if err != nil {
 		return sighting{}
 	}
-	answer, err := m.http.Do(request)
-	if err != nil {
-		return sighting{}
-	}
-	defer answer.Body.Close()
 	if token, name, _ := strings.Cut(answer.Header.Get(emptyHeader), "/"); name == v.Name {
-		if says := readSaid(answer.Body); says != nil || token == m.o.Token { // an older version says nothing
+		if says := readSaid(body); says != nil || token == m.o.Token { // an older version says nothing
 			return sighting{state: empty, says: says}
 		}
 	}
 	s := sighting{state: running}
 	s.cluster, _ = strconv.ParseUint(answer.Header.Get(clusterIDHeader), 16, 64)
-	err = json.NewDecoder(io.LimitReader(answer.Body, maxAnswerBytes)).Decode(&s.members)
+	err = json.NewDecoder(bytes.NewReader(body)).Decode(&s.members)
 	if err != nil || answer.Header.Get(clusterIDHeader) == "" || len(s.members) == 0 {
 		return sighting{}
 	}

@@ -104,15 +104,10 @@ func transfer(to, from net.Conn, limit time.Duration) {
 	buf := make([]byte, 16<<10)
 	for {
 		n, err := from.Read(buf)
-		if n > 0 {
-			if limit > 0 {
-				_ = to.SetWriteDeadline(time.Now().Add(limit))
-			}
-			if _, err := to.Write(buf[:n]); err != nil {
-				return
-			}
+		if limit > 0 {
+			_ = to.SetWriteDeadline(time.Now().Add(limit))
 		}
-		if err != nil {
+		if _, failed := to.Write(buf[:n]); err != nil || failed != nil {
 			return
 		}
 	}

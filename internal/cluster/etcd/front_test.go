@@ -1,12 +1,22 @@
 package etcd
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
 	"testing"
 	"time"
 )
+
+// config is that of a client; nil: no TLS.
+func (f TLSFiles) config() (*tls.Config, error) {
+	r, err := f.read()
+	if r == nil {
+		return nil, err
+	}
+	return r.config, err
+}
 
 // visitor asks over HTTP from an address of loopback, with the cluster's certificate if there is one.
 func visitor(t *testing.T, files TLSFiles, from string) *http.Client {

@@ -72,7 +72,6 @@ func newGate(ln net.Listener, config *tls.Config, log *slog.Logger, limit int) *
 	return g
 }
 
-// Accept implements net.Listener.
 func (g *gate) Accept() (net.Conn, error) {
 	select {
 	case nc := <-g.in:
@@ -82,7 +81,6 @@ func (g *gate) Accept() (net.Conn, error) {
 	}
 }
 
-// Addr implements net.Listener.
 func (g *gate) Addr() net.Addr { return g.ln.Addr() }
 
 // Close lets nobody in any more, and ends connections that have proved nothing. Those that Accept has returned stay.

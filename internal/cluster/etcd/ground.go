@@ -140,15 +140,6 @@ func (g *ground) lookAtLog() error {
 	return nil
 }
 
-// newestLog returns the name of the newest file of a log; empty: there is none.
-func newestLog(dir string) (string, error) {
-	names, err := logNames(dir)
-	if err != nil || len(names) == 0 {
-		return "", err
-	}
-	return names[len(names)-1], nil
-}
-
 // logNames returns the names of the files of a log, the oldest first.
 func logNames(dir string) (names []string, err error) {
 	files, err := os.ReadDir(dir) // in their order

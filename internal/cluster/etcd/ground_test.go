@@ -21,11 +21,11 @@ func TestDamagedWhileItRuns(t *testing.T) {
 	t.Parallel()
 	db := func(o *MemberOptions) string { return filepath.Join(o.Dir, memberDir, "snap", "db") }
 	log := func(o *MemberOptions) string {
-		name, err := newestLog(filepath.Join(o.Dir, memberDir, "wal"))
-		if err != nil {
-			t.Error(err)
+		names, err := logNames(filepath.Join(o.Dir, memberDir, "wal"))
+		if err != nil || len(names) == 0 {
+			t.Fatal(names, err)
 		}
-		return filepath.Join(o.Dir, memberDir, "wal", name)
+		return filepath.Join(o.Dir, memberDir, "wal", names[len(names)-1])
 	}
 	for name, tc := range map[string]struct {
 		damage func(o *MemberOptions) error

@@ -42,7 +42,6 @@ func (s *store) KeepAlive(ctx context.Context, id kv.LeaseID) (ttl time.Duration
 	return ttl, err
 }
 
-// Revoke implements kv.Store.
 func (s *store) Revoke(ctx context.Context, id kv.LeaseID) error {
 	return s.do(ctx, "ending a lease", true, func(ctx context.Context, attempt int) error {
 		_, err := s.client.Revoke(ctx, clientv3.LeaseID(id))

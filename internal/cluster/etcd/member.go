@@ -90,23 +90,43 @@ type Member struct {
 	ready   chan struct{} // closed when the member serves clients
 	done    chan struct{} // closed when run has ended
 
+	phase   cell[string]   // what the member waits for, for the log
+	refusal cell[error]    // why the member does not start yet
+	kept    cell[string]   // see Kept
+	counted cell[int]      // see memberCount; 0: unknown
+	apart   cell[[]string] // see Apart
+	fault   cell[string]   // see Fault: etcd has stopped
+	deaf    cell[string]   // see Fault: a port does not accept
+
 	// mu guards the fields below.
-	mu      sync.Mutex
-	rpc     *grpc.Server // the server of the clients
-	phase   string       // what the member waits for, for the log
-	err     error
-	refusal error              // why the member does not start yet
-	kept    string             // see Kept
-	before  map[string][]Voter // see formerly
-	counted int                // see memberCount; 0: unknown
-	apart   []string           // see Apart; replaced as a whole
-	fault   string             // see Fault: etcd has stopped
-	deaf    string             // see Fault: a port does not accept
+	mu     sync.Mutex
+	rpc    *grpc.Server // the server of the clients
+	err    error
+	before map[string][]Voter // see formerly
 
 	broken chan error // of the etcd that runs: a fatal line that ends only it; one place
 	// sockets and fronts are of the etcd that runs. They belong to the goroutine of run, and to who has started etcd.
 	sockets *sockets
 	fronts  []*front
+}
+
+// cell is a value that any goroutine may read and replace.
+type cell[T any] struct {
+	mu sync.Mutex
+	v  T
+}
+
+func (c *cell[T]) get() T {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.v
+}
+
+func (c *cell[T]) set(v T) (before T) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before, c.v = c.v, v
+	return before
 }
 
 // Start begins a member, and returns once it knows that the member's addresses are free; Ready waits until the member
@@ -198,13 +218,13 @@ func (m *Member) Ready(ctx context.Context) error {
 		case <-m.done:
 			return cmp.Or(m.Err(), fmt.Errorf("%w: the embedded etcd member was closed before it was ready", kv.ErrClosed))
 		case <-ctx.Done():
-			if err := m.refused(); err != nil {
+			if err := m.refusal.get(); err != nil {
 				return err
 			}
 			return fmt.Errorf("etcd: the embedded member is not ready, it waits for %s: start the other nodes in "+
-				"cluster-peers; %s: %w", m.waitsFor(), wayOut, ctx.Err())
+				"cluster-peers; %s: %w", m.phase.get(), wayOut, ctx.Err())
 		case <-report.C:
-			m.o.Log.Info("the embedded etcd member waits", "for", m.waitsFor(), "no answer from", m.absent(ctx),
+			m.o.Log.Info("the embedded etcd member waits", "for", m.phase.get(), "no answer from", m.absent(ctx),
 				"hint", wayOut)
 		}
 	}
@@ -264,18 +284,6 @@ func (m *Member) config(w way, peerAt, clientAt string) *embed.Config {
 		}
 	}
 	return c
-}
-
-func (m *Member) waitingFor(phase string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.phase = phase
-}
-
-func (m *Member) waitsFor() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.phase
 }
 
 // absent returns the names of the other members that do not answer.

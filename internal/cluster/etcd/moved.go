@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,9 +99,7 @@ func (m *Member) place() error {
 	be := backend.NewDefaultBackend(zap.NewNop(), file)
 	members := schema.NewMembershipBackend(zap.NewNop(), be)
 	all, _ := members.MustReadMembersFromBackend()
-	m.mu.Lock()
-	m.counted = len(all)
-	m.mu.Unlock()
+	m.counted.set(len(all))
 	changed, moved := false, false
 	for _, k := range all {
 		var at string
@@ -195,12 +194,7 @@ func (m *Member) remember(k *membership.Member) {
 
 // memberCount returns how many members the membership has, by this member's files, which the list may be ahead of.
 func (m *Member) memberCount() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.counted > 0 {
-		return m.counted
-	}
-	return len(m.o.Voters)
+	return cmp.Or(m.counted.get(), len(m.o.Voters))
 }
 
 // formerly returns where this member's files have a member besides the address of the list.

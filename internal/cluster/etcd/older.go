@@ -103,8 +103,8 @@ func (m *Member) checkPast() error {
 		refusal := fmt.Errorf("%w: %s is an older state of itself: %s. The member has forgotten what it promised and must "+
 			"not vote; the messages are unharmed. Start the other nodes in cluster-peers: once a majority of them runs, this "+
 			"member is added anew", ErrDirectory, m.o.Dir, why)
-		m.refuse(refusal)
-		m.waitingFor("a majority of the other members: its directory is an older state of itself, and must not count")
+		m.refusal.set(refusal)
+		m.phase.set("a majority of the other members: its directory is an older state of itself, and must not count")
 		if older == "" {
 			m.o.Log.Warn("the embedded etcd member does not start yet", "error", refusal)
 		}
@@ -244,9 +244,8 @@ func (m *Member) setAside(why string) error {
 	m.o.Log.Warn("the directory of the embedded etcd is an older state of itself: the member has forgotten what it "+
 		"promised, so it does not vote. Its files are kept, the other members remove its old identity, and it is added "+
 		"anew; the messages are unharmed", "why", why, "directory", m.o.Dir, "kept", kept)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.kept, m.refusal = kept, nil
+	m.kept.set(kept)
+	m.refusal.set(nil)
 	return nil
 }
 
@@ -295,21 +294,4 @@ func hasRevision(dir string, revision int64) bool {
 
 // Kept returns where this process keeps the files of the older state from which it did not start; empty: there was
 // none.
-func (m *Member) Kept() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.kept
-}
-
-// refuse notes why the member does not start, for Ready.
-func (m *Member) refuse(why error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.refusal = why
-}
-
-func (m *Member) refused() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.refusal
-}
+func (m *Member) Kept() string { return m.kept.get() }

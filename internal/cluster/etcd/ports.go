@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"time"
@@ -42,11 +41,7 @@ func (m *Member) watchPorts(ctx context.Context) {
 
 // setDeaf logs what has changed.
 func (m *Member) setDeaf(why string) {
-	m.mu.Lock()
-	before := m.deaf
-	m.deaf = why
-	m.mu.Unlock()
-	switch {
+	switch before := m.deaf.set(why); {
 	case why != "" && before == "":
 		m.o.Log.Error("the embedded etcd member is not reached", "why", why)
 	case why == "" && before != "":
@@ -63,18 +58,9 @@ func (m *Member) askSelf(ctx context.Context, at, path string) error {
 		config.ServerName = name
 		return (&tls.Dialer{Config: config}).DialContext(ctx, network, address)
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, m.o.TLS.scheme()+"://"+at+path, nil)
-	if err != nil {
-		return err
-	}
-	answer, err := (&http.Client{Timeout: portsTimeout, Transport: t}).Do(request)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
+	answer, _, err := fetch(ctx, &http.Client{Timeout: portsTimeout, Transport: t}, m.o.TLS.scheme()+"://"+at+path)
+	if answer != nil && answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("it answers %s", answer.Status)
 	}
-	_, err = io.Copy(io.Discard, io.LimitReader(answer.Body, maxAnswerBytes))
 	return err
 }

@@ -74,7 +74,7 @@ func (m *Member) serve(server *embed.Etcd, mayRepeat bool) (outcome, error) {
 	var after sync.WaitGroup
 	ctx, stop := context.WithCancel(m.ctx)
 	defer func() { stop(); waitFor(&after, closeLimit) }()
-	m.waitingFor("a majority of the members")
+	m.phase.set("a majority of the members")
 	if m.o.Fatal != nil {
 		after.Go(func() { m.watchGround(ctx, server) })
 	}
@@ -134,9 +134,8 @@ func waitFor(all *sync.WaitGroup, limit time.Duration) {
 
 // isReady notes that the member serves, again if it had a fault.
 func (m *Member) isReady() {
-	m.mu.Lock()
-	m.fault, m.refusal = "", nil
-	m.mu.Unlock()
+	m.fault.set("")
+	m.refusal.set(nil)
 	select {
 	case <-m.ready:
 	default:
@@ -157,25 +156,14 @@ func (m *Member) justBroken() error {
 
 // setFault shows why etcd does not run. Ready says it, too.
 func (m *Member) setFault(err error) {
-	m.mu.Lock()
-	before := m.fault
-	m.fault, m.refusal = err.Error(), err
-	m.mu.Unlock()
-	if before == err.Error() {
-		return
+	m.refusal.set(err)
+	if m.fault.set(err.Error()) != err.Error() {
+		m.o.Log.Error("the embedded etcd member has a fault; this node goes on as a client of the other members", "error", err)
 	}
-	m.o.Log.Error("the embedded etcd member has a fault; this node goes on as a client of the other members", "error", err)
 }
 
 // Fault says why the member does not do its part, although the node runs, and what to do; empty: it does.
-func (m *Member) Fault() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.fault != "" {
-		return m.fault
-	}
-	return m.deaf
-}
+func (m *Member) Fault() string { return cmp.Or(m.fault.get(), m.deaf.get()) }
 
 // waitOut waits until the fault is over. It returns false if the member is to end before. A disk that has failed is
 // waited for in vain: what was written last may be in the memory of the kernel only.

@@ -120,11 +120,13 @@ func ReadStopped(ctx context.Context, dir, scratch, prefix string) (entries []kv
 
 func entriesOf(all []*mvccpb.KeyValue) (entries []kv.Entry) {
 	for _, e := range all {
-		entries = append(entries, kv.Entry{
-			Key: string(e.Key), Value: e.Value, ModRevision: e.ModRevision, Lease: kv.LeaseID(e.Lease),
-		})
+		entries = append(entries, entryOf(e))
 	}
 	return entries
+}
+
+func entryOf(e *mvccpb.KeyValue) kv.Entry {
+	return kv.Entry{Key: string(e.Key), Value: e.Value, ModRevision: e.ModRevision, Lease: kv.LeaseID(e.Lease)}
 }
 
 // alone runs a member that only this process reaches, as the only one of its cluster, while use uses it.

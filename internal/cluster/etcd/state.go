@@ -92,11 +92,7 @@ func (s *store) noteRoom(err error) {
 
 // Apart returns the other members that this one has not reached for some seconds, as NAME (HOST:PORT) with the address
 // that the membership has, sorted. A member whose node does not run is one of them.
-func (m *Member) Apart() []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.apart
-}
+func (m *Member) Apart() []string { return m.apart.get() }
 
 // watchOthers runs on its own goroutine from when the member has a majority until it stops. It asks the others at the
 // addresses at which etcd looks for them.
@@ -127,10 +123,7 @@ func (m *Member) watchOthers(ctx context.Context, server *embed.Etcd) {
 
 // setApart logs what has changed.
 func (m *Member) setApart(apart []string) {
-	m.mu.Lock()
-	before := m.apart
-	m.apart = apart
-	m.mu.Unlock()
+	before := m.apart.set(apart)
 	for _, who := range apart {
 		if !slices.Contains(before, who) {
 			m.o.Log.Warn("this etcd member cannot reach another one", "member", who)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -200,7 +201,7 @@ func (s *store) list(ctx context.Context, prefix string) (entries []kv.Entry, re
 			clientv3.WithRange(end), clientv3.WithLimit(MaxPageEntries), clientv3.WithRev(revision),
 		}
 		var page *clientv3.GetResponse
-		err = s.do(ctx, "a read of "+quoted(prefix), true, func(ctx context.Context, _ int) (err error) {
+		err = s.do(ctx, "a read of "+strconv.Quote(prefix), true, func(ctx context.Context, _ int) (err error) {
 			page, err = s.client.Get(ctx, from, options...)
 			return err
 		})
@@ -211,11 +212,7 @@ func (s *store) list(ctx context.Context, prefix string) (entries []kv.Entry, re
 		if revision == 0 {
 			revision = page.Header.Revision
 		}
-		for _, e := range page.Kvs {
-			entries = append(entries, kv.Entry{
-				Key: string(e.Key), Value: e.Value, ModRevision: e.ModRevision, Lease: kv.LeaseID(e.Lease),
-			})
-		}
+		entries = append(entries, entriesOf(page.Kvs)...)
 		if !page.More {
 			return entries, revision, nil
 		}

@@ -82,15 +82,6 @@ func (f TLSFiles) read() (*contents, error) {
 	return r, nil
 }
 
-// config returns the client's configuration, or nil without TLS.
-func (f TLSFiles) config() (*tls.Config, error) {
-	r, err := f.read()
-	if r == nil {
-		return nil, err
-	}
-	return r.config, err
-}
-
 // currentTLS is the client's configuration as the files were when they were last taken. A client and a member have one
 // each; any goroutine may use it.
 type currentTLS struct {

@@ -68,14 +68,11 @@ func checkVoters(voters []Voter) error {
 // three or four, otherwise only the first. Two members would be less available than one, because both would have to be
 // alive.
 func Voters(peers []Voter) []Voter {
-	count := 1
-	switch {
-	case len(peers) >= MaxVoters:
-		count = MaxVoters
-	case len(peers) >= 3:
-		count = 3
+	count := min(len(peers), MaxVoters)
+	if count > 0 && count%2 == 0 {
+		count--
 	}
-	return slices.Clone(peers[:min(count, len(peers))])
+	return slices.Clone(peers[:count])
 }
 
 // Endpoints returns the client addresses of the voters for [Dial], with the named voter's first.

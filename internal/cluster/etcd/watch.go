@@ -31,11 +31,11 @@ func (s *store) Watch(
 		case ctx.Err() != nil:
 			return nil
 		case s.ctx.Err() != nil:
-			return fmt.Errorf("%w: the watch of %s ends", kv.ErrClosed, quoted(prefix))
+			return fmt.Errorf("%w: the watch of %s ends", kv.ErrClosed, strconv.Quote(prefix))
 		case errors.Is(err, rpctypes.ErrCompacted), errors.Is(err, kv.ErrCompacted):
-			return fmt.Errorf("%w: the watch of %s stands at revision %d", kv.ErrCompacted, quoted(prefix), next)
+			return fmt.Errorf("%w: the watch of %s stands at revision %d", kv.ErrCompacted, strconv.Quote(prefix), next)
 		case errors.Is(err, rpctypes.ErrPermissionDenied):
-			return s.answered("the watch of "+quoted(prefix), err)
+			return s.answered("the watch of "+strconv.Quote(prefix), err)
 		}
 		s.o.Log.Debug("etcd: a watch goes on at another member", "prefix", prefix, "endpoint", s.endpointInUse(), "revision",
 			next, "error", err)
@@ -44,7 +44,7 @@ func (s *store) Watch(
 			if s.wentBack(ctx, next-1) {
 				return fmt.Errorf("%w: the watch of %s has seen revision %d, which etcd at %s has not reached: it was put back "+
 					"to an older state or replaced",
-					kv.ErrCompacted, quoted(prefix), next-1, s.where())
+					kv.ErrCompacted, strconv.Quote(prefix), next-1, s.where())
 			}
 		}
 		pause(ctx, retryPause)
@@ -132,12 +132,7 @@ func (s *store) wentBack(ctx context.Context, seen int64) bool {
 func converted(events []*clientv3.Event) []kv.Event {
 	out := make([]kv.Event, len(events))
 	for i, e := range events {
-		out[i] = kv.Event{
-			Entry: kv.Entry{
-				Key: string(e.Kv.Key), Value: e.Kv.Value, ModRevision: e.Kv.ModRevision, Lease: kv.LeaseID(e.Kv.Lease),
-			},
-			Deleted: e.Type == mvccpb.DELETE,
-		}
+		out[i] = kv.Event{Entry: entryOf(e.Kv), Deleted: e.Type == mvccpb.DELETE}
 	}
 	return out
 }

@@ -83,14 +83,19 @@ func (s *Service) findTopic(q url.Values, invalid string) (*node.Topic, error) {
 	return t, nil
 }
 
-func (s *Service) topicVerb(do func(*node.Topic, context.Context) error) web.Endpoint {
+// onTopic serves a request about an existing topic.
+func (s *Service) onTopic(do func(t *node.Topic, r *http.Request, q url.Values) (any, error)) web.Endpoint {
 	return func(r *http.Request, q url.Values) (any, error) {
 		t, err := s.findTopic(q, "INVALID_TOPIC")
 		if err != nil {
 			return nil, err
 		}
-		return nil, do(t, r.Context())
+		return do(t, r, q)
 	}
+}
+
+func (s *Service) topicVerb(do func(*node.Topic, context.Context) error) web.Endpoint {
+	return s.onTopic(func(t *node.Topic, r *http.Request, _ url.Values) (any, error) { return nil, do(t, r.Context()) })
 }
 
 // channelArgs returns the topic and the channel name of the query. As in nsqd, it checks both names before it looks for
@@ -99,12 +104,9 @@ func (s *Service) channelArgs(q url.Values) (*node.Topic, string, error) {
 	if _, err := web.TopicName(q, "INVALID_ARG_TOPIC"); err != nil {
 		return nil, "", err
 	}
-	if !q.Has("channel") {
-		return nil, "", web.Fail(400, "MISSING_ARG_CHANNEL")
-	}
-	name := q.Get("channel")
-	if !node.ValidChannelName(name) {
-		return nil, "", web.Fail(400, "INVALID_ARG_CHANNEL")
+	name, err := web.ChannelName(q)
+	if err != nil {
+		return nil, "", err
 	}
 	t, err := s.findTopic(q, "INVALID_ARG_TOPIC")
 	return t, name, err
@@ -124,7 +126,7 @@ func (s *Service) serveChannelCreate(r *http.Request, q url.Values) (any, error)
 		return nil, err
 	}
 	_, err = t.CreateChannelFrom(r.Context(), name, from)
-	return nil, channelFailure(err)
+	return nil, err
 }
 
 func (s *Service) serveChannelDelete(r *http.Request, q url.Values) (any, error) {

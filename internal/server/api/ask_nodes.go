@@ -56,7 +56,6 @@ const (
 	askAudit     questionKind = "audit"     // Answer: audit.List
 )
 
-// AnswerQuestion implements node.Answerer.
 func (s *Service) AnswerQuestion(_ context.Context, text []byte) ([]byte, error) {
 	var q question
 	if err := json.Unmarshal(text, &q); err != nil {

@@ -77,29 +77,9 @@ func badArgument(format string, args ...any) error {
 	return web.Fail(400, fmt.Sprintf(format, args...))
 }
 
-// channelFailure maps the errors of operations on channels and topics to an HTTP status.
-func channelFailure(err error) error {
-	switch {
-	case errors.Is(err, node.ErrVersion), errors.Is(err, node.ErrChannelExists), errors.Is(err, node.ErrRedriving),
-		errors.Is(err, node.ErrRedriveSkips):
-		return web.Fail(409, err.Error())
-	case errors.Is(err, node.ErrNoMessage):
-		return web.Fail(404, err.Error())
-	case errors.Is(err, node.ErrSettings), errors.Is(err, node.ErrTopicSettings),
-		errors.Is(err, node.ErrSeek), errors.Is(err, node.ErrNoPartition), errors.Is(err, node.ErrFromLevel),
-		errors.Is(err, node.ErrChannelName):
-		return web.Fail(400, err.Error())
-	}
-	return err
-}
-
 func (s *Service) serveChannelSettings(c *node.Channel, r *http.Request, _ url.Values) (any, error) {
 	if r.Method == http.MethodGet {
-		set, err := c.ReadSettings(r.Context())
-		if err != nil {
-			return nil, channelFailure(err)
-		}
-		return set, nil
+		return c.ReadSettings(r.Context())
 	}
 	var set node.ChannelSettings
 	if err := s.readSettings(r, &set); err != nil {
@@ -108,11 +88,7 @@ func (s *Service) serveChannelSettings(c *node.Channel, r *http.Request, _ url.V
 	if err := s.mayFeed(r, c, &set); err != nil {
 		return nil, err
 	}
-	set, err := c.Configure(r.Context(), set)
-	if err != nil {
-		return nil, channelFailure(err)
-	}
-	return set, nil
+	return c.Configure(r.Context(), set)
 }
 
 // mayFeed reports whether the client may let the channel send its dead letters where the settings say. Otherwise rights
@@ -155,7 +131,7 @@ func serveChannelSeek(c *node.Channel, r *http.Request, q url.Values) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	return nil, channelFailure(c.Seek(r.Context(), to))
+	return nil, c.Seek(r.Context(), to)
 }
 
 // serveChannelFork makes the channel that the query names as new, with the settings of the channel. It starts at the
@@ -184,7 +160,7 @@ func (s *Service) serveChannelFork(c *node.Channel, r *http.Request, q url.Value
 	if err == nil {
 		_, err = c.Fork(r.Context(), name, at)
 	}
-	return nil, channelFailure(err)
+	return nil, err
 }
 
 // seekTo parses the place that the parameters name.
@@ -256,10 +232,7 @@ func serveChannelPeek(c *node.Channel, r *http.Request, q url.Values) (any, erro
 		return nil, err
 	}
 	all, err := c.Peek(r.Context(), o)
-	if err != nil {
-		return nil, channelFailure(err)
-	}
-	return peekList(all), nil
+	return peekList(all), err
 }
 
 // peekOptions parses partition, from and count. from is a message id, or the number of a message in the partition.
@@ -314,10 +287,7 @@ func listChannel(list func(*node.Channel, context.Context, int) ([]node.PendingM
 			return nil, err
 		}
 		all, err := list(c, r.Context(), n)
-		if err != nil {
-			return nil, channelFailure(err)
-		}
-		return waitingList(all), nil
+		return waitingList(all), err
 	}
 }
 
@@ -328,7 +298,7 @@ func (s *Service) serveChannelRedrive(c *node.Channel, r *http.Request, q url.Va
 	}
 	set, err := c.ReadSettings(r.Context())
 	if err != nil {
-		return nil, channelFailure(err)
+		return nil, err
 	}
 	if err := s.mayFeed(r, c, &set); err != nil {
 		return nil, err // the dead letters are taken out of that topic
@@ -347,11 +317,8 @@ func (s *Service) serveChannelRedrive(c *node.Channel, r *http.Request, q url.Va
 		moved, err = c.Redrive(r.Context(), n)
 	}
 	if err != nil && moved > 0 {
-		return nil, web.Fail(web.AsError(channelFailure(err)).Status,
+		return nil, web.Fail(web.AsError(err).Status,
 			fmt.Sprintf("%v; %d messages were moved before", err, moved))
 	}
-	if err != nil {
-		return nil, channelFailure(err)
-	}
-	return Redriven{moved}, nil
+	return Redriven{moved}, err
 }

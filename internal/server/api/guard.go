@@ -3,7 +3,6 @@ package api
 import (
 	"errors"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -69,13 +68,7 @@ func (s *Guard) principal(r *http.Request, secret string) (*auth.Principal, erro
 	if secret == "" {
 		return nil, web.Fail(401, "AUTH_FIRST")
 	}
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		host = r.RemoteAddr
-	}
-	who, err := s.auth.FindCached(r.Context(), &auth.Credential{
-		Secret: secret, RemoteIP: host, TLS: r.TLS != nil, CommonName: auth.CommonName(r.TLS),
-	})
+	who, err := s.auth.FindCached(r.Context(), auth.CredentialOf(secret, r.RemoteAddr, r.TLS))
 	switch {
 	case errors.Is(err, auth.ErrUnknownSecret):
 		return nil, web.Fail(401, "AUTH_FAILED")

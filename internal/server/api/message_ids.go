@@ -38,11 +38,11 @@ func serveChannelFinish(c *node.Channel, r *http.Request, q url.Values) (any, er
 	}
 	waits, err := c.Peek(r.Context(), node.PeekOptions{Partition: int(ids[0].Partition()), From: ids[0], Count: 1})
 	if err != nil {
-		return nil, channelFailure(err)
+		return nil, err
 	}
 	if len(waits) == 0 || waits[0].ID != ids[0] {
 		return nil, web.Fail(404, fmt.Sprintf("message %v does not wait in channel %s: it is finished, is not delivered to "+
 			"the channel, or does not exist; nothing was changed", ids[0], c.Name()))
 	}
-	return nil, channelFailure(c.Finish(r.Context(), ids[0]))
+	return nil, c.Finish(r.Context(), ids[0])
 }

@@ -37,14 +37,10 @@ const unknownOwner = "unknown token"
 
 // serveProducers lists the producers of a topic, or one of them. It needs the right to administer the whole topic: it
 // says which tokens publish.
-func (s *Service) serveProducers(r *http.Request, q url.Values) (any, error) {
-	t, err := s.findTopic(q, "INVALID_TOPIC")
-	if err != nil {
-		return nil, err
-	}
+func (s *Service) serveProducers(t *node.Topic, r *http.Request, q url.Values) (any, error) {
 	list, err := t.Producers(r.Context(), q.Get("producer"))
 	if err != nil {
-		return nil, channelFailure(err)
+		return nil, err
 	}
 	owners := map[string]string{"": ""}
 	for _, name := range s.auth.Names() {
@@ -69,25 +65,13 @@ type ProducerRemoved struct {
 	Removed int `json:"removed"` // in so many partitions
 }
 
-func (s *Service) serveProducerRemove(r *http.Request, q url.Values) (any, error) {
-	t, err := s.findTopic(q, "INVALID_TOPIC")
-	if err != nil {
-		return nil, err
-	}
+func serveProducerRemove(t *node.Topic, r *http.Request, q url.Values) (any, error) {
 	name := q.Get("producer")
 	if name == "" {
 		return nil, web.Fail(400, "MISSING_ARG_PRODUCER")
 	}
 	n, err := t.RemoveProducer(r.Context(), name)
-	switch {
-	case errors.Is(err, node.ErrNoProducer):
-		return nil, web.Fail(404, err.Error())
-	case errors.Is(err, node.ErrProducerLevel):
-		return nil, web.Fail(400, err.Error())
-	case err != nil:
-		return nil, channelFailure(err)
-	}
-	return ProducerRemoved{n}, nil
+	return ProducerRemoved{n}, err
 }
 
 // requestNumbers appends the headers of a publish over HTTP that are the three headers to those of the message.

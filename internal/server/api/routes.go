@@ -82,7 +82,7 @@ func (s *Service) routes() map[string]web.Route {
 		"/pub_ext":         web.On("POST", s.servePubExt, web.Publish),
 		"/pubtrace":        web.On("POST", s.servePubTrace, web.Publish),
 		"/producer/open":   web.On("POST", s.serveProducerOpen, web.Publish),
-		"/producer/remove": web.On("POST", s.serveProducerRemove, web.AdminTopic),
+		"/producer/remove": web.On("POST", s.onTopic(serveProducerRemove), web.AdminTopic),
 		"/topic/create":    web.On("POST", s.serveTopicCreate, web.AdminTopic),
 		"/topic/delete":    web.On("POST", s.serveTopicDelete, web.AdminTopic),
 		"/topic/empty":     web.On("POST", s.topicVerb((*node.Topic).Empty), web.AdminTopic),

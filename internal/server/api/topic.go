@@ -14,51 +14,32 @@ import (
 // topicRoutes returns our own routes about topics, which nsqd does not have; see channelRoutes.
 func (s *Service) topicRoutes() map[string]web.Route {
 	return map[string]web.Route{
-		"/topic/peek":      web.On("GET", s.serveTopicPeek, web.AdminTopic),
-		"/topic/producers": web.On("GET", s.serveProducers, web.AdminTopic),
-		"/topic/trace":     web.On("GET", s.serveTopicTrace, web.ViewTopic), // it shows nothing of the message itself
-		"/topic/settings":  web.On("GET,POST", s.serveTopicSettings, web.AdminTopic).ToLook(web.ViewTopic),
+		"/topic/peek":      web.On("GET", s.onTopic(serveTopicPeek), web.AdminTopic),
+		"/topic/producers": web.On("GET", s.onTopic(s.serveProducers), web.AdminTopic),
+		"/topic/trace":     web.On("GET", s.onTopic(serveTopicTrace), web.ViewTopic), // it shows nothing of the message itself
+		"/topic/settings":  web.On("GET,POST", s.onTopic(s.serveTopicSettings), web.AdminTopic).ToLook(web.ViewTopic),
 	}
 }
 
-func (s *Service) serveTopicPeek(r *http.Request, q url.Values) (any, error) {
-	t, err := s.findTopic(q, "INVALID_TOPIC")
-	if err != nil {
-		return nil, err
-	}
+func serveTopicPeek(t *node.Topic, r *http.Request, q url.Values) (any, error) {
 	o, err := peekOptions(q)
 	if err != nil {
 		return nil, err
 	}
 	all, err := t.Peek(r.Context(), o.Partition, o.From, o.Count)
-	if err != nil {
-		return nil, channelFailure(err)
-	}
-	return peekList(all), nil
+	return peekList(all), err
 }
 
 // serveTopicTrace tells the life of the message with the id in the query; see node.Topic.Trace.
-func (s *Service) serveTopicTrace(r *http.Request, q url.Values) (any, error) {
-	t, err := s.findTopic(q, "INVALID_TOPIC")
-	if err != nil {
-		return nil, err
-	}
+func serveTopicTrace(t *node.Topic, r *http.Request, q url.Values) (any, error) {
 	id, err := batch.ParseID([]byte(q.Get("id")))
 	if err != nil {
 		return nil, badArgument("id=%q is not a message id, which has 16 lower-case hex digits", q.Get("id"))
 	}
-	tr, err := t.Trace(r.Context(), id)
-	if err != nil {
-		return nil, channelFailure(err)
-	}
-	return tr, nil
+	return t.Trace(r.Context(), id)
 }
 
-func (s *Service) serveTopicSettings(r *http.Request, q url.Values) (any, error) {
-	t, err := s.findTopic(q, "INVALID_TOPIC")
-	if err != nil {
-		return nil, err
-	}
+func (s *Service) serveTopicSettings(t *node.Topic, r *http.Request, _ url.Values) (any, error) {
 	if r.Method == http.MethodGet {
 		return t.Settings(), nil
 	}
@@ -67,16 +48,14 @@ func (s *Service) serveTopicSettings(r *http.Request, q url.Values) (any, error)
 		return nil, err
 	}
 	set, err := body.over(r.Context(), t)
-	if err == nil {
-		var token string
-		if token, err = s.MakerOf(r); err == nil {
-			set, err = t.ConfigureAs(r.Context(), token, set)
-		}
-	}
 	if err != nil {
-		return nil, channelFailure(err)
+		return nil, err
 	}
-	return set, nil
+	token, err := s.MakerOf(r)
+	if err != nil {
+		return nil, err
+	}
+	return t.ConfigureAs(r.Context(), token, set)
 }
 
 // topicChange is the body of a change. It names all settings, and those that it does not name get their defaults. But

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync/atomic"
 	"time"
 
@@ -164,4 +165,21 @@ func CommonName(state *tls.ConnectionState) string {
 		return ""
 	}
 	return state.PeerCertificates[0].Subject.CommonName
+}
+
+// Certified returns the name in a client's certificate if an authority has signed it, or "".
+func Certified(state *tls.ConnectionState) string {
+	if state == nil || len(state.VerifiedChains) == 0 {
+		return ""
+	}
+	return "certificate " + CommonName(state)
+}
+
+// CredentialOf is a secret of a client with this address, HOST:PORT; state is nil without TLS.
+func CredentialOf(secret, remote string, state *tls.ConnectionState) *Credential {
+	host, _, err := net.SplitHostPort(remote)
+	if err != nil {
+		host = remote
+	}
+	return &Credential{Secret: secret, RemoteIP: host, TLS: state != nil, CommonName: CommonName(state)}
 }

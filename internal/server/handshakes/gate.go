@@ -224,7 +224,6 @@ type listener struct {
 	cfg *tls.Config
 }
 
-// Accept implements net.Listener.
 func (l *listener) Accept() (net.Conn, error) {
 	nc, err := l.Listener.Accept()
 	if err != nil {

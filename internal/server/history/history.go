@@ -287,7 +287,6 @@ func (s *Series) newest(fields []string, values [5]float64) {
 // Points encodes as numbers of four digits, and null for NaN.
 type Points []float32
 
-// MarshalJSON implements json.Marshaler.
 func (p Points) MarshalJSON() ([]byte, error) {
 	out := []byte{'['}
 	for i, v := range p {
@@ -307,7 +306,6 @@ func (p Points) MarshalJSON() ([]byte, error) {
 	return append(out, ']'), nil
 }
 
-// UnmarshalJSON implements json.Unmarshaler.
 func (p *Points) UnmarshalJSON(text []byte) error {
 	var all []*float32
 	if err := json.Unmarshal(text, &all); err != nil {

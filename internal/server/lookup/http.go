@@ -406,13 +406,8 @@ func channelNames(q url.Values) (topic, channel string, err error) {
 	if topic, err = web.TopicName(q, "INVALID_ARG_TOPIC"); err != nil {
 		return "", "", err
 	}
-	if !q.Has("channel") {
-		return "", "", web.Fail(400, "MISSING_ARG_CHANNEL")
-	}
-	if channel = q.Get("channel"); !node.ValidChannelName(channel) {
-		return "", "", web.Fail(400, "INVALID_ARG_CHANNEL")
-	}
-	return topic, channel, nil
+	channel, err = web.ChannelName(q)
+	return topic, channel, err
 }
 
 func (a *api) serveChannelCreate(r *http.Request, q url.Values) (any, error) {

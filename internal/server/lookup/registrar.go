@@ -43,7 +43,7 @@ type registrar struct {
 	started   bool
 }
 
-// identity is the body of the IDENTIFY command.
+// identity is the body of the IDENTIFY command, and of its answer. The keys come in nsqlookupd's order.
 type identity struct {
 	BroadcastAddress string `json:"broadcast_address"`
 	Hostname         string `json:"hostname"`
@@ -52,13 +52,15 @@ type identity struct {
 	Version          string `json:"version"`
 }
 
+func identityOf(p *Producer) identity {
+	return identity{p.BroadcastAddress, p.Hostname, p.HTTPPort, p.TCPPort, p.Version}
+}
+
 func newRegistrar(e *node.Engine, o *Options) *registrar {
 	r := &registrar{
 		engine: e, log: o.Log.Logger(), sparing: o.Log, ping: pingInterval, look: make(chan struct{}, 1),
 		addresses: slices.Clone(o.Nsqlookupds), lookupds: map[string]*nsqlookupd{},
-		self: identity{
-			o.Self.BroadcastAddress, o.Self.Hostname, o.Self.HTTPPort, o.Self.TCPPort, o.Self.Version,
-		},
+		self: identityOf(&o.Self),
 	}
 	if o.PingInterval > 0 {
 		r.ping = o.PingInterval

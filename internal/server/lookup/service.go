@@ -113,16 +113,9 @@ func (s *Service) listenTCP(o *Options) error {
 	if err != nil {
 		return err
 	}
-	// The keys come in nsqlookupd's order.
-	self, err := json.Marshal(struct {
-		BroadcastAddress string `json:"broadcast_address"`
-		Hostname         string `json:"hostname"`
-		HTTPPort         int    `json:"http_port"`
-		TCPPort          int    `json:"tcp_port"`
-		Version          string `json:"version"`
-	}{
-		o.Self.BroadcastAddress, o.Self.Hostname, listen.Port(s.HTTPAddr()), listen.Port(ln.Addr()), o.Self.Version,
-	})
+	at := identityOf(&o.Self)
+	at.HTTPPort, at.TCPPort = listen.Port(s.HTTPAddr()), listen.Port(ln.Addr())
+	self, err := json.Marshal(at)
 	if err != nil {
 		return errors.Join(err, ln.Close())
 	}

@@ -53,14 +53,12 @@ func New(o Options) *Collector {
 	return c
 }
 
-// Describe implements prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, f := range families {
 		out <- f.desc
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	w := writer{out}
 	c.collectNode(w)
@@ -92,10 +90,8 @@ type sample struct {
 	values []string
 }
 
-// Desc implements prometheus.Metric.
 func (s *sample) Desc() *prometheus.Desc { return s.family.desc }
 
-// Write implements prometheus.Metric.
 func (s *sample) Write(out *dto.Metric) error {
 	pairs := make([]dto.LabelPair, len(s.values))
 	out.Label = make([]*dto.LabelPair, len(pairs))

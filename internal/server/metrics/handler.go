@@ -80,7 +80,6 @@ func (c *chosen) series() (n int) {
 	return n
 }
 
-// Describe implements prometheus.Collector.
 func (c *chosen) Describe(out chan<- *prometheus.Desc) {
 	for _, f := range families {
 		if slices.Contains([]section{ofTopics, ofChannels}, f.section) {
@@ -89,7 +88,6 @@ func (c *chosen) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (c *chosen) Collect(out chan<- prometheus.Metric) {
 	l := limiter{most: c.series()}
 	l.collect(writer{out}, &c.objects)

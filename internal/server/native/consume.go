@@ -10,6 +10,7 @@ import (
 
 	"penstock/internal/clip"
 	"penstock/internal/node"
+	"penstock/internal/server/auth"
 	"penstock/internal/server/native/wire"
 	"penstock/internal/server/stats"
 	"penstock/netproto"
@@ -152,21 +153,21 @@ func (s *session) takeOrder(f *netproto.Received) error {
 	var err error
 	switch f.Type {
 	case wire.TypeCredit:
-		err = credit.Decode(f.Payload)
+		err = wire.Decode(f.Payload, &credit)
 	case wire.TypeFinishThrough:
-		err = o.through.Decode(f.Payload)
+		err = wire.Decode(f.Payload, &o.through)
 	case wire.TypeFinish, wire.TypeTouch:
 		o.payload, o.buf = f.Payload, f.Buf
-		err = s.checked.handles.Decode(f.Payload)
+		err = wire.Decode(f.Payload, &s.checked.handles)
 	case wire.TypeRequeue:
 		o.payload, o.buf = f.Payload, f.Buf
-		err = s.checked.requeues.Decode(f.Payload)
+		err = wire.Decode(f.Payload, &s.checked.requeues)
 	case wire.TypeSync:
 		var m wire.Sync
-		err = m.Decode(f.Payload)
+		err = wire.Decode(f.Payload, &m)
 		o.request, name = f.Request, m.Subscription
 	case wire.TypeSubscribeEnd:
-		err = new(wire.Outcome).Decode(f.Payload)
+		err = wire.Decode(f.Payload, new(wire.Outcome))
 	}
 	if err != nil {
 		s.srv.meter.count(f.Type, netproto.StatusRejected)
@@ -248,7 +249,7 @@ func (s *session) refuseOrder(u *subscription, o *order, over *node.LimitError) 
 		}
 	}
 	s.srv.meter.count(o.typ, netproto.StatusFull)
-	return s.post(&netproto.Frame{Type: wire.TypeRefused, Request: u.request, Head: r.AppendTo(nil)})
+	return s.post(&netproto.Frame{Type: wire.TypeRefused, Request: u.request, Head: wire.Append(nil, &r)})
 }
 
 // run carries out the client's orders until the subscription ends.
@@ -357,7 +358,7 @@ func (u *subscription) carryOut(o *order) {
 		h := wire.Handle{Number: o.through.Number, ID: o.through.ID}
 		u.judge(o.typ, h, u.consumer.FinishThrough(h.Number))
 	case wire.TypeRequeue:
-		_ = u.requeues.Decode(o.payload) // it was checked
+		_ = wire.Decode(o.payload, &u.requeues) // it was checked
 		for _, m := range u.requeues.Messages {
 			delay := time.Duration(m.DelayMs) * time.Millisecond
 			u.judge(o.typ, m.Handle, u.consumer.RequeueDelivery(node.ID(m.ID), m.Number, delay))
@@ -378,7 +379,7 @@ func (u *subscription) carryOut(o *order) {
 
 // each does something with each delivery of a Finish or Touch.
 func (u *subscription) each(o *order, do func(id node.ID, number uint64) error) {
-	_ = u.handles.Decode(o.payload) // it was checked
+	_ = wire.Decode(o.payload, &u.handles) // it was checked
 	for _, h := range u.handles.Deliveries {
 		u.judge(o.typ, h, do(node.ID(h.ID), h.Number))
 	}
@@ -409,7 +410,7 @@ func (u *subscription) sayRefused() {
 		return
 	}
 	m := wire.Refused{Messages: u.refusals}
-	_ = u.s.post(&netproto.Frame{Type: wire.TypeRefused, Request: u.request, Head: m.AppendTo(nil)})
+	_ = u.s.post(&netproto.Frame{Type: wire.TypeRefused, Request: u.request, Head: wire.Append(nil, &m)})
 	u.refusals = u.refusals[:0]
 }
 
@@ -418,7 +419,7 @@ func (u *subscription) synced(request uint64, bytes int, err error) {
 	if err != nil {
 		_ = u.s.fail(wire.TypeSync, request, netproto.StatusUnknown, err.Error())
 	} else {
-		_ = u.s.answer(wire.TypeSync, request, netproto.StatusOK, new(wire.Outcome).AppendTo(nil))
+		_ = u.s.answer(wire.TypeSync, request, netproto.StatusOK, wire.Append(nil, new(wire.Outcome)))
 	}
 	u.s.giveBack(u.s.pays(), bytes, nil)
 }
@@ -450,7 +451,7 @@ func (u *subscription) sayEnd(err error) {
 		f.Status, out = u.outcome(err)
 	}
 	u.s.srv.meter.count(wire.TypeSubscribeEnd, f.Status)
-	f.Head = out.AppendTo(nil)
+	f.Head = wire.Append(nil, out)
 	_ = u.s.post(&f)
 }
 
@@ -481,7 +482,6 @@ func (c *Consumer) Host() string {
 	return c.Address
 }
 
-// Describe implements stats.Describer.
 func (c *Consumer) Describe() stats.Client {
 	return stats.Client{
 		ClientID: c.Client, Hostname: c.Host(), UserAgent: c.Client, Version: "native",
@@ -494,7 +494,7 @@ func (c *Consumer) Describe() stats.Client {
 func (u *subscription) label() *Consumer {
 	s := u.s
 	c := &Consumer{
-		Address: s.remote, TLS: s.tls != nil, Who: certified(s.tls), Since: s.began, SampleRate: int(u.ask.SampleRate),
+		Address: s.remote, TLS: s.tls != nil, Who: auth.Certified(s.tls), Since: s.began, SampleRate: int(u.ask.SampleRate),
 	}
 	if name := s.client.Load(); name != nil {
 		c.Client = *name

@@ -38,11 +38,11 @@ func (d *drain) Frames(c *netproto.Conn, frames []netproto.Received) error {
 			last = m.ID
 		}
 		d.left -= d.it.Count
-		d.head = (&wire.FinishThrough{Number: d.it.First + uint64(d.it.Count) - 1, ID: last}).AppendTo(d.head[:0])
+		d.head = wire.Append(d.head[:0], &wire.FinishThrough{Number: d.it.First + uint64(d.it.Count) - 1, ID: last})
 		if err := c.TrySend(&netproto.Frame{Type: wire.TypeFinishThrough, Request: f.Request, Head: d.head}); err != nil {
 			return err
 		}
-		d.head = (&wire.Credit{Messages: d.most, Bytes: uint32(len(f.Payload))}).AppendTo(d.head[:0])
+		d.head = wire.Append(d.head[:0], &wire.Credit{Messages: d.most, Bytes: uint32(len(f.Payload))})
 		if err := c.TrySend(&netproto.Frame{Type: wire.TypeCredit, Request: f.Request, Head: d.head}); err != nil {
 			return err
 		}
@@ -96,7 +96,7 @@ func benchmarkConsume(b *testing.B, most uint32) {
 	b.ReportAllocs()
 	b.ResetTimer()
 	before := cpuTime(b)
-	if err := d.c.TrySend(&netproto.Frame{Type: wire.TypeSubscribe, Request: 1, Head: m.AppendTo(nil)}); err != nil {
+	if err := d.c.TrySend(&netproto.Frame{Type: wire.TypeSubscribe, Request: 1, Head: wire.Append(nil, m)}); err != nil {
 		b.Fatal(err)
 	}
 	<-d.done

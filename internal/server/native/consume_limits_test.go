@@ -97,7 +97,7 @@ func TestConsumerThatDoesNotRead(t *testing.T) {
 	}
 	eventually(t, "the client has what fits", func() bool { return held() > 1 })
 	more := &wire.Credit{Messages: 1000}
-	credit := netproto.Frame{Type: wire.TypeCredit, Request: slow.request, Head: more.AppendTo(nil)}
+	credit := netproto.Frame{Type: wire.TypeCredit, Request: slow.request, Head: wire.Append(nil, more)}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() { // a client that says nothing for 5 s, either, loses its connection
@@ -213,7 +213,7 @@ func TestConsumeOrdersThatFindNoRoom(t *testing.T) {
 	for range 2 { // they wait for the disk
 		owed = append(owed, k.send(wire.TypeSync, &wire.Sync{Subscription: k.request}))
 	}
-	full := func(typ netproto.Type, m message, d came) {
+	full := func(typ netproto.Type, m wire.Payload, d came) {
 		t.Helper()
 		k.order(typ, m)
 		want := wire.Refusal{Handle: d.handle(), Kind: uint16(typ), Status: netproto.StatusFull}

@@ -35,7 +35,7 @@ func (c *client) subscribe(topic *node.Topic, channel string, edit func(*wire.Su
 	if f.Type != wire.TypeSubscribed || f.Status != netproto.StatusOK || f.Request != k.request {
 		c.t.Fatalf("%v %v for request %d: %q", f.Type, f.Status, f.Request, f.payload)
 	}
-	if err := k.told.Decode(f.payload); err != nil {
+	if err := wire.Decode(f.payload, &k.told); err != nil {
 		c.t.Fatal(err)
 	}
 	return k
@@ -56,9 +56,9 @@ func (c *client) sendSubscribe(topic *node.Topic, channel string, edit func(*wir
 }
 
 // order sends a frame about the subscription.
-func (k *consuming) order(typ netproto.Type, m message) {
+func (k *consuming) order(typ netproto.Type, m wire.Payload) {
 	k.t.Helper()
-	if err := k.c.Send(k.t.Context(), &netproto.Frame{Type: typ, Request: k.request, Head: m.AppendTo(nil)}); err != nil {
+	if err := k.c.Send(k.t.Context(), &netproto.Frame{Type: typ, Request: k.request, Head: wire.Append(nil, m)}); err != nil {
 		k.t.Fatal(err)
 	}
 }
@@ -156,7 +156,7 @@ func (k *consuming) refusals() []wire.Refusal {
 	k.t.Helper()
 	var m wire.Refused
 	f := k.await(func(f frame) bool { return f.Type == wire.TypeRefused })
-	if err := m.Decode(f.payload); err != nil || f.Request != k.request {
+	if err := wire.Decode(f.payload, &m); err != nil || f.Request != k.request {
 		k.t.Fatal(f.Request, err)
 	}
 	return m.Messages
@@ -167,7 +167,7 @@ func (k *consuming) ended(status netproto.Status) wire.Outcome {
 	k.t.Helper()
 	var m wire.Outcome
 	f := k.await(func(f frame) bool { return f.Type == wire.TypeSubscribeEnd })
-	if err := m.Decode(f.payload); err != nil || f.Status != status || f.Request != k.request {
+	if err := wire.Decode(f.payload, &m); err != nil || f.Status != status || f.Request != k.request {
 		k.t.Fatalf("ended with %v %q, want %v", f.Status, m.Text, status)
 	}
 	return m
@@ -307,7 +307,7 @@ func TestLateOrdersAndARedelivery(t *testing.T) {
 	k := w.dial().subscribe(topic, "c", func(m *wire.Subscribe) { m.TimeoutMs = 500 })
 	first := k.next()
 	again := k.next() // it has timed out; the orders below were sent before the client received this
-	orders := map[netproto.Type]message{
+	orders := map[netproto.Type]wire.Payload{
 		wire.TypeFinish:  handles(first),
 		wire.TypeTouch:   handles(first),
 		wire.TypeRequeue: &wire.Requeue{Messages: []wire.Delayed{{Handle: first.handle(), DelayMs: 3600_000}}},
@@ -427,7 +427,7 @@ func TestSubscribeRefuses(t *testing.T) {
 	second.sync(netproto.StatusUnknown)
 	c.subscribe(topic, "e", nil)
 	// A request that names an open subscription ends the connection.
-	f := &netproto.Frame{Type: wire.TypeSubscribe, Request: c.next, Head: (&wire.Subscribe{}).AppendTo(nil)}
+	f := &netproto.Frame{Type: wire.TypeSubscribe, Request: c.next, Head: wire.Append(nil, &wire.Subscribe{})}
 	if err := c.c.Send(t.Context(), f); err != nil {
 		t.Fatal(err)
 	}

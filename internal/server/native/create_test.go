@@ -102,7 +102,7 @@ func TestMetadataInPages(t *testing.T) {
 		for len(got) < len(names) {
 			f := c.receive()
 			var m wire.Metadata
-			if err := m.Decode(f.payload); err != nil || len(f.payload) > 200 || len(m.Topics) == 0 || len(m.Topics) > 3 {
+			if err := wire.Decode(f.payload, &m); err != nil || len(f.payload) > 200 || len(m.Topics) == 0 || len(m.Topics) > 3 {
 				t.Fatalf("%d topics in %d bytes: %v", len(m.Topics), len(f.payload), err)
 			}
 			for _, topic := range m.Topics {

@@ -185,7 +185,7 @@ func TestNobodyNotices(t *testing.T) {
 		"a client of the future": func(c *client, b *bystander) int {
 			f := &netproto.Frame{
 				Type: wire.TypeOpenProducer, Request: 1000,
-				Head: append((&wire.OpenProducer{Topic: b.topic}).AppendTo(nil),
+				Head: append(wire.Append(nil, &wire.OpenProducer{Topic: b.topic}),
 					string(make([]byte, 8))+"fields of a later version"...),
 			}
 			if err := c.c.Send(c.t.Context(), f); err != nil {
@@ -209,7 +209,7 @@ func TestNobodyNotices(t *testing.T) {
 			for range 20_000 { // each of them has an answer: it is a repeat
 				f := &netproto.Frame{
 					Type: wire.TypeProduce, Flags: netproto.FlagSelfChecked, Request: 7,
-					Head: (&wire.Produce{Topic: b.topic}).AppendTo(nil), Body: [][]byte{body},
+					Head: wire.Append(nil, &wire.Produce{Topic: b.topic}), Body: [][]byte{body},
 				}
 				if deaf.c.TrySend(f) != nil {
 					break

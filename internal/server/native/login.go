@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
@@ -59,7 +60,7 @@ func (s *session) authenticate(request uint64, m *wire.Auth) {
 		s.login.Store(newLogin(who, m.Token))
 		s.beKnown(who)
 	}
-	_ = s.answer(wire.TypeAuth, request, netproto.StatusOK, new(wire.Outcome).AppendTo(nil))
+	_ = s.answer(wire.TypeAuth, request, netproto.StatusOK, wire.Append(nil, new(wire.Outcome)))
 }
 
 // admit takes the client's place among those that are known, or says why there is none.
@@ -108,7 +109,7 @@ func (s *session) prove(secret string) (*auth.Principal, error) {
 		s.stranger.Stay(true)
 		defer s.stranger.Stay(false)
 	}
-	who, err := s.srv.opts.Auth.Find(s.ctx, s.credential(secret))
+	who, err := s.srv.opts.Auth.Find(s.ctx, auth.CredentialOf(secret, s.remote, s.tls))
 	switch {
 	case errors.Is(err, auth.ErrUnknownSecret):
 		s.refused("auth", "", err.Error())
@@ -142,12 +143,12 @@ func (s *session) who() string {
 	if l := s.login.Load(); l != nil {
 		return l.who.Name()
 	}
-	return certified(s.tls)
+	return auth.Certified(s.tls)
 }
 
 // created tells the audit what the client has created.
 func (s *session) created(names string) {
 	if tell := s.srv.opts.Created; tell != nil {
-		tell(Creation{Who: s.who(), From: s.remote, Names: names})
+		tell(audit.Entry{Who: s.who(), From: s.remote, What: "native create", Names: names})
 	}
 }

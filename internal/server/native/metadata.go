@@ -159,7 +159,7 @@ const revisionBytes = 8 // at the beginning of an encoded Metadata
 // a connection. Revisions of a single node count for one process only: see Metadata in package wire.
 func (t *told) next(m *wire.Metadata, asked bool) []byte {
 	m.Revision = max(m.Revision, t.revision)
-	payload := m.AppendTo(nil)
+	payload := wire.Append(nil, m)
 	sum := sha256.Sum256(payload[revisionBytes:])
 	if !asked && sum == t.sum {
 		return nil

@@ -9,6 +9,7 @@ import (
 
 	"penstock/internal/netio"
 	"penstock/internal/node"
+	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
 	"penstock/internal/shares"
 )
@@ -28,15 +29,15 @@ type Options struct {
 	// Stored is told how long a batch took from its arrival until it was answered OK, of one in 16 by chance. Any
 	// goroutine of the engine may call it, which may hold locks: it must not block. nil: nobody is told.
 	Stored func(took time.Duration)
-	// Refused is told of each client that did not prove who it is, or may not do what it asked for. It must not block.
-	// nil: nobody is told.
-	Refused func(Refusal)
+	// Refused is told of each client that did not prove who it is, or may not do what it asked for, and why. It must not
+	// block. nil: nobody is told.
+	Refused func(e audit.Entry, why string)
 	// Busy is told of each connection that was refused because MaxHandshakes others are in their handshake. It must not
 	// block. nil: nobody is told.
 	Busy func()
 	// Created is told of each topic and channel that a client has created. A client that subscribes to a new channel at
 	// several nodes at once may be told of by more than one of them. It must not block. nil: nobody is told.
-	Created func(Creation)
+	Created func(audit.Entry)
 
 	Logger *slog.Logger
 
@@ -85,22 +86,6 @@ type Options struct {
 	pageBytes int // a longer Metadata is sent in pieces; default metadataPageBytes
 }
 
-// Refusal is what the audit hears of a client that was refused.
-type Refusal struct {
-	Who   string // the name that it has proved; "": none
-	From  string // its address
-	What  string // the request
-	Names string // "topic=NAME", or ""
-	Why   string
-}
-
-// Creation is what the audit hears of a topic or channel that a client has created.
-type Creation struct {
-	Who   string // the name that the client has proved; "": none
-	From  string // its address
-	Names string // "topic=NAME", or "topic=NAME channel=NAME"
-}
-
 func orDefault[T comparable](p *T, v T) {
 	var zero T
 	if *p == zero {
@@ -119,7 +104,7 @@ func (o *Options) setDefaults(e *node.Engine) error {
 		}
 	}
 	if o.Refused == nil {
-		o.Refused = func(Refusal) {}
+		o.Refused = func(audit.Entry, string) {}
 	}
 	if o.Stored == nil {
 		o.Stored = func(time.Duration) {}

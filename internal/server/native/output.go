@@ -102,7 +102,6 @@ func (p *parcel) unpin() {
 	}
 }
 
-// Release implements netproto.Releaser.
 func (p *parcel) Release() {
 	p.unpin()
 	p.output.give(p.bytes)

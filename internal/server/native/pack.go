@@ -61,7 +61,6 @@ const maxSpareBytes = wire.DeliverBytes + 64<<10
 
 var packs = sync.Pool{New: func() any { return new(pack) }}
 
-// Release implements netproto.Releaser.
 func (p *pack) Release() {
 	if p.room > 0 {
 		p.output.give(p.room)
@@ -88,7 +87,6 @@ func (k *packer) begin(room int) {
 	k.open = p
 }
 
-// Deliver implements node.Sink.
 func (k *packer) Deliver(d *node.Delivery) bool {
 	k.mu.Lock()
 	// Field by field, because a composite would be made elsewhere and copied, for each message.
@@ -100,7 +98,6 @@ func (k *packer) Deliver(d *node.Delivery) bool {
 	return room
 }
 
-// DeliverRun implements node.RunSink.
 func (k *packer) DeliverRun(r *node.Run) (count int, room bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -163,7 +160,6 @@ func (k *packer) seal() {
 	k.sealed = append(k.sealed, p)
 }
 
-// Flush implements node.Sink.
 func (k *packer) Flush() {
 	k.sending.Lock()
 	defer k.sending.Unlock()
@@ -215,7 +211,6 @@ func (k *packer) send(p *pack) {
 	}
 }
 
-// Closed implements node.Sink.
 func (k *packer) Closed(err error) {
 	k.u.wish(func(w *wishes) { w.closed = err })
 }

@@ -48,7 +48,7 @@ func (s *session) serveOpenProducer(t task, m *wire.OpenProducer) {
 			return
 		}
 		out := wire.Producer(p)
-		_ = s.answer(wire.TypeOpenProducer, t.request, netproto.StatusOK, out.AppendTo(nil))
+		_ = s.answer(wire.TypeOpenProducer, t.request, netproto.StatusOK, wire.Append(nil, &out))
 	})
 }
 
@@ -134,7 +134,7 @@ func (p *produce) stored(a node.Produced) {
 			s.srv.opts.Stored(time.Since(s.srv.started) - time.Duration(t.arrived))
 		}
 		s.postSoon(&netproto.Frame{
-			Type: wire.TypeProduced, Request: t.request, Head: out.AppendTo(p.payload[:0]),
+			Type: wire.TypeProduced, Request: t.request, Head: wire.Append(p.payload[:0], &out),
 		}, p.alone && a.Lone)
 	}
 	s.done(t)

@@ -35,7 +35,7 @@ func (c *client) publish(topic uuid.UUID, partition uint32, sealed []byte) uint6
 	c.next++
 	f := &netproto.Frame{
 		Type: wire.TypeProduce, Flags: netproto.FlagSelfChecked, Request: c.next,
-		Head: (&wire.Produce{Topic: topic, Partition: partition}).AppendTo(nil), Body: [][]byte{sealed},
+		Head: wire.Append(nil, &wire.Produce{Topic: topic, Partition: partition}), Body: [][]byte{sealed},
 	}
 	if err := c.c.Send(c.t.Context(), f); err != nil {
 		c.t.Fatal(err)
@@ -51,7 +51,7 @@ func (c *client) produced(request uint64) wire.Produced {
 	if f.Type != wire.TypeProduced || f.Request != request || f.Status != netproto.StatusOK {
 		c.t.Fatalf("%v %v for request %d, want a Produced for %d: %q", f.Type, f.Status, f.Request, request, f.payload)
 	}
-	if err := m.Decode(f.payload); err != nil {
+	if err := wire.Decode(f.payload, &m); err != nil {
 		c.t.Fatal(err)
 	}
 	return m
@@ -65,7 +65,7 @@ func (c *client) openProducer(topic uuid.UUID, partition uint32, name string) wi
 	if f.Type != wire.TypeProducer || f.Request != id || f.Status != netproto.StatusOK {
 		c.t.Fatalf("%v %v for request %d: %q", f.Type, f.Status, f.Request, f.payload)
 	}
-	if err := m.Decode(f.payload); err != nil {
+	if err := wire.Decode(f.payload, &m); err != nil {
 		c.t.Fatal(err)
 	}
 	return m

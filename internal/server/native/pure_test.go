@@ -247,7 +247,7 @@ func TestTold(t *testing.T) {
 		payload := x.next(step.m, step.asked)
 		var got wire.Metadata
 		if payload != nil {
-			if err := got.Decode(payload); err != nil {
+			if err := wire.Decode(payload, &got); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -213,7 +213,7 @@ func (r *reading) sayEmpty(reader *node.Reader) error {
 	}
 	head := wire.Records{Next: uint64(next), Newest: uint64(newest)}
 	err := r.s.conn.Send(r.ctx, &netproto.Frame{
-		Type: wire.TypeRecords, Flags: netproto.FlagSelfChecked, Request: r.request, Head: head.AppendTo(nil),
+		Type: wire.TypeRecords, Flags: netproto.FlagSelfChecked, Request: r.request, Head: wire.Append(nil, &head),
 	})
 	if err != nil {
 		return context.Canceled // the connection has ended, or the client has ended the reader
@@ -232,7 +232,7 @@ func (r *reading) send(got *node.Stored) error {
 	}
 	head := wire.Records{Next: uint64(got.Next), Newest: uint64(got.Newest)}
 	err := r.s.conn.Send(r.ctx, &netproto.Frame{
-		Type: wire.TypeRecords, Flags: netproto.FlagSelfChecked, Request: r.request, Head: head.AppendTo(nil),
+		Type: wire.TypeRecords, Flags: netproto.FlagSelfChecked, Request: r.request, Head: wire.Append(nil, &head),
 		Body: [][]byte{body}, Owner: p,
 	})
 	if err != nil {

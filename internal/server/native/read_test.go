@@ -60,7 +60,7 @@ func (r *reader) records() (bodies []string) {
 	if f.Type != wire.TypeRecords || f.Request != r.request || f.Flags&netproto.FlagSelfChecked == 0 {
 		r.t.Fatalf("%v %v for request %d: %q", f.Type, f.Status, f.Request, f.payload)
 	}
-	if err := head.Decode(f.payload); err != nil {
+	if err := wire.Decode(f.payload, &head); err != nil {
 		r.t.Fatal(err)
 	}
 	if r.next != 0 && head.Next != r.next {
@@ -204,11 +204,11 @@ func TestReadCredit(t *testing.T) {
 			t.Fatalf("%d bytes came for a credit of %d", r.bytes, given)
 		}
 		c.c.Send(t.Context(), &netproto.Frame{
-			Type: wire.TypeReadCredit, Request: r.request, Head: (&wire.ReadCredit{Bytes: 500}).AppendTo(nil),
+			Type: wire.TypeReadCredit, Request: r.request, Head: wire.Append(nil, &wire.ReadCredit{Bytes: 500}),
 		})
 		given += 500
 	}
-	end := &netproto.Frame{Type: wire.TypeReadEnd, Request: r.request, Head: new(wire.Outcome).AppendTo(nil)}
+	end := &netproto.Frame{Type: wire.TypeReadEnd, Request: r.request, Head: wire.Append(nil, new(wire.Outcome))}
 	if err := c.c.TrySend(end); err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestReadEnds(t *testing.T) {
 	newest := &wire.Read{Topic: topic.ID(), From: wire.FromNewest, Credit: 100}
 	twice := w.dial()
 	for range 2 {
-		f := &netproto.Frame{Type: wire.TypeRead, Request: 1, Head: newest.AppendTo(nil)}
+		f := &netproto.Frame{Type: wire.TypeRead, Request: 1, Head: wire.Append(nil, newest)}
 		_ = twice.c.TrySend(f)
 	}
 	twice.end()
@@ -327,7 +327,7 @@ func TestReaderThatDoesNotRead(t *testing.T) {
 		n += len(r.records())
 		// A client that says nothing for 5 s, either, loses its connection.
 		if err := deaf.c.TrySend(&netproto.Frame{
-			Type: wire.TypeReadCredit, Request: 1, Head: new(wire.ReadCredit).AppendTo(nil),
+			Type: wire.TypeReadCredit, Request: 1, Head: wire.Append(nil, new(wire.ReadCredit)),
 		}); err != nil {
 			t.Fatal(err)
 		}

@@ -208,7 +208,7 @@ func TestBadInput(t *testing.T) {
 	later.ask(true, "orders")
 
 	for name, f := range map[string]*netproto.Frame{
-		"an answer":         {Type: wire.TypeAuthAck, Request: 1, Head: new(wire.Outcome).AppendTo(nil)},
+		"an answer":         {Type: wire.TypeAuthAck, Request: 1, Head: wire.Append(nil, new(wire.Outcome))},
 		"a node's frame":    {Type: netproto.TypeForwardPut, Request: 1},
 		"a status":          {Type: wire.TypeMetadata, Status: netproto.StatusFull, Head: make([]byte, 16)},
 		"an empty payload":  {Type: wire.TypeMetadata, Request: 1},
@@ -291,7 +291,7 @@ func TestClientThatNeverReads(t *testing.T) {
 	if deaf.c, err = netproto.Connect(t.Context(), nc, o); err != nil {
 		t.Fatal(err)
 	}
-	request := (&wire.MetadataRequest{Topics: names}).AppendTo(nil)
+	request := wire.Append(nil, &wire.MetadataRequest{Topics: names})
 	for n := uint64(1); ; n++ {
 		f := &netproto.Frame{Type: wire.TypeMetadata, Request: n, Head: request}
 		if deaf.c.Send(t.Context(), f) != nil {

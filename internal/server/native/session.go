@@ -17,6 +17,7 @@ import (
 	"penstock/internal/clip"
 	"penstock/internal/netio"
 	"penstock/internal/node"
+	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/native/wire"
 	"penstock/internal/shares"
@@ -126,7 +127,6 @@ func newSession(srv *Server, nc net.Conn) *session {
 	return s
 }
 
-// Opened implements netproto.Opener.
 func (s *session) Opened(c *netproto.Conn) {
 	s.conn = c
 	if s.phase == unproven {
@@ -138,7 +138,6 @@ func (s *session) Opened(c *netproto.Conn) {
 	go s.work()
 }
 
-// Closed implements netproto.Handler.
 func (s *session) Closed(*netproto.Conn, error) {
 	if s.expiry != nil {
 		s.expiry.Stop()
@@ -235,9 +234,9 @@ func (t *task) decode(f *netproto.Received) error {
 	if f.Type == wire.TypeProduce {
 		t.batch, t.buf = f.Payload[f.CheckedBytes():], f.Buf
 		t.bytes = len(t.batch)
-		return t.produce.Decode(f.Payload)
+		return wire.Decode(f.Payload, &t.produce)
 	}
-	var m interface{ Decode([]byte) error }
+	var m wire.Payload
 	switch f.Type {
 	case wire.TypeAuth:
 		m = new(wire.Auth)
@@ -257,7 +256,7 @@ func (t *task) decode(f *netproto.Received) error {
 		panic("BUG: native: a " + typeName(f.Type) + " was not refused")
 	}
 	t.message = m
-	return m.Decode(f.Payload)
+	return wire.Decode(f.Payload, m)
 }
 
 // push appends a request to the inbox, or returns the limit that does not allow it.
@@ -485,7 +484,7 @@ func (s *session) outcome(to netproto.Type, request uint64, status netproto.Stat
 	out.Text = clip.Text(out.Text, wire.MaxTextBytes)
 	payload := []byte(out.Text)
 	if answerOf(to) != netproto.TypeError {
-		payload = out.AppendTo(nil)
+		payload = wire.Append(nil, out)
 	}
 	return s.answer(to, request, status, payload)
 }
@@ -507,7 +506,7 @@ func (s *session) goAway(turn int) {
 	}
 	p := s.srv.place()
 	out := wire.Outcome{Text: "this node stops; connect to another one", Address: p.refuge(topics, turn)}
-	_ = s.conn.TrySend(&netproto.Frame{Type: wire.TypeGoAway, Status: netproto.StatusClosed, Head: out.AppendTo(nil)})
+	_ = s.conn.TrySend(&netproto.Frame{Type: wire.TypeGoAway, Status: netproto.StatusClosed, Head: wire.Append(nil, &out)})
 }
 
 // makeRoom is the end of a session in Server.strangers.
@@ -529,34 +528,10 @@ func (s *session) expel(reason, why string) {
 // refused tells the audit that the client was refused.
 func (s *session) refused(what, names, why string) {
 	s.srv.meter.authFailures.Add(1)
-	s.srv.opts.Refused(Refusal{From: s.remote, What: "native " + what, Names: names, Why: why, Who: s.who()})
-}
-
-// certified returns the name in the client's certificate if an authority has signed it, or "".
-func certified(state *tls.ConnectionState) string {
-	if state == nil || len(state.VerifiedChains) == 0 {
-		return ""
-	}
-	return "certificate " + commonName(state)
-}
-
-func commonName(state *tls.ConnectionState) string {
-	if state == nil || len(state.PeerCertificates) == 0 {
-		return ""
-	}
-	return state.PeerCertificates[0].Subject.CommonName
+	s.srv.opts.Refused(audit.Entry{From: s.remote, What: "native " + what, Names: names, Who: s.who()}, why)
 }
 
 var _ interface {
 	netproto.Handler
 	netproto.Opener
 } = (*session)(nil)
-
-// credential returns the secret, with the facts about the connection that auth servers are told.
-func (s *session) credential(secret string) *auth.Credential {
-	host, _, err := net.SplitHostPort(s.remote)
-	if err != nil {
-		host = s.remote
-	}
-	return &auth.Credential{Secret: secret, RemoteIP: host, TLS: s.tls != nil, CommonName: commonName(s.tls)}
-}

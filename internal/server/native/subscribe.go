@@ -56,7 +56,7 @@ func (u *subscription) begin() bool {
 	}
 	untouched, most := u.consumer.Timeouts()
 	out := wire.Subscribed{TimeoutMs: uint32(untouched.Milliseconds()), MaxTimeoutMs: uint32(most.Milliseconds())}
-	_ = u.s.answer(wire.TypeSubscribe, u.request, netproto.StatusOK, out.AppendTo(nil))
+	_ = u.s.answer(wire.TypeSubscribe, u.request, netproto.StatusOK, wire.Append(nil, &out))
 	return true
 }
 

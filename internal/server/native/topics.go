@@ -124,12 +124,12 @@ func (s *session) tell(request uint64, m *wire.Metadata, asked bool) {
 	if len(payload) > s.srv.opts.pageBytes {
 		pages := paged(m, s.srv.opts.pageBytes)
 		for _, p := range pages[:len(pages)-1] {
-			f := netproto.Frame{Type: wire.TypeMetadataReply, Head: p.AppendTo(nil)}
+			f := netproto.Frame{Type: wire.TypeMetadataReply, Head: wire.Append(nil, p)}
 			if s.conn.Send(s.ctx, &f) != nil {
 				return // the connection ends
 			}
 		}
-		payload = pages[len(pages)-1].AppendTo(nil)
+		payload = wire.Append(nil, pages[len(pages)-1])
 	}
 	_ = s.answer(wire.TypeMetadata, request, netproto.StatusOK, payload)
 }

@@ -36,7 +36,7 @@ func TestReadOfWhatIsGone(t *testing.T) {
 			break
 		}
 		var out wire.Outcome
-		if err := out.Decode(f.payload); err != nil || f.Type != wire.TypeReadEnd || f.Request != id ||
+		if err := wire.Decode(f.payload, &out); err != nil || f.Type != wire.TypeReadEnd || f.Request != id ||
 			f.Status != netproto.StatusGap || int64(out.First) <= m.Value {
 			t.Fatalf("%v %v, first %d: %v", f.Type, f.Status, out.First, err)
 		}

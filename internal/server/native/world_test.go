@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/native/wire"
@@ -34,7 +35,7 @@ type world struct {
 	crashed bool
 
 	mu       sync.Mutex
-	refusals []Refusal
+	refusals []refusal
 }
 
 // open opens an engine and serves it. edit changes the options; nil: none.
@@ -76,10 +77,10 @@ func serveEngine(t testing.TB, eo node.Options, edit func(*Options)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Listener: ln, Logger: quiet, Refused: func(r Refusal) {
+	o := Options{Listener: ln, Logger: quiet, Refused: func(e audit.Entry, why string) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.refusals = append(w.refusals, r)
+		w.refusals = append(w.refusals, refusal{e, why})
 	}, Answers: flusher(t, e, true), HandshakeTimeout: patience}
 	if edit != nil {
 		edit(&o)
@@ -116,10 +117,16 @@ func (w *world) stop() {
 	}
 }
 
-func (w *world) refused() []Refusal {
+// refusal is what Options.Refused was told.
+type refusal struct {
+	audit.Entry
+	Why string
+}
+
+func (w *world) refused() []refusal {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return append([]Refusal(nil), w.refusals...)
+	return append([]refusal(nil), w.refusals...)
 }
 
 // tokens makes an Authority of a file of tokens, each with its grant, and returns it with the file's name.
@@ -229,13 +236,11 @@ func (w *world) dialFrom(ip string) *client {
 	return c
 }
 
-type message interface{ AppendTo([]byte) []byte }
-
 // send sends a request and returns its id.
-func (c *client) send(typ netproto.Type, m message) uint64 {
+func (c *client) send(typ netproto.Type, m wire.Payload) uint64 {
 	c.t.Helper()
 	c.next++
-	f := &netproto.Frame{Type: typ, Request: c.next, Head: m.AppendTo(nil)}
+	f := &netproto.Frame{Type: typ, Request: c.next, Head: wire.Append(nil, m)}
 	if err := c.c.Send(c.t.Context(), f); err != nil {
 		c.t.Fatal(err)
 	}
@@ -292,7 +297,7 @@ func (c *client) refusal(request uint64, answer netproto.Type, status netproto.S
 	var out wire.Outcome
 	if f.Type == netproto.TypeError {
 		out.Text = string(f.payload)
-	} else if err := out.Decode(f.payload); err != nil {
+	} else if err := wire.Decode(f.payload, &out); err != nil {
 		c.t.Fatal(err)
 	}
 	if f.Type != answer || f.Request != request || f.Status != status || out.Text == "" {
@@ -322,7 +327,7 @@ func (c *client) metadata(request uint64) *wire.Metadata {
 	if f.Type != wire.TypeMetadataReply || f.Status != netproto.StatusOK || f.Request != request {
 		c.t.Fatalf("%v %v for request %d, want metadata for %d", f.Type, f.Status, f.Request, request)
 	}
-	if err := m.Decode(f.payload); err != nil {
+	if err := wire.Decode(f.payload, m); err != nil {
 		c.t.Fatal(err)
 	}
 	return m

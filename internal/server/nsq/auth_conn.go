@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
-	"net"
 	"time"
 
 	"penstock/internal/node"
@@ -28,16 +27,6 @@ type login struct {
 type granted struct {
 	who   *auth.Principal
 	topic string
-}
-
-// credential returns the secret, with the facts about the connection that auth servers are told.
-func (c *conn) credential(secret string) *auth.Credential {
-	host, _, err := net.SplitHostPort(c.remote)
-	if err != nil {
-		host = c.remote
-	}
-	state := c.link.Load().tls
-	return &auth.Credential{Secret: secret, RemoteIP: host, TLS: state != nil, CommonName: auth.CommonName(state)}
 }
 
 // authenticate executes AUTH.
@@ -92,21 +81,15 @@ func (c *conn) changed(what, names string, err error) {
 	c.srv.opts.Audit.Changed(e)
 }
 
-// certified returns the name in the client's certificate if an authority has signed it, or "".
-func (c *conn) certified() string {
-	state := c.link.Load().tls
-	if state == nil || len(state.VerifiedChains) == 0 {
-		return ""
-	}
-	return "certificate " + auth.CommonName(state)
-}
+// certified returns the name in the client's certificate, or "".
+func (c *conn) certified() string { return auth.Certified(c.link.Load().tls) }
 
 // prove finds the principal for the secret, and may wait for a server. The client is not told why that failed.
 func (c *conn) prove(secret string) (*auth.Principal, *command.Fault) {
 	c.submit()
 	c.waiting.Store(true)
 	c.stay(true)
-	who, err := c.srv.opts.Auth.Find(c.ctx, c.credential(secret))
+	who, err := c.srv.opts.Auth.Find(c.ctx, auth.CredentialOf(secret, c.remote, c.link.Load().tls))
 	c.stay(false)
 	c.lastByte.Store(c.srv.now())
 	c.waiting.Store(false)
@@ -227,7 +210,7 @@ func (c *conn) lapsed(now time.Time) bool {
 func (c *conn) renew() {
 	defer c.renewing.Store(false)
 	l := c.login.Load()
-	who, err := c.srv.opts.Auth.Find(c.ctx, c.credential(l.secret))
+	who, err := c.srv.opts.Auth.Find(c.ctx, auth.CredentialOf(l.secret, c.remote, c.link.Load().tls))
 	switch {
 	case c.ctx.Err() != nil:
 	case err != nil || !auth.May(who, auth.Subscribe, auth.Channel(l.topic, l.channel)):

@@ -26,7 +26,6 @@ func (c *conn) MarshalJSON() ([]byte, error) {
 	return json.Marshal(cs)
 }
 
-// Describe implements describer.
 func (c *conn) Describe() stats.Client { return c.stats("") }
 
 // stats describes the connection as a producer. Only publishes to topic are listed; "" lists all.

@@ -92,7 +92,6 @@ func (o *output) writeHeld(raw syscall.RawConn, c *chunk, n int) (int, error) {
 	return n, errors.Join(err, waitErr)
 }
 
-// Drained implements node.HeldSink.
 func (s *sink) Drained() bool {
 	o := &s.out
 	o.mu.Lock()
@@ -119,7 +118,6 @@ func (s *sink) Withdraw(id node.ID) bool {
 	return err == nil
 }
 
-// Dropped implements node.HeldSink.
 func (s *sink) Dropped(dst []node.HeldDelivery) []node.HeldDelivery {
 	o := &s.out
 	o.mu.Lock()

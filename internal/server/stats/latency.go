@@ -52,7 +52,6 @@ type sketch struct {
 	rotated time.Time // when the current half began
 }
 
-// Record implements node.LatencyRecorder.
 func (s *sketch) Record(ns int64) { s.record(ns, time.Now()) }
 
 func (s *sketch) record(ns int64, now time.Time) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"penstock/internal/server/audit"
+	"penstock/internal/server/auth"
 )
 
 // maxAuditedBytes bounds what an entry of the audit has of a request's body and of an answer.
@@ -22,10 +23,7 @@ var audited = []string{
 
 // entry describes a request.
 func entry(who string, r *http.Request, q url.Values) audit.Entry {
-	e := audit.Entry{Who: who, From: r.RemoteAddr, What: r.Method + " " + r.URL.Path}
-	if e.Who == "" {
-		e.Who = certified(r)
-	}
+	e := audit.Entry{Who: cmp.Or(who, auth.Certified(r.TLS)), From: r.RemoteAddr, What: r.Method + " " + r.URL.Path}
 	var names []string
 	for _, name := range audited {
 		if q.Has(name) {
@@ -39,15 +37,7 @@ func entry(who string, r *http.Request, q url.Values) audit.Entry {
 // EntryOf describes a change that a request brought about besides what it asked for. who is the name that its client
 // has proved, if any.
 func EntryOf(who string, r *http.Request, what, names string) audit.Entry {
-	return audit.Entry{Who: cmp.Or(who, certified(r)), From: r.RemoteAddr, What: what + " by " + r.URL.Path, Names: names}
-}
-
-// certified returns the name in a client certificate that an authority has signed, or "".
-func certified(r *http.Request) string {
-	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
-		return ""
-	}
-	return "certificate " + r.TLS.VerifiedChains[0][0].Subject.CommonName
+	return audit.Entry{Who: cmp.Or(who, auth.Certified(r.TLS)), From: r.RemoteAddr, What: what + " by " + r.URL.Path, Names: names}
 }
 
 // refused tells the audit that a request was refused.

@@ -125,13 +125,10 @@ type unsent struct {
 	body   bytes.Buffer
 }
 
-// Header implements http.ResponseWriter.
 func (u *unsent) Header() http.Header { return u.header }
 
-// WriteHeader implements http.ResponseWriter.
 func (u *unsent) WriteHeader(code int) { u.code = cmp.Or(u.code, code) }
 
-// Write implements http.ResponseWriter.
 func (u *unsent) Write(p []byte) (int, error) {
 	u.WriteHeader(200)
 	return u.body.Write(p)

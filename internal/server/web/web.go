@@ -3,12 +3,14 @@
 package web
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -97,41 +99,46 @@ func BeyondText(what string, value, limit any, setting string) string {
 
 func (e *Error) Error() string { return e.code }
 
-// AsError maps any error of the engine to an HTTP status. 503 means that another node, or a later attempt, may succeed.
-func AsError(err error) *Error {
-	var e *Error
-	switch {
-	case errors.As(err, &e):
-		return e
-	case errors.Is(err, node.ErrClosed):
-		return Fail(503, "EXITING")
-	case errors.Is(err, node.ErrNoTopic):
-		return Fail(404, "TOPIC_NOT_FOUND")
-	case errors.Is(err, node.ErrNoChannel):
-		return Fail(404, "CHANNEL_NOT_FOUND")
-	case errors.Is(err, node.ErrMessageTooBig):
-		return tooBig("MSG_TOO_BIG", err)
-	case errors.Is(err, node.ErrBatchTooBig):
-		return tooBig("BODY_TOO_BIG", err)
-	case errors.Is(err, node.ErrHeaders), errors.Is(err, node.ErrBatchKeys), errors.Is(err, node.ErrTopicSettings),
-		errors.Is(err, node.ErrTopicOptions), errors.Is(err, node.ErrDeferTooLong):
-		return Fail(400, err.Error())
-	case errors.Is(err, node.ErrQuota), errors.Is(err, node.ErrStateFull),
-		errors.Is(err, node.ErrTooManyPartitions), errors.Is(err, node.ErrShare):
-		// Not 413, which would say that this request is too large, and not 503, which would say that the server is
-		// unable: the request is fine, but the topic has used up the space it may take.
-		return Fail(http.StatusInsufficientStorage, err.Error())
-	}
-	return Fail(503, err.Error())
+// statuses are those of the engine's errors. Without a code, the text of the error is it.
+var statuses = []struct {
+	status int
+	code   string
+	errs   []error
+}{
+	{http.StatusServiceUnavailable, "EXITING", []error{node.ErrClosed}},
+	{http.StatusNotFound, "TOPIC_NOT_FOUND", []error{node.ErrNoTopic}},
+	{http.StatusNotFound, "CHANNEL_NOT_FOUND", []error{node.ErrNoChannel}},
+	{http.StatusNotFound, "", []error{node.ErrNoMessage, node.ErrNoProducer}},
+	{http.StatusRequestEntityTooLarge, "MSG_TOO_BIG", []error{node.ErrMessageTooBig}},
+	{http.StatusRequestEntityTooLarge, "BODY_TOO_BIG", []error{node.ErrBatchTooBig}},
+	{http.StatusConflict, "", []error{node.ErrVersion, node.ErrChannelExists, node.ErrRedriving, node.ErrRedriveSkips}},
+	{http.StatusBadRequest, "", []error{
+		node.ErrHeaders, node.ErrBatchKeys, node.ErrTopicSettings, node.ErrTopicOptions, node.ErrDeferTooLong,
+		node.ErrSettings, node.ErrSeek, node.ErrNoPartition, node.ErrFromLevel, node.ErrChannelName, node.ErrProducerLevel,
+	}},
+	// Not 413, which would say that this request is too large, and not 503, which would say that the server is unable: the
+	// request is fine, but the topic has used up the space it may take.
+	{http.StatusInsufficientStorage, "", []error{
+		node.ErrQuota, node.ErrStateFull, node.ErrTooManyPartitions, node.ErrShare,
+	}},
 }
 
-// tooBig has nsqd's code, and the detail says what is beyond which limit.
-func tooBig(code string, err error) *Error {
-	e := Fail(http.StatusRequestEntityTooLarge, code)
-	if over, ok := errors.AsType[*node.LimitError](err); ok {
-		e.detail = over.Text()
+// AsError maps any error of the engine to an HTTP status. 503 means that another node, or a later attempt, may succeed.
+func AsError(err error) *Error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
 	}
-	return e
+	out := Fail(http.StatusServiceUnavailable, err.Error())
+	for _, s := range statuses {
+		if slices.ContainsFunc(s.errs, func(of error) bool { return errors.Is(err, of) }) {
+			out = Fail(s.status, cmp.Or(s.code, err.Error()))
+			break
+		}
+	}
+	if over, ok := errors.AsType[*node.LimitError](err); ok && out.Status == http.StatusRequestEntityTooLarge {
+		out.detail = over.Text()
+	}
+	return out
 }
 
 // Count returns a number in the query, from 1 to most. invalid is the error code for anything else.
@@ -153,4 +160,15 @@ func TopicName(q url.Values, invalid string) (string, error) {
 		return name, nil
 	}
 	return "", Fail(400, invalid)
+}
+
+// ChannelName returns the channel in the query, with nsqd's code for a name that no channel can have.
+func ChannelName(q url.Values) (string, error) {
+	if !q.Has("channel") {
+		return "", Fail(400, "MISSING_ARG_CHANNEL")
+	}
+	if name := q.Get("channel"); node.ValidChannelName(name) {
+		return name, nil
+	}
+	return "", Fail(400, "INVALID_ARG_CHANNEL")
 }

@@ -220,7 +220,7 @@ func eachMessage(disk aio.Disk, e *aside.Entry, fn func(m *nodes.Message, n uint
 				if m.Key == nil && string(kv.Key) == nodes.KeyHeader {
 					m.Key = kv.Value
 				} else {
-					m.Headers = append(m.Headers, kv)
+					m.Headers = append(m.Headers, nodes.Header(kv))
 				}
 			}
 			if err := fn(&m, n); err != nil {

@@ -1,5 +1,5 @@
-// Package file is a kv.Store in one file, for a single node: the metadata of a cluster of one. It is package memory
-// with a journal: a transaction is answered when its line is on stable storage.
+// Package file is a kv.Store in one file, for tests whose cluster must outlive its process: it is package memory with a
+// journal, and a transaction is answered when its line is on stable storage. Nodes keep their metadata on etcd.
 //
 // # Format
 //
@@ -8,14 +8,11 @@
 //	8 hex digits, a space, JSON, a newline
 //
 // The digits are the CRC-32C of the JSON. The first line is {"format":1,"revision":R}, where R is the revision of the
-// map when the file was last rewritten. The entries of that time follow, as writes, with the revision of their last
-// change in "mod". The journal follows the entries. A write is {"key":K,"text":V}, or "bytes" in base64 if the value is
-// not UTF-8, or {"key":K,"delete":true}. Keys with a lease are not kept: the process that held the lease is gone. A
-// transaction of such keys alone leaves a line without writes, so that no revision is used twice.
+// map when the file was opened last. The entries of that time follow, as writes, with the revision of their last change
+// in "mod", and then the journal. A write is {"key":K,"text":V}, or "bytes" in base64 if the value is not UTF-8, or
+// {"key":K,"delete":true}. Keys with a lease are not kept: the process that held the lease is gone.
 //
-// A crash may leave the last line incomplete: its transaction was not answered. A bad line with a good one behind it is
-// damage, and then the file is not opened. When the journal has grown large, a new file is written beside the old one
-// and renamed over it.
+// A crash may leave the last line incomplete: its transaction was not answered.
 package file
 
 import (
@@ -31,39 +28,19 @@ import (
 	"strconv"
 	"unicode/utf8"
 
-	"golang.org/x/sys/unix"
-
 	"penstock/internal/cluster/kv"
 	"penstock/internal/cluster/kv/memory"
 )
 
-const (
-	formatVersion   = 1
-	minJournalBytes = 1 << 20 // the journal may always grow to this; beyond, to four times the size of the entries
-	entriesPerLine  = 64
-)
-
-// ErrCorrupt says that the file is damaged. Nothing in it was changed.
-var ErrCorrupt = errors.New("kv: the metadata file is damaged: nothing was changed; put a copy in its place")
-
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Store is the only client of the file. It implements kv.Store.
+// Store is the only client of the file. It implements kv.Store. The map's lock guards entries and revision: the map
+// calls journal with it held.
 type Store struct {
 	*memory.Store
-	m    *memory.Map
-	path string
-	lock *os.File
-
-	// The map's lock guards the fields below: the map calls journal with it held. Close uses them when journal is
-	// called no more.
-	f       *os.File
-	entries map[string]kv.Entry // entries without a lease, which outlive the process
-	base    int64               // size of the file when it was last rewritten
-	// size is the present size of the file.
-	size     int64
-	failed   error // the first failed write; nothing is written after it
-	closed   bool
+	m        *memory.Map
+	f        *os.File
+	entries  map[string]kv.Entry // those without a lease, which outlive the process
 	revision int64
 }
 
@@ -81,15 +58,24 @@ type edit struct {
 	Mod    int64   `json:"mod,omitempty"`
 }
 
-// Open opens a file, or creates it. Only one process can have it open.
+// Open opens a file, or creates it. No other process may have it open.
 func Open(path string) (*Store, error) {
-	lock, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
+	s := &Store{entries: map[string]kv.Entry{}, revision: 1}
+	data, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	s := &Store{path: path, lock: lock, entries: map[string]kv.Entry{}}
-	if err := s.open(); err != nil {
-		_ = lock.Close()
+	for n := 1; len(data) > 0; n++ {
+		var l line
+		text, rest, complete := bytes.Cut(data, []byte{'\n'})
+		if err := parse(text, &l); err != nil && len(rest) > 0 {
+			return nil, fmt.Errorf("%s, line %d: %w", path, n, err)
+		} else if err == nil && complete {
+			s.replay(&l)
+		}
+		data = rest
+	}
+	if err := s.rewrite(path); err != nil {
 		return nil, err
 	}
 	s.m = memory.New(memory.Options{
@@ -99,65 +85,12 @@ func Open(path string) (*Store, error) {
 	return s, nil
 }
 
-func (s *Store) open() error {
-	if err := unix.Flock(int(s.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("kv: the metadata file %s is open in another process: %w", s.path, err)
+func parse(text []byte, l *line) error {
+	sum, body, _ := bytes.Cut(text, []byte{' '})
+	if want, err := strconv.ParseUint(string(sum), 16, 32); err != nil || crc32.Checksum(body, castagnoli) != uint32(want) {
+		return errors.New("kv: the line is damaged")
 	}
-	data, err := os.ReadFile(s.path)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	if err := s.load(data); err != nil {
-		return fmt.Errorf("%s: %w", s.path, err)
-	}
-	return s.rewrite()
-}
-
-// load reads the lines of a file into s.
-func (s *Store) load(data []byte) error {
-	bad := 0
-	for n := 1; len(data) > 0; n++ {
-		text, rest, complete := bytes.Cut(data, []byte{'\n'})
-		data = rest
-		l, ok := parse(text)
-		switch {
-		case !ok || !complete:
-			if bad == 0 {
-				bad = n
-			}
-			if hidesLine(text) {
-				return fmt.Errorf("line %d is unreadable and has another in it: %w", n, ErrCorrupt)
-			}
-		case bad != 0:
-			return fmt.Errorf("line %d is unreadable and line %d is not: %w", bad, n, ErrCorrupt)
-		case (n == 1) != (l.Format != 0):
-			return fmt.Errorf("line %d is not where it belongs: %w", n, ErrCorrupt)
-		case l.Format > formatVersion:
-			return fmt.Errorf("kv: it has format %d, and this program knows formats up to %d: use a newer one",
-				l.Format, formatVersion)
-		case l.Revision < s.revision:
-			return fmt.Errorf("line %d is older than the one before it: %w", n, ErrCorrupt)
-		default:
-			s.replay(&l)
-		}
-	}
-	if bad == 1 {
-		// A file is complete when it is renamed into its place, so its first line cannot have been torn.
-		return fmt.Errorf("its first line is unreadable: %w", ErrCorrupt)
-	}
-	return nil
-}
-
-func parse(text []byte) (line, bool) {
-	var l line
-	if len(text) < 10 || text[8] != ' ' {
-		return l, false
-	}
-	sum, err := strconv.ParseUint(string(text[:8]), 16, 32)
-	if err != nil || crc32.Checksum(text[9:], castagnoli) != uint32(sum) {
-		return l, false
-	}
-	return l, json.Unmarshal(text[9:], &l) == nil
+	return json.Unmarshal(body, l)
 }
 
 func (s *Store) replay(l *line) {
@@ -178,19 +111,6 @@ func (s *Store) replay(l *line) {
 	}
 }
 
-// hidesLine says whether a bad line ends with a good one. If so, the newline between the two is damaged, and no write
-// was torn.
-func hidesLine(text []byte) bool {
-	for i := 1; i+10 <= len(text); i++ {
-		if text[i+8] == ' ' && text[i+9] == '{' {
-			if _, ok := parse(text[i:]); ok {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 func appendLine(b []byte, l *line) []byte {
 	text, err := json.Marshal(l)
 	if err != nil {
@@ -208,75 +128,28 @@ func editOf(key string, value []byte) edit {
 	return edit{Key: key, Bytes: value}
 }
 
-// encode returns the content of a file with the entries and without a journal.
-func (s *Store) encode() []byte {
-	b := appendLine(nil, &line{Format: formatVersion, Revision: s.revision})
-	for keys := range slices.Chunk(slices.Sorted(maps.Keys(s.entries)), entriesPerLine) {
-		l := line{Revision: s.revision}
-		for _, k := range keys {
-			e := editOf(k, s.entries[k].Value)
-			e.Mod = s.entries[k].ModRevision
-			l.Ops = append(l.Ops, e)
-		}
-		b = appendLine(b, &l)
-	}
-	return b
-}
-
 // rewrite replaces the file by one without a journal. A crash leaves either the old file or the new one in place.
-func (s *Store) rewrite() error {
-	s.revision = max(s.revision, 1)
-	b := s.encode()
-	next := s.path + ".new"
-	f, err := os.OpenFile(next, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+func (s *Store) rewrite(path string) (err error) {
+	b := appendLine(nil, &line{Format: 1, Revision: s.revision})
+	for key, entry := range s.entries {
+		e := editOf(key, entry.Value)
+		e.Mod = entry.ModRevision
+		b = appendLine(b, &line{Revision: s.revision, Ops: []edit{e}})
+	}
+	if s.f, err = os.Create(path + ".new"); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
-	if _, err = f.Write(b); err == nil {
-		err = f.Sync()
-	}
-	if err == nil {
-		err = os.Rename(next, s.path)
-	}
-	if err == nil {
-		err = syncDir(filepath.Dir(s.path))
-	}
-	if err != nil {
-		_ = f.Close()
-		return err
-	}
-	if s.f != nil {
-		_ = s.f.Close()
-	}
-	s.f, s.base, s.size = f, int64(len(b)), int64(len(b))
-	return nil
+	defer dir.Close()
+	_, err = s.f.Write(b)
+	return errors.Join(err, s.f.Sync(), os.Rename(path+".new", path), dir.Sync())
 }
 
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
-// journal makes a revision durable. After a failed write the content of the file is unknown, so nothing more is written
-// to it; the next Open finds out.
+// journal makes a revision durable.
 func (s *Store) journal(revision int64, ops []kv.Op) error {
-	if s.closed {
-		return kv.ErrClosed
-	}
-	if s.failed == nil {
-		s.failed = s.write(revision, ops)
-	}
-	if s.failed != nil {
-		return fmt.Errorf("%w: the metadata file %s could not be written: no change is taken any more; see to the disk and "+
-			"restart: %w", kv.ErrUnavailable, s.path, s.failed)
-	}
-	return nil
-}
-
-func (s *Store) write(revision int64, ops []kv.Op) error {
 	l := line{Revision: revision}
 	for _, op := range ops {
 		_, kept := s.entries[op.Key]
@@ -287,31 +160,22 @@ func (s *Store) write(revision int64, ops []kv.Op) error {
 			l.Ops = append(l.Ops, edit{Key: op.Key, Delete: true})
 		}
 	}
-	b := appendLine(nil, &l)
-	if s.size-s.base+int64(len(b)) > max(minJournalBytes, 4*s.base) {
-		s.replay(&l)
-		return s.rewrite()
+	_, err := s.f.Write(appendLine(nil, &l))
+	if err = errors.Join(err, s.f.Sync()); err != nil {
+		return fmt.Errorf("%w: %w", kv.ErrUnavailable, err)
 	}
-	if _, err := s.f.WriteAt(b, s.size); err != nil {
-		return err
-	}
-	if err := unix.Fdatasync(int(s.f.Fd())); err != nil {
-		return err
-	}
-	s.size += int64(len(b))
 	s.replay(&l)
 	return nil
 }
 
-// Close ends all calls and watches, and releases the file for the next process.
+// Close ends all calls and watches. It may be called again.
 func (s *Store) Close() error {
 	err := s.Store.Close()
 	s.m.Close() // it waits for the map's lock: from here on journal does not run
-	if s.closed {
-		return err
+	if closing := s.f.Close(); !errors.Is(closing, os.ErrClosed) {
+		err = errors.Join(err, closing)
 	}
-	s.closed = true
-	return errors.Join(err, s.f.Close(), s.lock.Close())
+	return err
 }
 
 var _ kv.Store = (*Store)(nil)

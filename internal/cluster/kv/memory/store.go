@@ -42,7 +42,6 @@ func (s *Store) List(ctx context.Context, prefix string) ([]kv.Entry, int64, err
 	return s.m.list(prefix), s.m.revision, nil
 }
 
-// Txn implements kv.Store.
 func (s *Store) Txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, int64, error) {
 	if err := s.enter(ctx); err != nil {
 		return false, 0, err
@@ -60,7 +59,6 @@ func (s *Store) Watch(ctx context.Context, prefix string, after int64, changed f
 	return s.m.watch(ctx, s, prefix, after, changed)
 }
 
-// Grant implements kv.Store.
 func (s *Store) Grant(ctx context.Context, ttl time.Duration) (kv.LeaseID, error) {
 	if err := s.enter(ctx); err != nil {
 		return 0, err
@@ -69,7 +67,6 @@ func (s *Store) Grant(ctx context.Context, ttl time.Duration) (kv.LeaseID, error
 	return s.m.grant(ttl), nil
 }
 
-// KeepAlive implements kv.Store.
 func (s *Store) KeepAlive(ctx context.Context, id kv.LeaseID) (time.Duration, error) {
 	if err := s.enter(ctx); err != nil {
 		return 0, err
@@ -83,7 +80,6 @@ func (s *Store) KeepAlive(ctx context.Context, id kv.LeaseID) (time.Duration, er
 	return l.ttl, nil
 }
 
-// Revoke implements kv.Store.
 func (s *Store) Revoke(ctx context.Context, id kv.LeaseID) error {
 	if err := s.enter(ctx); err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/google/uuid"
 )
@@ -20,26 +21,36 @@ type coder struct {
 	err     error
 }
 
-// encode appends what fields describes to dst. It panics on a value that its own limits forbid: callers check values
-// that come from outside.
-func encode(dst []byte, fields func(*coder)) []byte {
-	c := coder{p: dst, writing: true}
-	fields(&c)
-	return c.written()
-}
+// Payload is a message of this package.
+type Payload interface{ code(c *coder) }
 
-func (c *coder) written() []byte {
-	if c.err != nil {
-		panic("BUG: " + c.err.Error())
+var coders = sync.Pool{New: func() any { return new(coder) }} // so that a message costs no allocation
+
+// Append appends a message to dst. It panics on a value that the limits forbid: callers check values that come from
+// outside.
+func Append(dst []byte, m Payload) []byte {
+	p, err := run(coder{p: dst, writing: true}, m)
+	if err != nil {
+		panic("BUG: " + err.Error())
 	}
-	return c.p
+	return p
 }
 
-// decode reads what fields describes from p, and ignores bytes behind it.
-func decode(p []byte, fields func(*coder)) error {
-	c := coder{p: p}
-	fields(&c)
-	return c.err
+// Decode reads a message from p, and ignores bytes behind it. It copies strings, and borrows everything else. Lists of
+// Handles and Requeue use their old memory again.
+func Decode(p []byte, m Payload) error {
+	_, err := run(coder{p: p}, m)
+	return err
+}
+
+func run(begin coder, m Payload) ([]byte, error) {
+	c := coders.Get().(*coder)
+	*c = begin
+	m.code(c)
+	p, err := c.p, c.err
+	*c = coder{}
+	coders.Put(c)
+	return p, err
 }
 
 func (c *coder) fail(format string, args ...any) {

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"encoding/binary"
-	"fmt"
 	"slices"
 
 	"github.com/google/uuid"
@@ -80,12 +79,6 @@ func (m *Subscribe) code(c *coder) {
 	c.u32(&m.Bytes)
 }
 
-// AppendTo appends the payload to dst.
-func (m *Subscribe) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
-
-// Decode reads the payload.
-func (m *Subscribe) Decode(p []byte) error { return decode(p, m.code) }
-
 // Subscribed answers a Subscribe. Any other outcome has the payload of Outcome, and then there is no subscription.
 type Subscribed struct {
 	TimeoutMs    uint32 // in force
@@ -96,12 +89,6 @@ func (m *Subscribed) code(c *coder) {
 	c.u32(&m.TimeoutMs)
 	c.u32(&m.MaxTimeoutMs)
 }
-
-// AppendTo appends the payload to dst.
-func (m *Subscribed) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
-
-// Decode reads the payload.
-func (m *Subscribed) Decode(p []byte) error { return decode(p, m.code) }
 
 // Delivery is one message of a Deliver.
 type Delivery struct {
@@ -159,46 +146,9 @@ func BeginDeliver(dst []byte, first uint64) []byte {
 // EndDeliver completes a Deliver to which count deliveries were appended. p begins where BeginDeliver has appended.
 func EndDeliver(p []byte, count int) { binary.LittleEndian.PutUint32(p[8:], uint32(count)) }
 
-// Deliver has messages of a subscription, in the order of their delivery. Deliveries are numbered from 1 in each
-// subscription; the number of the first one is First, those of the others follow. A number may be missing between two
-// frames.
-//
-// Programs that handle many messages use BeginDeliver and Deliveries, which allocate nothing.
-type Deliver struct {
-	First      uint64
-	Deliveries []Delivery
-}
-
-// AppendTo appends the payload to dst.
-func (m *Deliver) AppendTo(dst []byte) []byte {
-	if len(m.Deliveries) > MaxDeliveryCount {
-		panic(fmt.Sprintf("BUG: a Deliver of %d messages", len(m.Deliveries)))
-	}
-	at := len(dst)
-	dst = BeginDeliver(dst, m.First)
-	for i := range m.Deliveries {
-		dst = AppendDelivery(dst, &m.Deliveries[i])
-	}
-	EndDeliver(dst[at:], len(m.Deliveries))
-	return dst
-}
-
-// Decode reads the payload. Bodies and headers are borrowed from p.
-func (m *Deliver) Decode(p []byte) error {
-	var it Deliveries
-	if err := it.Reset(p); err != nil {
-		return err
-	}
-	*m = Deliver{First: it.First}
-	for d := it.Next(); d != nil; d = it.Next() {
-		own := *d
-		own.Headers = append([]batch.KV(nil), d.Headers...)
-		m.Deliveries = append(m.Deliveries, own)
-	}
-	return it.Err()
-}
-
-// Deliveries walks the payload of a Deliver. It is reusable, and allocates nothing except to grow its list of headers.
+// Deliveries walks the payload of a Deliver: messages of a subscription, in the order of their delivery. Deliveries are
+// numbered from 1 in each subscription; the number of the first one is First, those of the others follow. A number may
+// be missing between two frames. It is reusable, and allocates nothing except to grow its list of headers.
 type Deliveries struct {
 	First uint64 // number of the first delivery
 	Count int    // deliveries in the frame
@@ -273,20 +223,6 @@ func (m *Credit) code(c *coder) {
 	c.u32(&m.Bytes)
 }
 
-// AppendTo appends the payload to dst.
-func (m *Credit) AppendTo(dst []byte) []byte {
-	c := coder{p: dst, writing: true} // encode would allocate; this runs often
-	m.code(&c)
-	return c.written()
-}
-
-// Decode reads the payload.
-func (m *Credit) Decode(p []byte) error {
-	c := coder{p: p}
-	m.code(&c)
-	return c.err
-}
-
 // Handle names a delivery of a subscription. What a client says of it concerns no other delivery, not even one of the
 // same message.
 type Handle struct {
@@ -306,20 +242,6 @@ func (m *Handles) code(c *coder) {
 	}
 }
 
-// AppendTo appends the payload to dst.
-func (m *Handles) AppendTo(dst []byte) []byte {
-	c := coder{p: dst, writing: true} // encode would allocate; this runs often
-	m.code(&c)
-	return c.written()
-}
-
-// Decode reads the payload.
-func (m *Handles) Decode(p []byte) error {
-	c := coder{p: p}
-	m.code(&c)
-	return c.err
-}
-
 // FinishThrough finishes the delivery with a number, and all deliveries of the subscription before it that are still in
 // flight. It never finishes a later delivery, not even one of the same message. If the delivery itself is not in flight
 // any more, it is refused with ID, and those before it are finished all the same.
@@ -331,20 +253,6 @@ type FinishThrough struct {
 func (m *FinishThrough) code(c *coder) {
 	c.u64(&m.Number)
 	c.u64(&m.ID)
-}
-
-// AppendTo appends the payload to dst.
-func (m *FinishThrough) AppendTo(dst []byte) []byte {
-	c := coder{p: dst, writing: true} // encode would allocate; this runs often
-	m.code(&c)
-	return c.written()
-}
-
-// Decode reads the payload.
-func (m *FinishThrough) Decode(p []byte) error {
-	c := coder{p: p}
-	m.code(&c)
-	return c.err
 }
 
 // Requeue gives messages back. Decode uses the memory of the list again.
@@ -365,12 +273,6 @@ func (m *Requeue) code(c *coder) {
 		}
 	}
 }
-
-// AppendTo appends the payload to dst.
-func (m *Requeue) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
-
-// Decode reads the payload.
-func (m *Requeue) Decode(p []byte) error { return decode(p, m.code) }
 
 // Refused lists what a leader did not do of the client's Finish, FinishThrough, Requeue and Touch.
 type Refused struct{ Messages []Refusal }
@@ -396,20 +298,8 @@ func (m *Refused) code(c *coder) {
 	})
 }
 
-// AppendTo appends the payload to dst.
-func (m *Refused) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
-
-// Decode reads the payload.
-func (m *Refused) Decode(p []byte) error { return decode(p, m.code) }
-
 // Sync asks the leader to answer once every Finish, FinishThrough and Requeue that it received before from this
 // subscription is in the log on every replica that must have it.
 type Sync struct{ Subscription uint64 }
 
 func (m *Sync) code(c *coder) { c.u64(&m.Subscription) }
-
-// AppendTo appends the payload to dst.
-func (m *Sync) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
-
-// Decode reads the payload.
-func (m *Sync) Decode(p []byte) error { return decode(p, m.code) }

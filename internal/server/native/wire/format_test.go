@@ -33,7 +33,7 @@ var limits = map[string]int64{
 // types has the name of each type, and the message that it carries when its status is OK.
 var types = map[netproto.Type]struct {
 	name string
-	m    payload
+	m    Payload
 }{
 	TypeAuth: {"Auth", &Auth{}}, TypeAuthAck: {"AuthAck", &Outcome{}},
 	TypeMetadata: {"Metadata", &MetadataRequest{}}, TypeMetadataReply: {"MetadataReply", &Metadata{}},
@@ -92,10 +92,10 @@ func TestFormatNumbers(t *testing.T) {
 			t.Errorf("place %s is %s, the code says %d", row[1], row[0], from)
 		}
 	}
-	if p := (&Produce{}).AppendTo(nil); len(p) != ProduceBytes {
+	if p := Append(nil, &Produce{}); len(p) != ProduceBytes {
 		t.Errorf("the head of a Produce has %d bytes", len(p))
 	}
-	if p := (&Records{}).AppendTo(nil); len(p) != RecordsBytes {
+	if p := Append(nil, &Records{}); len(p) != RecordsBytes {
 		t.Errorf("the head of a Records has %d bytes", len(p))
 	}
 }
@@ -260,7 +260,7 @@ func TestFormatTables(t *testing.T) {
 }
 
 // checkLimit sets a length or count in p. Enough bytes follow for any of them to be read.
-func checkLimit(t *testing.T, m payload, p []byte, c count) {
+func checkLimit(t *testing.T, m Payload, p []byte, c count) {
 	p = append(append([]byte{}, p...), make([]byte, 1<<17)...)
 	lie := func(n int) {
 		var wide [8]byte
@@ -268,11 +268,11 @@ func checkLimit(t *testing.T, m payload, p []byte, c count) {
 		copy(p[c.at:c.at+c.size], wide[:])
 	}
 	lie(c.limit)
-	if err := fresh(m).Decode(p[:c.at+c.size]); !errors.Is(err, ErrInvalid) {
+	if err := Decode(p[:c.at+c.size], fresh(m)); !errors.Is(err, ErrInvalid) {
 		t.Errorf("%s of %d without its bytes: %v", c.field, c.limit, err)
 	}
 	lie(c.limit + 1)
-	if err := fresh(m).Decode(p); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), strconv.Itoa(c.limit)) {
+	if err := Decode(p, fresh(m)); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), strconv.Itoa(c.limit)) {
 		t.Errorf("%s of %d, one more than allowed: %v", c.field, c.limit+1, err)
 	}
 }

@@ -8,31 +8,31 @@ import (
 )
 
 // again decodes p, and checks that what was read is written and read again as the same message.
-func again(t *testing.T, p []byte, m payload) {
-	if err := m.Decode(p); err != nil {
+func again(t *testing.T, p []byte, m Payload) {
+	if err := Decode(p, m); err != nil {
 		if !errors.Is(err, ErrInvalid) {
 			t.Fatalf("%T: untyped error %v", m, err)
 		}
 		return
 	}
-	written := m.AppendTo(nil)
+	written := Append(nil, m)
 	if !bytes.HasPrefix(p, written) {
 		t.Fatalf("%T: read from\n% x\nand written as\n% x", m, p, written)
 	}
 	second := fresh(m)
-	if err := second.Decode(written); err != nil || !reflect.DeepEqual(m, second) {
+	if err := Decode(written, second); err != nil || !reflect.DeepEqual(m, second) {
 		t.Fatalf("%T: %+v is read again as %+v, %v", m, m, second, err)
 	}
 }
 
 // fuzz gives arbitrary payloads to the decoder of messages like m.
-func fuzz(f *testing.F, m payload) {
+func fuzz(f *testing.F, m Payload) {
 	for _, s := range samples(f) {
 		if reflect.TypeOf(s.m) == reflect.TypeOf(m) {
-			f.Add(s.m.AppendTo(nil))
+			f.Add(Append(nil, s.m))
 		}
 	}
-	f.Add(m.AppendTo(nil))
+	f.Add(Append(nil, m))
 	f.Fuzz(func(t *testing.T, p []byte) { again(t, p, fresh(m)) })
 }
 

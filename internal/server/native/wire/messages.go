@@ -48,12 +48,6 @@ func (m *Auth) code(c *coder) {
 	c.text(&m.Client, MaxNameBytes)
 }
 
-// AppendTo appends the payload to dst.
-func (m *Auth) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
-
-// Decode reads the payload.
-func (m *Auth) Decode(p []byte) error { return decode(p, m.code) }
-
 // Outcome is the payload of an answer that says nothing but its status: AuthAck, ReadEnd, GoAway, Synced,
 // SubscribeEnd, and every refusal.
 type Outcome struct {
@@ -75,12 +69,6 @@ func (m *Outcome) code(c *coder) {
 	c.text(&m.Address, MaxNameBytes)
 }
 
-// AppendTo appends the payload to dst.
-func (m *Outcome) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
-
-// Decode reads the payload.
-func (m *Outcome) Decode(p []byte) error { return decode(p, m.code) }
-
 // MetadataRequest replaces the list of topics that the client wants to hear of.
 type MetadataRequest struct {
 	Topics []string
@@ -91,12 +79,6 @@ func (m *MetadataRequest) code(c *coder) {
 	c.yes(&m.Create)
 	list(c, &m.Topics, MaxTopicCount, 2, func(c *coder, name *string) { c.text(name, MaxNameBytes) })
 }
-
-// AppendTo appends the payload to dst.
-func (m *MetadataRequest) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
-
-// Decode reads the payload.
-func (m *MetadataRequest) Decode(p []byte) error { return decode(p, m.code) }
 
 // Metadata says where the topics are that the client asked for.
 type Metadata struct {
@@ -147,12 +129,6 @@ func (m *Metadata) code(c *coder) {
 	})
 }
 
-// AppendTo appends the payload to dst.
-func (m *Metadata) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
-
-// Decode reads the payload.
-func (m *Metadata) Decode(p []byte) error { return decode(p, m.code) }
-
 // OpenProducer asks for the right to publish to a partition. A producer with a name is the same one after its program
 // was started again; opening it ends the epoch of the program before. Without a name it is a new one.
 type OpenProducer struct {
@@ -171,12 +147,6 @@ func (m *OpenProducer) code(c *coder) {
 	c.last(&m.Tenure)
 }
 
-// AppendTo appends the payload to dst.
-func (m *OpenProducer) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
-
-// Decode reads the payload.
-func (m *OpenProducer) Decode(p []byte) error { return decode(p, m.code) }
-
 // Producer is what a producer puts into the headers of its batches.
 type Producer struct {
 	ID       uint64 // not 0
@@ -192,12 +162,6 @@ func (m *Producer) code(c *coder) {
 	c.last(&m.Tenure)
 }
 
-// AppendTo appends the payload to dst.
-func (m *Producer) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
-
-// Decode reads the payload.
-func (m *Producer) Decode(p []byte) error { return decode(p, m.code) }
-
 // Produce is the head of a self-checked frame; one sealed batch follows.
 type Produce struct {
 	Topic     uuid.UUID
@@ -211,20 +175,6 @@ func (m *Produce) code(c *coder) {
 	c.uuid(&m.Topic)
 	c.u32(&m.Partition)
 	c.zero(4)
-}
-
-// AppendTo appends the head to dst.
-func (m *Produce) AppendTo(dst []byte) []byte {
-	c := coder{p: dst, writing: true} // encode would allocate; this runs once per batch
-	m.code(&c)
-	return c.written()
-}
-
-// Decode reads the head.
-func (m *Produce) Decode(p []byte) error {
-	c := coder{p: p}
-	m.code(&c)
-	return c.err
 }
 
 // Produced answers a Produce that was stored. Any other outcome has the payload of Outcome.
@@ -243,20 +193,6 @@ func (m *Produced) code(c *coder) {
 		c.fail("flags %#x", flags)
 	}
 	m.Duplicate = flags&1 != 0
-}
-
-// AppendTo appends the payload to dst.
-func (m *Produced) AppendTo(dst []byte) []byte {
-	c := coder{p: dst, writing: true} // encode would allocate; this runs once per batch
-	m.code(&c)
-	return c.written()
-}
-
-// Decode reads the payload.
-func (m *Produced) Decode(p []byte) error {
-	c := coder{p: p}
-	m.code(&c)
-	return c.err
 }
 
 // From says where a reader, or a channel that is created, begins.
@@ -292,12 +228,6 @@ func (m *Read) code(c *coder) {
 	c.u32(&m.Credit)
 }
 
-// AppendTo appends the payload to dst.
-func (m *Read) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
-
-// Decode reads the payload.
-func (m *Read) Decode(p []byte) error { return decode(p, m.code) }
-
 // Records is the head of a self-checked frame; stored batches follow, whole and back to back. Messages below Next that
 // they hold were delivered before, or lie before the place where the reader begins, and must be skipped. The first
 // Records of a reader comes at once, without batches if there are none yet: so readers of an empty partition know.
@@ -314,35 +244,7 @@ func (m *Records) code(c *coder) {
 	c.u64(&m.Newest)
 }
 
-// AppendTo appends the head to dst.
-func (m *Records) AppendTo(dst []byte) []byte {
-	c := coder{p: dst, writing: true} // encode would allocate; this runs once per batch
-	m.code(&c)
-	return c.written()
-}
-
-// Decode reads the head.
-func (m *Records) Decode(p []byte) error {
-	c := coder{p: p}
-	m.code(&c)
-	return c.err
-}
-
 // ReadCredit lets the leader send more bytes of batches.
 type ReadCredit struct{ Bytes uint32 }
 
 func (m *ReadCredit) code(c *coder) { c.u32(&m.Bytes) }
-
-// AppendTo appends the payload to dst.
-func (m *ReadCredit) AppendTo(dst []byte) []byte {
-	c := coder{p: dst, writing: true} // encode would allocate; this runs once per batch
-	m.code(&c)
-	return c.written()
-}
-
-// Decode reads the payload.
-func (m *ReadCredit) Decode(p []byte) error {
-	c := coder{p: p}
-	m.code(&c)
-	return c.err
-}

@@ -13,10 +13,35 @@ import (
 	"penstock/netproto"
 )
 
-// payload is what every message of this package is.
-type payload interface {
-	AppendTo(dst []byte) []byte
-	Decode(p []byte) error
+// Deliver is the message that BeginDeliver, AppendDelivery and EndDeliver write, and Deliveries reads.
+type Deliver struct {
+	First      uint64
+	Deliveries []Delivery
+}
+
+func (m *Deliver) code(c *coder) {
+	if c.writing {
+		if len(m.Deliveries) > MaxDeliveryCount {
+			c.fail("%d deliveries", len(m.Deliveries))
+			return
+		}
+		at := len(c.p)
+		c.p = BeginDeliver(c.p, m.First)
+		for i := range m.Deliveries {
+			c.p = AppendDelivery(c.p, &m.Deliveries[i])
+		}
+		EndDeliver(c.p[at:], len(m.Deliveries))
+		return
+	}
+	var it Deliveries
+	_ = it.Reset(c.p) // Err says it, too
+	*m = Deliver{First: it.First}
+	for d := it.Next(); d != nil; d = it.Next() {
+		own := *d
+		own.Headers = append([]batch.KV(nil), d.Headers...)
+		m.Deliveries = append(m.Deliveries, own)
+	}
+	c.err = it.Err()
 }
 
 var testTopic = uuid.MustParse("01234567-89ab-cdef-0123-456789abcdef")
@@ -27,7 +52,7 @@ type sample struct {
 	typ     netproto.Type
 	status  netproto.Status
 	request uint64
-	m       payload
+	m       Payload
 	batches []byte // of a self-checked frame
 }
 
@@ -119,7 +144,7 @@ func sealed(t testing.TB) []byte {
 
 // frame is the sample as a connection writes it.
 func (s *sample) frame() []byte {
-	head := s.m.AppendTo(nil)
+	head := Append(nil, s.m)
 	p := append(head[:len(head):len(head)], s.batches...)
 	h := netproto.Header{Type: s.typ, Status: s.status, Request: s.request, PayloadBytes: uint32(len(p))}
 	if s.batches != nil {
@@ -132,10 +157,10 @@ func (s *sample) frame() []byte {
 }
 
 // fresh returns an empty message of the same type.
-func fresh(m payload) payload { return reflect.New(reflect.TypeOf(m).Elem()).Interface().(payload) }
+func fresh(m Payload) Payload { return reflect.New(reflect.TypeOf(m).Elem()).Interface().(Payload) }
 
 // tenureOf returns the last field of a message, which may be missing; nil: it has none like that.
-func tenureOf(m payload) *uint64 {
+func tenureOf(m Payload) *uint64 {
 	switch m := m.(type) {
 	case *OpenProducer:
 		return &m.Tenure
@@ -150,7 +175,7 @@ func tenureOf(m payload) *uint64 {
 func TestRoundTrips(t *testing.T) {
 	for _, s := range samples(t) {
 		t.Run(s.name, func(t *testing.T) {
-			p := s.m.AppendTo([]byte("before"))[len("before"):]
+			p := Append([]byte("before"), s.m)[len("before"):]
 			m := fresh(s.m)
 			later := "fields of a later version"
 			tenure := tenureOf(s.m)
@@ -158,7 +183,7 @@ func TestRoundTrips(t *testing.T) {
 				later = string(make([]byte, 8)) + later
 			}
 			for _, tail := range []string{"", later} {
-				if err := m.Decode(append(p[:len(p):len(p)], tail...)); err != nil || !reflect.DeepEqual(m, s.m) {
+				if err := Decode(append(p[:len(p):len(p)], tail...), m); err != nil || !reflect.DeepEqual(m, s.m) {
 					t.Errorf("with %q behind it: %v, read as %+v, want %+v", tail, err, m, s.m)
 				}
 			}
@@ -166,7 +191,7 @@ func TestRoundTrips(t *testing.T) {
 				if tenure != nil && *tenure != 0 && n == len(p)-8 {
 					continue // as versions without tenures write it
 				}
-				if err := fresh(s.m).Decode(p[:n]); !errors.Is(err, ErrInvalid) {
+				if err := Decode(p[:n], fresh(s.m)); !errors.Is(err, ErrInvalid) {
 					t.Errorf("%d of %d bytes: %v", n, len(p), err)
 				}
 			}
@@ -178,7 +203,7 @@ func TestRoundTrips(t *testing.T) {
 func TestRefused(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		m     payload
+		m     Payload
 		at    int // the byte that is set
 		value byte
 	}{
@@ -198,12 +223,12 @@ func TestRefused(t *testing.T) {
 		}, 8 + 4 + 4 + 4 + 2 + 2 + 16 + 4, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := c.m.AppendTo(nil)
-			if err := fresh(c.m).Decode(p); err != nil {
+			p := Append(nil, c.m)
+			if err := Decode(p, fresh(c.m)); err != nil {
 				t.Fatal(err)
 			}
 			p[c.at] = c.value
-			if err := fresh(c.m).Decode(p); !errors.Is(err, ErrInvalid) {
+			if err := Decode(p, fresh(c.m)); !errors.Is(err, ErrInvalid) {
 				t.Errorf("byte %d is %d: %v", c.at, c.value, err)
 			}
 		})
@@ -216,7 +241,7 @@ func TestCountsThatLieAllocateNothing(t *testing.T) {
 	lie[12], lie[13] = MaxTopicCount&0xff, MaxTopicCount>>8
 	var m Metadata
 	before := testing.AllocsPerRun(10, func() {
-		if err := m.Decode(lie); !errors.Is(err, ErrInvalid) || m.Topics != nil {
+		if err := Decode(lie, &m); !errors.Is(err, ErrInvalid) || m.Topics != nil {
 			t.Fatalf("%v, %d topics", err, len(m.Topics))
 		}
 	})
@@ -228,13 +253,13 @@ func TestCountsThatLieAllocateNothing(t *testing.T) {
 // What is written or read once per batch allocates nothing.
 func TestAllocations(t *testing.T) {
 	dst := make([]byte, 0, 64)
-	for _, m := range []payload{
+	for _, m := range []Payload{
 		&Produce{}, &Produced{}, &Records{}, &ReadCredit{}, &Credit{}, &FinishThrough{},
 		&Handles{Deliveries: []Handle{{1, 2}}},
 	} {
 		if n := testing.AllocsPerRun(100, func() {
-			dst = m.AppendTo(dst[:0])
-			if m.Decode(dst) != nil {
+			dst = Append(dst[:0], m)
+			if Decode(dst, m) != nil {
 				panic("not read")
 			}
 		}); n != 0 {
@@ -245,7 +270,7 @@ func TestAllocations(t *testing.T) {
 
 // A value that the writer's own limits forbid is a bug of the caller.
 func TestTooLongIsABug(t *testing.T) {
-	for _, m := range []payload{
+	for _, m := range []Payload{
 		&Auth{Token: strings.Repeat("x", MaxTokenBytes+1)},
 		&Outcome{Text: strings.Repeat("x", MaxTextBytes+1)},
 		&Outcome{Text: strings.Repeat("x", 1<<17)},
@@ -265,7 +290,7 @@ func TestTooLongIsABug(t *testing.T) {
 					t.Errorf("%T: %q", m, said)
 				}
 			}()
-			m.AppendTo(nil)
+			Append(nil, m)
 		}()
 	}
 }
