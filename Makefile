@@ -6,9 +6,13 @@ SHELL := /bin/bash
 GO ?= go
 # An older Go fetches the one that go.mod wants. Some distributions turn this off.
 export GOTOOLCHAIN ?= auto
+# RING=giouring builds the io_uring layer on the giouring library instead of the engine's own; the
+# library needs a linker flag on Go 1.23 and later.
+RING ?=
+GIOURING_FLAGS := -tags giouring -ldflags=-checklinkname=0
 # Where git does not answer, because the checkout is somebody else's for example, go build would fail by asking it.
 COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
-BUILD_FLAGS := -ldflags=-X=main.commit=$(or $(COMMIT),unknown)
+BUILD_FLAGS := $(if $(filter giouring,$(RING)),$(GIOURING_FLAGS),-ldflags=-X=main.commit=$(or $(COMMIT),unknown))
 BUILD_FLAGS += $(if $(COMMIT),,-buildvcs=false)
 # Packages whose tests run under the race detector: everything with goroutines.
 RACE_PACKAGES ?= ./engine/... ./client ./cmd/... $(filter-out %/cluster/etcd,$(shell $(GO) list ./internal/...)) ./segment/... ./clog/... ./netproto/... ./replicate/...
@@ -23,12 +27,12 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build program run cluster test race fuzz-smoke fuzz attacks crash sim sim-replicate sim-channel sim-models cluster-test native-failover doors gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients docs-test console-test vendor-web bench bench-observed bench-native bench-peers bench-relay portable lint ci conformance package package-test release
+.PHONY: help build program run cluster test race fuzz-smoke fuzz attacks crash sim sim-replicate sim-channel sim-models cluster-test native-failover doors gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients docs-test console-test vendor-web bench bench-observed bench-native bench-peers bench-relay portable lint ci test-giouring conformance package package-test release
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-15s %s\n", $$1, $$2}'
 
-build: program ## build bin/penstock and the tools into bin/
+build: program ## build bin/penstock and the tools into bin/ (RING=giouring: with that library)
 	$(GO) build -trimpath $(BUILD_FLAGS) -o bin/ ./tools/...
 
 program: ## build only bin/penstock, in less time, and bin/engine, which is a link to it
@@ -58,6 +62,9 @@ lock-order: ## run tests whose mutexes panic when locks are taken out of order
 	$(GO) test -tags lockcheck -short -timeout 10m ./internal/lock ./clog ./segment ./netproto ./replicate/peer ./internal/cluster
 	$(GO) test -tags lockcheck -short -timeout 10m -run 'TestClusterM|TestRemote|TestModel' ./internal/node
 	$(GO) test -tags lockcheck -short -timeout 10m -run 'TestGoNSQ|TestSlow|TestHeld|TestPipelined|TestSubscriber|TestMax' ./internal/server ./internal/server/nsq
+
+test-giouring: ## run the storage tests on the giouring library
+	$(GO) test $(GIOURING_FLAGS) ./internal/uring ./segment/aio/...
 
 fuzz-smoke: ## run every fuzz target for FUZZ_TIME (10000x: that many inputs; or 30s)
 	.ci/fuzz-smoke $(FUZZ_TIME)

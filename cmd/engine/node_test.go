@@ -49,7 +49,11 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		built = filepath.Join(dir, "penstock")
-		build := exec.Command("go", "build", "-o", built, ".")
+		args := []string{"build", "-o", built}
+		if ring == "giouring" {
+			args = append(args, "-tags", "giouring", "-ldflags=-checklinkname=0")
+		}
+		build := exec.Command("go", append(args, ".")...)
 		build.Stdout, build.Stderr = os.Stderr, os.Stderr
 		if err := build.Run(); err != nil {
 			panic("building the binary: " + err.Error())

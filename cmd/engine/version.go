@@ -49,7 +49,7 @@ func versionCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b := build{
-				version, buildCommit(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH, serve.NSQVersion(version), "own",
+				version, buildCommit(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH, serve.NSQVersion(version), ring,
 				formats{segment.BatchVersion, segment.SegmentVersion, segment.IndexVersion, clog.Version},
 			}
 			if asJSON {

@@ -141,7 +141,7 @@ const (
 
 // Info describes the storage of an Engine, for /info, logs and benchmark headers.
 type Info struct {
-	IOEngine, IOReason   string        // how files are written (uring, pwrite), and why so
+	IOEngine, IOReason   string        // how files are written (uring, giouring, pwrite), and why so
 	Direct, Registered   bool          // files are opened with O_DIRECT; buffers are registered with the ring
 	BlockBytes           int           // alignment of direct writes
 	FileSystem, Device   string        // ext4, tmpfs, ...; the block device, "" if there is none

@@ -92,21 +92,28 @@ type kernelRing struct {
 
 var _ Ring = (*kernelRing)(nil)
 
-// OpenUnbound opens a ring of at least entries submissions and twice as many completions, for any thread.
-func OpenUnbound(entries uint32) (Ring, error) { return newKernelRing(entries, 0) }
+// OpenUnbound opens a ring of at least entries submissions and twice as many completions, for any thread. It uses
+// kernelRing under either build tag.
+func OpenUnbound(entries uint32) (Ring, error) {
+	r, err := newKernelRing(entries, 0)
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
 
-// Open is OpenUnbound for the calling thread. It prefers a ring for one thread, to which the kernel delivers completions
-// when that thread asks. On kernels before 6.1 it opens an unbound ring.
-func Open(entries uint32) (Ring, error) {
+// openKernelRing opens a ring of at least entries submissions and twice as many completions. It prefers a ring for one
+// thread, to which the kernel delivers completions when that thread asks. On kernels before 6.1 it opens an unbound
+// ring.
+func openKernelRing(entries uint32) (*kernelRing, error) {
 	r, err := newKernelRing(entries, setupSingleIssuer|setupDeferTaskrun)
 	if errors.Is(err, syscall.EINVAL) {
-		return newKernelRing(entries, 0)
+		r, err = newKernelRing(entries, 0)
 	}
 	return r, err
 }
 
-// newKernelRing returns a nil interface with an error: callers close what they got.
-func newKernelRing(entries, flags uint32) (Ring, error) {
+func newKernelRing(entries, flags uint32) (*kernelRing, error) {
 	p := params{flags: flags}
 	fd, err := setup(entries, &p)
 	if err != nil {

@@ -5,7 +5,8 @@
 // one system call. Those packages decide what an operation means, who sleeps, and what an error says about the data.
 // This package has only the two queues that are shared with the kernel.
 //
-// [Open] makes a ring for one thread, [OpenUnbound] one that any thread may use, one at a time.
+// [Open] makes a ring for one thread. The implementation is this package's own or, under the build tag giouring, one
+// over the library of that name. [OpenUnbound] makes a ring that any thread may use, one at a time.
 package uring
 
 import (

@@ -57,7 +57,7 @@ const (
 
 // Info says what a disk turned out to be. It goes into the log, /info and every benchmark header.
 type Info struct {
-	Engine      string // "uring", "pwrite", "fault"
+	Engine      string // "uring", "giouring", "pwrite", "fault"
 	Reason      string // why this engine: one clause, for people
 	Direct      bool   // files are opened with O_DIRECT
 	Registered  bool   // arena memory is registered with the ring

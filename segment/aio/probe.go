@@ -11,6 +11,7 @@ import (
 	"github.com/edsrzf/mmap-go"
 	"golang.org/x/sys/unix"
 
+	"penstock/internal/uring"
 	"penstock/segment/aio/internal/contract"
 )
 
@@ -52,7 +53,7 @@ func (d *fsDisk) probe(opts DiskOptions) error {
 	d.info.Direct, d.info.BlockBytes = d.direct, d.blockBytes
 	d.info.Reason = d.chooseEngine(f, opts)
 	if d.uring {
-		d.info.Engine = "uring"
+		d.info.Engine = uring.Engine
 	}
 	return nil
 }
