@@ -70,6 +70,7 @@ func TestImportGraph(t *testing.T) {
 		"node/names", "node/channel", "node/faults", "node/topic", "node/checkpoint", "node/delivery", "node/fold",
 		"node/machine", "node/datadir", "node/diskwatch", "node/flush", "node/forward", "node/health", "node/platform",
 		"node/inbox", "meta", "node/fanout",
+		"node/logread", "node/trace",
 		"node/outgoing", "node/partition", "node/pull", "node/reason", "node/remote", "node/replay", "node/retain",
 		"node/route", "node/scrub", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment",
 		"segment/aio",
@@ -114,7 +115,7 @@ func TestImportGraph(t *testing.T) {
 		"node/partition": {
 			"node/aside", "loglimit", "node/clock", "node/errs", "node/inflate", "node/message", "node/names",
 			"node/checkpoint", "node/delivery", "node/fold", "node/machine", "node/datadir", "node/flush",
-			"node/health", "node/platform", "node/inbox", "meta", "node/outgoing", "node/replay", "node/retain",
+			"node/health", "node/platform", "node/inbox", "meta", "node/logread", "node/outgoing", "node/replay", "node/retain",
 			"clog", "netproto", "replicate", "replicate/peer", "replicate/wire", "segment", "segment/aio",
 		},
 		"node/replay": {
@@ -175,9 +176,9 @@ func TestImportGraph(t *testing.T) {
 		"node/topic": {
 			"clog", "loglimit", "meta", "node/aside", "node/channel", "node/checkpoint", "node/clock", "node/datadir",
 			"node/errs", "node/fanout", "node/flush", "node/health", "node/inbox", "node/inflate", "node/delivery",
-			"node/fold", "node/machine", "node/message", "node/names", "node/outgoing", "node/partition",
+			"node/fold", "node/logread", "node/machine", "node/message", "node/names", "node/outgoing", "node/partition",
 			"node/platform", "node/pull", "node/reason", "node/remote", "node/replay", "node/retain", "node/route",
-			"node/scrub", "netproto", "replicate", "replicate/peer", "replicate/wire", "segment", "segment/aio",
+			"node/scrub", "node/trace", "netproto", "replicate", "replicate/peer", "replicate/wire", "segment", "segment/aio",
 		},
 		"node":   node,
 		"engine": append([]string{"node", "cluster", "cluster/kv", "cluster/kv/memory"}, node...),

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 
 	"penstock/internal/node/aside"
+	"penstock/internal/node/logread"
 	"penstock/segment"
 )
 
@@ -32,9 +33,9 @@ func (c *logCut) keepAside() error {
 	}
 	log := r.pt.log
 	end, endPos, endID := log.End()
-	from, about := c.state.End, aside.Cut{
+	from, about := c.State.End, aside.Cut{
 		TopicID: r.pt.topic.ID, Topic: r.pt.topic.Name, Partition: r.pt.number, Reason: aside.ReasonCut,
-		Committed: c.committed, From: c.state.Next, FromID: c.state.NextID, Until: endPos, NextID: endID,
+		Committed: c.committed, From: c.State.Next, FromID: c.State.NextID, Until: endPos, NextID: endID,
 	}
 	if c.reset {
 		about.Reason = aside.ReasonAnew
@@ -109,7 +110,7 @@ func (pt *Partition) hasBatch(pos segment.Position, crc uint32) aside.State {
 	if _, first, _ := pt.log.Start(); pos < first {
 		return aside.Other
 	}
-	h, err := pt.headerAt(pos)
+	h, err := logread.HeaderAt(pt.log, pos)
 	if err != nil || h.Position != pos {
 		return aside.Unknown
 	}

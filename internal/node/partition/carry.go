@@ -1,15 +1,12 @@
 package partition
 
 import (
-	"encoding/binary"
 	"errors"
-	"slices"
 
-	"penstock/internal/node/clock"
 	"penstock/internal/node/delivery"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
-	"penstock/internal/node/inflate"
+	"penstock/internal/node/logread"
 	"penstock/segment"
 )
 
@@ -143,70 +140,8 @@ func (pt *Partition) FindLost() {
 
 // ReadRecord reads a copy of a stored message. at is the offset of the batch that holds it; 0 means the batch in which
 // it was published. It may wait for the device.
-func (pt *Partition) ReadRecord(id segment.MsgID, at segment.Offset) (m fold.CarriedMessage, err error) {
-	if at == 0 {
-		if at, _, err = pt.log.Seek(id); err != nil {
-			return m, err
-		}
-	}
-	var v segment.View
-	defer v.Release()
-	if err := pt.log.View(&v, at, 1); err != nil {
-		return m, err
-	}
-	return recordIn(v.Bytes(), id)
-}
-
-// recordIn copies a message out of the first batch of run.
-func recordIn(run []byte, id segment.MsgID) (m fold.CarriedMessage, err error) {
-	var it segment.BatchIter
-	it.Reset(run)
-	h, body, ok := it.Next()
-	if !ok {
-		return m, it.Err()
-	}
-	if h.Control() {
-		m, err = fold.CarriedRecord(body, id)
-		m.Record = slices.Clone(m.Record)
-		return m, err
-	}
-	if h.Codec != segment.CodecNone {
-		if body, err = inflate.Stored(h, body, nil); err != nil {
-			return m, err
-		}
-	}
-	if id < h.FirstID || id >= h.NextID() {
-		return m, segment.ErrNotBoundary
-	}
-	record, ok := recordAt(body, int(id-h.FirstID))
-	var one segment.RecordIter
-	one.Reset(&segment.Header{Count: 1}, record)
-	r := one.NextRef()
-	if !ok || r == nil {
-		return m, errors.Join(segment.ErrInvalid, one.Err())
-	}
-	// Created is what a producer said, which may be any time.
-	m = fold.CarriedMessage{ID: id, CreatedNs: max(0, h.Created), Record: slices.Clone(record)}
-	if r.Defer != 0 {
-		m.DueMs = max(0, clock.CeilMs(h.Created)+int64(r.Defer))
-	}
-	return m, nil
-}
-
-// recordAt returns the bytes of the record with this index in the body of a batch. It returns false if the batch has
-// fewer records.
-func recordAt(body []byte, index int) ([]byte, bool) {
-	for ; ; index-- {
-		size, n := binary.Uvarint(body)
-		if n <= 0 || size > uint64(len(body)-n) {
-			return nil, false
-		}
-		end := n + int(size)
-		if index == 0 {
-			return body[:end], true
-		}
-		body = body[end:]
-	}
+func (pt *Partition) ReadRecord(id segment.MsgID, at segment.Offset) (fold.CarriedMessage, error) {
+	return logread.Record(pt.log, id, at)
 }
 
 // OnlyCarried lists at most count messages with ids from the id from on, whose bytes are only in control batches that

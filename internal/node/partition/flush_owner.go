@@ -58,7 +58,7 @@ func (pt *Partition) Trimmed(moved, lost bool) {
 	if !moved || pt.replica.solo() {
 		return
 	}
-	_ = pt.withFirst(func() (err error) { // if the batch cannot be read, the next reader of it reports the damage
+	_ = pt.start.With(pt.log, func() (err error) { // if the batch cannot be read, the next reader of it reports the damage
 		pt.replica.run(func() {
 			var start segment.State
 			if start, err = pt.startState(); err == nil && !pt.replica.isClosed() {

@@ -2,33 +2,27 @@ package partition
 
 import (
 	"penstock/internal/node/fold"
-	"penstock/replicate/wire"
 	"penstock/segment"
 )
 
 // These methods give goroutines that do not own the fold of a partition access to it. Unless they say otherwise, they
 // take Replica.mu, so the fold does not change meanwhile.
 
+// ReadFold calls f with the fold of the log, with Replica.mu held.
+func (pt *Partition) ReadFold(f func(*fold.Cursors)) {
+	pt.replica.mu.Lock()
+	defer pt.replica.mu.Unlock()
+	f(pt.fold)
+}
+
 // ReadChannels calls f with the cursor of each channel in the log, and returns whether the log says that the topic is
 // paused. f runs with Replica.mu held.
 func (pt *Partition) ReadChannels(f func(*fold.Cursor)) (paused bool) {
-	pt.replica.mu.Lock()
-	defer pt.replica.mu.Unlock()
-	pt.fold.Each(f)
-	return pt.fold.TopicPaused
-}
-
-// FoldState returns the topic's state and its channels as the log has them. It takes Replica.mu.
-func (pt *Partition) FoldState() *wire.TopicState {
-	pt.replica.mu.Lock()
-	defer pt.replica.mu.Unlock()
-	s := &wire.TopicState{Paused: pt.fold.TopicPaused}
-	pt.fold.Each(func(cur *fold.Cursor) {
-		s.Channels = append(s.Channels, wire.ChannelState{
-			Name: cur.Name, Paused: cur.Paused, Skipped: cur.Skipped, Settings: cur.Settings,
-		})
+	pt.ReadFold(func(now *fold.Cursors) {
+		now.Each(f)
+		paused = now.TopicPaused
 	})
-	return s
+	return paused
 }
 
 // FindChannel says whether the log has the channel, and whether the log has batches at its end that are not committed

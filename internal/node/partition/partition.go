@@ -8,6 +8,7 @@ import (
 	"penstock/internal/node/flush"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
+	"penstock/internal/node/logread"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/platform"
 	"penstock/replicate"
@@ -30,7 +31,7 @@ type Partition struct {
 	flush flush.Part // the flusher's state of this partition
 
 	// Atomics that any goroutine reads.
-	first    atomic.Pointer[firstBatch]   // the first batch of the log when readFirst was last called
+	start    logread.Start                // the first batch of the log
 	unread   atomic.Pointer[error]        // why the fold is not known; nil: it is known. See WhyUnread
 	watchers atomic.Pointer[[]Subscriber] // those who get its events; see watching
 	visible  atomic.Uint64                // messages below this MsgID are committed

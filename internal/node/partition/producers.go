@@ -123,13 +123,5 @@ func (c *committer) secret() uint64 {
 	return binary.LittleEndian.Uint64(random[:8])
 }
 
-// KnownProducers returns the producers that the log knows by their names, and the number of the others. It takes
-// Replica.mu.
-func (pt *Partition) KnownProducers() (named []fold.KnownProducer, nameless int) {
-	pt.replica.mu.Lock()
-	defer pt.replica.mu.Unlock()
-	return pt.fold.KnownProducers()
-}
-
 // ProducerCount returns the number of producers that the log knows. Any goroutine may call it.
 func (pt *Partition) ProducerCount() int { return int(pt.producerCount.Load()) }

@@ -9,8 +9,8 @@ import (
 	"penstock/internal/lock"
 	"penstock/internal/meta"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
+	"penstock/internal/node/logread"
 	"penstock/internal/node/platform"
 	"penstock/netproto"
 	"penstock/replicate"
@@ -170,23 +170,21 @@ type incomingBatch struct {
 // writeCut writes its record. Replica.mu guards the fields that both use. replica_cut.go lists the steps, and says what
 // a crash leaves.
 type logCut struct {
-	replica    *Replica
-	reset      bool
-	generation uint64
-	to         segment.Position
-	leaderHad  bool // of a reset: see replicate.ActReset
-	ready      bool // the cut is prepared: the committer can write the record
-	stays      bool // it was ready once: the cut is made even if more damage is found meanwhile
-	state      segment.State
-	fold       *fold.Cursors
-	unread     error // why fold is not known; nil: it is known
-	epochs     []replicate.EpochStart
-	payload    []byte // payload of the record
-	committed  segment.Position
-	durable    chan error // receives nil when the record is durable, or the failure of the commit log
-	pinFiles   bool       // from the record on, no commit log file is released until release is called
-	release    func()     // set before durable receives a value
-	failed     bool       // the cut ended with an error, and the log is not as the machine assumes
+	replica      *Replica
+	reset        bool
+	generation   uint64
+	to           segment.Position
+	leaderHad    bool // of a reset: see replicate.ActReset
+	ready        bool // the cut is prepared: the committer can write the record
+	stays        bool // it was ready once: the cut is made even if more damage is found meanwhile
+	logread.Past      // what the cut leaves
+	epochs       []replicate.EpochStart
+	payload      []byte // payload of the record
+	committed    segment.Position
+	durable      chan error // receives nil when the record is durable, or the failure of the commit log
+	pinFiles     bool       // from the record on, no commit log file is released until release is called
+	release      func()     // set before durable receives a value
+	failed       bool       // the cut ended with an error, and the log is not as the machine assumes
 }
 
 // run calls f with mu held. Then it releases mu and performs the work that f left in out.

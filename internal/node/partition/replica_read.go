@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"penstock/internal/node/logread"
 	"penstock/internal/node/outgoing"
 	"penstock/netproto"
 	"penstock/replicate"
@@ -136,27 +137,10 @@ func (rr *rangeReader) unreadable(pos segment.Position, at segment.Offset, err e
 	until := pos + 1
 	for _, bad := range r.pt.log.Isolated() {
 		if bad.From <= at && at < bad.To {
-			if next, ok := r.pt.positionAt(bad.To); ok {
+			if next, ok := logread.PositionAt(r.pt.log, bad.To); ok {
 				until = next
 			}
 		}
 	}
 	r.run(func() { r.step(&replicate.Event{Kind: replicate.EvCorrupt, Position: pos, Until: until}) })
-}
-
-// positionAt returns the position of the batch at offset at, or false if that batch cannot be read.
-func (pt *Partition) positionAt(at segment.Offset) (segment.Position, bool) {
-	if end, pos, _ := pt.log.End(); end == at {
-		return pos, true
-	}
-	var v segment.View
-	if err := pt.log.View(&v, at, 1); err != nil {
-		return 0, false
-	}
-	defer v.Release()
-	var h segment.Header
-	if err := h.Decode(v.Bytes()); err != nil {
-		return 0, false
-	}
-	return h.Position, true
 }

@@ -14,6 +14,7 @@ import (
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/logread"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -229,9 +230,9 @@ func (d *remover) resetToEmpty() (release func(), err error) {
 	r := d.replica
 	s, pt := r.node.store, r.pt
 	c := &logCut{
-		replica: r, reset: true, ready: true, pinFiles: true, fold: new(fold.Cursors), durable: make(chan error, 1),
+		replica: r, reset: true, ready: true, pinFiles: true, Past: logread.Past{Fold: new(fold.Cursors)}, durable: make(chan error, 1),
 	}
-	c.payload = checkpoint.AppendCut(c.payload, true, &checkpoint.Entry{ID: pt.Identity(), Fold: c.fold})
+	c.payload = checkpoint.AppendCut(c.payload, true, &checkpoint.Entry{ID: pt.Identity(), Fold: c.Fold})
 	closed := false
 	r.run(func() {
 		if closed = !r.isClosed(); closed {
