@@ -77,6 +77,12 @@ func Each(log *segment.Log, from segment.Offset, visit func(at segment.Offset, h
 	return nil
 }
 
+// Border returns where the log begins. It does not wait for the device.
+func Border(log *segment.Log) fold.Border {
+	at, _, id := log.Start()
+	return fold.Border{At: at, ID: id}
+}
+
 // Record reads a copy of a stored message. at is the offset of the batch that holds it; 0 means the batch in which it
 // was published.
 func Record(log *segment.Log, id segment.MsgID, at segment.Offset) (m fold.CarriedMessage, err error) {

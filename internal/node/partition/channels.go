@@ -7,6 +7,7 @@ import (
 	"penstock/internal/node/delivery"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
+	"penstock/internal/node/logread"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -143,7 +144,7 @@ func (pt *Partition) snapshot(name string) delivery.Post {
 		p.Cursor = &own
 	}
 	if pt.fold.Carries() {
-		p.Deferred = pt.fold.CarriedUnread(p.Deferred, p.Cursor, pt.startBorder())
+		p.Deferred = pt.fold.CarriedUnread(p.Deferred, p.Cursor, logread.Border(pt.log))
 	}
 	return p
 }
@@ -164,9 +165,9 @@ func (pt *Partition) wake() {
 	}
 }
 
-// post queues an event at each subscriber of the partition, and wakes them. The subscribers share the memory that p
+// Post queues an event at each subscriber of the partition, and wakes them. The subscribers share the memory that p
 // points to, and none changes it.
-func (pt *Partition) post(p *delivery.Post) {
+func (pt *Partition) Post(p *delivery.Post) {
 	p.Part = pt.number
 	for _, s := range pt.watching() {
 		s.Post(p)
@@ -187,14 +188,14 @@ func (pt *Partition) ResumeReaders() {
 // become visible, with Replica.mu held. ds is borrowed.
 func (pt *Partition) postDeferred(ds []fold.DeferredMessage) {
 	if len(pt.watching()) > 0 {
-		pt.post(&delivery.Post{Event: delivery.Event{Kind: delivery.EvDeferredPublished, Deferred: slices.Clone(ds)}})
+		pt.Post(&delivery.Post{Event: delivery.Event{Kind: delivery.EvDeferredPublished, Deferred: slices.Clone(ds)}})
 	}
 }
 
 // postDropped tells the channels that a paused topic has dropped the messages r that it had held back. It is called
 // before the end of r becomes visible. Only the committer calls it.
 func (pt *Partition) postDropped(r fold.IDRange) {
-	pt.post(&delivery.Post{Event: delivery.Event{Kind: delivery.EvDropped, Msg: r.From, End: r.To}})
+	pt.Post(&delivery.Post{Event: delivery.Event{Kind: delivery.EvDropped, Msg: r.From, End: r.To}})
 }
 
 // The following methods are what channels use of the partition. See channel.Partition.
@@ -212,8 +213,7 @@ func (pt *Partition) Replica() *Replica { return pt.replica }
 // goroutine runs yet.
 func (pt *Partition) SetTopic(t *Topic) {
 	pt.topic = t
-	t.Share.Load().add(pt.stateBytes.Load(), pt.stateMemory.Load()) // the topic without metadata had no share
-	pt.flush.Init(pt, t.Name, pt.number)
+	pt.begin() // the topic without metadata had no share
 }
 
 // Log returns the partition's log.
@@ -265,7 +265,7 @@ func (pt *Partition) NoteFence(epoch segment.Epoch) {
 // EndFence lets the ordered channels deliver, because all nodes have answered the fence of this node's epoch.
 func (pt *Partition) EndFence(epoch segment.Epoch) {
 	pt.replica.fenceCleared.Store(uint64(epoch))
-	pt.post(&delivery.Post{Event: delivery.Event{Kind: delivery.EvUnfence}, Epoch: epoch})
+	pt.Post(&delivery.Post{Event: delivery.Event{Kind: delivery.EvUnfence}, Epoch: epoch})
 }
 
 // FenceEnded says whether all nodes have answered the fence of this epoch.

@@ -9,6 +9,7 @@ import (
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/replay"
+	"penstock/internal/node/seal"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -37,7 +38,7 @@ func (c *committer) sealInbox(pt *Partition, g *clog.Group, w *groupWork) bool {
 				pt.Stall(l, false)
 				return true
 			}
-			if r.pending.n > 0 && l.Size() < inbox.SecondGroupBytes {
+			if r.pending.Len() > 0 && l.Size() < inbox.SecondGroupBytes {
 				// A small batch costs the followers as much as a large one. So while a batch is on its way to them,
 				// puts wait until they are SecondGroupBytes together, or until that batch is committed.
 				r.stalled = errPipelined
@@ -155,7 +156,7 @@ func (c *committer) foldIncoming(pt *Partition, h *segment.Header, body []byte, 
 	}
 	due, err := c.store.folder.Batch(pt.fold, h, body, at)
 	pt.fold.PublishDeferred(due)
-	pt.stateGrew(len(due))
+	pt.Grew(pt.fold, pt.machine.State().End, len(due))
 	switch {
 	case err != nil:
 		pt.replica.cannotFold(err)
@@ -170,15 +171,15 @@ func (c *committer) foldIncoming(pt *Partition, h *segment.Header, body []byte, 
 // replicate hands a batch that was just sealed to the replica. The followers, if any, get it before this node's disk
 // has written it (tell). The puts of the batch move from the run to Replica.pending; the replica answers them when the
 // batch is committed. deferred is borrowed. Replica.mu is held.
-func (c *committer) replicate(pt *Partition, w *groupWork, r *run, deferred []fold.DeferredMessage) {
+func (c *committer) replicate(pt *Partition, w *groupWork, r *seal.Run, deferred []fold.DeferredMessage) {
 	b := &w.batches[len(w.batches)-1]
 	pt.log.Append(&b.slice)
 	c.store.flusher.MarkDirty(&pt.flush)
-	p := pendingBatch{position: b.slice.Position, nextID: b.nextID, count: r.count, bodyBytes: b.bodyBytes}
+	p := seal.Batch{Position: b.slice.Position, NextID: b.nextID, Count: r.Count, BodyBytes: b.bodyBytes}
 	if len(deferred) != 0 {
-		p.deferred = append(p.deferred, deferred...)
+		p.Deferred = append(p.Deferred, deferred...)
 	}
-	p.puts = r.puts.Take()
+	p.Puts = r.Puts.Take()
 	c.appended(pt.replica, &p, &b.slice)
 }
 
@@ -191,13 +192,13 @@ const (
 
 // appended adds a batch that this leader, or this single node, has just added to its log to the pending ones. b.Offset
 // and b.Data are the batch. Replica.mu is held.
-func (c *committer) appended(r *Replica, p *pendingBatch, b *segment.Slice) {
+func (c *committer) appended(r *Replica, p *seal.Batch, b *segment.Slice) {
 	if r.solo() {
-		r.pending.push(p)
+		r.pending.Push(p)
 		return
 	}
-	p.sealedNs = r.node.Now()
-	r.pending.push(p)
+	p.SealedNs = r.node.Now()
+	r.pending.Push(p)
 	h := segment.Header{}
 	if err := h.Decode(b.Data); err != nil {
 		panic("BUG: a batch that was just sealed does not decode: " + err.Error())

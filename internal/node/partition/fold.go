@@ -2,6 +2,7 @@ package partition
 
 import (
 	"penstock/internal/node/fold"
+	"penstock/internal/node/logread"
 	"penstock/segment"
 )
 
@@ -84,3 +85,15 @@ func (pt *Partition) Epoch() segment.Epoch {
 	}
 	return pt.machine.State().Epoch
 }
+
+// ReadRecord reads a copy of a stored message. at is the offset of the batch that holds it; 0 means the batch in which
+// it was published. It may wait for the device.
+func (pt *Partition) ReadRecord(id segment.MsgID, at segment.Offset) (fold.CarriedMessage, error) {
+	return logread.Record(pt.log, id, at)
+}
+
+// Fold returns the fold of the log to a caller that runs on the committer or holds Replica.mu.
+func (pt *Partition) Fold() *fold.Cursors { return pt.fold }
+
+// FoldChanged is called on the committer when the fold is judged anew because the log begins later.
+func (pt *Partition) FoldChanged() { pt.publishFold(pt.machine.State().NextID) }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 
+	"penstock/internal/node/budget"
+	"penstock/internal/node/carry"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/flush"
 	"penstock/internal/node/fold"
@@ -26,8 +28,9 @@ type Partition struct {
 	replica *Replica
 
 	inbox.Inbox
+	budget.Account
 	logEnd
-	retained
+	carry.Carrier
 	flush flush.Part // the flusher's state of this partition
 
 	// Atomics that any goroutine reads.
@@ -43,13 +46,8 @@ type Partition struct {
 	passed atomic.Uint64
 	// While the topic is paused, the messages from this MsgID on are held back. Otherwise noMsgID.
 	pausedFrom    atomic.Uint64
-	stateBytes    atomic.Int64 // upper bound of the fold's size in a checkpoint
-	stateMemory   atomic.Int64 // what the fold and its channels cost in memory
-	delayMemory   atomic.Int64 // what one more delayed message costs
-	gaps          atomic.Int64 // upper bound of the fold's Gaps
 	producerCount atomic.Int32 // producers that the fold knows
 	readOnly      atomic.Bool  // see ReadOnly
-	quotaAt       atomic.Int64 // when a put was last refused because of the quota, by clock.Clock.Mono; 0: none was
 }
 
 // newPartition returns a partition whose log ends as st says, and whose log content folds to fold. The caller sets
@@ -59,9 +57,17 @@ func newPartition(
 ) *Partition {
 	pt := &Partition{store: s, topic: t, number: number}
 	pt.Use(&s.inboxes)
-	pt.flush.Init(pt, t.Name, number)
+	pt.begin()
 	pt.machine, pt.fold = machine.NewPartition(st, s.sizes()), fold
 	return pt
+}
+
+// begin tells the parts of the partition whose they are. It is called again when the partition gets another topic.
+func (pt *Partition) begin() {
+	s, t := pt.store, pt.topic
+	pt.Open(&s.Budget, &t.Topic)
+	pt.flush.Init(pt, t.Name, pt.number)
+	pt.Carrier.Init(pt, s.host, s.log, t.Name)
 }
 
 // logEnd describes the end of the log and what is derived from the log's content. Once recovery is done, only the
@@ -75,15 +81,6 @@ type logEnd struct {
 	rewinds   uint64           // of fold when Part.ForgetWaiting was called last
 	newest    int64            // append time of the newest batch, ns since 1970; no later batch gets an earlier one
 	recovered segment.Position // recovery found that the log is committed at least up to here
-}
-
-// retained holds the state of deferred messages whose segments are removed. See carry.go.
-type retained struct {
-	// Offset of the first control batch whose carried messages are still needed, or noOffset if there is none.
-	carriedFrom   atomic.Int64
-	carrying      atomic.Bool // Carry is at work on this partition
-	searchingLost atomic.Bool // FindLost is at work on this partition
-	mayHaveLost   atomic.Bool // unconfirmed messages were removed, and channels may still wait for them: see FindLost
 }
 
 // Identity returns the topic and the number that identify the partition.

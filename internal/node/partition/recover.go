@@ -252,7 +252,7 @@ func (r *Recovery) OpenPartition(t *Topic, n uint32) (*Partition, error) {
 		pt.visible.Store(uint64(rp.State.NextID))
 	}
 	pt.publishFold(rp.State.NextID)
-	pt.mayHaveLost.Store(len(pt.fold.Gone(nil, pt.startBorder(), 1)) > 0)
+	pt.LookForLost()
 	if len(rp.Slices) != 0 {
 		s.flusher.MarkDirty(&pt.flush)
 	}

@@ -27,7 +27,7 @@ func (r *Replica) Present() bool {
 // newReplica returns the replica of a copy that recovery found. OpenRecovered opens it when the node joins.
 func (cn *Env) newReplica(pt *Partition) *Replica {
 	r := &Replica{node: cn, pt: pt}
-	r.pending.clear()
+	r.pending.Clear()
 	if cn.Shortened.IsDiscarded(pt.Identity()) {
 		cn.Log.Warn("an earlier process dropped this copy of a partition, and it did not begin anew: it is fetched from "+
 			"its leader. What was acknowledged is on the other replicas", "topic", pt.topic.Name, "partition", pt.number)
@@ -61,7 +61,7 @@ func (r *Replica) shut(to role) {
 		r.setLeads(false)
 		r.serves.Store(false)
 		r.serveEpoch.Store(0)
-		r.fail(r.pending.drain(), errs.ErrUnknown)
+		r.fail(r.pending.Drain(), errs.ErrUnknown)
 		r.releaseIncoming()
 		if r.leader != nil {
 			r.count()
@@ -145,7 +145,7 @@ func (r *Replica) HasLed() bool {
 func (s *Store) NewPartition(t *Topic, n uint32) *Partition {
 	pt := newPartition(s, t, n, segment.State{}, new(fold.Cursors))
 	pt.replica = &Replica{node: s.replicas, pt: pt}
-	pt.replica.pending.clear()
+	pt.replica.pending.Clear()
 	pt.publishFold(0)
 	return pt
 }

@@ -93,7 +93,7 @@ func (rr *rangeReader) read(ask *rangeAsk) *outgoing.Batches {
 	r.node.readers <- struct{}{}
 	defer func() { <-r.node.readers }()
 	out := outgoing.Get()
-	if at, err := out.Collect(r.pt.log, ask.from, noPosition, ask.count, ask.bytes); err != nil {
+	if at, err := out.Collect(r.pt.log, ask.from, ^segment.Position(0), ask.count, ask.bytes); err != nil {
 		rr.unreadable(ask.from+segment.Position(len(out.List)), at, err)
 	}
 	return out

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"penstock/clog"
 	"penstock/internal/loglimit"
 	"penstock/internal/node/aside"
+	"penstock/internal/node/budget"
 	"penstock/internal/node/clock"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/errs"
@@ -54,18 +54,14 @@ type Store struct {
 	aside      *aside.Keeper // what cuts took from copies
 	asyncFree  inbox.AsyncPuts
 
+	budget.Budget
 	folder   replay.Folder
 	level    atomic.Int32 // the feature level in force, see Engine.Level
 	inboxes  inbox.Shared
 	list     atomic.Pointer[[]*Partition]
 	poisoned atomic.Pointer[error]
-	// stateBytes is the sum of Partition.stateBytes over all partitions.
-	stateBytes atomic.Int64
-	// stateMemory is the sum of Partition.stateMemory.
-	stateMemory atomic.Int64
-	shares      sync.Map         // *Share, by the token's name
-	dueLog      loglimit.Limiter // limits the log lines of correctDelays
-	aheadLog    loglimit.Limiter // limits the log line of noteWriter
+	dueLog   loglimit.Limiter // limits the log lines of correctDelays
+	aheadLog loglimit.Limiter // limits the log line of noteWriter
 }
 
 // Options are what a store needs from the engine: the machine below it, and the fields of the engine's Options that
@@ -128,6 +124,7 @@ func New(o Options) *Store {
 		host: o.Host, log: o.Log, clock: o.Clock, disk: o.Disk, opts: o, counters: o.Counters, pulse: o.Pulse, stop: o.Stop,
 		folder: replay.Folder{Unknown: o.UnknownKind}, mappings: segment.NewMappings(o.MaxMappedSegments),
 	}
+	s.Limits = budget.Limits{MaxStateBytes: o.MaxStateBytes, TokenShare: o.TokenShare, MaxRanges: o.MaxRanges}
 	s.aside = aside.New(o.Disk, o.Log, s.now, aside.DefaultLimits)
 	s.inboxes.Limit(o.MaxInboxBytes, o.MaxNodeInboxBytes, o.PublishTimeout, o.AdmitTimeout)
 	s.inboxes.Tell(&o.Counters.Overloaded, func() { s.clog.Wake() })
@@ -249,6 +246,17 @@ func (s *Store) flushed(yield func(*flush.Part) bool) {
 	}
 }
 
+// divideDisk is flush.Env.Divide.
+func (s *Store) divideDisk(free, reserve int64) (soon bool) {
+	return s.DivideDisk(free, reserve, func(yield func(*budget.Share, int64) bool) {
+		for _, pt := range s.Partitions() {
+			if !yield(pt.topic.Share.Load(), pt.log.Bytes()) {
+				return
+			}
+		}
+	}, s.log)
+}
+
 // Add adds partitions to the list. A caller whose partitions must not be missed by Engine.Close holds Engine.mu.
 func (s *Store) Add(add []*Partition) {
 	s.replaceList(func(old []*Partition) []*Partition { return slices.Concat(old, add) })
@@ -356,14 +364,14 @@ func (s *Store) SetFeature(level int) { s.level.Store(int32(level)) }
 
 // Memory describes the memory that a store uses, in bytes and in buffers.
 type Memory struct {
-	State         int64 // bytes that the state of the channels costs, see state.go
+	State         int64 // bytes that the state of the channels costs, see package budget
 	Waiting       int64 // bytes of the puts in all inboxes
 	Free, Buffers int   // buffers of the commit log: free ones, and all
 }
 
 // Memory returns the memory that the store uses now.
 func (s *Store) Memory() Memory {
-	return Memory{s.stateMemory.Load(), max(0, s.inboxes.Waiting()), s.arena.Free(), s.arena.Count()}
+	return Memory{s.StateMemory(), max(0, s.inboxes.Waiting()), s.arena.Free(), s.arena.Count()}
 }
 
 // AsyncPuts has the puts for PublishAsync.

@@ -107,9 +107,9 @@ func (l Limits) orDefault() Limits {
 // message (0: none), and whether the log ever had the message. It takes Replica.mu.
 func (tr *tracing) look() (carriedAt segment.Offset, known bool) {
 	tr.pt.ReadFold(func(now *fold.Cursors) {
-		at, _, first := tr.pt.Log().Start()
-		tr.at, tr.out.LogFrom = at, first
-		if list := now.CarriedBelow(nil, tr.t.ID, fold.Border{At: at, ID: first}, 1); len(list) == 1 && list[0].ID == tr.t.ID {
+		start := logread.Border(tr.pt.Log())
+		tr.at, tr.out.LogFrom = start.At, start.ID
+		if list := now.CarriedBelow(nil, tr.t.ID, start, 1); len(list) == 1 && list[0].ID == tr.t.ID {
 			carriedAt = list[0].At
 		}
 		tr.fold = now.Trace(tr.t.ID)
