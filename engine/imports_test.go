@@ -70,7 +70,7 @@ func TestImportGraph(t *testing.T) {
 		"node/names", "node/channel", "node/faults", "node/topic", "node/checkpoint", "node/delivery", "node/fold",
 		"node/machine", "node/datadir", "node/diskwatch", "node/flush", "node/forward", "node/health", "node/platform",
 		"node/inbox", "meta", "node/fanout",
-		"node/budget", "node/carry", "node/logread", "node/seal", "node/trace",
+		"node/absent", "node/budget", "node/carry", "node/driver", "node/dueclock", "node/events", "node/logread", "node/seal", "node/trace",
 		"node/outgoing", "node/partition", "node/pull", "node/reason", "node/remote", "node/replay", "node/retain",
 		"node/route", "node/scrub", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment",
 		"segment/aio",
@@ -113,7 +113,7 @@ func TestImportGraph(t *testing.T) {
 		},
 		"node/outgoing": {"node/fold", "replicate", "replicate/wire", "netproto", "segment", "segment/aio"},
 		"node/partition": {
-			"node/aside", "node/budget", "node/carry", "loglimit", "node/clock", "node/errs", "node/inflate", "node/message", "node/names",
+			"node/aside", "node/budget", "node/carry", "node/driver", "node/dueclock", "node/events", "loglimit", "node/clock", "node/errs", "node/inflate", "node/message", "node/names",
 			"node/checkpoint", "node/delivery", "node/fold", "node/machine", "node/datadir", "node/flush",
 			"node/health", "node/platform", "node/inbox", "meta", "node/logread", "node/outgoing", "node/replay", "node/retain", "node/seal",
 			"clog", "netproto", "replicate", "replicate/peer", "replicate/wire", "segment", "segment/aio",
@@ -174,7 +174,7 @@ func TestImportGraph(t *testing.T) {
 			"segment/aio",
 		},
 		"node/topic": {
-			"clog", "loglimit", "meta", "node/aside", "node/budget", "node/carry", "node/channel", "node/checkpoint", "node/clock", "node/datadir",
+			"clog", "loglimit", "meta", "node/aside", "node/budget", "node/carry", "node/driver", "node/dueclock", "node/events", "node/channel", "node/checkpoint", "node/clock", "node/datadir",
 			"node/errs", "node/fanout", "node/flush", "node/health", "node/inbox", "node/inflate", "node/delivery",
 			"node/fold", "node/logread", "node/machine", "node/message", "node/names", "node/outgoing", "node/partition",
 			"node/platform", "node/pull", "node/reason", "node/remote", "node/replay", "node/retain", "node/route",

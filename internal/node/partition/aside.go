@@ -1,8 +1,6 @@
 package partition
 
 import (
-	"log/slog"
-
 	"penstock/internal/node/aside"
 	"penstock/internal/node/logread"
 	"penstock/segment"
@@ -50,36 +48,9 @@ func (c *logCut) keepAside() error {
 	}
 	kept, err := r.node.store.aside.Keep(log, about, from, end)
 	if err == nil {
-		r.logAside(&kept)
+		kept.Log(r.node.Log)
 	}
 	return err
-}
-
-// logAside logs a cut that takes messages.
-func (r *Replica) logAside(kept *aside.Entry) {
-	args := []any{
-		slog.String("topic", kept.Topic), slog.Uint64("partition", uint64(kept.Partition)),
-		slog.Int64("messages", kept.Messages), slog.Any("from", kept.From), slog.Any("until", kept.Until),
-		slog.Any("committed", kept.Committed), slog.Any("leader", kept.Leader), slog.Any("epoch", kept.LeaderEpoch),
-	}
-	lost := kept.Lost()
-	if lost > 0 {
-		args = append(args, slog.Int64("messages_not_kept", lost), slog.Int64("no_room_bytes", kept.NoRoomBytes),
-			slog.Int("unreadable_ranges", len(kept.Holes)))
-	}
-	if kept.Name == "" {
-		r.node.Log.Warn("a cut takes messages from a copy that its leader does not have, and none of them could be kept",
-			args...)
-		return
-	}
-	args = append(args, slog.String("aside", kept.Name))
-	text := "a cut takes messages from a copy that its leader does not have. They are kept aside for 7 days, in case " +
-		"they were acknowledged: penstock aside show prints them, penstock aside publish publishes them again"
-	if lost > 0 {
-		text = "a cut takes messages from a copy that its leader does not have. Only some could be kept aside, for 7 days: " +
-			"penstock aside show prints them, penstock aside publish publishes them again"
-	}
-	r.node.Log.Warn(text, args...)
 }
 
 // SweepAside removes what need not be kept any more. The flusher calls it.

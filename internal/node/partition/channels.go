@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"penstock/internal/node/delivery"
+	"penstock/internal/node/events"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/logread"
@@ -12,82 +13,27 @@ import (
 	"penstock/segment"
 )
 
-// Subscriber is told what happens to a partition's log. The channels of this node implement it; a partition knows
-// nothing else of them.
-//
-// The committer, a replica that commits, the flusher and the readers of connections between nodes call the methods.
-// They may hold any lock that comes before Channel.postMu, except when they call Resume: only Resume waits.
-type Subscriber interface {
-	// Post queues an event. It borrows p, and does not keep it.
-	Post(p *delivery.Post)
-	// Wake makes the subscriber process its queued events, and deliver what it can.
-	Wake()
-	// Committed is called after a commit has raised visible. It has an effect only if the subscriber waits for
-	// messages.
-	Committed()
-	// Resume says that bytes of the partition can be read again. It waits for the channel's lock, so the caller holds
-	// no lock.
-	Resume(partition uint32)
-}
-
-// watching returns the subscribers that get the partition's events. The list is replaced, never changed, so it may be
-// read without a lock.
-func (pt *Partition) watching() []Subscriber {
-	if ss := pt.watchers.Load(); ss != nil {
-		return *ss
-	}
-	return nil
-}
-
-// watch adds s to the subscribers of the partition, if it is not among them yet.
-func (pt *Partition) watch(s Subscriber) {
-	pt.changeWatchers(func(old []Subscriber) []Subscriber {
-		if slices.Contains(old, s) {
-			return old
-		}
-		return append([]Subscriber{s}, old...)
-	})
-}
-
 // Unwatch removes s from the subscribers of the partition: s gets no more events.
-func (pt *Partition) Unwatch(s Subscriber) {
-	if slices.Contains(pt.watching(), s) {
+func (pt *Partition) Unwatch(s events.Subscriber) {
+	if pt.subscribers.Has(s) {
 		pt.notePassed(min(pt.visible.Load(), pt.pausedFrom.Load()))
 	}
-	pt.changeWatchers(func(old []Subscriber) []Subscriber {
-		return slices.DeleteFunc(slices.Clone(old), func(other Subscriber) bool { return other == s })
-	})
-}
-
-// changeWatchers replaces the list by the one that change returns. change must not modify the old list, and may be
-// called several times.
-func (pt *Partition) changeWatchers(change func(old []Subscriber) []Subscriber) {
-	for {
-		old := pt.watchers.Load()
-		var ss []Subscriber
-		if old != nil {
-			ss = *old
-		}
-		ss = change(ss)
-		if pt.watchers.CompareAndSwap(old, &ss) {
-			return
-		}
-	}
+	pt.subscribers.Remove(s)
 }
 
 // Follow gives a channel the partition: it subscribes s, and posts a snapshot of the channel's state in the log. s gets
 // all later events. Nothing may be committed between the two steps. So Follow runs on the committer, or with Replica.mu
 // held, or before the committer runs.
-func (pt *Partition) Follow(s Subscriber, name string) {
-	pt.watch(s)
+func (pt *Partition) Follow(s events.Subscriber, name string) {
+	pt.subscribers.Add(s)
 	p := pt.snapshot(name)
 	s.Post(&p)
 }
 
 // followFound is Follow for a channel that was found in the log. The channel counts as created when everything that is
 // in the log now is committed. Replica.mu is held.
-func (pt *Partition) followFound(s Subscriber, name string) {
-	pt.watch(s)
+func (pt *Partition) followFound(s events.Subscriber, name string) {
+	pt.subscribers.Add(s)
 	p := pt.snapshot(name)
 	p.FoundEnd = pt.machine.State().Next
 	s.Post(&p)
@@ -102,9 +48,9 @@ func (pt *Partition) notePassed(id uint64) {
 // FollowUnlogged is Follow for an ephemeral channel, which is in no log. The channel gets the messages that are
 // committed from now on, and those that wait because the topic has no channel, not even an ephemeral one, or is paused.
 // The caller holds topic.Local.changing.
-func (pt *Partition) FollowUnlogged(s Subscriber, name string) {
-	first := len(pt.watching()) == 0
-	pt.watch(s)
+func (pt *Partition) FollowUnlogged(s events.Subscriber, name string) {
+	first := !pt.subscribers.Any()
+	pt.subscribers.Add(s)
 	end := segment.MsgID(pt.visible.Load())
 	start := end
 	if first {
@@ -160,34 +106,26 @@ func (pt *Partition) Tell() { pt.news.Raise() }
 // visible.
 func (pt *Partition) wake() {
 	pt.news.Raise()
-	for _, s := range pt.watching() {
-		s.Committed()
-	}
+	pt.subscribers.Committed()
 }
 
 // Post queues an event at each subscriber of the partition, and wakes them. The subscribers share the memory that p
 // points to, and none changes it.
 func (pt *Partition) Post(p *delivery.Post) {
 	p.Part = pt.number
-	for _, s := range pt.watching() {
-		s.Post(p)
-		s.Wake()
-	}
+	pt.subscribers.Post(p)
 }
 
 // ResumeReaders lets those channels continue that stopped at a damaged range. It waits for the lock of each channel, so
 // the caller holds no lock.
 func (pt *Partition) ResumeReaders() {
-	for _, s := range pt.watching() {
-		s.Resume(pt.number)
-		s.Wake()
-	}
+	pt.subscribers.Resume(pt.number)
 }
 
 // postDeferred tells the channels about deferred messages that are being committed. It is called before the messages
 // become visible, with Replica.mu held. ds is borrowed.
 func (pt *Partition) postDeferred(ds []fold.DeferredMessage) {
-	if len(pt.watching()) > 0 {
+	if pt.subscribers.Any() {
 		pt.Post(&delivery.Post{Event: delivery.Event{Kind: delivery.EvDeferredPublished, Deferred: slices.Clone(ds)}})
 	}
 }

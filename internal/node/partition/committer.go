@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"penstock/clog"
-	"penstock/internal/lock"
 	"penstock/internal/node/budget"
 	"penstock/internal/node/checkpoint"
+	"penstock/internal/node/driver"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
@@ -24,14 +24,12 @@ import (
 // committer is the source of the commit log (clog.Source). It seals the puts of inboxes into batches, and tells the
 // replicas when a group is durable; the replicas commit and answer the puts.
 //
-// All methods except push, suitsBeside, large, leave, stepBeside, writeHere and writeGathered run with clog.Log.mu
-// held, on the one goroutine that works on the commit log at that time. That is the log's own goroutine, a lone caller
-// on an idle log (Log.StepOnSpot, Log.GatherOnSpot), stepBeside (Log.StepBeside), or the goroutine that writes the
-// group that a lone caller gathered (Log.WriteOnSpot). So clog.Log.mu guards all fields except ready (readyMu),
-// gathered, beside and the atomics. sealInbox and the functions below it also hold the partition's Replica.mu. Puts
-// that arrive while a group is on the disk become one batch per partition in the next group.
+// All methods but Push run as those of driver.Driver do: with clog.Log.mu held, on the one goroutine that works on the
+// commit log at that time. So clog.Log.mu guards all fields except the atomics. sealInbox and the functions below it
+// also hold the partition's Replica.mu. Puts that arrive while a group is on the disk become one batch per partition in
+// the next group.
 //
-//	push       called on a put's goroutine when its inbox is no longer empty
+//	Push       called on a put's goroutine when its inbox is no longer empty
 //	Gather     takes inboxes and seals each into batches of the group; the batches leave for the followers, if any
 //	           ... clog writes the group ...
 //	Durable    informs the replicas, which commit, make the batches visible and answer their puts
@@ -41,27 +39,8 @@ import (
 type committer struct {
 	store *Store
 
-	readyMu lock.Mutex[lock.CommitterReady]
-	ready   []*Partition // partitions whose inbox was empty and has puts now
-
-	// gathered has one value while writeGathered has a group to write. Join sets the channel before any goroutine runs.
-	// It is nil on a single node and on a simulated host: there the commit log's goroutine writes every group.
-	gathered  chan struct{}
-	lastWrite atomic.Int64 // how long the last call of writeHere took, in ns
-	// beside has one value while stepBeside has something to look at. Accept sets the channel before any goroutine runs.
-	// It is nil in a cluster and on a simulated host.
-	beside chan struct{}
-	waited atomic.Bool // several goroutines waited for the last group
-	small  int         // consecutive calls of Gather at which suitsBeside was true
-
-	work []*Partition // taken from ready; the inboxes of work[at:] are not sealed yet
-	at   int
-
-	leftover        atomic.Bool // the last group was full before all inboxes of work were sealed
-	lastGroupShared atomic.Bool // the last group had several puts (groupWork.sealed)
-
-	inFlight atomic.Int32 // groups on the disk
-	telling  atomic.Int64 // since when Durable runs, platform.Mono() + 1; 0: it does not
+	driver.Driver[Partition]
+	telling atomic.Int64 // since when Durable runs, platform.Mono() + 1; 0: it does not
 
 	slots    []groupWork            // by clog.Group.Slot
 	body     []byte                 // scratch: the body of a control batch
@@ -96,48 +75,20 @@ type batchWork struct {
 // overlap.
 const maxGroupPuts = 4096
 
-// maxRefills bounds how often Gather takes inboxes that became ready while it worked. Without a bound Gather might
-// never end: a producer whose put was refused may put again at once.
-const maxRefills = 4
-
 // Gather seals the inboxes that wait, partition by partition, until the group is full. clog calls it.
 func (c *committer) Gather(g *clog.Group) {
-	// Gather takes no inbox before it is certain that a group begins: puts that arrive until then join the group.
-	if c.inFlight.Load() > 0 && !c.large() || c.leavesGroup() || !c.refillWork() {
+	if !c.Begins() {
 		return
 	}
 	w := &c.slots[g.Slot()]
 	w.batches, w.tombstones, w.sealed = w.batches[:0], w.tombstones[:0], 0
 	c.nowNs = c.store.now().UnixNano()
 	c.learnSpace()
-	for range maxRefills {
-		for c.at < len(c.work) && c.sealInbox(c.work[c.at], g, w) {
-			c.work[c.at] = nil
-			c.at++
-		}
-		if c.at < len(c.work) || !c.refillWork() {
-			break
-		}
-	}
+	c.Each(func(pt *Partition) bool { return c.sealInbox(pt, g, w) })
 	if w.sealed == 1 && !c.store.host.DiskQueues() {
 		g.SetSolo()
 	}
-	if g.Records() > 0 {
-		c.inFlight.Add(1)
-	}
-	c.lastGroupShared.Store(w.sealed > 1)
-	c.leftover.Store(c.at < len(c.work))
-}
-
-// refillWork takes the partitions of ready once all of work is sealed. It says whether an inbox waits at c.work[c.at].
-func (c *committer) refillWork() bool {
-	if c.at == len(c.work) {
-		c.work, c.at = c.work[:0], 0
-		c.readyMu.Lock()
-		c.work, c.ready = c.ready, c.work
-		c.readyMu.Unlock()
-	}
-	return len(c.work) > 0
+	c.Gathered(g.Records() > 0, w.sealed > 1)
 }
 
 // learnSpace tells the machines of all partitions when the flusher finds that the disk is full, or has room again. It

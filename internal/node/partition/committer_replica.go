@@ -5,6 +5,7 @@ import (
 
 	"penstock/clog"
 	"penstock/internal/failpoint"
+	"penstock/internal/node/driver"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/machine"
@@ -58,23 +59,20 @@ func (c *committer) sealInbox(pt *Partition, g *clog.Group, w *groupWork) bool {
 var errPipelined = errors.New("engine: batches are on their way to the followers")
 
 // Announce tells the committer that the partition has work for it. The replica calls it, and so do the callers of
-// TryEnter. They hold no lock. With alone, the caller may do the work itself; see committer.push.
+// TryEnter. They hold no lock. With alone, the caller may do the work itself; see driver.Driver.Push.
 func (pt *Partition) Announce(alone bool) {
 	if pt.StayReady() {
-		pt.store.committer.push(pt, alone, nil)
+		pt.store.committer.Push(pt, alone, nil)
 	}
 }
 
 // AnnounceLast is Announce for a caller that has nothing else to do, and that may hang after it has called b.MayBlock.
 // The caller does the work itself if it can.
-func (pt *Partition) AnnounceLast(b Blocker) {
+func (pt *Partition) AnnounceLast(b driver.Blocker) {
 	if pt.StayReady() {
-		pt.store.committer.push(pt, true, b)
+		pt.store.committer.Push(pt, true, b)
 	}
 }
-
-// Blocker is told that the calling goroutine may hang in a write until it returns to its own work.
-type Blocker interface{ MayBlock() }
 
 // beginEpoch writes the first batch of this leader's epoch, if it is not written yet. It does nothing if this node does
 // not lead. It returns false when g is full. Replica.mu is held.
@@ -139,7 +137,7 @@ func (c *committer) appendOne(pt *Partition, g *clog.Group, w *groupWork, in *in
 		Control: h.Control(), Appended: h.Appended, FileSeq: g.FileSeq(),
 	}
 	pt.newest = max(pt.newest, h.Appended)
-	pt.noteWriter(&h, c.nowNs)
+	c.store.delays.Saw(&pt.writer, &h, c.nowNs, pt.topic.Name, pt.number)
 	pt.log.Append(&s)
 	c.store.flusher.MarkDirty(&pt.flush)
 	w.batches = append(w.batches, batchWork{part: pt, slice: s, nextID: h.NextID(), generation: in.generation})

@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"penstock/internal/node/events"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/logread"
 	"penstock/segment"
@@ -37,7 +38,7 @@ func (pt *Partition) FindChannel(name string) (has, open bool) {
 // Adopt gives the partition to all channels that the log has: each gets a snapshot and all later events. channel
 // returns the Subscriber of a name, and is called with Replica.mu held. Adopt returns the names, whether the topic is
 // paused, and whether nothing about channels was ever written to the log (neverHad).
-func (pt *Partition) Adopt(channel func(name string) Subscriber) (names []string, paused, neverHad bool) {
+func (pt *Partition) Adopt(channel func(name string) events.Subscriber) (names []string, paused, neverHad bool) {
 	pt.replica.mu.Lock()
 	defer pt.replica.mu.Unlock()
 	pt.fold.Each(func(cur *fold.Cursor) { names = append(names, cur.Name) })
@@ -94,6 +95,12 @@ func (pt *Partition) ReadRecord(id segment.MsgID, at segment.Offset) (fold.Carri
 
 // Fold returns the fold of the log to a caller that runs on the committer or holds Replica.mu.
 func (pt *Partition) Fold() *fold.Cursors { return pt.fold }
+
+// correctDelays corrects the due times of the fold. It is called when this process is about to become the partition's
+// writer, before its first batch: by recovery on a single node, otherwise by the committer with Replica.mu held.
+func (pt *Partition) correctDelays() {
+	pt.store.delays.Correct(&pt.writer, pt.fold, pt.epochs.Entries(), pt.machine.State().End, pt.topic.Name, pt.number)
+}
 
 // FoldChanged is called on the committer when the fold is judged anew because the log begins later.
 func (pt *Partition) FoldChanged() { pt.publishFold(pt.machine.State().NextID) }

@@ -7,6 +7,7 @@ import (
 	"penstock/internal/node/budget"
 	"penstock/internal/node/carry"
 	"penstock/internal/node/errs"
+	"penstock/internal/node/events"
 	"penstock/internal/node/flush"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
@@ -34,11 +35,11 @@ type Partition struct {
 	flush flush.Part // the flusher's state of this partition
 
 	// Atomics that any goroutine reads.
-	start    logread.Start                // the first batch of the log
-	unread   atomic.Pointer[error]        // why the fold is not known; nil: it is known. See WhyUnread
-	watchers atomic.Pointer[[]Subscriber] // those who get its events; see watching
-	visible  atomic.Uint64                // messages below this MsgID are committed
-	news     platform.Notice              // see News
+	start       logread.Start         // the first batch of the log
+	unread      atomic.Pointer[error] // why the fold is not known; nil: it is known. See WhyUnread
+	subscribers events.Subscribers
+	visible     atomic.Uint64   // messages below this MsgID are committed
+	news        platform.Notice // see News
 	// While the topic has no channel, the messages from this MsgID on wait for the first channel. Otherwise noMsgID.
 	unclaimed atomic.Uint64
 	// The messages below this MsgID went to channels of which some were ephemeral: they do not wait for another ephemeral
@@ -100,7 +101,7 @@ func (pt *Partition) Enqueue(ctx context.Context, p *inbox.Put) error {
 	first, alone, err := pt.Enter(ctx, p)
 	switch {
 	case first:
-		pt.store.committer.push(pt, alone, nil)
+		pt.store.committer.Push(pt, alone, nil)
 	case err == inbox.ErrElsewhere && p.Forwarded:
 		return errs.ErrNoLeader
 	case err == inbox.ErrElsewhere:
