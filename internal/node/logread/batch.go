@@ -35,9 +35,9 @@ func HeaderAt(log *segment.Log, pos segment.Position) (h segment.Header, err err
 	return Header(log, at)
 }
 
-// PositionAt returns the position of the batch at offset at, or of the next batch if the log ends there. It returns
+// positionAt returns the position of the batch at offset at, or of the next batch if the log ends there. It returns
 // false if the batch cannot be read.
-func PositionAt(log *segment.Log, at segment.Offset) (segment.Position, bool) {
+func positionAt(log *segment.Log, at segment.Offset) (segment.Position, bool) {
 	if end, pos, _ := log.End(); end == at {
 		return pos, true
 	}

@@ -161,9 +161,6 @@ func (pt *Partition) Log() *segment.Log { return pt.log }
 // end of those that the topic's pause does not hold back.
 func (pt *Partition) Ends() (committed, unpaused *atomic.Uint64) { return &pt.visible, &pt.pausedFrom }
 
-// CommittedMark returns the end of the committed part of the log. It takes Replica.mu.
-func (pt *Partition) CommittedMark() segment.Position { return pt.committedMark() }
-
 // Published returns how many messages were ever published to the partition, as far as they are committed: ids have no
 // gaps, and the log has them after a restart.
 func (pt *Partition) Published() uint64 { return pt.visible.Load() }

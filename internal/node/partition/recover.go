@@ -165,7 +165,7 @@ func (c *committer) Checkpoint(emit func(chunk []byte)) {
 		st := pt.machine.State()
 		ends = append(ends, flush.LogEnd{Part: &pt.flush, End: st.End})
 		buf = checkpoint.Append(buf, &checkpoint.Entry{
-			ID: pt.Identity(), State: st, Committed: pt.committedMark(), Epochs: pt.epochs.Entries(), Fold: pt.knownFold(),
+			ID: pt.Identity(), State: st, Committed: pt.CommittedMark(), Epochs: pt.epochs.Entries(), Fold: pt.knownFold(),
 		})
 		at := 0
 		for ; len(buf)-at >= chunk; at += chunk {

@@ -341,8 +341,8 @@ func (r *Replica) committed() segment.Position {
 	return 0
 }
 
-// committedMark returns the commit mark that a checkpoint stores. It takes mu.
-func (pt *Partition) committedMark() segment.Position {
+// CommittedMark returns the end of the committed part of the log. It takes Replica.mu.
+func (pt *Partition) CommittedMark() segment.Position {
 	pt.replica.mu.Lock()
 	defer pt.replica.mu.Unlock()
 	return pt.replica.committed()
@@ -544,7 +544,7 @@ func (r *Replica) await(reached func() bool) bool {
 // Replica.mu.
 func (pt *Partition) CommittedEnd() segment.Offset {
 	end, _, _ := pt.log.End()
-	at, err := pt.log.SeekPosition(pt.committedMark())
+	at, err := pt.log.SeekPosition(pt.CommittedMark())
 	switch {
 	case err == nil:
 		return at

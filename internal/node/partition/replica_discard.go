@@ -214,7 +214,7 @@ func (r *Replica) isUnneeded() bool {
 }
 
 // isRemoving says whether the copy is being removed, because all replicas of its partition are in sync without it
-// (fullyInSync). It stays true until all bytes of the copy are removed. It takes mu.
+// (health.FullyInSync). It stays true until all bytes of the copy are removed. It takes mu.
 func (r *Replica) isRemoving() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

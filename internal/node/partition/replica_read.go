@@ -134,13 +134,6 @@ func (rr *rangeReader) unreadable(pos segment.Position, at segment.Offset, err e
 	}
 	r.node.store.log.Error("stored messages of a partition do not read back: they are fetched from another replica",
 		"topic", r.pt.topic.Name, "partition", r.pt.number, "offset", at, "error", err)
-	until := pos + 1
-	for _, bad := range r.pt.log.Isolated() {
-		if bad.From <= at && at < bad.To {
-			if next, ok := logread.PositionAt(r.pt.log, bad.To); ok {
-				until = next
-			}
-		}
-	}
+	until := logread.Behind(r.pt.log, pos, at)
 	r.run(func() { r.step(&replicate.Event{Kind: replicate.EvCorrupt, Position: pos, Until: until}) })
 }
