@@ -75,10 +75,10 @@ func (s *store) logStuck(nobody []meta.PartitionID, stuck map[meta.PartitionID]b
 func (s *store) execute(ctx context.Context, st *state, commands []command) error {
 	var newest int64
 	conflict := false
+	alone := 0 // the commands before it are carried out one by one
 	for first := 0; first < len(commands); {
-		t := s.begin(st)
-		last := first
-		for last < len(commands) && t.add(&commands[last], st) {
+		t, last := s.begin(st), first
+		for last < len(commands) && (last == first || first >= alone) && t.add(&commands[last], st) {
 			last++
 		}
 		ok, revision, err := s.txn(ctx, t.conds, t.ops)
@@ -89,11 +89,8 @@ func (s *store) execute(ctx context.Context, st *state, commands []command) erro
 			newest = revision
 			s.logCommands(commands[first:last])
 		case last-first > 1:
-			revision, lost, err := s.oneByOne(ctx, st, commands[first:last])
-			if err != nil {
-				return err
-			}
-			newest, conflict = max(newest, revision), conflict || lost
+			alone = last
+			continue
 		default:
 			conflict = true
 		}
@@ -109,24 +106,6 @@ func (s *store) execute(ctx context.Context, st *state, commands []command) erro
 		return err
 	}
 	return nil
-}
-
-func (s *store) oneByOne(ctx context.Context, st *state, commands []command) (newest int64, conflict bool, err error) {
-	for i := range commands {
-		t := s.begin(st)
-		t.add(&commands[i], st)
-		ok, revision, err := s.txn(ctx, t.conds, t.ops)
-		if err != nil {
-			return newest, conflict, err
-		}
-		if !ok {
-			conflict = true
-			continue
-		}
-		newest = revision
-		s.logCommands(commands[i : i+1])
-	}
-	return newest, conflict, nil
 }
 
 func (s *store) logCommands(commands []command) {

@@ -66,6 +66,33 @@ func (p *endurance) outlast(err error) error {
 	}
 }
 
+// final is an error with which a change ends, whatever its kind.
+type final struct{ error }
+
+// repeat calls attempt until the store has accepted a change (ok), and then waits for its revision; 0: there was nothing
+// to change. It repeats while another node is faster than st, and while the store has no leader. It ends the change.
+func (p *endurance) repeat(attempt func() (st *state, ok bool, revision int64, err error)) error {
+	defer p.end()
+	for range maxAttemptCount {
+		st, ok, revision, err := attempt()
+		if last, ends := err.(final); ends {
+			return last.error
+		}
+		switch {
+		case err != nil:
+			err = p.outlast(err)
+		case ok:
+			return p.s.waitRevision(p.ctx, revision)
+		default:
+			err = p.s.waitChange(p.ctx, st)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return p.explain(meta.ErrConflict)
+}
+
 // tried says whether an attempt got no answer, so that what the state shows may be this change's own work.
 func (p *endurance) tried() bool { return p.unknown != nil }
 

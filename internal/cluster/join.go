@@ -146,16 +146,12 @@ func (s *store) register(ctx context.Context, r *meta.Registration) (time.Time, 
 		held := new(heldError)
 		switch {
 		case err == nil: // another process changed a compared row first
-		case errors.As(err, &held) && held.silent:
-			if !told {
+		case errors.As(err, &held) && held.silent, s.mayHaveSecretSoon(err, began, sent):
+			if held.silent && !told {
 				told = true
 				s.log.Warn("another process has this node's name, and it does not answer: this one waits until its lease ends",
 					"name", r.Node.Name, "address", held.row.Peer, "since", held.since())
 			}
-			if s.pause(ctx, unavailablePause) != nil {
-				return sent, err
-			}
-		case s.mayHaveSecretSoon(err, began, sent):
 			if s.pause(ctx, unavailablePause) != nil {
 				return sent, err
 			}
@@ -282,12 +278,8 @@ func (s *store) markDamaged(ctx context.Context, st *state, m replicate.Member, 
 		next := edit(&row.Partition)
 		next.SetCopy(m, meta.CopyDamaged)
 		key := s.key(partKey(partsDir, id))
-		conds := []kv.Cond{{Key: key, ModRevision: row.rev}}
-		ops, err := s.keepUnknown(ctx, st, conds, []kv.Op{{Key: key, Value: encodePartition(next)}})
-		if err != nil {
-			return false, err
-		}
-		ok, _, err := s.kv.Txn(ctx, conds, ops)
+		ok, _, err := s.txnOn(ctx, st, []kv.Cond{{Key: key, ModRevision: row.rev}},
+			[]kv.Op{{Key: key, Value: encodePartition(next)}})
 		if !ok || err != nil {
 			return false, err
 		}

@@ -90,7 +90,8 @@ func (s *store) extend(ctx context.Context, r *meta.Registration) error {
 	self, boot := s.self()
 	if st := s.cur.Load(); st != nil {
 		if n := st.nodes[self]; n.rev == 0 || n.row.Boot != boot {
-			return s.confirmReplaced(ctx)
+			_, err := s.ownRow(ctx) // the watch may be older than this process's own registration
+			return err
 		} else if n.liveRev == 0 {
 			return s.revive(ctx, r)
 		}
@@ -127,12 +128,6 @@ func (s *store) serve(ctx context.Context, r *meta.Registration, until time.Time
 		r.Lease(until)
 	}
 	return nil
-}
-
-// confirmReplaced asks the store itself, because the watch may be older than this process's own registration.
-func (s *store) confirmReplaced(ctx context.Context) error {
-	_, err := s.ownRow(ctx)
-	return err
 }
 
 // ownRow returns the revision of this node's registration, or errReplaced if the registration is another process's.

@@ -110,18 +110,7 @@ func (s *store) Raised(ctx context.Context, level int) error {
 	s.node.StoreLevel = level
 	own := s.node
 	s.mu.Unlock()
-	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
-		n := st.nodes[own.ID]
-		if n.rev == 0 || n.row.Boot != own.Boot {
-			return nil, nil, meta.ErrNotFound
-		}
-		row := *n.row
-		if row.Level, row.StoreLevel = own.Level, level; row == *n.row {
-			return nil, nil, nil
-		}
-		key := s.key(nodeKey(nodesDir, own.ID))
-		return []kv.Cond{{Key: key, ModRevision: n.rev}}, []kv.Op{put(key, row)}, nil
-	})
+	return s.editNode(ctx, own.ID, own.Boot, func(row *meta.Node) { row.Level, row.StoreLevel = own.Level, level })
 }
 
 // tendLevel does two things. As the controller, it puts the wanted level in force when all directories have it. On any

@@ -39,57 +39,39 @@ func (s *store) ReportDown(ctx context.Context, node replicate.NodeID, boot uuid
 	})
 }
 
-// ReportDisk implements meta.Store.
-func (s *store) ReportDisk(ctx context.Context, disk meta.DiskState) error {
+// editNode lets edit change the row of a node. With boot, the row must still be that process's.
+func (s *store) editNode(ctx context.Context, id replicate.NodeID, boot uuid.UUID, edit func(*meta.Node)) error {
 	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
-		self, boot := s.self()
-		n := st.nodes[self]
-		switch {
-		case n.rev == 0 || n.row.Boot != boot:
-			return nil, nil, meta.ErrNotFound // another process has registered under this node's name
-		case n.row.Disk == disk:
-			return nil, nil, nil
+		n := st.nodes[id]
+		if n.rev == 0 || boot != uuid.Nil && n.row.Boot != boot {
+			return nil, nil, meta.ErrNotFound // or another process has registered under this node's name
 		}
 		row := *n.row
-		row.Disk = disk
-		key := s.key(nodeKey(nodesDir, self))
+		if edit(&row); row == *n.row {
+			return nil, nil, nil
+		}
+		key := s.key(nodeKey(nodesDir, id))
 		return []kv.Cond{{Key: key, ModRevision: n.rev}}, []kv.Op{put(key, row)}, nil
 	})
 }
 
+// ReportDisk implements meta.Store.
+func (s *store) ReportDisk(ctx context.Context, disk meta.DiskState) error {
+	self, boot := s.self()
+	return s.editNode(ctx, self, boot, func(row *meta.Node) { row.Disk = disk })
+}
+
 // ReportData implements meta.Store.
 func (s *store) ReportData(ctx context.Context, logged uint64, unknownTopics int, clockDiffers bool) error {
-	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
-		self, boot := s.self()
-		n := st.nodes[self]
-		switch {
-		case n.rev == 0 || n.row.Boot != boot:
-			return nil, nil, meta.ErrNotFound // another process has registered under this node's name
-		case n.row.Logged >= logged && n.row.UnknownTopics == unknownTopics && n.row.ClockDiffers == clockDiffers:
-			return nil, nil, nil
-		}
-		row := *n.row
+	self, boot := s.self()
+	return s.editNode(ctx, self, boot, func(row *meta.Node) {
 		row.Logged, row.UnknownTopics, row.ClockDiffers = max(row.Logged, logged), unknownTopics, clockDiffers
-		key := s.key(nodeKey(nodesDir, self))
-		return []kv.Cond{{Key: key, ModRevision: n.rev}}, []kv.Op{put(key, row)}, nil
 	})
 }
 
 // Drain implements meta.Store.
 func (s *store) Drain(ctx context.Context, node replicate.NodeID, on bool) error {
-	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
-		n := st.nodes[node]
-		if n.rev == 0 {
-			return nil, nil, meta.ErrNotFound
-		}
-		if n.row.Draining == on {
-			return nil, nil, nil
-		}
-		row := *n.row
-		row.Draining = on
-		key := s.key(nodeKey(nodesDir, node))
-		return []kv.Cond{{Key: key, ModRevision: n.rev}}, []kv.Op{put(key, row)}, nil
-	})
+	return s.editNode(ctx, node, uuid.Nil, func(row *meta.Node) { row.Draining = on })
 }
 
 // RemoveNode implements meta.Store. The node must be dead, or it would register again. Its id is not given to any other

@@ -84,12 +84,8 @@ func (s *store) distrustOlder(
 		}
 		row, key := st.parts.Get(id), s.key(partKey(partsDir, id))
 		next := distrusted(&row.Partition, replicate.Member{Node: n.ID, Store: n.Store}, r.Epochs[id], st.snap.Nodes)
-		conds := []kv.Cond{{Key: key, ModRevision: row.rev}}
-		ops, err := s.keepUnknown(ctx, st, conds, []kv.Op{{Key: key, Value: encodePartition(next)}})
-		if err != nil {
-			return false, err
-		}
-		ok, _, err := s.kv.Txn(ctx, conds, ops)
+		ok, _, err := s.txnOn(ctx, st, []kv.Cond{{Key: key, ModRevision: row.rev}},
+			[]kv.Op{{Key: key, Value: encodePartition(next)}})
 		if !ok || err != nil {
 			return false, err
 		}

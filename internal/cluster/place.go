@@ -147,13 +147,5 @@ func newPartitions(s *meta.Snapshot, t *meta.Topic, first int, placed [][]replic
 
 // usedNodes lists each node of a placement once.
 func usedNodes(placed [][]replicate.NodeID) []replicate.NodeID {
-	return slices.Compact(slices.Sorted(func(yield func(replicate.NodeID) bool) {
-		for _, row := range placed {
-			for _, n := range row {
-				if !yield(n) {
-					return
-				}
-			}
-		}
-	}))
+	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(placed...))))
 }

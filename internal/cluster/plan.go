@@ -111,6 +111,17 @@ func (p *planner) change(why string, next *meta.Partition, chosen ...replicate.N
 	return &p.commands[len(p.commands)-1]
 }
 
+// beginMove plans a move of the controller's own, if none has begun and conds hold.
+func (p *planner) beginMove(why string, id meta.PartitionID, from, to replicate.NodeID, conds ...kv.Cond) {
+	p.moving++
+	p.busy[id] = true
+	key := p.prefix + partKey(movesDir, id)
+	p.commands = append(p.commands, command{
+		why: why, chosen: []replicate.NodeID{to}, conds: append(conds, kv.Cond{Key: key}),
+		puts: []kv.Op{put(key, moveRow{From: from, To: to, Drain: true})},
+	})
+}
+
 // drop plans the deletion of a row, if it is unchanged since rev.
 func (p *planner) drop(why, key string, rev int64) {
 	p.commands = append(p.commands, command{why: why, drops: []kv.Cond{{Key: p.prefix + key, ModRevision: rev}}})
@@ -258,15 +269,9 @@ func (p *planner) drains() {
 			if to == 0 {
 				continue
 			}
-			p.moving++
-			p.busy[id] = true
 			p.load.replicas[from]--
 			p.load.replicas[to]++
-			key := p.prefix + partKey(movesDir, id)
-			p.commands = append(p.commands, command{
-				why: "move away from a draining node", chosen: []replicate.NodeID{to},
-				conds: []kv.Cond{{Key: key}}, puts: []kv.Op{put(key, moveRow{From: from, To: to, Drain: true})},
-			})
+			p.beginMove("move away from a draining node", id, from, to)
 			break
 		}
 	}

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -39,11 +40,7 @@ func (u unreached) observe(
 			u[id] = apartness{n.Boot, now}
 		}
 	}
-	for id := range u {
-		if s.Nodes[id] == nil {
-			delete(u, id)
-		}
-	}
+	maps.DeleteFunc(u, func(id replicate.NodeID, _ apartness) bool { return s.Nodes[id] == nil })
 }
 
 // apart returns the nodes without a connection.

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -68,14 +69,7 @@ func (p *planner) rebalance(copies int) {
 			c.conds = append(c.conds, asked)
 			continue
 		}
-		p.moving++
-		p.busy[step.ID] = true
-		key := p.prefix + partKey(movesDir, step.ID)
-		p.commands = append(p.commands, command{
-			why: "move a replica to even out the nodes", chosen: []replicate.NodeID{step.To},
-			conds: []kv.Cond{{Key: key}, asked},
-			puts:  []kv.Op{put(key, moveRow{From: step.From, To: step.To, Drain: true})},
-		})
+		p.beginMove("move a replica to even out the nodes", step.ID, step.From, step.To, asked)
 	}
 	if begun || len(p.st.moves) > 0 {
 		return
@@ -117,11 +111,7 @@ func (p presence) observe(s *meta.Snapshot, now time.Time) {
 			p[id] = sighting{n.Live, now}
 		}
 	}
-	for id := range p {
-		if s.Nodes[id] == nil {
-			delete(p, id)
-		}
-	}
+	maps.DeleteFunc(p, func(id replicate.NodeID, _ sighting) bool { return s.Nodes[id] == nil })
 }
 
 // lost returns the nodes that have been away for so long that nothing waits for them any more: the moves to them are

@@ -186,68 +186,46 @@ func (b *builder) applyRow(e *kv.Event, dir, rest string) error {
 	return nil // names/ only repeats what other rows say; other keys are of a later version
 }
 
-func (b *builder) applySingle(e *kv.Event, key string) error {
-	n := b.next
+// decode decodes the row of an event into row, which stays as it is if the event deletes the row.
+func decode(e *kv.Event, row any) error {
+	if e.Deleted {
+		return nil
+	}
+	return json.Unmarshal(e.Value, row)
+}
+
+func (b *builder) applySingle(e *kv.Event, key string) (err error) {
+	n, rev := b.next, e.ModRevision
+	if e.Deleted {
+		rev = 0
+	}
 	switch key {
 	case clusterKey:
-		if e.Deleted {
-			return nil
-		}
-		return json.Unmarshal(e.Value, &b.snap.Cluster)
+		return decode(e, &b.snap.Cluster)
 	case lastIDKey:
-		n.lastID, n.lastIDRev = 0, 0
-		if e.Deleted {
-			return nil
-		}
-		n.lastIDRev = e.ModRevision
-		return json.Unmarshal(e.Value, &n.lastID)
+		n.lastID, n.lastIDRev = 0, rev
+		return decode(e, &n.lastID)
 	case levelKey:
-		n.levelRev, b.snap.Level, b.snap.WantedLevel = 0, 0, 0
-		if e.Deleted {
-			return nil
-		}
-		n.levelRev = e.ModRevision
 		var row levelRow
-		err := json.Unmarshal(e.Value, &row)
-		b.snap.Level, b.snap.WantedLevel = row.Level, row.Wanted
-		return err
+		err = decode(e, &row)
+		n.levelRev, b.snap.Level, b.snap.WantedLevel = rev, row.Level, row.Wanted
 	case proofKey:
-		n.proofs, n.proofRev = nil, 0
-		if e.Deleted {
-			return nil
-		}
-		n.proofRev = e.ModRevision
 		var row proofRow
-		err := json.Unmarshal(e.Value, &row)
-		n.proofs = row.Proofs
-		return err
+		err = decode(e, &row)
+		n.proofs, n.proofRev = row.Proofs, rev
 	case restoredKey:
-		b.snap.Generation = 0
-		if e.Deleted {
-			return nil
-		}
 		var row restoredRow
-		err := json.Unmarshal(e.Value, &row)
+		err = decode(e, &row)
 		b.snap.Generation = row.Generation
-		return err
 	case rebalanceKey:
-		n.rebalanceRev, b.snap.Rebalance = 0, meta.Rebalance{}
-		if e.Deleted {
-			return nil
-		}
-		n.rebalanceRev = e.ModRevision
-		return json.Unmarshal(e.Value, &b.snap.Rebalance)
+		n.rebalanceRev, b.snap.Rebalance = rev, meta.Rebalance{}
+		return decode(e, &b.snap.Rebalance)
 	case controllerKey:
-		n.controller, n.controllerRev, b.snap.Controller = processRow{}, 0, 0
-		if e.Deleted {
-			return nil
-		}
-		n.controllerRev = e.ModRevision
-		err := json.Unmarshal(e.Value, &n.controller)
+		n.controller, n.controllerRev = processRow{}, rev
+		err = decode(e, &n.controller)
 		b.snap.Controller = n.controller.Node
-		return err
 	}
-	return nil
+	return err
 }
 
 func (b *builder) applyNode(e *kv.Event, dir, rest string) error {
@@ -265,7 +243,8 @@ func (b *builder) applyNode(e *kv.Event, dir, rest string) error {
 	rev := e.ModRevision
 	if e.Deleted {
 		rev = 0
-	} else if err := json.Unmarshal(e.Value, row); err != nil {
+	}
+	if err := decode(e, row); err != nil {
 		return err
 	}
 	switch dir {
@@ -293,13 +272,11 @@ func (b *builder) applyTopic(e *kv.Event, rest string) error {
 		return err
 	}
 	var t meta.Topic
-	if !e.Deleted {
-		if err := json.Unmarshal(e.Value, &t); err != nil {
-			return err
-		}
-		if t.ID != id || t.Partitions < 1 || t.Partitions > MaxPartitionCount {
-			return fmt.Errorf("it is of topic %v with %d partitions", t.ID, t.Partitions)
-		}
+	if err := decode(e, &t); err != nil {
+		return err
+	}
+	if !e.Deleted && (t.ID != id || t.Partitions < 1 || t.Partitions > MaxPartitionCount) {
+		return fmt.Errorf("it is of topic %v with %d partitions", t.ID, t.Partitions)
 	}
 	setRev(own(b, "topics", &b.next.topics), id, e)
 	topics, names := own(b, "snap.topics", &b.snap.Topics), own(b, "snap.names", &b.snap.Names)
@@ -366,10 +343,8 @@ func (b *builder) applyTombstone(e *kv.Event, rest string) error {
 		return err
 	}
 	var row tombstoneRow
-	if !e.Deleted {
-		if err := json.Unmarshal(e.Value, &row); err != nil {
-			return err
-		}
+	if err := decode(e, &row); err != nil {
+		return err
 	}
 	setRev(own(b, "tombstones", &b.next.tombstones), key, e)
 	if m := own(b, "snap.tombstones", &b.snap.Tombstones); e.Deleted {

@@ -273,12 +273,18 @@ func (s *store) waitChange(ctx context.Context, st *state) error {
 
 // txn applies ops if conds hold. Keys include the prefix.
 func (s *store) txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, int64, error) {
-	ops, err := s.keepUnknown(ctx, s.cur.Load(), conds, ops)
+	ok, revision, err := s.txnOn(ctx, s.cur.Load(), conds, ops)
+	return ok, revision, unavailable(err)
+}
+
+// txnOn is txn for what was decided on st, which may be read before this node has joined. Its errors are those of the
+// kv.Store.
+func (s *store) txnOn(ctx context.Context, st *state, conds []kv.Cond, ops []kv.Op) (bool, int64, error) {
+	ops, err := s.keepUnknown(ctx, st, conds, ops)
 	if err != nil {
 		return false, 0, err
 	}
-	ok, revision, err := s.kv.Txn(ctx, conds, ops)
-	return ok, revision, unavailable(err)
+	return s.kv.Txn(ctx, conds, ops)
 }
 
 // get reads one row from the store itself, not from the watch's state. Revision 0 means that there is no such row.
@@ -315,44 +321,29 @@ func unavailable(err error) error {
 // because the watch may be behind. The loop repeats while another node is faster, and while the store has no leader
 // (see endurance).
 func (s *store) change(ctx context.Context, try func(st *state) (conds []kv.Cond, ops []kv.Op, err error)) error {
-	p := s.endure(ctx)
-	defer p.end()
-	fresh := false
-	for range maxAttemptCount {
-		st, err := s.current()
-		if err != nil {
-			return err
-		}
-		conds, ops, err := try(st)
-		unsure := len(ops) == 0 &&
-			(err == nil || errors.Is(err, meta.ErrNotFound) || errors.Is(err, meta.ErrTooFewNodes))
-		if err != nil && !unsure || unsure && fresh {
-			return p.explain(err)
-		}
-		if unsure {
-			if err := s.CatchUp(ctx); err != nil {
-				if err = p.outlast(err); err != nil {
-					return err
-				}
+	p, fresh := s.endure(ctx), false
+	return p.repeat(func() (*state, bool, int64, error) {
+		for {
+			st, err := s.current()
+			if err != nil {
+				return nil, false, 0, err
+			}
+			conds, ops, err := try(st)
+			unsure := len(ops) == 0 &&
+				(err == nil || errors.Is(err, meta.ErrNotFound) || errors.Is(err, meta.ErrTooFewNodes))
+			if err != nil && !unsure || unsure && fresh {
+				return nil, false, 0, final{p.explain(err)}
+			}
+			if !unsure {
+				ok, revision, err := s.txn(ctx, conds, ops)
+				return st, ok, revision, err
 			}
 			fresh = true
-			continue
-		}
-		ok, revision, err := s.txn(ctx, conds, ops)
-		if err != nil {
-			if err = p.outlast(err); err != nil {
-				return err
+			if err := s.CatchUp(ctx); err != nil {
+				return nil, false, 0, err
 			}
-			continue
 		}
-		if ok {
-			return s.waitRevision(ctx, revision)
-		}
-		if err := s.waitChange(ctx, st); err != nil {
-			return err
-		}
-	}
-	return p.explain(meta.ErrConflict)
+	})
 }
 
 // CatchUp implements meta.Store.

@@ -33,7 +33,7 @@ func checkTopic(t *meta.Topic) error {
 }
 
 // CreateTopic implements meta.Store.
-func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, error) {
+func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (made *meta.Topic, err error) {
 	chosen := t.ID != uuid.Nil // by the caller
 	var tried []uuid.UUID      // of the attempts without an answer
 	if !chosen {
@@ -43,16 +43,15 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, err
 		t.CreatedNs = s.opts.Now().UnixNano()
 	}
 	p := s.endure(ctx)
-	defer p.end()
-	for range maxAttemptCount {
+	err = p.repeat(func() (*state, bool, int64, error) {
 		st, nodes, err := s.takers(ctx)
 		if err != nil {
-			return nil, err
+			return nil, false, 0, err
 		}
-		if other := st.snap.Names[t.Name]; other != nil && slices.Contains(tried, other.ID) {
-			return other, nil // the attempt without an answer was applied
-		} else if other != nil {
-			return other, meta.ErrExists
+		if made = st.snap.Names[t.Name]; made != nil && slices.Contains(tried, made.ID) {
+			return st, true, 0, nil // the attempt without an answer was applied
+		} else if made != nil {
+			return nil, false, 0, meta.ErrExists
 		}
 		want, replicas := t, t.Replicas
 		if want.Replicas == 0 {
@@ -66,40 +65,33 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, err
 			want.MinISR = majority(want.Replicas)
 		}
 		if err := checkTopic(&want); err != nil {
-			return nil, err
+			return nil, false, 0, err
 		}
 		now := want // the controller raises min_isr to want.MinISR when enough replicas are in sync
 		if t.Replicas == 0 {
 			now.MinISR = min(want.MinISR, majority(max(1, min(want.Replicas, len(st.snap.Nodes)))))
 		}
 		placed, err := s.place(st, nodes, &now, 0, want.Partitions, replicas)
-		if err != nil {
-			if err = p.outlast(err); err != nil {
-				return nil, p.explain(err)
-			}
-			continue
+		if err != nil && p.fresh {
+			return nil, false, 0, final{p.explain(err)}
+		} else if err != nil {
+			return nil, false, 0, err
 		}
 		conds := st.conds(s.opts.Prefix, usedNodes(placed)...)
 		ok, revision, err := s.writeTopic(ctx, &want, 0, newPartitions(st.snap, &now, 0, placed), conds)
 		if err != nil {
-			if err = p.outlast(err); err != nil {
-				return nil, err
-			}
 			// If that attempt was applied and the topic was deleted since, nothing in the store tells: the name is free again.
 			// Then this is another topic. Nodes may still have data of the first one, which must not become data of this one.
 			if tried = append(tried, t.ID); !chosen {
 				t.ID = s.newUUID()
 			}
-			continue
 		}
 		if ok {
-			return &want, s.waitRevision(ctx, revision)
+			made = &want
 		}
-		if err := s.waitChange(ctx, st); err != nil {
-			return nil, err
-		}
-	}
-	return nil, p.explain(meta.ErrConflict)
+		return st, ok, revision, err
+	})
+	return made, err
 }
 
 // place chooses replicas for count more partitions of a topic, on nodes that takers has returned.
@@ -199,80 +191,43 @@ func (s *store) topic(ctx context.Context, id uuid.UUID) (*state, *meta.Topic, e
 // DeleteTopic implements meta.Store. The topic ends with its row. Its other rows are removed later, by the controller.
 func (s *store) DeleteTopic(ctx context.Context, id uuid.UUID) error {
 	p := s.endure(ctx)
-	defer p.end()
-	for range maxAttemptCount {
+	return p.repeat(func() (*state, bool, int64, error) {
 		st, t, err := s.topic(ctx, id)
 		if errors.Is(err, meta.ErrNotFound) && p.tried() {
-			return nil // the attempt without an answer was applied
+			return nil, true, 0, nil // the attempt without an answer was applied
 		} else if err != nil {
-			if err = p.outlast(err); err != nil {
-				return err
-			}
-			continue
+			return nil, false, 0, err
 		}
-		ok, revision, err := s.txn(ctx,
-			[]kv.Cond{{Key: s.key(topicKey(topicsDir, id)), ModRevision: st.topics[id]}},
-			[]kv.Op{
-				remove(s.key(topicKey(topicsDir, id))),
-				remove(s.key(namesDir + t.Name)),
-				put(s.key(topicKey(deletedDir, id)), deletedRow{Name: t.Name, AtNs: s.opts.Now().UnixNano()}),
-			})
-		if err != nil {
-			if err = p.outlast(err); err != nil {
-				return err
-			}
-			continue
-		}
-		if ok {
-			return s.waitRevision(ctx, revision)
-		}
-		if err := s.waitChange(ctx, st); err != nil {
-			return err
-		}
-	}
-	return p.explain(meta.ErrConflict)
+		key := s.key(topicKey(topicsDir, id))
+		ok, revision, err := s.txn(ctx, []kv.Cond{{Key: key, ModRevision: st.topics[id]}}, []kv.Op{
+			remove(key),
+			remove(s.key(namesDir + t.Name)),
+			put(s.key(topicKey(deletedDir, id)), deletedRow{Name: t.Name, AtNs: s.opts.Now().UnixNano()}),
+		})
+		return st, ok, revision, err
+	})
 }
 
 // ExpandTopic implements meta.Store.
 func (s *store) ExpandTopic(ctx context.Context, id uuid.UUID, partitions int) error {
-	p := s.endure(ctx)
-	defer p.end()
-	for range maxAttemptCount {
+	return s.endure(ctx).repeat(func() (*state, bool, int64, error) {
 		st, t, err := s.topic(ctx, id)
-		if err != nil {
-			if err = p.outlast(err); err != nil {
-				return err
-			}
-			continue
-		}
-		if partitions == t.Partitions {
-			return nil
+		if err != nil || partitions == t.Partitions {
+			return st, err == nil, 0, err
 		}
 		want := *t
 		want.Settings = t.Expanded()
 		want.Partitions = partitions
 		if partitions < t.Partitions {
-			return fmt.Errorf("cluster: topic %q has %d partitions, and partitions cannot be taken away: nothing was changed",
-				t.Name, t.Partitions)
+			return nil, false, 0, fmt.Errorf("cluster: topic %q has %d partitions, and partitions cannot be taken away: nothing "+
+				"was changed", t.Name, t.Partitions)
 		}
 		if err := checkTopic(&want); err != nil {
-			return err
+			return nil, false, 0, err
 		}
 		ok, revision, err := s.writeGrown(ctx, st, t, &want)
-		if err != nil {
-			if err = p.outlast(err); err != nil {
-				return err
-			}
-			continue
-		}
-		if ok {
-			return s.waitRevision(ctx, revision)
-		}
-		if err := s.waitChange(ctx, st); err != nil {
-			return err
-		}
-	}
-	return p.explain(meta.ErrConflict)
+		return st, ok, revision, err
+	})
 }
 
 // writeGrown replaces the row t of a topic by want, and writes the rows of its additional partitions.
@@ -296,52 +251,39 @@ func (s *store) ConfigureTopic(ctx context.Context, id uuid.UUID, settings meta.
 		return nil, err
 	}
 	p := s.endure(ctx)
-	defer p.end()
 	var tried meta.Topic // what the last attempt wrote
-	for range maxAttemptCount {
+	err := p.repeat(func() (*state, bool, int64, error) {
 		st, t, err := s.topic(ctx, id)
-		if err != nil {
-			if err = p.outlast(err); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		if p.tried() && *t == tried {
-			return t, nil // the attempt without an answer was applied
+		if err != nil || p.tried() && *t == tried {
+			return st, err == nil, 0, err // the attempt without an answer was applied
 		}
 		want := *t
 		want.Settings = settings.Stored()
 		want.Settings.Version++
 		if want.MinISR = settings.WantedMinISR(t.Replicas); want.MinISR > t.Replicas {
-			return nil, fmt.Errorf("%w: min_isr is %d; the topic has %d replicas, so no write would ever succeed",
+			return nil, false, 0, fmt.Errorf("%w: min_isr is %d; the topic has %d replicas, so no write would ever succeed",
 				meta.ErrSettings, want.MinISR, t.Replicas)
 		}
 		switch {
 		case settings.Version < t.Settings.Version && p.tried():
-			return nil, p.unknown
+			return nil, false, 0, final{p.unknown}
 		case settings.Version < t.Settings.Version:
-			return nil, fmt.Errorf("version %d of topic %q is not the newest: %w", settings.Version, t.Name, meta.ErrConflict)
-		case settings.Version == t.Settings.Version:
-			if want.Partitions, err = settings.WantedPartitions(t.Partitions, MaxPartitionCount); err != nil {
-				return nil, err
-			}
-			tried = want
-			ok, revision, err := s.writeGrown(ctx, st, t, &want)
-			if err != nil {
-				if err = p.outlast(err); err != nil {
-					return nil, err
-				}
-				continue
-			}
-			if ok {
-				return &want, s.waitRevision(ctx, revision)
-			}
+			return nil, false, 0, fmt.Errorf("version %d of topic %q is not the newest: %w", settings.Version, t.Name,
+				meta.ErrConflict)
+		case settings.Version > t.Settings.Version:
+			return st, false, 0, nil // the watch is behind the caller
 		}
-		if err := s.waitChange(ctx, st); err != nil { // the watch is behind the caller, or another node was faster
-			return nil, err
+		if want.Partitions, err = settings.WantedPartitions(t.Partitions, MaxPartitionCount); err != nil {
+			return nil, false, 0, err
 		}
+		tried = want
+		ok, revision, err := s.writeGrown(ctx, st, t, &want)
+		return st, ok, revision, err
+	})
+	if err != nil {
+		return nil, err
 	}
-	return nil, p.explain(meta.ErrConflict)
+	return &tried, nil
 }
 
 // Tombstone implements meta.Store.

@@ -149,8 +149,8 @@ func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netpro
 				work = append(work, pt)
 			}
 		}
-		if !took {
-			cn.AnswerAbsent(from, d.ID, &d.Message)
+		if !took && cn.Ctx.Err() == nil {
+			cn.absent.Answer(from, d.ID, &d.Message)
 		}
 	}
 	for i, pt := range work {

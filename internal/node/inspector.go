@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/internal/node/logread"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/partition"
 	"penstock/internal/node/platform"
@@ -100,7 +101,7 @@ func (i *Inspector) ReadLog(
 		if pt.Identity() != id {
 			continue
 		}
-		return pt.ReadLog(from, visit)
+		return logread.Each(pt.Log(), from, visit)
 	}
 	return nil
 }

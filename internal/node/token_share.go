@@ -7,8 +7,8 @@ import (
 	"slices"
 	"unicode/utf8"
 
+	"penstock/internal/node/budget"
 	"penstock/internal/node/names"
-	"penstock/internal/node/partition"
 )
 
 // A program that lets others in by tokens says of each topic which token makes it (TopicOptions.MadeBy). The topics of
@@ -34,7 +34,7 @@ type TokenUse struct {
 // first.
 func (e *Engine) TokenUses() (all []TokenUse) {
 	o := &e.opts
-	e.store.Shares(func(sh *partition.Share) {
+	e.store.Shares(func(sh *budget.Share) {
 		u := TokenUse{
 			Token: sh.Name, Topics: sh.Topics.Load(), Partitions: sh.Partitions.Load(), StateBytes: sh.StateBytes(),
 			StoredBytes: sh.StoredBytes(),

@@ -11,7 +11,7 @@ import (
 	"penstock/batch"
 	"penstock/internal/node"
 	"penstock/internal/node/fold"
-	"penstock/internal/node/partition"
+	"penstock/internal/node/trace"
 )
 
 func traced(t *testing.T, topic *node.Topic, id node.ID) *node.Trace {
@@ -163,7 +163,7 @@ func TestTraceIsBounded(t *testing.T) {
 	if whole.Cut != "" || whole.ReadBytes < 10*16<<10 || len(whole.Events) != 3 {
 		t.Errorf("without a limit: %+v", whole)
 	}
-	for cut, l := range map[fold.TraceCutWhy]partition.TraceLimits{
+	for cut, l := range map[fold.TraceCutWhy]trace.Limits{
 		fold.CutBytes: {Bytes: 10}, fold.CutEvents: {Events: 2}, fold.CutTime: {Time: 1},
 	} {
 		tr, err := node.TraceWithin(ctxBg, topic, id, l)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"path"
 	"strconv"
 	"strings"
@@ -216,4 +217,31 @@ func Remove(disk aio.Disk, name string) error {
 		return err
 	}
 	return disk.SyncDir(Dir)
+}
+
+// Log logs a cut that takes messages.
+func (e *Entry) Log(log *slog.Logger) {
+	args := []any{
+		slog.String("topic", e.Topic), slog.Uint64("partition", uint64(e.Partition)),
+		slog.Int64("messages", e.Messages), slog.Any("from", e.From), slog.Any("until", e.Until),
+		slog.Any("committed", e.Committed), slog.Any("leader", e.Leader), slog.Any("epoch", e.LeaderEpoch),
+	}
+	lost := e.Lost()
+	if lost > 0 {
+		args = append(args, slog.Int64("messages_not_kept", lost), slog.Int64("no_room_bytes", e.NoRoomBytes),
+			slog.Int("unreadable_ranges", len(e.Holes)))
+	}
+	if e.Name == "" {
+		log.Warn("a cut takes messages from a copy that its leader does not have, and none of them could be kept",
+			args...)
+		return
+	}
+	args = append(args, slog.String("aside", e.Name))
+	text := "a cut takes messages from a copy that its leader does not have. They are kept aside for 7 days, in case " +
+		"they were acknowledged: penstock aside show prints them, penstock aside publish publishes them again"
+	if lost > 0 {
+		text = "a cut takes messages from a copy that its leader does not have. Only some could be kept aside, for 7 days: " +
+			"penstock aside show prints them, penstock aside publish publishes them again"
+	}
+	log.Warn(text, args...)
 }

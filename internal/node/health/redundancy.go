@@ -126,3 +126,18 @@ func wanted(s *meta.Snapshot, t *meta.Topic, p *meta.Partition) int {
 func Lacks(s *meta.Snapshot, p *meta.Partition) bool {
 	return wanted(s, s.Topics[p.ID.Topic], p) > len(p.State.Replicas)
 }
+
+// FullyInSync says whether every replica of a partition is in the ISR with its present disk, and none is damaged.
+func FullyInSync(s *meta.Snapshot, row *meta.Partition) bool {
+	for _, id := range row.State.Replicas {
+		n := s.Nodes[id]
+		if n == nil {
+			return false
+		}
+		if m := (replicate.Member{Node: id, Store: n.Store}); !slices.Contains(row.State.ISR, m) ||
+			slices.Contains(row.Damaged, m) {
+			return false
+		}
+	}
+	return len(row.State.Replicas) > 0 && len(row.State.ISR) >= row.State.MinISR
+}

@@ -1,9 +1,8 @@
 package partition
 
 import (
-	"log/slog"
-
 	"penstock/internal/node/aside"
+	"penstock/internal/node/logread"
 	"penstock/segment"
 )
 
@@ -32,9 +31,9 @@ func (c *logCut) keepAside() error {
 	}
 	log := r.pt.log
 	end, endPos, endID := log.End()
-	from, about := c.state.End, aside.Cut{
+	from, about := c.State.End, aside.Cut{
 		TopicID: r.pt.topic.ID, Topic: r.pt.topic.Name, Partition: r.pt.number, Reason: aside.ReasonCut,
-		Committed: c.committed, From: c.state.Next, FromID: c.state.NextID, Until: endPos, NextID: endID,
+		Committed: c.committed, From: c.State.Next, FromID: c.State.NextID, Until: endPos, NextID: endID,
 	}
 	if c.reset {
 		about.Reason = aside.ReasonAnew
@@ -49,36 +48,9 @@ func (c *logCut) keepAside() error {
 	}
 	kept, err := r.node.store.aside.Keep(log, about, from, end)
 	if err == nil {
-		r.logAside(&kept)
+		kept.Log(r.node.Log)
 	}
 	return err
-}
-
-// logAside logs a cut that takes messages.
-func (r *Replica) logAside(kept *aside.Entry) {
-	args := []any{
-		slog.String("topic", kept.Topic), slog.Uint64("partition", uint64(kept.Partition)),
-		slog.Int64("messages", kept.Messages), slog.Any("from", kept.From), slog.Any("until", kept.Until),
-		slog.Any("committed", kept.Committed), slog.Any("leader", kept.Leader), slog.Any("epoch", kept.LeaderEpoch),
-	}
-	lost := kept.Lost()
-	if lost > 0 {
-		args = append(args, slog.Int64("messages_not_kept", lost), slog.Int64("no_room_bytes", kept.NoRoomBytes),
-			slog.Int("unreadable_ranges", len(kept.Holes)))
-	}
-	if kept.Name == "" {
-		r.node.Log.Warn("a cut takes messages from a copy that its leader does not have, and none of them could be kept",
-			args...)
-		return
-	}
-	args = append(args, slog.String("aside", kept.Name))
-	text := "a cut takes messages from a copy that its leader does not have. They are kept aside for 7 days, in case " +
-		"they were acknowledged: penstock aside show prints them, penstock aside publish publishes them again"
-	if lost > 0 {
-		text = "a cut takes messages from a copy that its leader does not have. Only some could be kept aside, for 7 days: " +
-			"penstock aside show prints them, penstock aside publish publishes them again"
-	}
-	r.node.Log.Warn(text, args...)
 }
 
 // SweepAside removes what need not be kept any more. The flusher calls it.
@@ -109,7 +81,7 @@ func (pt *Partition) hasBatch(pos segment.Position, crc uint32) aside.State {
 	if _, first, _ := pt.log.Start(); pos < first {
 		return aside.Other
 	}
-	h, err := pt.headerAt(pos)
+	h, err := logread.HeaderAt(pt.log, pos)
 	if err != nil || h.Position != pos {
 		return aside.Unknown
 	}

@@ -33,7 +33,7 @@ func bareReplica() *Replica {
 	s.Join(cn)
 	pt := &Partition{store: s, topic: &Topic{Name: "t", ServingChanged: func() {}}}
 	pt.Use(&s.inboxes)
-	pt.flush.Init(pt, pt.topic.Name, 0)
+	pt.begin()
 	pt.replica = &Replica{node: cn, pt: pt}
 	return pt.replica
 }

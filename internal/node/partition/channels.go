@@ -5,88 +5,35 @@ import (
 	"sync/atomic"
 
 	"penstock/internal/node/delivery"
+	"penstock/internal/node/events"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
+	"penstock/internal/node/logread"
 	"penstock/replicate"
 	"penstock/segment"
 )
 
-// Subscriber is told what happens to a partition's log. The channels of this node implement it; a partition knows
-// nothing else of them.
-//
-// The committer, a replica that commits, the flusher and the readers of connections between nodes call the methods.
-// They may hold any lock that comes before Channel.postMu, except when they call Resume: only Resume waits.
-type Subscriber interface {
-	// Post queues an event. It borrows p, and does not keep it.
-	Post(p *delivery.Post)
-	// Wake makes the subscriber process its queued events, and deliver what it can.
-	Wake()
-	// Committed is called after a commit has raised visible. It has an effect only if the subscriber waits for
-	// messages.
-	Committed()
-	// Resume says that bytes of the partition can be read again. It waits for the channel's lock, so the caller holds
-	// no lock.
-	Resume(partition uint32)
-}
-
-// watching returns the subscribers that get the partition's events. The list is replaced, never changed, so it may be
-// read without a lock.
-func (pt *Partition) watching() []Subscriber {
-	if ss := pt.watchers.Load(); ss != nil {
-		return *ss
-	}
-	return nil
-}
-
-// watch adds s to the subscribers of the partition, if it is not among them yet.
-func (pt *Partition) watch(s Subscriber) {
-	pt.changeWatchers(func(old []Subscriber) []Subscriber {
-		if slices.Contains(old, s) {
-			return old
-		}
-		return append([]Subscriber{s}, old...)
-	})
-}
-
 // Unwatch removes s from the subscribers of the partition: s gets no more events.
-func (pt *Partition) Unwatch(s Subscriber) {
-	if slices.Contains(pt.watching(), s) {
+func (pt *Partition) Unwatch(s events.Subscriber) {
+	if pt.subscribers.Has(s) {
 		pt.notePassed(min(pt.visible.Load(), pt.pausedFrom.Load()))
 	}
-	pt.changeWatchers(func(old []Subscriber) []Subscriber {
-		return slices.DeleteFunc(slices.Clone(old), func(other Subscriber) bool { return other == s })
-	})
-}
-
-// changeWatchers replaces the list by the one that change returns. change must not modify the old list, and may be
-// called several times.
-func (pt *Partition) changeWatchers(change func(old []Subscriber) []Subscriber) {
-	for {
-		old := pt.watchers.Load()
-		var ss []Subscriber
-		if old != nil {
-			ss = *old
-		}
-		ss = change(ss)
-		if pt.watchers.CompareAndSwap(old, &ss) {
-			return
-		}
-	}
+	pt.subscribers.Remove(s)
 }
 
 // Follow gives a channel the partition: it subscribes s, and posts a snapshot of the channel's state in the log. s gets
 // all later events. Nothing may be committed between the two steps. So Follow runs on the committer, or with Replica.mu
 // held, or before the committer runs.
-func (pt *Partition) Follow(s Subscriber, name string) {
-	pt.watch(s)
+func (pt *Partition) Follow(s events.Subscriber, name string) {
+	pt.subscribers.Add(s)
 	p := pt.snapshot(name)
 	s.Post(&p)
 }
 
 // followFound is Follow for a channel that was found in the log. The channel counts as created when everything that is
 // in the log now is committed. Replica.mu is held.
-func (pt *Partition) followFound(s Subscriber, name string) {
-	pt.watch(s)
+func (pt *Partition) followFound(s events.Subscriber, name string) {
+	pt.subscribers.Add(s)
 	p := pt.snapshot(name)
 	p.FoundEnd = pt.machine.State().Next
 	s.Post(&p)
@@ -101,9 +48,9 @@ func (pt *Partition) notePassed(id uint64) {
 // FollowUnlogged is Follow for an ephemeral channel, which is in no log. The channel gets the messages that are
 // committed from now on, and those that wait because the topic has no channel, not even an ephemeral one, or is paused.
 // The caller holds topic.Local.changing.
-func (pt *Partition) FollowUnlogged(s Subscriber, name string) {
-	first := len(pt.watching()) == 0
-	pt.watch(s)
+func (pt *Partition) FollowUnlogged(s events.Subscriber, name string) {
+	first := !pt.subscribers.Any()
+	pt.subscribers.Add(s)
 	end := segment.MsgID(pt.visible.Load())
 	start := end
 	if first {
@@ -143,7 +90,7 @@ func (pt *Partition) snapshot(name string) delivery.Post {
 		p.Cursor = &own
 	}
 	if pt.fold.Carries() {
-		p.Deferred = pt.fold.CarriedUnread(p.Deferred, p.Cursor, pt.startBorder())
+		p.Deferred = pt.fold.CarriedUnread(p.Deferred, p.Cursor, logread.Border(pt.log))
 	}
 	return p
 }
@@ -159,42 +106,34 @@ func (pt *Partition) Tell() { pt.news.Raise() }
 // visible.
 func (pt *Partition) wake() {
 	pt.news.Raise()
-	for _, s := range pt.watching() {
-		s.Committed()
-	}
+	pt.subscribers.Committed()
 }
 
-// post queues an event at each subscriber of the partition, and wakes them. The subscribers share the memory that p
+// Post queues an event at each subscriber of the partition, and wakes them. The subscribers share the memory that p
 // points to, and none changes it.
-func (pt *Partition) post(p *delivery.Post) {
+func (pt *Partition) Post(p *delivery.Post) {
 	p.Part = pt.number
-	for _, s := range pt.watching() {
-		s.Post(p)
-		s.Wake()
-	}
+	pt.subscribers.Post(p)
 }
 
 // ResumeReaders lets those channels continue that stopped at a damaged range. It waits for the lock of each channel, so
 // the caller holds no lock.
 func (pt *Partition) ResumeReaders() {
-	for _, s := range pt.watching() {
-		s.Resume(pt.number)
-		s.Wake()
-	}
+	pt.subscribers.Resume(pt.number)
 }
 
 // postDeferred tells the channels about deferred messages that are being committed. It is called before the messages
 // become visible, with Replica.mu held. ds is borrowed.
 func (pt *Partition) postDeferred(ds []fold.DeferredMessage) {
-	if len(pt.watching()) > 0 {
-		pt.post(&delivery.Post{Event: delivery.Event{Kind: delivery.EvDeferredPublished, Deferred: slices.Clone(ds)}})
+	if pt.subscribers.Any() {
+		pt.Post(&delivery.Post{Event: delivery.Event{Kind: delivery.EvDeferredPublished, Deferred: slices.Clone(ds)}})
 	}
 }
 
 // postDropped tells the channels that a paused topic has dropped the messages r that it had held back. It is called
 // before the end of r becomes visible. Only the committer calls it.
 func (pt *Partition) postDropped(r fold.IDRange) {
-	pt.post(&delivery.Post{Event: delivery.Event{Kind: delivery.EvDropped, Msg: r.From, End: r.To}})
+	pt.Post(&delivery.Post{Event: delivery.Event{Kind: delivery.EvDropped, Msg: r.From, End: r.To}})
 }
 
 // The following methods are what channels use of the partition. See channel.Partition.
@@ -212,8 +151,7 @@ func (pt *Partition) Replica() *Replica { return pt.replica }
 // goroutine runs yet.
 func (pt *Partition) SetTopic(t *Topic) {
 	pt.topic = t
-	t.Share.Load().add(pt.stateBytes.Load(), pt.stateMemory.Load()) // the topic without metadata had no share
-	pt.flush.Init(pt, t.Name, pt.number)
+	pt.begin() // the topic without metadata had no share
 }
 
 // Log returns the partition's log.
@@ -222,9 +160,6 @@ func (pt *Partition) Log() *segment.Log { return pt.log }
 // Ends returns two atomics that the partition keeps up to date: the end, exclusive, of its committed messages, and the
 // end of those that the topic's pause does not hold back.
 func (pt *Partition) Ends() (committed, unpaused *atomic.Uint64) { return &pt.visible, &pt.pausedFrom }
-
-// CommittedMark returns the end of the committed part of the log. It takes Replica.mu.
-func (pt *Partition) CommittedMark() segment.Position { return pt.committedMark() }
 
 // Published returns how many messages were ever published to the partition, as far as they are committed: ids have no
 // gaps, and the log has them after a restart.
@@ -265,7 +200,7 @@ func (pt *Partition) NoteFence(epoch segment.Epoch) {
 // EndFence lets the ordered channels deliver, because all nodes have answered the fence of this node's epoch.
 func (pt *Partition) EndFence(epoch segment.Epoch) {
 	pt.replica.fenceCleared.Store(uint64(epoch))
-	pt.post(&delivery.Post{Event: delivery.Event{Kind: delivery.EvUnfence}, Epoch: epoch})
+	pt.Post(&delivery.Post{Event: delivery.Event{Kind: delivery.EvUnfence}, Epoch: epoch})
 }
 
 // FenceEnded says whether all nodes have answered the fence of this epoch.

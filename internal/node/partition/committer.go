@@ -6,15 +6,17 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/batch"
 	"penstock/clog"
-	"penstock/internal/lock"
-	"penstock/internal/node/clock"
+	"penstock/internal/node/budget"
+	"penstock/internal/node/checkpoint"
+	"penstock/internal/node/driver"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
+	"penstock/internal/node/logread"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/retain"
+	"penstock/internal/node/seal"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -22,14 +24,12 @@ import (
 // committer is the source of the commit log (clog.Source). It seals the puts of inboxes into batches, and tells the
 // replicas when a group is durable; the replicas commit and answer the puts.
 //
-// All methods except push, suitsBeside, large, leave, stepBeside, writeHere and writeGathered run with clog.Log.mu
-// held, on the one goroutine that works on the commit log at that time. That is the log's own goroutine, a lone caller
-// on an idle log (Log.StepOnSpot, Log.GatherOnSpot), stepBeside (Log.StepBeside), or the goroutine that writes the
-// group that a lone caller gathered (Log.WriteOnSpot). So clog.Log.mu guards all fields except ready (readyMu),
-// gathered, beside and the atomics. sealInbox and the functions below it also hold the partition's Replica.mu. Puts
-// that arrive while a group is on the disk become one batch per partition in the next group.
+// All methods but Push run as those of driver.Driver do: with clog.Log.mu held, on the one goroutine that works on the
+// commit log at that time. So clog.Log.mu guards all fields except the atomics. sealInbox and the functions below it
+// also hold the partition's Replica.mu. Puts that arrive while a group is on the disk become one batch per partition in
+// the next group.
 //
-//	push       called on a put's goroutine when its inbox is no longer empty
+//	Push       called on a put's goroutine when its inbox is no longer empty
 //	Gather     takes inboxes and seals each into batches of the group; the batches leave for the followers, if any
 //	           ... clog writes the group ...
 //	Durable    informs the replicas, which commit, make the batches visible and answer their puts
@@ -39,27 +39,8 @@ import (
 type committer struct {
 	store *Store
 
-	readyMu lock.Mutex[lock.CommitterReady]
-	ready   []*Partition // partitions whose inbox was empty and has puts now
-
-	// gathered has one value while writeGathered has a group to write. Join sets the channel before any goroutine runs.
-	// It is nil on a single node and on a simulated host: there the commit log's goroutine writes every group.
-	gathered  chan struct{}
-	lastWrite atomic.Int64 // how long the last call of writeHere took, in ns
-	// beside has one value while stepBeside has something to look at. Accept sets the channel before any goroutine runs.
-	// It is nil in a cluster and on a simulated host.
-	beside chan struct{}
-	waited atomic.Bool // several goroutines waited for the last group
-	small  int         // consecutive calls of Gather at which suitsBeside was true
-
-	work []*Partition // taken from ready; the inboxes of work[at:] are not sealed yet
-	at   int
-
-	leftover        atomic.Bool // the last group was full before all inboxes of work were sealed
-	lastGroupShared atomic.Bool // the last group had several puts (groupWork.sealed)
-
-	inFlight atomic.Int32 // groups on the disk
-	telling  atomic.Int64 // since when Durable runs, platform.Mono() + 1; 0: it does not
+	driver.Driver[Partition]
+	telling atomic.Int64 // since when Durable runs, platform.Mono() + 1; 0: it does not
 
 	slots    []groupWork            // by clog.Group.Slot
 	body     []byte                 // scratch: the body of a control batch
@@ -70,7 +51,6 @@ type committer struct {
 	untoldBytes int // sum of Bytes in untold
 
 	full error // the value of Flusher.Full that the partition machines know
-	room quotaRoom
 }
 
 // groupWork lists what one group carries, for Durable. Its slices are reused from group to group.
@@ -87,7 +67,7 @@ type batchWork struct {
 	slice      segment.Slice
 	nextID     segment.MsgID
 	generation uint64 // Replica.generation when the batch was appended
-	bodyBytes  uint64 // estimate, see run.bodyBytes; 0 for a batch from another leader
+	bodyBytes  uint64 // estimate, see seal.Run.BodyBytes; 0 for a batch from another leader
 }
 
 // maxGroupPuts bounds the number of puts in one group. Sealing and answering a group must overlap with the producers'
@@ -95,48 +75,20 @@ type batchWork struct {
 // overlap.
 const maxGroupPuts = 4096
 
-// maxRefills bounds how often Gather takes inboxes that became ready while it worked. Without a bound Gather might
-// never end: a producer whose put was refused may put again at once.
-const maxRefills = 4
-
 // Gather seals the inboxes that wait, partition by partition, until the group is full. clog calls it.
 func (c *committer) Gather(g *clog.Group) {
-	// Gather takes no inbox before it is certain that a group begins: puts that arrive until then join the group.
-	if c.inFlight.Load() > 0 && !c.large() || c.leavesGroup() || !c.refillWork() {
+	if !c.Begins() {
 		return
 	}
 	w := &c.slots[g.Slot()]
 	w.batches, w.tombstones, w.sealed = w.batches[:0], w.tombstones[:0], 0
 	c.nowNs = c.store.now().UnixNano()
 	c.learnSpace()
-	for range maxRefills {
-		for c.at < len(c.work) && c.sealInbox(c.work[c.at], g, w) {
-			c.work[c.at] = nil
-			c.at++
-		}
-		if c.at < len(c.work) || !c.refillWork() {
-			break
-		}
-	}
+	c.Each(func(pt *Partition) bool { return c.sealInbox(pt, g, w) })
 	if w.sealed == 1 && !c.store.host.DiskQueues() {
 		g.SetSolo()
 	}
-	if g.Records() > 0 {
-		c.inFlight.Add(1)
-	}
-	c.lastGroupShared.Store(w.sealed > 1)
-	c.leftover.Store(c.at < len(c.work))
-}
-
-// refillWork takes the partitions of ready once all of work is sealed. It says whether an inbox waits at c.work[c.at].
-func (c *committer) refillWork() bool {
-	if c.at == len(c.work) {
-		c.work, c.at = c.work[:0], 0
-		c.readyMu.Lock()
-		c.work, c.ready = c.ready, c.work
-		c.readyMu.Unlock()
-	}
-	return len(c.work) > 0
+	c.Gathered(g.Records() > 0, w.sealed > 1)
 }
 
 // learnSpace tells the machines of all partitions when the flusher finds that the disk is full, or has room again. It
@@ -156,61 +108,35 @@ func (c *committer) learnSpace() {
 func (c *committer) sealList(pt *Partition, g *clog.Group, w *groupWork, l *inbox.List) {
 	for !l.Empty() && w.sealed < maxGroupPuts {
 		r := c.nextRun(pt, g, w, l)
-		if r.n == 0 {
+		if r.N == 0 {
 			continue // nextRun has answered all that it took from l
 		}
 		first, dst := c.reserve(pt, g, w, &r)
 		if dst == nil {
-			l.Prepend(r.puts)
-			if first == machine.PurposeData || !c.sealInternal(pt, g, w, first, r.bytes) {
+			l.Prepend(r.Puts)
+			if first == machine.PurposeData || !c.sealInternal(pt, g, w, first, r.Bytes) {
 				return
 			}
 			continue
 		}
-		w.sealed += r.n
+		w.sealed += r.N
 		c.seal(pt, g, w, &r, dst)
-		if !r.puts.Empty() { // a tombstone: replicate has taken the puts of any other run
-			w.tombstones = append(w.tombstones, r.puts)
+		if !r.Puts.Empty() { // a tombstone: replicate has taken the puts of any other run
+			w.tombstones = append(w.tombstones, r.Puts)
 		}
 	}
-}
-
-// run is the content of the next batch of a partition: puts that followed each other in its inbox.
-type run struct {
-	puts      inbox.List
-	kind      inbox.Kind // of each put
-	n         int        // puts
-	count     uint32
-	bytes     int // of the whole batch, header included
-	headers   int // bytes that headers add to the records
-	delayed   int // messages with a delay
-	placement machine.Placement
-	flags     segment.Flags
-	special   *inbox.Special // from the only put of the run; nil for inbox.Messages
-	producer  bool           // the batch has a producer, which special names
-}
-
-// bodyBytes estimates the size of all message bodies of the run.
-func (r *run) bodyBytes() uint64 {
-	switch r.kind {
-	case inbox.Messages, inbox.Numbered:
-	case inbox.Sealed:
-		return uint64(r.special.Bodies)
-	default:
-		return 0
-	}
-	return uint64(r.bytes - segment.HeaderBytes - r.headers - int(r.count)*batch.RecordSize(0, 0))
 }
 
 // nextRun takes the next run out of l. Consecutive messages share a batch as long as they fit. A put of any other kind
 // is a run of its own. nextRun itself answers puts that must be refused and puts that store nothing: they are answered
 // with Replica.mu held.
-func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox.List) (r run) {
+func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox.List) (r seal.Run) {
 	free := min(g.Free(), segment.MaxBatchBytes, c.store.clog.MaxPayloadBytes())
-	refused, room, overDisk := pt.machine.Admit(maxRunCount, false), c.quotaRoom(pt), pt.exceedsDisk()
-	r.bytes = segment.HeaderBytes
+	st := pt.machine.State()
+	refused, room, overDisk := pt.machine.Admit(maxRunCount, false), pt.Room(st, pt.log, &pt.flush), pt.OverDisk()
+	r.Bytes = segment.HeaderBytes
 	for p := l.First(); p != nil; p = l.First() {
-		if ofProducer(p) && !c.judge(pt, l) {
+		if seal.OfProducer(p) && !c.judge(pt, l) {
 			continue
 		}
 		err := c.refusal(pt, p, refused)
@@ -218,10 +144,10 @@ func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox
 			err = overDisk
 		}
 		if err == nil {
-			err = c.overQuota(pt, room, &r, p)
+			err = c.overQuota(pt, &room, &r, p)
 		}
 		if err == nil && p.DeferMs != 0 {
-			err = pt.refusesDelay(r.delayed+len(p.Messages), time.Duration(p.DeferMs)*time.Millisecond)
+			err = pt.RefusesDelayOf(pt.fold, st.End, r.Delayed+len(p.Messages), time.Duration(p.DeferMs)*time.Millisecond)
 		}
 		if err != nil {
 			inbox.Answer(l.Pop(), err)
@@ -233,33 +159,29 @@ func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox
 			inbox.Answer(p, nil)
 			continue
 		}
-		if r.n > 0 && (p.Kind != inbox.Messages || r.bytes+p.Bytes > free) || w.sealed+r.n == maxGroupPuts {
+		if r.N > 0 && (p.Kind != inbox.Messages || r.Bytes+p.Bytes > free) || w.sealed+r.N == maxGroupPuts {
 			return r
 		}
-		r.puts.Push(l.Pop())
-		r.n++
-		if r.kind = p.Kind; r.kind != inbox.Messages {
-			r.special, r.producer = p.Special, ofProducer(p)
-		}
-		if r.kind == inbox.Sealed || r.kind.Internal() {
+		if more := r.Add(l.Pop()); !more {
 			c.measureSpecial(pt, &r)
-			return r
-		}
-		r.count += uint32(len(p.Messages))
-		r.bytes += p.Bytes
-		if p.DeferMs != 0 {
-			r.flags |= segment.FlagDefer
-			r.delayed += len(p.Messages)
-		}
-		if p.Headered {
-			r.flags |= segment.FlagHeaders
-			r.headers += int(p.HeaderBytes)
-		}
-		if r.kind == inbox.Numbered {
 			return r
 		}
 	}
 	return r
+}
+
+// overQuota returns an error if p, appended to the puts that r has already, would exceed the quota. Then it also asks
+// the flusher to look up what is confirmed by now.
+func (c *committer) overQuota(pt *Partition, room *budget.Room, r *seal.Run, p *inbox.Put) error {
+	if p.Kind.Internal() {
+		return nil
+	}
+	err := room.Refuses(int64(r.Count)+int64(p.Count()), r.Puts.Size()+int64(p.Bytes))
+	if err != nil {
+		c.store.flusher.AskQuotas()
+		pt.NoteRefused(c.store.clock.Mono())
+	}
+	return err
 }
 
 // refusal returns why p must not be stored, or nil. refused is the present answer of the machine for messages.
@@ -289,13 +211,13 @@ func (c *committer) refusal(pt *Partition, p *inbox.Put, refused error) error {
 const maxRunCount = segment.MaxBatchBytes
 
 // measureSpecial computes the size of a run that consists of one put without Messages.
-func (c *committer) measureSpecial(pt *Partition, r *run) {
-	switch own := r.special; r.kind {
+func (c *committer) measureSpecial(pt *Partition, r *seal.Run) {
+	switch own := r.Special; r.Kind {
 	case inbox.Sealed:
-		r.count, r.flags, r.bytes = own.Header.Count, own.Header.Flags, len(own.Sealed)
+		r.Count, r.Flags, r.Bytes = own.Header.Count, own.Header.Flags, len(own.Sealed)
 	case inbox.Controls:
 		c.body = c.encodeControls(pt, own.Controls, c.body[:0])
-		r.flags, r.bytes = segment.FlagControl, segment.HeaderBytes+len(c.body)
+		r.Flags, r.Bytes = segment.FlagControl, segment.HeaderBytes+len(c.body)
 	}
 }
 
@@ -328,17 +250,17 @@ func (c *committer) encodeControls(pt *Partition, controls []fold.Control, dst [
 // reserve asks the machine for the placement of the run's batch, and reserves the batch's bytes in the group. If
 // another batch must be sealed first, reserve returns the purpose of that batch. If the group has no room, it returns
 // PurposeData and a nil slice.
-func (c *committer) reserve(pt *Partition, g *clog.Group, w *groupWork, r *run) (machine.Purpose, []byte) {
-	if r.kind == inbox.Tombstone {
+func (c *committer) reserve(pt *Partition, g *clog.Group, w *groupWork, r *seal.Run) (machine.Purpose, []byte) {
+	if r.Kind == inbox.Tombstone {
 		tombstone := clog.Placement{Type: clog.Tombstone, Topic: pt.topic.ID, Partition: pt.number}
 		return machine.PurposeData, g.Reserve(tombstone, 0)
 	}
-	first, at := pt.machine.Place(machine.PurposeData, r.bytes, 0)
+	first, at := pt.machine.Place(machine.PurposeData, r.Bytes, 0)
 	if first != machine.PurposeData {
 		return first, nil
 	}
-	r.placement = at
-	return machine.PurposeData, g.Reserve(pt.clogPlacement(r.placement.Segment, r.placement.Offset), r.bytes)
+	r.Placement = at
+	return machine.PurposeData, g.Reserve(pt.clogPlacement(r.Placement.Segment, r.Placement.Offset), r.Bytes)
 }
 
 // clogPlacement returns the placement that the commit log records for the partition's next batch: its place in the
@@ -354,63 +276,35 @@ func (pt *Partition) clogPlacement(number uint32, at segment.Offset) clog.Placem
 }
 
 // seal encodes the run into dst, which g reserved for it, and passes the batch to the machine, the fold and the
-// replica. Afterwards r.puts is empty, except for a tombstone, which Durable answers. Replica.mu is held.
-func (c *committer) seal(pt *Partition, g *clog.Group, w *groupWork, r *run, dst []byte) {
+// replica. Afterwards r.Puts is empty, except for a tombstone, which Durable answers. Replica.mu is held.
+func (c *committer) seal(pt *Partition, g *clog.Group, w *groupWork, r *seal.Run, dst []byte) {
 	// A put may have arrived after the group began. Its delay must not count from a time before its arrival.
-	if r.delayed > 0 {
+	if r.Delayed > 0 {
 		c.nowNs = c.store.now().UnixNano()
 	}
-	at, crc := &r.placement, uint32(0)
-	c.deferred = c.deferred[:0]
-	switch r.kind {
-	case inbox.Messages, inbox.Numbered:
-		c.encodeRecords(pt.number, r, dst)
-		crc = c.stamp(pt, r, dst)
-	case inbox.Sealed:
-		copy(dst, r.special.Sealed)
-		r.puts.First().First = batch.MakeID(pt.number, at.FirstID)
-		crc = batch.Stamp(dst, at.Position, at.FirstID, at.Epoch, c.stampNs(pt), at.PrevCRC)
-	case inbox.Controls:
-		copy(dst[segment.HeaderBytes:], c.body)
-		crc = c.stamp(pt, r, dst)
-	case inbox.Tombstone:
-		r.special.Release = c.store.flusher.PinFiles() // not earlier: the group might have had no room
+	if r.Kind == inbox.Tombstone {
+		r.Special.Release = c.store.flusher.PinFiles() // not earlier: the group might have had no room
 		return
 	}
+	at, crc := &r.Placement, uint32(0)
+	crc, c.deferred = r.Encode(pt.number, dst, c.body, c.nowNs, c.stampNs(pt), c.deferred[:0])
 	c.noteAppended(pt, g, w, r, dst, crc, machine.PurposeData)
-	switch r.kind {
+	switch r.Kind {
 	case inbox.Controls:
-		r.special.Offset = at.Offset
-		c.applyControls(pt, r.special.Controls, at.Offset)
+		r.Special.Offset = at.Offset
+		c.applyControls(pt, r.Special.Controls, at.Offset)
 	case inbox.Sealed, inbox.Numbered:
-		h := &r.special.Header
+		h := &r.Special.Header
 		h.FirstID, h.Appended = at.FirstID, pt.newest
 		pt.fold.PublishBatch(h)
 	default:
-		pt.fold.Publish(at.FirstID, r.count)
+		pt.fold.Publish(at.FirstID, r.Count)
 	}
 	if len(c.deferred) != 0 {
 		pt.fold.PublishDeferred(c.deferred)
-		pt.stateGrew(len(c.deferred))
+		pt.Grew(pt.fold, pt.machine.State().End, len(c.deferred))
 	}
 	c.replicate(pt, w, r, c.deferred)
-}
-
-// stamp writes the header of a batch whose body is already in dst, and returns the header's checksum.
-func (c *committer) stamp(pt *Partition, r *run, dst []byte) uint32 {
-	at, body := &r.placement, dst[segment.HeaderBytes:]
-	h := segment.Header{Flags: r.flags, Count: r.count, Created: c.nowNs}
-	if r.producer {
-		own := &r.special.Header
-		h.ProducerID, h.ProducerEpoch, h.BaseSequence = own.ProducerID, own.ProducerEpoch, own.BaseSequence
-	}
-	h.BodyBytes, h.BodyCRC = uint32(len(body)), batch.Checksum(body)
-	if r.producer {
-		r.special.Header.BodyCRC = h.BodyCRC
-	}
-	h.Position, h.FirstID, h.Epoch, h.Appended, h.PrevCRC = at.Position, at.FirstID, at.Epoch, c.stampNs(pt), at.PrevCRC
-	h.Encode(dst)
-	return h.CRC
 }
 
 // stampNs returns the append time of the partition's next batch, and records it. That is the present time, or the
@@ -421,50 +315,19 @@ func (c *committer) stampNs(pt *Partition) int64 {
 	return pt.newest
 }
 
-// encodeRecords writes the messages of a run into dst, and sets each put's First to the id of its first message. It
-// adds those with a delay to c.deferred.
-func (c *committer) encodeRecords(partition uint32, r *run, dst []byte) {
-	out := dst[segment.HeaderBytes:segment.HeaderBytes]
-	id := r.placement.FirstID
-	nowMs := clock.CeilMs(c.nowNs) // rounded up: nothing is due early
-	var rec segment.Record
-	for p := r.puts.First(); p != nil; p = r.puts.After(p) {
-		p.First = batch.MakeID(partition, id)
-		rec.Defer = p.DeferMs
-		for i, m := range p.Messages {
-			rec.Body = m
-			if p.Headered {
-				rec.Headers = p.Headers[i]
-			}
-			out = batch.AppendRecord(out, &rec)
-			if p.DeferMs != 0 {
-				due := nowMs + int64(p.DeferMs)
-				c.deferred = append(c.deferred, fold.DeferredMessage{
-					ID: id + segment.MsgID(i), DueMs: due, At: r.placement.Offset,
-				})
-			}
-		}
-		rec.Headers = nil
-		id += segment.MsgID(len(p.Messages))
-	}
-	if len(out)+segment.HeaderBytes != len(dst) {
-		panic("BUG: the records of a batch do not fill what was reserved for them")
-	}
-}
-
 // noteAppended tells the machine of an appended batch, and adds the batch to the list of the group for Durable.
 func (c *committer) noteAppended(
-	pt *Partition, g *clog.Group, w *groupWork, r *run, batch []byte, crc uint32, purpose machine.Purpose,
+	pt *Partition, g *clog.Group, w *groupWork, r *seal.Run, batch []byte, crc uint32, purpose machine.Purpose,
 ) {
-	pt.machine.Appended(purpose, len(batch), r.count, crc)
-	at := &r.placement
+	pt.machine.Appended(purpose, len(batch), r.Count, crc)
+	at := &r.Placement
 	pt.epochs.Note(replicate.EpochStart{Epoch: at.Epoch, Position: at.Position, Offset: at.Offset})
 	w.batches = append(w.batches, batchWork{
-		part: pt, generation: pt.replica.generation, bodyBytes: r.bodyBytes(), nextID: at.FirstID + segment.MsgID(r.count),
+		part: pt, generation: pt.replica.generation, bodyBytes: r.BodyBytes(), nextID: at.FirstID + segment.MsgID(r.Count),
 		slice: segment.Slice{
-			Buf: g.Buf(), Data: batch, Position: at.Position, FirstID: at.FirstID, Count: r.count, Offset: at.Offset,
+			Buf: g.Buf(), Data: batch, Position: at.Position, FirstID: at.FirstID, Count: r.Count, Offset: at.Offset,
 			Segment: at.Segment, SegmentBase: at.SegmentBase, SegmentCapacity: at.SegmentCapacity,
-			Control: r.flags&segment.FlagControl != 0, Appended: pt.newest, FileSeq: g.FileSeq(),
+			Control: r.Flags&segment.FlagControl != 0, Appended: pt.newest, FileSeq: g.FileSeq(),
 		},
 	})
 }
@@ -484,23 +347,22 @@ func (c *committer) sealInternal(
 	// The checkpoint follows in both cases: an epoch start may also be the first batch of a segment.
 	body = fold.AppendControl(body, &fold.Control{Kind: fold.Checkpoint, Cursors: pt.fold})
 	if segment.HeaderBytes+len(body) > segment.MaxBatchBytes {
-		// Because of confirmations, the fold has grown beyond maxPartitionStateBytes and does not fit into a batch. The
+		// Because of confirmations, the fold has grown beyond the limit of a partition (package budget) and does not fit into a batch. The
 		// checkpoint of the commit log still has it. Only a replica whose log is cut inside this segment, or begins with
 		// it, misses the fold. That replica does not lead without it (replay.ErrNoFold).
 		body = fold.AppendControl(body[:0], &fold.Control{Kind: fold.EpochStart, Epoch: epoch})
 	}
 	c.body = body
-	r := run{kind: inbox.Controls, flags: segment.FlagControl, bytes: segment.HeaderBytes + len(body)}
-	_, r.placement = pt.machine.Place(purpose, r.bytes, nextBytes)
-	dst := g.Reserve(pt.clogPlacement(r.placement.Segment, r.placement.Offset), r.bytes)
+	r := seal.Run{Kind: inbox.Controls, Flags: segment.FlagControl, Bytes: segment.HeaderBytes + len(body)}
+	_, r.Placement = pt.machine.Place(purpose, r.Bytes, nextBytes)
+	dst := g.Reserve(pt.clogPlacement(r.Placement.Segment, r.Placement.Offset), r.Bytes)
 	if dst == nil {
 		return false
 	}
-	copy(dst[segment.HeaderBytes:], body)
-	crc := c.stamp(pt, &r, dst)
+	crc, _ := r.Encode(pt.number, dst, body, c.nowNs, c.stampNs(pt), nil)
 	c.noteAppended(pt, g, w, &r, dst, crc, purpose)
 	if purpose == machine.PurposeEpochStart {
-		pt.replica.pending.epochStart = r.placement.Position
+		pt.replica.pending.EpochStart = r.Placement.Position
 	}
 	c.replicate(pt, w, &r, nil)
 	return true
@@ -524,7 +386,7 @@ func (c *committer) applyControls(pt *Partition, controls []fold.Control, at seg
 // publishFold copies values of the fold into atomics that other goroutines read. end is the id that the next message
 // will get. The caller owns the fold: the committer, recovery, or the goroutine that makes the partition.
 func (pt *Partition) publishFold(end segment.MsgID) {
-	pt.measureState()
+	pt.Measure(pt.fold, pt.machine.State().End)
 	if n := pt.fold.Rewinds(); n != pt.rewinds {
 		pt.rewinds = n
 		pt.flush.ForgetWaiting()
@@ -532,14 +394,10 @@ func (pt *Partition) publishFold(end segment.MsgID) {
 	pt.producerCount.Store(int32(pt.fold.ProducerCount()))
 	var start fold.Border
 	if pt.log != nil {
-		start = pt.startBorder()
+		start = logread.Border(pt.log)
 	}
-	from, carries := pt.fold.CarriedFrom(start.At)
-	if !carries {
-		from = noOffset
-	}
+	from := pt.Carrier.Publish(start.At)
 	needed := pt.fold.Needed(start.ID, end)
-	pt.carriedFrom.Store(int64(from))
 	pt.flush.NoteNeeded(retain.Needed{ID: needed, At: from}, pt.machine.State().End)
 	if pt.fold.Len() == 0 {
 		pt.unclaimed.Store(uint64(pt.fold.Unclaimed))
@@ -551,6 +409,24 @@ func (pt *Partition) publishFold(end segment.MsgID) {
 	} else {
 		pt.pausedFrom.Store(noMsgID)
 	}
+}
+
+// CheckpointBytes implements clog.Source. It returns an upper bound for the size of a checkpoint. It also measures the
+// state of the node anew. It runs on the committer.
+func (c *committer) CheckpointBytes() int64 {
+	// epochBytes is the size of one entry of replicate's epoch table. The table's header is smaller.
+	const epochBytes = 24
+	n := int64(4)
+	c.store.Recount(func(yield func(*budget.Account) bool) {
+		for _, pt := range c.store.Partitions() {
+			n += pt.Recount(pt.fold, pt.machine.State().End) + checkpoint.FixedBytes +
+				epochBytes*int64(1+len(pt.epochs.Entries()))
+			if !yield(&pt.Account) {
+				return
+			}
+		}
+	})
+	return n
 }
 
 // mustBeOfLevel panics if a control entry must not be written at this feature level. A node with an older version that

@@ -1,8 +1,6 @@
 package partition
 
 import (
-	"runtime"
-
 	"penstock/clog"
 )
 
@@ -30,14 +28,7 @@ func (c *committer) Durable(g *clog.Group) {
 	clear(w.batches) // drop the references to the group's buffer
 	w.batches = w.batches[:0]
 	w.tombstones = w.tombstones[:0]
-	c.waited.Store(waiters > 1)
-	// This comes last. Until then push wakes nobody when a producer that was just answered puts again.
-	if c.inFlight.Add(-1) == 0 && waiters > 1 {
-		// The producers that were just answered are runnable on this processor. Let them run first, so that their next
-		// puts join the next group. Otherwise the next group has only the puts that arrived while this group was on the
-		// disk, about half of all, and each put waits for two flushes.
-		runtime.Gosched()
-	}
+	c.Told(waiters)
 }
 
 // Failed answers every put with an error, whether it is in flight or waits in an inbox, and closes all inboxes for

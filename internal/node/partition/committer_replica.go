@@ -5,10 +5,12 @@ import (
 
 	"penstock/clog"
 	"penstock/internal/failpoint"
+	"penstock/internal/node/driver"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/replay"
+	"penstock/internal/node/seal"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -37,7 +39,7 @@ func (c *committer) sealInbox(pt *Partition, g *clog.Group, w *groupWork) bool {
 				pt.Stall(l, false)
 				return true
 			}
-			if r.pending.n > 0 && l.Size() < inbox.SecondGroupBytes {
+			if r.pending.Len() > 0 && l.Size() < inbox.SecondGroupBytes {
 				// A small batch costs the followers as much as a large one. So while a batch is on its way to them,
 				// puts wait until they are SecondGroupBytes together, or until that batch is committed.
 				r.stalled = errPipelined
@@ -57,23 +59,20 @@ func (c *committer) sealInbox(pt *Partition, g *clog.Group, w *groupWork) bool {
 var errPipelined = errors.New("engine: batches are on their way to the followers")
 
 // Announce tells the committer that the partition has work for it. The replica calls it, and so do the callers of
-// TryEnter. They hold no lock. With alone, the caller may do the work itself; see committer.push.
+// TryEnter. They hold no lock. With alone, the caller may do the work itself; see driver.Driver.Push.
 func (pt *Partition) Announce(alone bool) {
 	if pt.StayReady() {
-		pt.store.committer.push(pt, alone, nil)
+		pt.store.committer.Push(pt, alone, nil)
 	}
 }
 
 // AnnounceLast is Announce for a caller that has nothing else to do, and that may hang after it has called b.MayBlock.
 // The caller does the work itself if it can.
-func (pt *Partition) AnnounceLast(b Blocker) {
+func (pt *Partition) AnnounceLast(b driver.Blocker) {
 	if pt.StayReady() {
-		pt.store.committer.push(pt, true, b)
+		pt.store.committer.Push(pt, true, b)
 	}
 }
-
-// Blocker is told that the calling goroutine may hang in a write until it returns to its own work.
-type Blocker interface{ MayBlock() }
 
 // beginEpoch writes the first batch of this leader's epoch, if it is not written yet. It does nothing if this node does
 // not lead. It returns false when g is full. Replica.mu is held.
@@ -138,7 +137,7 @@ func (c *committer) appendOne(pt *Partition, g *clog.Group, w *groupWork, in *in
 		Control: h.Control(), Appended: h.Appended, FileSeq: g.FileSeq(),
 	}
 	pt.newest = max(pt.newest, h.Appended)
-	pt.noteWriter(&h, c.nowNs)
+	c.store.delays.Saw(&pt.writer, &h, c.nowNs, pt.topic.Name, pt.number)
 	pt.log.Append(&s)
 	c.store.flusher.MarkDirty(&pt.flush)
 	w.batches = append(w.batches, batchWork{part: pt, slice: s, nextID: h.NextID(), generation: in.generation})
@@ -155,7 +154,7 @@ func (c *committer) foldIncoming(pt *Partition, h *segment.Header, body []byte, 
 	}
 	due, err := c.store.folder.Batch(pt.fold, h, body, at)
 	pt.fold.PublishDeferred(due)
-	pt.stateGrew(len(due))
+	pt.Grew(pt.fold, pt.machine.State().End, len(due))
 	switch {
 	case err != nil:
 		pt.replica.cannotFold(err)
@@ -170,15 +169,15 @@ func (c *committer) foldIncoming(pt *Partition, h *segment.Header, body []byte, 
 // replicate hands a batch that was just sealed to the replica. The followers, if any, get it before this node's disk
 // has written it (tell). The puts of the batch move from the run to Replica.pending; the replica answers them when the
 // batch is committed. deferred is borrowed. Replica.mu is held.
-func (c *committer) replicate(pt *Partition, w *groupWork, r *run, deferred []fold.DeferredMessage) {
+func (c *committer) replicate(pt *Partition, w *groupWork, r *seal.Run, deferred []fold.DeferredMessage) {
 	b := &w.batches[len(w.batches)-1]
 	pt.log.Append(&b.slice)
 	c.store.flusher.MarkDirty(&pt.flush)
-	p := pendingBatch{position: b.slice.Position, nextID: b.nextID, count: r.count, bodyBytes: b.bodyBytes}
+	p := seal.Batch{Position: b.slice.Position, NextID: b.nextID, Count: r.Count, BodyBytes: b.bodyBytes}
 	if len(deferred) != 0 {
-		p.deferred = append(p.deferred, deferred...)
+		p.Deferred = append(p.Deferred, deferred...)
 	}
-	p.puts = r.puts.Take()
+	p.Puts = r.Puts.Take()
 	c.appended(pt.replica, &p, &b.slice)
 }
 
@@ -191,13 +190,13 @@ const (
 
 // appended adds a batch that this leader, or this single node, has just added to its log to the pending ones. b.Offset
 // and b.Data are the batch. Replica.mu is held.
-func (c *committer) appended(r *Replica, p *pendingBatch, b *segment.Slice) {
+func (c *committer) appended(r *Replica, p *seal.Batch, b *segment.Slice) {
 	if r.solo() {
-		r.pending.push(p)
+		r.pending.Push(p)
 		return
 	}
-	p.sealedNs = r.node.Now()
-	r.pending.push(p)
+	p.SealedNs = r.node.Now()
+	r.pending.Push(p)
 	h := segment.Header{}
 	if err := h.Decode(b.Data); err != nil {
 		panic("BUG: a batch that was just sealed does not decode: " + err.Error())

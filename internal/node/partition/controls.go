@@ -14,7 +14,7 @@ import (
 //	AppendControls  enqueues a batch, and returns a waiter for the result; the next two functions use it:
 //	WriteControls   of a partition: writes several batches, each of them committed before the next is enqueued
 //	writeControls   of a topic (package engine): writes the same entries to every partition that this node leads
-//	postControls    enqueues a batch for which nobody waits
+//	PostControls    enqueues a batch for which nobody waits
 //	NewControls     returns a function with which a channel enqueues the entries that its machine emits
 
 // AppendControls enqueues own.Controls, which belong to the log from then on. Unless AppendControls returns an error,
@@ -52,9 +52,9 @@ func (pt *Partition) WriteControls(ctx context.Context, batches [][]fold.Control
 	return nil
 }
 
-// postControls enqueues a batch for which nobody waits. Unless it returns an error, done is called with the batch's
+// PostControls enqueues a batch for which nobody waits. Unless it returns an error, done is called with the batch's
 // result, however long that takes, on the goroutine that calls Put.Done.
-func (pt *Partition) postControls(own *inbox.Special, done func(error)) error {
+func (pt *Partition) PostControls(own *inbox.Special, done func(error)) error {
 	p := &inbox.Put{Done: func(p *inbox.Put) { done(p.Err) }}
 	p.Kind, p.Special, p.NoExpiry = inbox.Controls, own, true
 	return pt.Enqueue(context.Background(), p)
@@ -80,20 +80,14 @@ func (pt *Partition) NewControls(
 	}
 }
 
-// runOnCommitter runs f on the committer with Replica.mu held, where the fold may be read and changed, and then calls
+// OnCommitter runs f on the committer with Replica.mu held, where the fold may be read and changed, and then calls
 // done. It does not wait.
-func (pt *Partition) runOnCommitter(f func(), done func(error)) {
+func (pt *Partition) OnCommitter(f func(), done func(error)) {
 	p := &inbox.Put{Done: func(p *inbox.Put) { done(p.Err) }}
 	p.Kind, p.Special = inbox.Inspection, &inbox.Special{Inspect: f}
 	if err := pt.Enqueue(context.Background(), p); err != nil {
 		done(err)
 	}
-}
-
-// startBorder returns where the log begins.
-func (pt *Partition) startBorder() fold.Border {
-	at, _, id := pt.log.Start()
-	return fold.Border{At: at, ID: id}
 }
 
 // WriteTombstone writes the record that this node's copies of the topic are deleted, behind all puts that are in the

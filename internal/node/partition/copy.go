@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"penstock/internal/meta"
+	"penstock/internal/node/logread"
 	"penstock/replicate"
 	"penstock/replicate/wire"
-	"penstock/segment"
 )
 
 // This file tells operators, and the row of the partition, in which state the copies of a node are.
@@ -37,25 +37,11 @@ func (pt *Partition) lastWritten() time.Time {
 	if _, start, _ := pt.log.Start(); end <= start {
 		return time.Time{}
 	}
-	h, err := pt.headerAt(end - 1)
+	h, err := logread.HeaderAt(pt.log, end-1)
 	if err != nil {
 		return time.Time{}
 	}
 	return time.Unix(0, h.Appended).UTC()
-}
-
-// headerAt reads the header of the batch that has or includes a position. It may read the device.
-func (pt *Partition) headerAt(pos segment.Position) (h segment.Header, err error) {
-	at, err := pt.log.SeekPosition(pos)
-	if err != nil {
-		return h, err
-	}
-	var v segment.View
-	if err := pt.log.View(&v, at, segment.HeaderBytes); err != nil {
-		return h, err
-	}
-	defer v.Release()
-	return h, h.Decode(v.Bytes())
 }
 
 // isContested says whether the machine has found that its leader's log lacks what was probably answered OK from this

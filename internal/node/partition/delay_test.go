@@ -16,7 +16,7 @@ func TestDelayCountsFromThePut(t *testing.T) {
 	limits := inbox.NewLimits(1<<20, 1<<20, 1<<10, time.Hour)
 	var came int64
 	done := make(chan error, 2)
-	pt.runOnCommitter(func() { // here the committer gathers a group
+	pt.OnCommitter(func() { // here the committer gathers a group
 		for begun := clock.NowNs(); came < begun+int64(10*time.Millisecond); came = clock.NowNs() {
 		}
 		p := &inbox.Put{Messages: [][]byte{[]byte("later")}, Defer: time.Hour, Done: func(p *inbox.Put) { done <- p.Err }}

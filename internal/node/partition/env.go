@@ -59,7 +59,6 @@ type Env struct {
 	comparingWaits atomic.Uint64 // see logComparing
 	shortenedAt    atomic.Int64  // see ShortenedFor
 	isrLogs        isrLogs
-	absent         absentCopies
 }
 
 // NewEnv returns this node of a cluster. Its partitions are in s. It has not joined the cluster yet. ctx ends when the

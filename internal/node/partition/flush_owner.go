@@ -3,6 +3,8 @@ package partition
 import (
 	"penstock/internal/node/delivery"
 	"penstock/internal/node/flush"
+	"penstock/internal/node/fold"
+	"penstock/internal/node/logread"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -44,21 +46,21 @@ func (pt *Partition) HoldsFiles() bool {
 }
 
 // Trimmed tells the machine and the channels that the log begins later (moved). A channel then counts no message that
-// is gone, and goes on if it had stopped at damage that is gone now. It is told of carried messages first: postCarried
+// is gone, and goes on if it had stopped at damage that is gone now. It is told of carried messages first: carry.Carrier
 // runs in the commit without which retention does not remove the old place. With lost, the next FindLost searches for
 // lost messages. Trimmed may wait for the device, and takes Replica.mu.
 func (pt *Partition) Trimmed(moved, lost bool) {
 	if moved {
-		start := pt.startBorder()
-		pt.post(&delivery.Post{Event: delivery.Event{Kind: delivery.EvTrimmed, Start: start.ID, At: start.At}})
+		start := logread.Border(pt.log)
+		pt.Post(&delivery.Post{Event: delivery.Event{Kind: delivery.EvTrimmed, Start: start.ID, At: start.At}})
 	}
 	if lost {
-		pt.mayHaveLost.Store(true)
+		pt.MayHaveLost()
 	}
 	if !moved || pt.replica.solo() {
 		return
 	}
-	_ = pt.withFirst(func() (err error) { // if the batch cannot be read, the next reader of it reports the damage
+	_ = pt.start.With(pt.log, func() (err error) { // if the batch cannot be read, the next reader of it reports the damage
 		pt.replica.run(func() {
 			var start segment.State
 			if start, err = pt.startState(); err == nil && !pt.replica.isClosed() {
@@ -72,3 +74,14 @@ func (pt *Partition) Trimmed(moved, lost bool) {
 // CloseLog closes the segments of a partition whose topic is deleted. If the flusher is writing them, CloseLog waits
 // for it.
 func (pt *Partition) CloseLog() error { return pt.store.flusher.CloseLog(&pt.flush) }
+
+// EachPassed implements flush.Owner. It takes Replica.mu.
+func (pt *Partition) EachPassed(from segment.MsgID, visit func(begin, end segment.MsgID)) (
+	end segment.MsgID, endAt segment.Offset, carried int,
+) {
+	pt.replica.mu.Lock()
+	defer pt.replica.mu.Unlock()
+	st := pt.machine.State()
+	pt.fold.Passed(from, st.NextID, func(r fold.IDRange) { visit(r.From, r.To) })
+	return st.NextID, st.End, pt.fold.CarriedCount(from)
+}

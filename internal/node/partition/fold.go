@@ -1,34 +1,30 @@
 package partition
 
 import (
+	"penstock/internal/node/events"
 	"penstock/internal/node/fold"
-	"penstock/replicate/wire"
+	"penstock/internal/node/logread"
 	"penstock/segment"
 )
 
 // These methods give goroutines that do not own the fold of a partition access to it. Unless they say otherwise, they
 // take Replica.mu, so the fold does not change meanwhile.
 
+// ReadFold calls f with the fold of the log, with Replica.mu held.
+func (pt *Partition) ReadFold(f func(*fold.Cursors)) {
+	pt.replica.mu.Lock()
+	defer pt.replica.mu.Unlock()
+	f(pt.fold)
+}
+
 // ReadChannels calls f with the cursor of each channel in the log, and returns whether the log says that the topic is
 // paused. f runs with Replica.mu held.
 func (pt *Partition) ReadChannels(f func(*fold.Cursor)) (paused bool) {
-	pt.replica.mu.Lock()
-	defer pt.replica.mu.Unlock()
-	pt.fold.Each(f)
-	return pt.fold.TopicPaused
-}
-
-// FoldState returns the topic's state and its channels as the log has them. It takes Replica.mu.
-func (pt *Partition) FoldState() *wire.TopicState {
-	pt.replica.mu.Lock()
-	defer pt.replica.mu.Unlock()
-	s := &wire.TopicState{Paused: pt.fold.TopicPaused}
-	pt.fold.Each(func(cur *fold.Cursor) {
-		s.Channels = append(s.Channels, wire.ChannelState{
-			Name: cur.Name, Paused: cur.Paused, Skipped: cur.Skipped, Settings: cur.Settings,
-		})
+	pt.ReadFold(func(now *fold.Cursors) {
+		now.Each(f)
+		paused = now.TopicPaused
 	})
-	return s
+	return paused
 }
 
 // FindChannel says whether the log has the channel, and whether the log has batches at its end that are not committed
@@ -42,7 +38,7 @@ func (pt *Partition) FindChannel(name string) (has, open bool) {
 // Adopt gives the partition to all channels that the log has: each gets a snapshot and all later events. channel
 // returns the Subscriber of a name, and is called with Replica.mu held. Adopt returns the names, whether the topic is
 // paused, and whether nothing about channels was ever written to the log (neverHad).
-func (pt *Partition) Adopt(channel func(name string) Subscriber) (names []string, paused, neverHad bool) {
+func (pt *Partition) Adopt(channel func(name string) events.Subscriber) (names []string, paused, neverHad bool) {
 	pt.replica.mu.Lock()
 	defer pt.replica.mu.Unlock()
 	pt.fold.Each(func(cur *fold.Cursor) { names = append(names, cur.Name) })
@@ -90,3 +86,21 @@ func (pt *Partition) Epoch() segment.Epoch {
 	}
 	return pt.machine.State().Epoch
 }
+
+// ReadRecord reads a copy of a stored message. at is the offset of the batch that holds it; 0 means the batch in which
+// it was published. It may wait for the device.
+func (pt *Partition) ReadRecord(id segment.MsgID, at segment.Offset) (fold.CarriedMessage, error) {
+	return logread.Record(pt.log, id, at)
+}
+
+// Fold returns the fold of the log to a caller that runs on the committer or holds Replica.mu.
+func (pt *Partition) Fold() *fold.Cursors { return pt.fold }
+
+// correctDelays corrects the due times of the fold. It is called when this process is about to become the partition's
+// writer, before its first batch: by recovery on a single node, otherwise by the committer with Replica.mu held.
+func (pt *Partition) correctDelays() {
+	pt.store.delays.Correct(&pt.writer, pt.fold, pt.epochs.Entries(), pt.machine.State().End, pt.topic.Name, pt.number)
+}
+
+// FoldChanged is called on the committer when the fold is judged anew because the log begins later.
+func (pt *Partition) FoldChanged() { pt.publishFold(pt.machine.State().NextID) }

@@ -43,7 +43,7 @@ func leadingReplica(t *testing.T, s meta.Store) *Replica {
 	if r.changeRole(); r.leader == nil {
 		t.Fatal("it does not lead")
 	}
-	r.pending.opened = true
+	r.pending.Opened = true
 	r.pt.StayReady() // there is no committer that push could tell
 	return r
 }

@@ -80,7 +80,7 @@ func (pt *Partition) Marks(v *Marks) {
 func (pt *Partition) View() View {
 	r := pt.replica
 	v := View{
-		Topic: pt.topic.Name, Visible: segment.MsgID(pt.visible.Load()), Pending: r.pending.n, LeaderStart: pt.LeaderStart(),
+		Topic: pt.topic.Name, Visible: segment.MsgID(pt.visible.Load()), Pending: r.pending.Len(), LeaderStart: pt.LeaderStart(),
 	}
 	if !r.solo() {
 		v.Member = r.node.member()
@@ -129,33 +129,3 @@ func (pt *Partition) State() State {
 
 // DropReads releases batches that were read for other replicas and not sent, because the simulated process has ended.
 func (pt *Partition) DropReads() { pt.replica.dropRead() }
-
-// ReadLog calls visit with the offset and the content of each batch of the log, in order, until visit returns false. It
-// begins at offset from, or at the start of the log if that is later.
-func (pt *Partition) ReadLog(
-	from segment.Offset, visit func(at segment.Offset, h *segment.Header, body []byte) bool,
-) error {
-	at, _, _ := pt.log.Start()
-	at = max(at, from)
-	end, _, _ := pt.log.End()
-	for at < end {
-		var v segment.View
-		if err := pt.log.View(&v, at, refoldBytes); err != nil {
-			return err
-		}
-		var it segment.BatchIter
-		it.Reset(v.Bytes())
-		for h, body, ok := it.Next(); ok; h, body, ok = it.Next() {
-			if !visit(at, h, body) {
-				v.Release()
-				return nil
-			}
-			at += segment.Offset(h.Size())
-		}
-		v.Release()
-		if err := it.Err(); err != nil {
-			return err
-		}
-	}
-	return nil
-}

@@ -8,6 +8,7 @@ import (
 	"penstock/clog"
 	"penstock/internal/node/checkpoint"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/logread"
 	"penstock/segment"
 )
 
@@ -24,7 +25,9 @@ func TestCutWithALargeFold(t *testing.T) {
 		t.Fatalf("the fold takes only %d bytes", size)
 	}
 	c := &logCut{
-		to: 90, fold: state, committed: 95, state: segment.State{Next: 90, NextID: messages, End: 1 << 40, Segment: 3},
+		to: 90, committed: 95, Past: logread.Past{
+			Fold: state, State: segment.State{Next: 90, NextID: messages, End: 1 << 40, Segment: 3},
+		},
 	}
 	id := segment.Identity{Topic: uuid.UUID{7}, Partition: 2}
 	if err := c.encode(id); err != nil {
@@ -34,10 +37,10 @@ func TestCutWithALargeFold(t *testing.T) {
 		t.Errorf("the record takes %d bytes", len(c.payload))
 	}
 	en, reset, err := checkpoint.DecodeCut(c.payload)
-	if err != nil || reset || en.ID != id || en.State != c.state || en.Committed != 90 || en.Fold != nil {
+	if err != nil || reset || en.ID != id || en.State != c.State || en.Committed != 90 || en.Fold != nil {
 		t.Errorf("the record says %+v, reset %v: %v", en, reset, err)
 	}
-	if c.knownFold() != state {
+	if c.KnownFold() != state {
 		t.Error("this process does not know the fold any more")
 	}
 }

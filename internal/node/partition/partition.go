@@ -4,10 +4,14 @@ import (
 	"context"
 	"sync/atomic"
 
+	"penstock/internal/node/budget"
+	"penstock/internal/node/carry"
 	"penstock/internal/node/errs"
+	"penstock/internal/node/events"
 	"penstock/internal/node/flush"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
+	"penstock/internal/node/logread"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/platform"
 	"penstock/replicate"
@@ -25,16 +29,17 @@ type Partition struct {
 	replica *Replica
 
 	inbox.Inbox
+	budget.Account
 	logEnd
-	retained
+	carry.Carrier
 	flush flush.Part // the flusher's state of this partition
 
 	// Atomics that any goroutine reads.
-	first    atomic.Pointer[firstBatch]   // the first batch of the log when readFirst was last called
-	unread   atomic.Pointer[error]        // why the fold is not known; nil: it is known. See WhyUnread
-	watchers atomic.Pointer[[]Subscriber] // those who get its events; see watching
-	visible  atomic.Uint64                // messages below this MsgID are committed
-	news     platform.Notice              // see News
+	start       logread.Start         // the first batch of the log
+	unread      atomic.Pointer[error] // why the fold is not known; nil: it is known. See WhyUnread
+	subscribers events.Subscribers
+	visible     atomic.Uint64   // messages below this MsgID are committed
+	news        platform.Notice // see News
 	// While the topic has no channel, the messages from this MsgID on wait for the first channel. Otherwise noMsgID.
 	unclaimed atomic.Uint64
 	// The messages below this MsgID went to channels of which some were ephemeral: they do not wait for another ephemeral
@@ -42,13 +47,8 @@ type Partition struct {
 	passed atomic.Uint64
 	// While the topic is paused, the messages from this MsgID on are held back. Otherwise noMsgID.
 	pausedFrom    atomic.Uint64
-	stateBytes    atomic.Int64 // upper bound of the fold's size in a checkpoint
-	stateMemory   atomic.Int64 // what the fold and its channels cost in memory
-	delayMemory   atomic.Int64 // what one more delayed message costs
-	gaps          atomic.Int64 // upper bound of the fold's Gaps
 	producerCount atomic.Int32 // producers that the fold knows
 	readOnly      atomic.Bool  // see ReadOnly
-	quotaAt       atomic.Int64 // when a put was last refused because of the quota, by clock.Clock.Mono; 0: none was
 }
 
 // newPartition returns a partition whose log ends as st says, and whose log content folds to fold. The caller sets
@@ -58,9 +58,17 @@ func newPartition(
 ) *Partition {
 	pt := &Partition{store: s, topic: t, number: number}
 	pt.Use(&s.inboxes)
-	pt.flush.Init(pt, t.Name, number)
+	pt.begin()
 	pt.machine, pt.fold = machine.NewPartition(st, s.sizes()), fold
 	return pt
+}
+
+// begin tells the parts of the partition whose they are. It is called again when the partition gets another topic.
+func (pt *Partition) begin() {
+	s, t := pt.store, pt.topic
+	pt.Open(&s.Budget, &t.Topic)
+	pt.flush.Init(pt, t.Name, pt.number)
+	pt.Carrier.Init(pt, s.host, s.log, t.Name)
 }
 
 // logEnd describes the end of the log and what is derived from the log's content. Once recovery is done, only the
@@ -74,15 +82,6 @@ type logEnd struct {
 	rewinds   uint64           // of fold when Part.ForgetWaiting was called last
 	newest    int64            // append time of the newest batch, ns since 1970; no later batch gets an earlier one
 	recovered segment.Position // recovery found that the log is committed at least up to here
-}
-
-// retained holds the state of deferred messages whose segments are removed. See carry.go.
-type retained struct {
-	// Offset of the first control batch whose carried messages are still needed, or noOffset if there is none.
-	carriedFrom   atomic.Int64
-	carrying      atomic.Bool // Carry is at work on this partition
-	searchingLost atomic.Bool // FindLost is at work on this partition
-	mayHaveLost   atomic.Bool // unconfirmed messages were removed, and channels may still wait for them: see FindLost
 }
 
 // Identity returns the topic and the number that identify the partition.
@@ -102,7 +101,7 @@ func (pt *Partition) Enqueue(ctx context.Context, p *inbox.Put) error {
 	first, alone, err := pt.Enter(ctx, p)
 	switch {
 	case first:
-		pt.store.committer.push(pt, alone, nil)
+		pt.store.committer.Push(pt, alone, nil)
 	case err == inbox.ErrElsewhere && p.Forwarded:
 		return errs.ErrNoLeader
 	case err == inbox.ErrElsewhere:

@@ -7,17 +7,13 @@ import (
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
+	"penstock/internal/node/seal"
 	"penstock/segment"
 )
 
 // The fold decides about the batches of producers (fold.Cursors.JudgeBatch), at the place where they would be
 // appended: it knows everything in the log by then, committed or not. After a crash, and on every other node, the fold
 // of the same log gives the same answers.
-
-// ofProducer says whether p becomes a batch of a producer.
-func ofProducer(p *inbox.Put) bool {
-	return p.Kind == inbox.Numbered || p.Kind == inbox.Sealed && p.Special.Header.ProducerID != 0
-}
 
 // judge asks the fold about the first put of l, which becomes a batch of a producer. It returns true if the batch must
 // be appended. Otherwise it takes the put out of l, and the put is answered: with the reason for which it is refused;
@@ -32,7 +28,7 @@ func (c *committer) judge(pt *Partition, l *inbox.List) (wanted bool) {
 		h.Count, h.BodyCRC = uint32(len(p.Messages)), 0
 		first, repeat, err = pt.fold.JudgeNamed(p.Special.Producer, p.Special.Tenure, h)
 		if repeat {
-			h.BodyCRC = sumOf(p)
+			h.BodyCRC = seal.SumOf(p)
 			first, repeat, err = pt.fold.JudgeBatch(h)
 		}
 	} else if err = fold.ErrProducerOwner; pt.fold.OwnsProducer(h.ProducerID, p.Special.Owner) {
@@ -47,40 +43,11 @@ func (c *committer) judge(pt *Partition, l *inbox.List) (wanted bool) {
 		switch end := first + segment.MsgID(h.Count); {
 		case uint64(end) <= pt.visible.Load():
 			pt.replica.out.done.Push(p)
-		case !pt.replica.pending.join(end, p):
+		case !pt.replica.pending.Join(end, p):
 			inbox.Answer(p, errs.ErrUnknown)
 		}
 	default:
 		return true
-	}
-	return false
-}
-
-// sumOf returns the checksum that the body of the batch of p would have. Only what seems to be a repetition is encoded
-// for that.
-func sumOf(p *inbox.Put) uint32 {
-	var body []byte
-	rec := segment.Record{Defer: p.DeferMs}
-	for i, m := range p.Messages {
-		rec.Body = m
-		if p.Headered {
-			rec.Headers = p.Headers[i]
-		}
-		body = batch.AppendRecord(body, &rec)
-	}
-	return batch.Checksum(body)
-}
-
-// join makes p wait for the commit of the messages below end, which are in the log. They are in a batch of the queue,
-// or were appended by an earlier leader, before the batch that begins the epoch: in both cases they are committed when
-// the first batch of the queue that ends at end or later is. join returns false if there is none, because this node has
-// just stopped to lead.
-func (q *pendingQueue) join(end segment.MsgID, p *inbox.Put) bool {
-	for i := range q.n {
-		if b := q.slot(i); b.nextID >= end {
-			b.puts.Push(p)
-			return true
-		}
 	}
 	return false
 }
@@ -110,25 +77,13 @@ func (c *committer) refusesProducer(pt *Partition, controls []fold.Control) erro
 			What: "with this one the number of producers that the partition knows",
 		}
 	}
-	if pt.exceedsState(fold.MaxProducerBytes, 4*fold.MaxProducerBytes) != nil {
-		pt.measureState()
-		return pt.exceedsState(fold.MaxProducerBytes, 4*fold.MaxProducerBytes)
-	}
-	return nil
+	return pt.RefusesProducer(pt.fold, pt.machine.State().End)
 }
 
 // secret returns a random number for FillOpening.
 func (c *committer) secret() uint64 {
 	random := c.store.host.NewUUID()
 	return binary.LittleEndian.Uint64(random[:8])
-}
-
-// KnownProducers returns the producers that the log knows by their names, and the number of the others. It takes
-// Replica.mu.
-func (pt *Partition) KnownProducers() (named []fold.KnownProducer, nameless int) {
-	pt.replica.mu.Lock()
-	defer pt.replica.mu.Unlock()
-	return pt.fold.KnownProducers()
 }
 
 // ProducerCount returns the number of producers that the log knows. Any goroutine may call it.

@@ -165,7 +165,7 @@ func (c *committer) Checkpoint(emit func(chunk []byte)) {
 		st := pt.machine.State()
 		ends = append(ends, flush.LogEnd{Part: &pt.flush, End: st.End})
 		buf = checkpoint.Append(buf, &checkpoint.Entry{
-			ID: pt.Identity(), State: st, Committed: pt.committedMark(), Epochs: pt.epochs.Entries(), Fold: pt.knownFold(),
+			ID: pt.Identity(), State: st, Committed: pt.CommittedMark(), Epochs: pt.epochs.Entries(), Fold: pt.knownFold(),
 		})
 		at := 0
 		for ; len(buf)-at >= chunk; at += chunk {
@@ -252,7 +252,7 @@ func (r *Recovery) OpenPartition(t *Topic, n uint32) (*Partition, error) {
 		pt.visible.Store(uint64(rp.State.NextID))
 	}
 	pt.publishFold(rp.State.NextID)
-	pt.mayHaveLost.Store(len(pt.fold.Gone(nil, pt.startBorder(), 1)) > 0)
+	pt.LookForLost()
 	if len(rp.Slices) != 0 {
 		s.flusher.MarkDirty(&pt.flush)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/node/logread"
 	"penstock/segment"
 	"penstock/segment/aio/faultaio"
 )
@@ -33,9 +34,11 @@ func TestRefoldBesideRetention(t *testing.T) {
 	next := segments[1]
 
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindRead, Name: segments[0].Path, Hold: true, Count: -1})
-	c := &logCut{to: next.FirstPosition}
 	done := make(chan error, 1)
-	go func() { done <- s.part.refold(c) }()
+	go func() {
+		_, err := s.part.pastAt(next.FirstPosition)
+		done <- err
+	}()
 	for limit := time.Now().Add(30 * time.Second); log.Segments()[0].Pins == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Fatal("the segment is not read")
@@ -46,7 +49,7 @@ func TestRefoldBesideRetention(t *testing.T) {
 	}
 	disk.ClearRules()
 	disk.ReleaseHeld()
-	if err := <-done; !errors.Is(err, errNothingLeft) {
+	if err := <-done; !errors.Is(err, logread.ErrNothingLeft) {
 		t.Errorf("a cut that leaves nothing behind a removed segment: %v", err)
 	}
 }

@@ -9,9 +9,10 @@ import (
 	"penstock/internal/lock"
 	"penstock/internal/meta"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
+	"penstock/internal/node/logread"
 	"penstock/internal/node/platform"
+	"penstock/internal/node/seal"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/segment"
@@ -49,7 +50,7 @@ type Replica struct {
 	stalled    error               // why the puts in the inbox may not be appended now; nil: they may
 	leader     *replicate.Leader   // not nil exactly if role is roleLeader
 	follower   *replicate.Follower // not nil exactly if role is roleFollower
-	pending    pendingQueue        // of the leader
+	pending    seal.Pending        // of the leader
 	out        replicaOutput
 
 	changed platform.Notice // raised whenever unlock releases mu
@@ -170,23 +171,21 @@ type incomingBatch struct {
 // writeCut writes its record. Replica.mu guards the fields that both use. replica_cut.go lists the steps, and says what
 // a crash leaves.
 type logCut struct {
-	replica    *Replica
-	reset      bool
-	generation uint64
-	to         segment.Position
-	leaderHad  bool // of a reset: see replicate.ActReset
-	ready      bool // the cut is prepared: the committer can write the record
-	stays      bool // it was ready once: the cut is made even if more damage is found meanwhile
-	state      segment.State
-	fold       *fold.Cursors
-	unread     error // why fold is not known; nil: it is known
-	epochs     []replicate.EpochStart
-	payload    []byte // payload of the record
-	committed  segment.Position
-	durable    chan error // receives nil when the record is durable, or the failure of the commit log
-	pinFiles   bool       // from the record on, no commit log file is released until release is called
-	release    func()     // set before durable receives a value
-	failed     bool       // the cut ended with an error, and the log is not as the machine assumes
+	replica      *Replica
+	reset        bool
+	generation   uint64
+	to           segment.Position
+	leaderHad    bool // of a reset: see replicate.ActReset
+	ready        bool // the cut is prepared: the committer can write the record
+	stays        bool // it was ready once: the cut is made even if more damage is found meanwhile
+	logread.Past      // what the cut leaves
+	epochs       []replicate.EpochStart
+	payload      []byte // payload of the record
+	committed    segment.Position
+	durable      chan error // receives nil when the record is durable, or the failure of the commit log
+	pinFiles     bool       // from the record on, no commit log file is released until release is called
+	release      func()     // set before durable receives a value
+	failed       bool       // the cut ended with an error, and the log is not as the machine assumes
 }
 
 // run calls f with mu held. Then it releases mu and performs the work that f left in out.
@@ -342,8 +341,8 @@ func (r *Replica) committed() segment.Position {
 	return 0
 }
 
-// committedMark returns the commit mark that a checkpoint stores. It takes mu.
-func (pt *Partition) committedMark() segment.Position {
+// CommittedMark returns the end of the committed part of the log. It takes Replica.mu.
+func (pt *Partition) CommittedMark() segment.Position {
 	pt.replica.mu.Lock()
 	defer pt.replica.mu.Unlock()
 	return pt.replica.committed()
@@ -393,21 +392,21 @@ func (r *Replica) fail(puts inbox.List, err error) {
 func (r *Replica) commit(to segment.Position) {
 	failpoint.Pass("engine/before-commit")
 	pt := r.pt
-	for b := r.pending.front(); b != nil && b.position < to; b = r.pending.front() {
-		if len(b.deferred) != 0 {
-			pt.postDeferred(b.deferred)
+	for b := r.pending.Front(); b != nil && b.Position < to; b = r.pending.Front() {
+		if len(b.Deferred) != 0 {
+			pt.postDeferred(b.Deferred)
 		}
-		pt.visible.Store(uint64(b.nextID))
-		if b.count > 0 {
-			pt.counted(b.count, b.bodyBytes)
+		pt.visible.Store(uint64(b.NextID))
+		if b.Count > 0 {
+			pt.counted(b.Count, b.BodyBytes)
 			r.out.wake = true
 		}
-		if b.position == r.pending.epochStart {
-			r.pending.opened = true
+		if b.Position == r.pending.EpochStart {
+			r.pending.Opened = true
 		}
-		b.puts.Committed()
-		r.out.done.Append(b.puts)
-		r.pending.pop()
+		b.Puts.Committed()
+		r.out.done.Append(b.Puts)
+		r.pending.Pop()
 	}
 	if r.leader != nil && r.serving() == 0 {
 		r.setServing() // serving may have waited for this commit
@@ -497,7 +496,7 @@ func (r *Replica) Tick(lease int64, live []replicate.NodeID) {
 	r.logComparing(r.node.Now())
 	if r.leader != nil {
 		r.count()
-		r.fail(r.pending.expire(r.node.Now()-int64(r.node.store.opts.PublishTimeout)), errs.ErrUnknown)
+		r.fail(r.pending.Expire(r.node.Now()-int64(r.node.store.opts.PublishTimeout)), errs.ErrUnknown)
 		r.retryStalled() // a follower that returns changes no mark, so no other event would retry
 	}
 	r.unlock()
@@ -506,7 +505,7 @@ func (r *Replica) Tick(lease int64, live []replicate.NodeID) {
 // fault tells the replica that the commit log failed. All pending puts are answered with ErrDisk, and a cut that waits
 // for its record fails. mu is held.
 func (r *Replica) fault(err error) {
-	r.fail(r.pending.drain(), diskRefusal(err))
+	r.fail(r.pending.Drain(), diskRefusal(err))
 	r.releaseIncoming()
 	if r.cut != nil && r.cut.durable != nil {
 		select {
@@ -545,7 +544,7 @@ func (r *Replica) await(reached func() bool) bool {
 // Replica.mu.
 func (pt *Partition) CommittedEnd() segment.Offset {
 	end, _, _ := pt.log.End()
-	at, err := pt.log.SeekPosition(pt.committedMark())
+	at, err := pt.log.SeekPosition(pt.CommittedMark())
 	switch {
 	case err == nil:
 		return at

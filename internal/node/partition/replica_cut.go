@@ -10,7 +10,6 @@ import (
 	"penstock/internal/node/checkpoint"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
-	"penstock/internal/node/replay"
 	"penstock/replicate"
 	"penstock/segment"
 	"penstock/segment/aio"
@@ -53,7 +52,7 @@ func (r *Replica) beginCut(a *replicate.Action) {
 		durable: make(chan error, 1),
 	}
 	if c.reset {
-		c.to, c.state, c.pinFiles, c.leaderHad = a.Log.Next, a.Log, true, a.Flag
+		c.to, c.State, c.pinFiles, c.leaderHad = a.Log.Next, a.Log, true, a.Flag
 	}
 	log := r.follower.Log()
 	c.epochs = append([]replicate.EpochStart(nil), log.Epochs...)
@@ -109,7 +108,7 @@ func (c *logCut) make() {
 	if c.reset {
 		err = c.resetLog()
 	} else {
-		err = r.untilPossible(func() error { return r.pt.log.Truncate(c.state) })
+		err = r.untilPossible(func() error { return r.pt.log.Truncate(c.State) })
 	}
 	switch {
 	case errors.Is(err, errs.ErrClosed):
@@ -124,10 +123,10 @@ func (c *logCut) make() {
 	}
 	r.run(func() {
 		r.cut = nil
-		r.step(&replicate.Event{Kind: replicate.EvTruncated, Generation: c.generation, Log: c.state})
+		r.step(&replicate.Event{Kind: replicate.EvTruncated, Generation: c.generation, Log: c.State})
 		// The batches that are left are in the commit log in front of the record, so they are durable. The groups that
 		// reported them had the old generation, so the machine has to be told again.
-		r.durable = max(r.durable, c.state.Next)
+		r.durable = max(r.durable, c.State.Next)
 		r.step(&replicate.Event{Kind: replicate.EvDurable, Position: r.durable, Generation: c.generation})
 		r.correctDamaged(r.row.Load()) // the cut may have removed entries that this version cannot read
 	})
@@ -136,7 +135,7 @@ func (c *logCut) make() {
 // resetLog does step 5 of a reset. It runs on the goroutine of logCut.make, without mu.
 func (c *logCut) resetLog() error {
 	r := c.replica
-	err := r.untilPossible(func() error { return r.pt.log.Reset(c.state) })
+	err := r.untilPossible(func() error { return r.pt.log.Reset(c.State) })
 	if err == nil {
 		err = r.untilPossible(func() error { return r.node.store.trashLeftovers(r.pt) })
 	}
@@ -226,14 +225,15 @@ func (c *logCut) prepare() error {
 	if err := c.awaitAppended(); err != nil {
 		return err
 	}
-	c.fold, c.unread = new(fold.Cursors), nil
+	c.Fold, c.Unread = new(fold.Cursors), nil
 	c.clampToLog()
 	switch {
 	case !c.reset:
 		if err := r.pt.log.Poisoned(); err != nil {
 			return err
 		}
-		if err := r.pt.refold(c); err != nil {
+		var err error
+		if c.Past, err = r.pt.pastAt(c.to); err != nil {
 			return err
 		}
 	case !c.mayReset():
@@ -252,7 +252,7 @@ func (c *logCut) prepare() error {
 // and a recovery that needs the record reads the fold from the segments (Recovery.readFold).
 func (c *logCut) encode(id segment.Identity) error {
 	en := checkpoint.Entry{
-		ID: id, State: c.state, Committed: min(c.committed, c.state.Next), Epochs: c.epochs, Fold: c.knownFold(),
+		ID: id, State: c.State, Committed: min(c.committed, c.State.Next), Epochs: c.epochs, Fold: c.KnownFold(),
 	}
 	c.payload = checkpoint.AppendCut(nil, c.reset, &en)
 	if len(c.payload) > clog.MaxPayloadBytes && en.Fold != nil {
@@ -274,14 +274,6 @@ func (c *logCut) mayReset() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.shortened && r.node.Shortened.IsDurable(r.pt.Identity()) || r.pt.machine.State().Next == 0
-}
-
-// knownFold returns the fold for the record, or nil if it is not known.
-func (c *logCut) knownFold() *fold.Cursors {
-	if c.unread != nil {
-		return nil
-	}
-	return c.fold
 }
 
 // awaitAppended does step 1. It returns the error of a file that cannot be written any more (brokenFile): the batches
@@ -327,95 +319,6 @@ func (c *logCut) clampToLog() {
 	c.epochs = slices.DeleteFunc(c.epochs, func(e replicate.EpochStart) bool { return e.Position >= c.to })
 }
 
-// refold computes the state of the log and the fold at the cut. It reads the segment in which the cut lies from the
-// segment's beginning, because the first batch of a segment is a checkpoint of the fold; if the fold was too large for
-// that, and no later batch up to the cut has it, refold returns replay.ErrNoFold. It may wait for the device.
-//
-// Retention may remove segments meanwhile, but nothing above what is committed, and so nothing above the cut. Then
-// refold begins again, with the new start of the log. If nothing is left in front of the cut, which retention does not
-// let happen (flush.Flusher.Trim), the fold is not known before the leader sends it.
-func (pt *Partition) refold(c *logCut) (err error) {
-	for range maxFirstReads {
-		c.fold, c.unread = new(fold.Cursors), nil
-		if err = pt.foldTo(c); !errors.Is(err, segment.ErrBelowStart) && !errors.Is(err, errFirstUnread) {
-			break
-		}
-	}
-	return err
-}
-
-// errNothingLeft says that a cut would leave nothing of a log whose first files are gone. Nothing would say into which
-// segment its leader's next batch goes, so the copy begins anew instead (discard). Retention does not let a log become
-// like that (flush.Flusher.Trim), but who removes its first files does.
-var errNothingLeft = errors.New("engine: the copy has nothing any more that its leader's log has, too")
-
-// foldTo is one attempt of refold. It returns segment.ErrBelowStart or errFirstUnread if the log does not begin any
-// more where it began.
-func (pt *Partition) foldTo(c *logCut) error {
-	start, first, _ := pt.log.Start()
-	if c.to <= first {
-		st, err := pt.readStart()
-		if end, _, _ := pt.log.End(); err == nil && pt.log.Trimmed() && end > start {
-			return errNothingLeft
-		}
-		if c.state = st; err == nil && st.Next > 0 {
-			c.unread = replay.ErrNoFold // what came before is removed, and the next leader may not count on an empty fold
-		}
-		return err
-	}
-	last, err := pt.log.SeekPosition(c.to - 1)
-	if err != nil {
-		return err
-	}
-	where, err := pt.log.Where(last)
-	if err != nil {
-		return err
-	}
-	at := max(where.SegmentBase, start)
-	var v segment.View
-	for pos := segment.Position(0); pos < c.to; {
-		if err := pt.log.View(&v, at, refoldBytes); err != nil {
-			return err
-		}
-		next, size, err := pt.store.foldRun(c, v.Bytes(), at)
-		v.Release()
-		if err != nil {
-			return err
-		}
-		pos, at = next, at+segment.Offset(size)
-	}
-	if errors.Is(c.unread, replay.ErrNoFold) {
-		return c.unread
-	}
-	c.state.Segment, c.state.SegmentBase, c.state.SegmentCapacity = where.Segment, where.SegmentBase, where.SegmentCapacity
-	return nil
-}
-
-// refoldBytes is how many bytes foldTo reads at once.
-const refoldBytes = 1 << 20
-
-// foldRun folds the batches of run that lie below the cut, and advances c.state. at is the offset of run. next is the
-// position behind the last batch that was folded, size the bytes of all of them.
-func (s *Store) foldRun(c *logCut, run []byte, at segment.Offset) (next segment.Position, size int, err error) {
-	var it segment.BatchIter
-	it.Reset(run)
-	for h, body, ok := it.Next(); ok && h.Position < c.to; h, body, ok = it.Next() {
-		if c.unread == nil || errors.Is(c.unread, replay.ErrNoFold) {
-			due, err := s.folder.Batch(c.fold, h, body, at+segment.Offset(size))
-			if c.unread = err; err != nil && !errors.Is(err, fold.ErrNewerControl) && !errors.Is(err, replay.ErrNoFold) {
-				return 0, 0, err
-			}
-			c.fold.PublishDeferred(due)
-		}
-		size += h.Size()
-		next = h.Position + 1
-		c.state = segment.State{
-			Next: next, NextID: h.NextID(), End: at + segment.Offset(size), LastCRC: h.CRC, Epoch: h.Epoch,
-		}
-	}
-	return next, size, it.Err()
-}
-
 // writeCut does step 3: it writes the record of a cut that is ready, if there is one. It returns false if g has no
 // room; then it is called again with the next group. The committer calls it with Replica.mu held.
 func (c *committer) writeCut(pt *Partition, g *clog.Group, w *groupWork) bool {
@@ -423,23 +326,23 @@ func (c *committer) writeCut(pt *Partition, g *clog.Group, w *groupWork) bool {
 	if cut == nil || !cut.ready {
 		return true
 	}
-	dst := g.Reserve(clog.Placement{Type: clog.Truncate, Topic: pt.topic.ID, Partition: pt.number, Offset: cut.state.End},
+	dst := g.Reserve(clog.Placement{Type: clog.Truncate, Topic: pt.topic.ID, Partition: pt.number, Offset: cut.State.End},
 		len(cut.payload))
 	if dst == nil {
 		return false
 	}
 	copy(dst, cut.payload)
-	pt.machine.Follow(cut.state)
-	pt.fold = cut.fold
-	pt.setUnread(cut.unread)
+	pt.machine.Follow(cut.State)
+	pt.fold = cut.Fold
+	pt.setUnread(cut.Unread)
 	pt.epochs.Reset(cut.epochs)
-	pt.publishFold(cut.state.NextID)
+	pt.publishFold(cut.State.NextID)
 	pt.flush.ForgetWaiting()
 	cut.ready = false
 	if cut.pinFiles {
 		cut.release = c.store.flusher.PinFiles()
 	}
-	c.store.flusher.Cut(&pt.flush, cut.state.End)
+	c.store.flusher.Cut(&pt.flush, cut.State.End)
 	w.cuts = append(w.cuts, cut)
 	return true
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/internal/node/logread"
 	"penstock/internal/node/replay"
 	"penstock/replicate"
 	"penstock/segment"
@@ -24,14 +25,14 @@ const (
 // Such a cut needs bytes from the leader: a repaired range, or a new log.
 func needsRefetch(err error) bool {
 	var corrupt *segment.CorruptError
-	return errors.As(err, &corrupt) || errors.Is(err, replay.ErrNoFold) || errors.Is(err, errNothingLeft)
+	return errors.As(err, &corrupt) || errors.Is(err, replay.ErrNoFold) || errors.Is(err, logread.ErrNothingLeft)
 }
 
 // awaitRepair waits until the range that a cut could not read has been repaired from the leader, and returns whether to
 // try the cut again. It runs on the goroutine of logCut.make, without mu.
 func (c *logCut) awaitRepair(err error) bool {
 	r := c.replica
-	if errors.Is(err, replay.ErrNoFold) || errors.Is(err, errNothingLeft) || r.hasBroken() {
+	if errors.Is(err, replay.ErrNoFold) || errors.Is(err, logread.ErrNothingLeft) || r.hasBroken() {
 		return false // a repair does not help
 	}
 	log, bad := r.pt.log, r.pt.log.Isolated()
@@ -213,7 +214,7 @@ func (r *Replica) isUnneeded() bool {
 }
 
 // isRemoving says whether the copy is being removed, because all replicas of its partition are in sync without it
-// (fullyInSync). It stays true until all bytes of the copy are removed. It takes mu.
+// (health.FullyInSync). It stays true until all bytes of the copy are removed. It takes mu.
 func (r *Replica) isRemoving() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

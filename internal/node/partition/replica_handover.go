@@ -61,7 +61,7 @@ func (cn *Env) TryHandOver(ctx context.Context, pt *Partition, to replicate.Node
 	}
 	r.writesPaused = true // from here on puts wait for the new leader
 	st = r.state
-	ready = r.pending.n == 0 && r.pending.opened && !r.successorStored()
+	ready = r.pending.Len() == 0 && r.pending.Opened && !r.successorStored()
 	r.mu.Unlock()
 	if !ready {
 		return true

@@ -1,11 +1,10 @@
 package partition
 
 import (
-	"errors"
-
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/logread"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -28,7 +27,7 @@ func (r *Replica) Present() bool {
 // newReplica returns the replica of a copy that recovery found. OpenRecovered opens it when the node joins.
 func (cn *Env) newReplica(pt *Partition) *Replica {
 	r := &Replica{node: cn, pt: pt}
-	r.pending.clear()
+	r.pending.Clear()
 	if cn.Shortened.IsDiscarded(pt.Identity()) {
 		cn.Log.Warn("an earlier process dropped this copy of a partition, and it did not begin anew: it is fetched from "+
 			"its leader. What was acknowledged is on the other replicas", "topic", pt.topic.Name, "partition", pt.number)
@@ -62,7 +61,7 @@ func (r *Replica) shut(to role) {
 		r.setLeads(false)
 		r.serves.Store(false)
 		r.serveEpoch.Store(0)
-		r.fail(r.pending.drain(), errs.ErrUnknown)
+		r.fail(r.pending.Drain(), errs.ErrUnknown)
 		r.releaseIncoming()
 		if r.leader != nil {
 			r.count()
@@ -116,111 +115,23 @@ func (r *Replica) open(committed segment.Position) error {
 	return nil
 }
 
-// firstBatch holds the values of the log's first batch that startState needs. It is not changed after it was made.
-type firstBatch struct {
-	at      segment.Offset
-	prevCRC uint32
-}
-
-// errFirstUnread says that startState needs the first batch of the log, and that batch is in a segment and was not
-// read: when readFirst was called, the log began at another batch.
-var errFirstUnread = errors.New("the first batch of the log is in a segment, and was not read yet")
-
-// readFirst reads the first batch of the log from the device, and keeps the values of it that startState needs. The
-// read may hang, so the caller must not hold Replica.mu: puts to every partition of the node would wait for it (F6).
-func (pt *Partition) readFirst() error {
-	if s := pt.log.Segments(); len(s) > 0 && segment.DeviceFailed(s[0].Err) {
-		return s[0].Err // the log begins where that segment says
-	}
-	at, _, _ := pt.log.Start()
-	end, _, _ := pt.log.End()
-	if at == 0 || at == end {
-		return nil
-	}
-	first, err := readFirstAt(pt.log, at)
-	if err == nil {
-		pt.first.Store(first)
-	}
-	return err
-}
-
-// readFirstAt reads the header of the batch at offset at, which is the first one of log.
-func readFirstAt(log interface {
-	View(v *segment.View, at segment.Offset, maxBytes int) error
-}, at segment.Offset,
-) (*firstBatch, error) {
-	var v segment.View
-	if err := log.View(&v, at, 1); err != nil {
-		return nil, err
-	}
-	defer v.Release()
-	var h segment.Header
-	if err := h.Decode(v.Bytes()); err != nil {
-		return nil, err
-	}
-	return &firstBatch{at, h.PrevCRC}, nil
-}
-
-// maxFirstReads bounds the attempts of withFirst. Each further attempt means that retention has moved the start of the
-// log meanwhile.
-const maxFirstReads = 4
-
-// withFirst reads the first batch of the log, and calls fn, which takes Replica.mu and calls startState. It does both
-// again if retention has removed that batch in between.
-func (pt *Partition) withFirst(fn func() error) (err error) {
-	for range maxFirstReads {
-		_ = pt.readFirst() // startState finds out what fails
-		if err = fn(); !errors.Is(err, errFirstUnread) {
-			break
-		}
-	}
-	return err
-}
-
 // startState returns the state of the log in front of its first batch. It does not wait for the device, so the caller
-// may hold Replica.mu. If the first batch is in a segment, readFirst must have read it before; otherwise startState
-// returns errFirstUnread.
+// may hold Replica.mu. See logread.Start.State.
 func (pt *Partition) startState() (segment.State, error) {
-	off, pos, id := pt.log.Start()
-	if s := pt.log.Segments(); len(s) > 0 && segment.DeviceFailed(s[0].Err) {
-		return segment.State{}, s[0].Err // the log begins where that segment says
-	}
-	if off == 0 {
-		return segment.State{}, nil
-	}
-	if end, _, _ := pt.log.End(); end == off {
-		return pt.machine.State(), nil
-	}
-	st := segment.State{Next: pos, NextID: id, End: off}
-	where, err := pt.log.Where(off)
-	if err != nil {
-		return st, err
-	}
-	st.Segment, st.SegmentBase, st.SegmentCapacity = where.Segment, where.SegmentBase, where.SegmentCapacity
-	first := pt.first.Load()
-	if first == nil || first.at != off {
-		if first, err = readFirstAt(pt.log.Memory(), off); err == segment.ErrNotInMemory {
-			err = errFirstUnread
-		}
-		if err != nil {
-			return st, err
-		}
-	}
-	st.LastCRC = first.prevCRC
-	if pos > 0 {
-		if epoch, ok := pt.epochs.At(pos - 1); ok {
-			st.Epoch = epoch
-		}
-	}
-	return st, nil
+	return pt.start.State(pt.log, pt.machine.State(), &pt.epochs)
 }
 
 // readStart is startState for callers that do not hold Replica.mu. It may wait for the device.
 func (pt *Partition) readStart() (segment.State, error) {
-	if err := pt.readFirst(); err != nil {
+	if err := pt.start.Read(pt.log); err != nil {
 		return segment.State{}, err
 	}
 	return pt.startState()
+}
+
+// pastAt computes the state of the log and the fold at a position. It may wait for the device. See logread.StateAt.
+func (pt *Partition) pastAt(pos segment.Position) (logread.Past, error) {
+	return logread.StateAt(pt.log, pt.store.folder, pos, pt.readStart)
 }
 
 // HasLed says whether this process has ever led the partition: other nodes may still send puts here. It takes mu.
@@ -234,7 +145,7 @@ func (r *Replica) HasLed() bool {
 func (s *Store) NewPartition(t *Topic, n uint32) *Partition {
 	pt := newPartition(s, t, n, segment.State{}, new(fold.Cursors))
 	pt.replica = &Replica{node: s.replicas, pt: pt}
-	pt.replica.pending.clear()
+	pt.replica.pending.Clear()
 	pt.publishFold(0)
 	return pt
 }
@@ -255,7 +166,7 @@ func (s *Store) OpenEmpty(pt *Partition) error {
 
 // OpenRecovered opens the copy that recovery found. No other goroutine runs yet.
 func (r *Replica) OpenRecovered() {
-	_ = r.pt.readFirst() // open reports the failure
+	_ = r.pt.start.Read(r.pt.log) // open reports the failure
 	if err := r.open(r.pt.recovered); err != nil {
 		// The bytes of the copy can be fetched again from another replica, but the copy cannot lead.
 		r.node.Log.Error("a copy of a partition cannot be read from its beginning: it does not take part",
@@ -276,7 +187,7 @@ func (r *Replica) OpenAgain() error {
 }
 
 func (r *Replica) openAgain() error {
-	return r.pt.withFirst(func() error {
+	return r.pt.start.With(r.pt.log, func() error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if r.role == roleEnded {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"penstock/internal/node/logread"
 	"penstock/internal/node/outgoing"
 	"penstock/netproto"
 	"penstock/replicate"
@@ -92,7 +93,7 @@ func (rr *rangeReader) read(ask *rangeAsk) *outgoing.Batches {
 	r.node.readers <- struct{}{}
 	defer func() { <-r.node.readers }()
 	out := outgoing.Get()
-	if at, err := out.Collect(r.pt.log, ask.from, noPosition, ask.count, ask.bytes); err != nil {
+	if at, err := out.Collect(r.pt.log, ask.from, ^segment.Position(0), ask.count, ask.bytes); err != nil {
 		rr.unreadable(ask.from+segment.Position(len(out.List)), at, err)
 	}
 	return out
@@ -133,30 +134,6 @@ func (rr *rangeReader) unreadable(pos segment.Position, at segment.Offset, err e
 	}
 	r.node.store.log.Error("stored messages of a partition do not read back: they are fetched from another replica",
 		"topic", r.pt.topic.Name, "partition", r.pt.number, "offset", at, "error", err)
-	until := pos + 1
-	for _, bad := range r.pt.log.Isolated() {
-		if bad.From <= at && at < bad.To {
-			if next, ok := r.pt.positionAt(bad.To); ok {
-				until = next
-			}
-		}
-	}
+	until := logread.Behind(r.pt.log, pos, at)
 	r.run(func() { r.step(&replicate.Event{Kind: replicate.EvCorrupt, Position: pos, Until: until}) })
-}
-
-// positionAt returns the position of the batch at offset at, or false if that batch cannot be read.
-func (pt *Partition) positionAt(at segment.Offset) (segment.Position, bool) {
-	if end, pos, _ := pt.log.End(); end == at {
-		return pos, true
-	}
-	var v segment.View
-	if err := pt.log.View(&v, at, 1); err != nil {
-		return 0, false
-	}
-	defer v.Release()
-	var h segment.Header
-	if err := h.Decode(v.Bytes()); err != nil {
-		return 0, false
-	}
-	return h.Position, true
 }

@@ -2,19 +2,15 @@ package partition
 
 import (
 	"errors"
-	"fmt"
-	"io/fs"
-	"path"
 	"slices"
-	"strings"
-	"sync/atomic"
 
 	"penstock/internal/meta"
 	"penstock/internal/node/checkpoint"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
-	"penstock/replicate"
+	"penstock/internal/node/health"
+	"penstock/internal/node/logread"
 	"penstock/segment"
 )
 
@@ -63,7 +59,7 @@ func (cn *Env) RemoveIfUnneeded(snap *meta.Snapshot, pt *Partition, row *meta.Pa
 
 // isUnneeded says whether, by this row, nobody needs the bytes that this node has of the partition.
 func (cn *Env) isUnneeded(snap *meta.Snapshot, row *meta.Partition) bool {
-	return !slices.Contains(row.State.Replicas, cn.Self.ID) && fullyInSync(snap, row)
+	return !slices.Contains(row.State.Replicas, cn.Self.ID) && health.FullyInSync(snap, row)
 }
 
 // confirmUnneeded reads the row from the store, and says whether the bytes are still unneeded. It waits until the store
@@ -98,21 +94,6 @@ func (d *remover) checkLater(version uint64) {
 	}
 }
 
-// fullyInSync says whether every replica of a partition is in the ISR with its present disk, and none is damaged.
-func fullyInSync(snap *meta.Snapshot, row *meta.Partition) bool {
-	for _, id := range row.State.Replicas {
-		n := snap.Nodes[id]
-		if n == nil {
-			return false
-		}
-		if m := (replicate.Member{Node: id, Store: n.Store}); !slices.Contains(row.State.ISR, m) ||
-			slices.Contains(row.Damaged, m) {
-			return false
-		}
-	}
-	return len(row.State.Replicas) > 0 && len(row.State.ISR) >= row.State.MinISR
-}
-
 // IsTearingDown says whether the bytes of an earlier copy are being removed, or the log of a closed copy is being cut.
 // Until that ends, no new copy can begin. It takes mu.
 func (r *Replica) IsTearingDown() bool {
@@ -129,7 +110,7 @@ func (r *Replica) IsTearingDown() bool {
 // has no copy, and in a large cluster the store could not answer all these reads.
 func (d *remover) run() {
 	r := d.replica
-	if !r.HasLog() && r.node.store.hasNoFiles(r.pt) {
+	if !r.HasLog() && datadir.HasNoFiles(r.node.store.disk, r.pt.Identity()) {
 		r.mu.Lock()
 		r.removing, r.leftoversRemoved = false, true
 		r.mu.Unlock()
@@ -229,9 +210,9 @@ func (d *remover) resetToEmpty() (release func(), err error) {
 	r := d.replica
 	s, pt := r.node.store, r.pt
 	c := &logCut{
-		replica: r, reset: true, ready: true, pinFiles: true, fold: new(fold.Cursors), durable: make(chan error, 1),
+		replica: r, reset: true, ready: true, pinFiles: true, Past: logread.Past{Fold: new(fold.Cursors)}, durable: make(chan error, 1),
 	}
-	c.payload = checkpoint.AppendCut(c.payload, true, &checkpoint.Entry{ID: pt.Identity(), Fold: c.fold})
+	c.payload = checkpoint.AppendCut(c.payload, true, &checkpoint.Entry{ID: pt.Identity(), Fold: c.Fold})
 	closed := false
 	r.run(func() {
 		if closed = !r.isClosed(); closed {
@@ -258,46 +239,13 @@ func (d *remover) resetToEmpty() (release func(), err error) {
 	return c.release, nil
 }
 
-// leftovers numbers the files that this process moves to the trash, so that their names are unique.
-var leftovers atomic.Uint64
-
-// hasNoFiles says whether the partition's directory is missing or empty.
-func (store *Store) hasNoFiles(pt *Partition) bool {
-	files, err := store.disk.ReadDir(datadir.PartitionPath(pt.topic.ID, pt.number))
-	return errors.Is(err, fs.ErrNotExist) || err == nil && len(files) == 0
-}
-
 // trashLeftovers moves those files from the partition's directory to the trash that belong to no segment of its log.
-// Reset removes only the segments that the log lists. A file from before the last reset that a restart did not list
-// would lie below the new segments, and would look like the log's beginning in front of a gap. Nothing is appended to
-// the log meanwhile. If the partition has no log, all its files go: no record of the commit log needs them.
+// Nothing is appended to the log meanwhile. If the partition has no log, all its files go: no record of the commit log
+// needs them.
 func (store *Store) trashLeftovers(pt *Partition) error {
-	in := datadir.PartitionPath(pt.topic.ID, pt.number)
-	files, err := store.disk.ReadDir(in)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	listed := map[string]bool{}
+	var kept []segment.SegmentInfo
 	if pt.replica.HasLog() {
-		for _, s := range pt.log.Segments() {
-			name := path.Base(s.Path)
-			listed[name], listed[strings.TrimSuffix(name, ".seg")+".idx"] = true, true
-		}
+		kept = pt.log.Segments()
 	}
-	moved := false
-	for i := 0; i < len(files) && err == nil; i++ {
-		name := files[i].Name()
-		if listed[name] {
-			continue
-		}
-		if err = store.disk.MkdirAll(datadir.Trash); err == nil {
-			err = store.disk.Rename(path.Join(in, name),
-				path.Join(datadir.Trash, fmt.Sprintf("%s-%d-left%d-%s", pt.topic.ID, pt.number, leftovers.Add(1), name)))
-		}
-		moved = true
-	}
-	if err == nil && moved {
-		err = store.disk.SyncDir(in)
-	}
-	return err
+	return datadir.TrashLeftovers(store.disk, pt.Identity(), kept)
 }

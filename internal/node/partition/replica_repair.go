@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/internal/node/logread"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -111,35 +112,10 @@ func beginsAt(batches []replicate.Batch, at segment.Offset) bool {
 }
 
 // isolated returns events that tell a new machine which positions of the log cannot be read. A machine does not inherit
-// that knowledge from the machine before it. The events cover whole segments, because the device would have to be read
-// for exact positions. They end before the batches that are in memory: the segment behind a damaged one may have no
-// file yet.
+// that knowledge from the machine before it.
 func (r *Replica) isolated() (events []replicate.Event) {
-	bad := r.pt.log.Isolated()
-	if len(bad) == 0 {
-		return nil
-	}
-	segments := r.pt.log.Segments()
-	_, start, _ := r.pt.log.Start()
-	for i := range bad {
-		from := start
-		_, until, _ := r.pt.log.End()
-		if pos, ok := r.pt.log.InMemory(bad[i].To); ok {
-			until = min(until, pos)
-		}
-		for j := range segments {
-			s := &segments[j]
-			switch {
-			case s.Err != nil: // its header cannot be read
-			case s.Start <= bad[i].From:
-				from = max(from, s.FirstPosition)
-			default:
-				until = min(until, s.FirstPosition)
-			}
-		}
-		if from = max(from, segment.Position(r.leaderStart.Load())); from < until {
-			events = append(events, replicate.Event{Kind: replicate.EvCorrupt, Position: from, Until: until})
-		}
+	for _, bad := range logread.Isolated(r.pt.log, segment.Position(r.leaderStart.Load())) {
+		events = append(events, replicate.Event{Kind: replicate.EvCorrupt, Position: bad.From, Until: bad.Until})
 	}
 	return events
 }

@@ -57,7 +57,7 @@ func (r *Replica) lead(l *replicate.Leader) {
 // newSolo returns the replica of a single node. Its log is whole, and ends where the machine of pt says.
 func newSolo(pt *Partition) *Replica {
 	r := &Replica{pt: pt, role: roleSolo, durable: pt.machine.State().Next}
-	r.pending.clear()
+	r.pending.Clear()
 	r.target.Store(uint32(soloNode))
 	pt.Leading.Store(true)
 	r.serves.Store(true)
@@ -86,7 +86,7 @@ func (r *Replica) changeRole() {
 	cfg.ListShort = r.node.store.Feature() >= marksLevel
 	r.lead(replicate.NewLeader(cfg, r.node.member(), r.node.Self.Boot, log, st, r.node.Now()))
 	r.node.store.counters.LeaderChanges.Add(1)
-	r.pending.clear()
+	r.pending.Clear()
 	r.startEpoch, r.granted, r.stalled, r.writesPaused = false, false, nil, false
 	r.setLeads(true)
 	r.feed = append(r.feed, replicate.Event{Kind: replicate.EvLease, DeadlineNs: r.node.Until()},
@@ -112,7 +112,7 @@ func (r *Replica) setLeads(on bool) {
 func (r *Replica) setServing() {
 	epoch := segment.Epoch(0)
 	switch {
-	case r.leader == nil || !r.leader.Serving() || !r.pending.opened:
+	case r.leader == nil || !r.leader.Serving() || !r.pending.Opened:
 		r.serveFrom = 0
 	case r.serving() == 0 && r.serveFrom == 0:
 		r.serveFrom = r.pt.machine.State().Next
@@ -149,9 +149,9 @@ func (r *Replica) stepDown() {
 	r.node.above.Freeze(r.pt)
 	r.setLeads(false)
 	if disk {
-		r.fail(r.pending.drain(), diskRefusal(why))
+		r.fail(r.pending.Drain(), diskRefusal(why))
 	} else {
-		r.fail(r.pending.drain(), errs.ErrUnknown)
+		r.fail(r.pending.Drain(), errs.ErrUnknown)
 	}
 	log := r.leader.Log()
 	r.follow(replicate.NewFollower(r.node.replication, r.node.member(), r.node.Self.Boot, log))

@@ -13,6 +13,7 @@ import (
 	"penstock/internal/node/machine"
 	"penstock/internal/node/message"
 	"penstock/internal/node/replay"
+	"penstock/internal/node/seal"
 	"penstock/replicate"
 	"penstock/segment"
 	"penstock/segment/aio/faultaio"
@@ -26,15 +27,15 @@ func TestCommitAnswersBelowTheMark(t *testing.T) {
 	for i := range segment.MsgID(4) {
 		p := &inbox.Put{First: message.ID(i)}
 		p.Done = func(*inbox.Put) { answered = append(answered, i) }
-		b := &pendingBatch{position: segment.Position(i), nextID: i + 1, count: 1}
-		b.puts.Push(p)
-		r.pending.push(b)
+		b := &seal.Batch{Position: segment.Position(i), NextID: i + 1, Count: 1}
+		b.Puts.Push(p)
+		r.pending.Push(b)
 	}
 	for mark := range segment.Position(5) {
 		r.run(func() { r.commit(mark) })
-		if len(answered) != int(mark) || r.pt.visible.Load() != uint64(mark) || r.pending.n != 4-int(mark) {
+		if len(answered) != int(mark) || r.pt.visible.Load() != uint64(mark) || r.pending.Len() != 4-int(mark) {
 			t.Fatalf("with %d batches committed %v are answered, what is below %d is visible, and %d wait",
-				mark, answered, r.pt.visible.Load(), r.pending.n)
+				mark, answered, r.pt.visible.Load(), r.pending.Len())
 		}
 	}
 }

@@ -91,7 +91,7 @@ func (r *Replica) reopen() {
 			return
 		}
 		r.waitsForDevice, r.unwritten.staysUntil = false, r.node.Now()+int64(dropPause)
-		r.pt.mayHaveLost.Store(len(r.pt.fold.Gone(nil, r.pt.startBorder(), 1)) > 0)
+		r.pt.LookForLost()
 		r.node.store.log.Info("a copy of a partition that waited to be fetched anew reads, and is needed as it is: it takes "+
 			"part",
 			"topic", r.pt.topic.Name, "partition", r.pt.number)

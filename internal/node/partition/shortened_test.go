@@ -15,6 +15,7 @@ import (
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/logread"
 	"penstock/internal/node/machine"
 	"penstock/replicate"
 	"penstock/segment"
@@ -396,7 +397,7 @@ func TestCopyIsListedBeforeItBeginsAnew(t *testing.T) {
 			t.Fatal("the list was written")
 		}
 		r.shortened = true // as after the copy was opened again: the list in memory has it
-		if err := (&logCut{replica: r, reset: true, state: segment.State{Next: 9}}).prepare(); err != nil {
+		if err := (&logCut{replica: r, reset: true, Past: logread.Past{State: segment.State{Next: 9}}}).prepare(); err != nil {
 			t.Fatal(err)
 		}
 		kept, err := datadir.ReadShortened(disk)
@@ -425,7 +426,7 @@ func TestCopyBeginsAnewWhenTheDiskHasRoom(t *testing.T) {
 		r := ofList(t, disk)
 		r.pt.machine = machine.NewPartition(segment.State{Next: 3}, segment.Sizes{})
 		disk.Inject(faultaio.Rule{Kind: c.kind, Name: datadir.ShortenedFile + "*", Err: c.err, Count: 2})
-		r.cut = &logCut{replica: r, reset: true, state: segment.State{Next: 9}}
+		r.cut = &logCut{replica: r, reset: true, Past: logread.Past{State: segment.State{Next: 9}}}
 		err := r.cut.awaitPrepared()
 		if c.waits && (err != nil || !r.node.Shortened.IsDurable(r.pt.Identity())) || !c.waits && !errors.Is(err, c.err) {
 			t.Errorf("%v: %v, listed %v", c.err, err, r.node.Shortened.IsDurable(r.pt.Identity()))

@@ -5,17 +5,17 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
 	"penstock/clog"
-	"penstock/internal/loglimit"
 	"penstock/internal/node/aside"
+	"penstock/internal/node/budget"
 	"penstock/internal/node/clock"
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/dueclock"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/flush"
 	"penstock/internal/node/fold"
@@ -54,18 +54,13 @@ type Store struct {
 	aside      *aside.Keeper // what cuts took from copies
 	asyncFree  inbox.AsyncPuts
 
+	budget.Budget
 	folder   replay.Folder
 	level    atomic.Int32 // the feature level in force, see Engine.Level
 	inboxes  inbox.Shared
 	list     atomic.Pointer[[]*Partition]
 	poisoned atomic.Pointer[error]
-	// stateBytes is the sum of Partition.stateBytes over all partitions.
-	stateBytes atomic.Int64
-	// stateMemory is the sum of Partition.stateMemory.
-	stateMemory atomic.Int64
-	shares      sync.Map         // *Share, by the token's name
-	dueLog      loglimit.Limiter // limits the log lines of correctDelays
-	aheadLog    loglimit.Limiter // limits the log line of noteWriter
+	delays   dueclock.Corrector
 }
 
 // Options are what a store needs from the engine: the machine below it, and the fields of the engine's Options that
@@ -114,8 +109,8 @@ type Counters struct {
 	LeaderChanges          atomic.Uint64 // times that this node began to lead a partition of the cluster
 	ISRHeldBack            atomic.Uint64 // ISR changes that leaders did not ask for, because there had been too many
 	AbsentReplicas         atomic.Uint64 // answers of other nodes that have no copy of a partition led here
-	DelaysCorrected        atomic.Uint64 // delayed messages whose due time was corrected, see correctDelays
-	FromTheFuture          atomic.Uint64 // batches of a writer whose clock was ahead, see noteWriter
+	DelaysCorrected        atomic.Uint64 // delayed messages whose due time was corrected, see package dueclock
+	FromTheFuture          atomic.Uint64 // batches of a writer whose clock was ahead, see package dueclock
 	Stranded               atomic.Uint64 // times that a leader here gave up because too few members of its ISR answered
 	FramesWithoutCopy      atomic.Uint64 // frames from leaders about partitions of which this node has no copy
 	UnscheduledNanos       atomic.Uint64 // time for which this process was not scheduled although it had something to do
@@ -128,6 +123,11 @@ func New(o Options) *Store {
 		host: o.Host, log: o.Log, clock: o.Clock, disk: o.Disk, opts: o, counters: o.Counters, pulse: o.Pulse, stop: o.Stop,
 		folder: replay.Folder{Unknown: o.UnknownKind}, mappings: segment.NewMappings(o.MaxMappedSegments),
 	}
+	s.delays = dueclock.Corrector{
+		Log: o.Log, Clock: o.Clock, MaxDelay: o.MaxReqTimeout, FromTheFuture: &o.Counters.FromTheFuture,
+		Corrected: &o.Counters.DelaysCorrected,
+	}
+	s.Limits = budget.Limits{MaxStateBytes: o.MaxStateBytes, TokenShare: o.TokenShare, MaxRanges: o.MaxRanges}
 	s.aside = aside.New(o.Disk, o.Log, s.now, aside.DefaultLimits)
 	s.inboxes.Limit(o.MaxInboxBytes, o.MaxNodeInboxBytes, o.PublishTimeout, o.AdmitTimeout)
 	s.inboxes.Tell(&o.Counters.Overloaded, func() { s.clog.Wake() })
@@ -142,7 +142,8 @@ func (s *Store) Begin(bufferBytes int64) (err error) {
 	if s.arena, err = aio.NewArena(inbox.GroupBytes, int(bufferBytes/inbox.GroupBytes)); err != nil {
 		return err
 	}
-	s.committer = committer{store: s, slots: make([]groupWork, s.opts.GroupsInFlight)}
+	s.committer.store, s.committer.slots = s, make([]groupWork, s.opts.GroupsInFlight)
+	s.committer.Init(s.host, s.stop, func() bool { return s.inboxes.Waiting() >= inbox.SecondGroupBytes })
 	s.flusher = flush.New(flush.Env{
 		Host: s.host, Clock: s.clock, Log: s.log, Disk: s.disk, Arena: s.arena, Pulse: s.pulse, Stop: s.stop,
 		RetentionInterval: s.opts.RetentionInterval,
@@ -158,29 +159,17 @@ func (s *Store) Begin(bufferBytes int64) (err error) {
 }
 
 // Join makes the store that of a cluster node. It is called after Begin and before recovery.
-func (s *Store) Join(node *Env) {
-	s.replicas, s.asyncFree.Shared = node, true
-	if !s.host.InlineLog() {
-		s.committer.gathered = make(chan struct{}, 1)
-	}
-}
+func (s *Store) Join(node *Env) { s.replicas, s.asyncFree.Shared = node, true }
 
 // Accept lets the commit log take puts from the inboxes. It is called before the commit log runs.
 func (s *Store) Accept() {
-	if s.replicas == nil && !s.host.InlineLog() {
-		s.committer.beside = make(chan struct{}, 1)
-	}
+	s.committer.Use(s.clog, s.replicas != nil)
 	s.clog.SetSource(&s.committer)
 }
 
 // Run starts the goroutines that work on the disk besides the commit log's own. They run until Stop is closed.
 func (s *Store) Run(spawn func(func())) {
-	if s.committer.gathered != nil {
-		spawn(s.committer.writeGathered)
-	}
-	if s.committer.beside != nil {
-		spawn(s.committer.stepBeside)
-	}
+	s.committer.Run(spawn)
 	spawn(s.flusher.Run)
 }
 
@@ -203,7 +192,7 @@ func (s *Store) Telling() time.Duration {
 }
 
 // Drained says whether all puts have been taken from the inboxes and no group is on its way to the disk.
-func (s *Store) Drained() bool { return s.committer.inFlight.Load() == 0 && !s.committer.hasReady() }
+func (s *Store) Drained() bool { return s.committer.Drained() }
 
 // Release closes the logs and frees the buffers, in an order that keeps mapped and registered memory valid as long as
 // it is used. By then no goroutine of the store runs.
@@ -247,6 +236,17 @@ func (s *Store) flushed(yield func(*flush.Part) bool) {
 			return
 		}
 	}
+}
+
+// divideDisk is flush.Env.Divide.
+func (s *Store) divideDisk(free, reserve int64) (soon bool) {
+	return s.DivideDisk(free, reserve, func(yield func(*budget.Share, int64) bool) {
+		for _, pt := range s.Partitions() {
+			if !yield(pt.topic.Share.Load(), pt.log.Bytes()) {
+				return
+			}
+		}
+	}, s.log)
 }
 
 // Add adds partitions to the list. A caller whose partitions must not be missed by Engine.Close holds Engine.mu.
@@ -356,14 +356,14 @@ func (s *Store) SetFeature(level int) { s.level.Store(int32(level)) }
 
 // Memory describes the memory that a store uses, in bytes and in buffers.
 type Memory struct {
-	State         int64 // bytes that the state of the channels costs, see state.go
+	State         int64 // bytes that the state of the channels costs, see package budget
 	Waiting       int64 // bytes of the puts in all inboxes
 	Free, Buffers int   // buffers of the commit log: free ones, and all
 }
 
 // Memory returns the memory that the store uses now.
 func (s *Store) Memory() Memory {
-	return Memory{s.stateMemory.Load(), max(0, s.inboxes.Waiting()), s.arena.Free(), s.arena.Count()}
+	return Memory{s.StateMemory(), max(0, s.inboxes.Waiting()), s.arena.Free(), s.arena.Count()}
 }
 
 // AsyncPuts has the puts for PublishAsync.

@@ -3,11 +3,11 @@ package partition
 import (
 	"cmp"
 	"errors"
-	"slices"
 
 	"github.com/google/uuid"
 
 	"penstock/internal/meta"
+	"penstock/internal/node/health"
 	"penstock/replicate"
 )
 
@@ -53,30 +53,6 @@ type strandedLeader struct {
 // time is needed, because no event tells the new leader that the network has been repaired.
 const strandedBarFactor = 10
 
-// strandedLeaderOf returns the leader that the row before names, if that node gave the leadership to self while the
-// store had nothing against it: the node was alive, the same process, not draining, in the ISR, not damaged, and its
-// disk and its clock were good. Otherwise strandedLeaderOf returns nil. It is a pure function.
-func strandedLeaderOf(
-	self replicate.NodeID, before, row *meta.Partition, nodes map[replicate.NodeID]*meta.Node,
-) *strandedLeader {
-	if before == nil || row.State.Leader != self || before.State.Leader == self || before.State.Leader == 0 ||
-		row.State.Epoch <= before.State.Epoch {
-		return nil
-	}
-	if r := row.State.Replicas; len(r) > 0 && r[0] == self {
-		return nil // it gave way to the preferred leader; a newer row may prefer another node again
-	}
-	n := nodes[before.State.Leader]
-	if n == nil || !n.Live || n.Boot != before.State.Boot || n.Draining || n.Rank() != 0 {
-		return nil
-	}
-	if m := (replicate.Member{Node: n.ID, Store: n.Store}); !slices.Contains(row.State.ISR, m) ||
-		slices.Contains(row.Damaged, m) {
-		return nil
-	}
-	return &strandedLeader{node: n.ID, boot: n.Boot}
-}
-
 // storeRow stores the newest row, and the stranded leader if the row made this node the leader. Only Learn calls it,
 // without mu: both fields are atomic. A crash forgets the stranded leader. Then that node may get the leadership back,
 // and gives it away once more.
@@ -86,11 +62,11 @@ func (r *Replica) storeRow(row *meta.Partition) {
 	if snap == nil {
 		return
 	}
-	g := strandedLeaderOf(r.node.Self.ID, before, row, snap.Nodes)
-	if g != nil && r.node.preferredLeader != nil && r.node.preferredLeader(snap, r.pt.Identity()) == g.node {
-		g.until = r.node.Now() +
+	n := health.Giver(r.node.Self.ID, before, row, snap.Nodes)
+	if n != nil && r.node.preferredLeader != nil && r.node.preferredLeader(snap, r.pt.Identity()) == n.ID {
+		until := r.node.Now() +
 			strandedBarFactor*cmp.Or(r.node.replication.StrandedEveryNs, replicate.DefaultStrandedEveryNs)
-		r.formerLeader.Store(g)
+		r.formerLeader.Store(&strandedLeader{n.ID, n.Boot, until})
 	}
 }
 

@@ -5,7 +5,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/node/flush"
+	"penstock/internal/node/budget"
+	"penstock/internal/node/logread"
 	"penstock/segment"
 )
 
@@ -17,8 +18,7 @@ type Topic struct {
 	Quarantined bool // its metadata cannot be read: its data is kept, not served and never trimmed; set by recovery
 
 	Deleted atomic.Bool
-	Limits  atomic.Pointer[flush.Limits] // set with the topic's settings
-	Share   atomic.Pointer[Share]        // of the token that has made the topic; nil: it counts for nobody
+	budget.Topic
 
 	Messages, Bytes atomic.Uint64 // committed since Open
 
@@ -44,9 +44,9 @@ func (pt *Partition) WaitingAtTopic() int64 {
 	if from == noMsgID || segment.MsgID(from) >= end {
 		return 0
 	}
-	start := pt.startBorder()
+	start := logread.Border(pt.log)
 	n := int64(end) - int64(max(segment.MsgID(from), min(start.ID, end)))
-	if start.ID > segment.MsgID(from) && pt.carriedFrom.Load() != noOffset {
+	if start.ID > segment.MsgID(from) && pt.Carries() {
 		pt.replica.mu.Lock()
 		defer pt.replica.mu.Unlock()
 		n += int64(pt.fold.CountCarriedBelow(segment.MsgID(from), start))

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/logread"
 	"penstock/internal/node/machine"
 	"penstock/segment"
 	"penstock/segment/aio/faultaio"
@@ -50,7 +51,7 @@ func TestTrimmedReadsWithoutTheLock(t *testing.T) {
 	startsAt(1)
 
 	trim(3)
-	if _, err := pt.startState(); err != errFirstUnread {
+	if _, err := pt.startState(); err != logread.ErrFirstUnread {
 		t.Errorf("the state of a start that was not read: %v", err)
 	}
 	log.Disk.Inject(faultaio.Rule{Kind: faultaio.KindRead, Name: logtest.Dir + "/*", Hold: true, Count: -1})

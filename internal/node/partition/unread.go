@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"penstock/internal/node/fold"
+	"penstock/internal/node/logread"
 	"penstock/internal/node/replay"
 )
 
@@ -52,14 +53,14 @@ func (r *Recovery) readFold(pt *Partition, rp *replay.Partition) {
 	}
 	err := rp.Unread
 	if errors.Is(err, replay.ErrFoldNotStored) || errors.Is(err, replay.ErrNoFold) {
-		c := &logCut{to: rp.State.Next, fold: new(fold.Cursors)}
-		if err = pt.refold(c); err == nil && c.unread == nil {
-			pt.fold = c.fold
+		var past logread.Past
+		if past, err = pt.pastAt(rp.State.Next); err == nil && past.Unread == nil {
+			pt.fold = past.Fold
 			s.log.Info("the state of a partition's channels was read from its segments, because the commit log does not "+
 				"have it", "topic", pt.topic.Name, "partition", pt.number)
 			return
 		}
-		err = errors.Join(err, c.unread)
+		err = errors.Join(err, past.Unread)
 	}
 	if errors.Is(err, replay.ErrNoFold) && !pt.replica.solo() {
 		pt.setUnread(replay.ErrNoFold)

@@ -8,6 +8,7 @@ import (
 
 	"penstock/internal/node/channel"
 	"penstock/internal/node/errs"
+	"penstock/internal/node/events"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/message"
 	"penstock/internal/node/names"
@@ -110,9 +111,9 @@ func (c *Channel) Lags() []channel.PartitionLag { return c.local.Lags() }
 type channelTopic struct{ t *Topic }
 
 var (
-	_ channel.Topic        = channelTopic{}
-	_ channel.Partition    = (*partition.Partition)(nil)
-	_ partition.Subscriber = (*channel.Channel)(nil)
+	_ channel.Topic     = channelTopic{}
+	_ channel.Partition = (*partition.Partition)(nil)
+	_ events.Subscriber = (*channel.Channel)(nil)
 )
 
 func (s channelTopic) Name() string                      { return s.t.Name() }

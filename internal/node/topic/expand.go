@@ -26,7 +26,13 @@ const maxInitBytes = 64 << 10
 // between.
 func (l *Local) state() *wire.TopicState {
 	if l.t.env.Cluster != nil {
-		return l.t.PartitionList()[0].FoldState()
+		s := new(wire.TopicState)
+		s.Paused = l.t.PartitionList()[0].ReadChannels(func(cur *fold.Cursor) {
+			s.Channels = append(s.Channels, wire.ChannelState{
+				Name: cur.Name, Paused: cur.Paused, Skipped: cur.Skipped, Settings: cur.Settings,
+			})
+		})
+		return s
 	}
 	s := &wire.TopicState{Paused: l.t.paused.Load()}
 	for _, c := range l.t.Channels() {

@@ -126,7 +126,7 @@ func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) 
 		s.Ephemeral = t.local.ephemeralCount()
 		for _, n := range op.Partitions {
 			if op.AgeMs > 0 {
-				count, last := t.PartitionList()[n].DueAfterRetention(time.Duration(op.AgeMs) * time.Millisecond)
+				count, last := dueAfterRetention(t.PartitionList()[n], time.Duration(op.AgeMs)*time.Millisecond)
 				s.Early, s.LastDueMs = s.Early+count, max(s.LastDueMs, last)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/partition"
 	"penstock/replicate/wire"
 )
 
@@ -50,11 +51,17 @@ func trimProducers(l *ProducerList, most int) {
 	}
 }
 
+// knownProducers returns the producers that a log knows by their names, and the number of the others.
+func knownProducers(pt *partition.Partition) (named []fold.KnownProducer, nameless int) {
+	pt.ReadFold(func(now *fold.Cursors) { named, nameless = now.KnownProducers() })
+	return named, nameless
+}
+
 // producersLocal executes OpProducers.
 func (t *Topic) producersLocal(op wire.Operation) ProducerList {
 	var l ProducerList
 	for _, n := range op.Partitions {
-		named, nameless := t.PartitionList()[n].KnownProducers()
+		named, nameless := knownProducers(t.PartitionList()[n])
 		l.Nameless += nameless
 		for i := range named {
 			p := &named[i]
@@ -104,7 +111,7 @@ func (t *Topic) removeProducerLocal(ctx context.Context, op wire.Operation) (rem
 	}
 	for _, n := range op.Partitions {
 		pt := t.PartitionList()[n]
-		named, _ := pt.KnownProducers()
+		named, _ := knownProducers(pt)
 		var entries []fold.Control
 		for i := range named {
 			if named[i].Shown() == op.Producer {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"penstock/internal/node/errs"
+	"penstock/internal/node/events"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/partition"
 	"penstock/segment"
@@ -95,7 +96,7 @@ func (l *Local) assignPartitions() (missing []missingChannel, barren []*partitio
 	for _, i := range l.adoption.Adopt(l.servingEpochs()) {
 		pt := parts[i]
 		l.begun(pt)
-		names, paused, neverHad := pt.Adopt(func(name string) partition.Subscriber {
+		names, paused, neverHad := pt.Adopt(func(name string) events.Subscriber {
 			c, ok := l.t.LookupChannel(name)
 			if !ok {
 				c = newChannel(l.t, name)

@@ -47,7 +47,11 @@ func (t *Topic) learnMaker(name string) bool {
 	t.env.Catalog.Recounted(func() {
 		listed := t.listed.Swap(false)
 		t.recount()
-		t.shared.SetShare(t.env.Store.Share(name), t.PartitionList())
+		to := t.env.Store.Share(name)
+		from := t.shared.Share.Swap(to)
+		for _, pt := range t.PartitionList() {
+			pt.Moved(from, to)
+		}
 		t.listed.Store(listed)
 		t.recount()
 	})

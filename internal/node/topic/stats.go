@@ -60,7 +60,7 @@ func (t *Topic) Stats(channel string) Stats {
 		if pt.Leads() {
 			s.Depth += pt.WaitingAtTopic()
 			s.Published += pt.Published()
-			s.OverQuota = s.OverQuota || pt.OverQuota()
+			s.OverQuota = s.OverQuota || pt.OverQuota(t.env.Clock.Mono())
 			s.Producers += pt.ProducerCount()
 			s.MaxProducers = max(s.MaxProducers, pt.ProducerCount())
 		}
@@ -93,7 +93,7 @@ func (t *Topic) leadsSome() bool {
 // overQuota counts the partitions of the topic that are led here and over its quota.
 func (t *Topic) overQuota() (n int) {
 	for _, pt := range t.PartitionList() {
-		if pt.Leads() && pt.OverQuota() {
+		if pt.Leads() && pt.OverQuota(t.env.Clock.Mono()) {
 			n++
 		}
 	}

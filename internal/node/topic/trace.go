@@ -9,7 +9,7 @@ import (
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/message"
-	"penstock/internal/node/partition"
+	"penstock/internal/node/trace"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
@@ -23,11 +23,11 @@ type (
 )
 
 // ErrNoMessage says that no message of the topic ever had this id.
-var ErrNoMessage = partition.ErrNoMessage
+var ErrNoMessage = trace.ErrNoMessage
 
 // Trace tells the life of a message from the log of its partition: when and where it was stored, and what became of it
 // in each channel. The leader of the partition reads the log from the message on, without any lock that clients need,
-// until all channels are done with the message or a limit (partition.MaxTraceBytes, partition.MaxTraceTime) is reached;
+// until all channels are done with the message or a limit (trace.MaxBytes, trace.MaxTime) is reached;
 // Trace.Cut says which. Trace returns ErrNoMessage or ErrClosed, and in a cluster ErrNoLeader.
 func (t *Topic) Trace(ctx context.Context, id message.ID) (*Trace, error) {
 	only, err := t.onlyPartition(int(id.Partition()))
@@ -61,7 +61,8 @@ func (t *Topic) traceLocal(ctx context.Context, op wire.Operation) (*Trace, erro
 		return nil, errors.New("engine: a trace is about one message of one partition")
 	}
 	id := op.IDs[0]
-	tr, err := t.PartitionList()[id.Partition()].Trace(ctx, id.MsgID(), partition.TraceLimits{})
+	env := trace.Env{Topic: t.Name(), Log: t.env.Log, Mono: t.env.Host.Mono}
+	tr, err := trace.Message(ctx, env, t.PartitionList()[id.Partition()], id.MsgID(), trace.Limits{})
 	if errors.Is(err, ErrNoMessage) {
 		return new(Trace), nil
 	}

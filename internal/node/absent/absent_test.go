@@ -1,6 +1,8 @@
-package partition
+package absent
 
 import (
+	"log/slog"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,8 +14,8 @@ import (
 // A leader that asks for a copy which this node does not have gets an answer at once, and one answer for a burst of
 // frames. If it goes on asking, that is logged once, after a while.
 func TestAbsentCopiesAreNoted(t *testing.T) {
-	var a absentCopies
-	k := absentKey{node: 2}
+	var a Copies
+	k := question{node: 2}
 	answers, told := 0, 0
 	for now := time.Duration(0); now < 10*time.Second; now += 10 * time.Millisecond {
 		for range 5 {
@@ -23,7 +25,7 @@ func TestAbsentCopiesAreNoted(t *testing.T) {
 			}
 			if tell {
 				told++
-				if now < absentPatience {
+				if now < patience {
 					t.Errorf("it is logged after %v", now)
 				}
 			}
@@ -35,9 +37,9 @@ func TestAbsentCopiesAreNoted(t *testing.T) {
 	if answers != 100 || told != 1 {
 		t.Errorf("answered %d times in 10 s, logged %d times", answers, told)
 	}
-	for n := range 3 * maxAbsentEntries {
+	for n := range 3 * maxEntries {
 		k.id.Partition = uint32(n)
-		if a.note(k, 0); len(a.entries) > maxAbsentEntries {
+		if a.note(k, 0); len(a.entries) > maxEntries {
 			t.Fatalf("%d are remembered", len(a.entries))
 		}
 	}
@@ -45,17 +47,16 @@ func TestAbsentCopiesAreNoted(t *testing.T) {
 
 // The leader of a new topic asks for copies that are not open yet. That is no fault, until it has asked for long.
 func TestMissingCopyIsAFaultAfterAWhile(t *testing.T) {
-	cn := bareReplica().node
-	cn.store.SetFeature(datadir.FirstLevel)
+	a := bare()
 	probe := &replicate.Message{Kind: replicate.MsgProbe, Epoch: 1}
 	ask := func() uint64 {
-		cn.AnswerAbsent(2, segment.Identity{}, probe)
-		return cn.store.counters.MissingCopies.Load()
+		a.Answer(2, segment.Identity{}, probe)
+		return a.Missing.Load()
 	}
 	if n := ask(); n != 0 {
 		t.Errorf("%d copies count as missing at the first frame", n)
 	}
-	cn.absent.entries[absentKey{node: 2}].first -= int64(absentPatience)
+	a.entries[question{node: 2}].first -= int64(patience)
 	if first, second := ask(), ask(); first != 1 || second != 1 {
 		t.Errorf("%d, then %d copies count as missing", first, second)
 	}
@@ -66,10 +67,17 @@ func TestMissingCopyIsAFaultAfterAWhile(t *testing.T) {
 //
 // F3.
 func TestNoAnswerBelowItsLevel(t *testing.T) {
-	cn := bareReplica().node // without a network: any frame that is sent to another node fails the test
-	cn.store.SetFeature(datadir.FirstLevel)
-	cn.AnswerAbsent(2, segment.Identity{}, &replicate.Message{Kind: replicate.MsgProbe, Epoch: 1})
-	if cn.store.counters.FramesWithoutCopy.Load() != 1 {
+	a := bare()
+	a.Answer(2, segment.Identity{}, &replicate.Message{Kind: replicate.MsgProbe, Epoch: 1})
+	if a.Frames.Load() != 1 {
 		t.Error("the frame is not counted")
 	}
+}
+
+// bare returns Copies of a node of the first feature level, without a network: any frame that is sent fails the test.
+func bare() *Copies {
+	return &Copies{Env: Env{
+		Log: slog.New(slog.DiscardHandler), Now: func() int64 { return int64(time.Hour) },
+		Level: func() int { return datadir.FirstLevel }, Frames: new(atomic.Uint64), Missing: new(atomic.Uint64),
+	}}
 }

@@ -1,58 +1,80 @@
-package partition
+package trace
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
 	"penstock/batch"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/logread"
 	"penstock/internal/node/message"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
 
-// Limits of Trace.
+// Limits of a trace.
 const (
-	MaxTraceBytes  = 1 << 30         // of the log that one trace reads
-	MaxTraceTime   = 2 * time.Second // for which it reads
-	MaxTraceEvents = 1000            // that it lists
-	traceStepBytes = 1 << 20         // read at once, and pinned while they are looked at
+	MaxBytes  = 1 << 30         // of the log that one trace reads
+	MaxTime   = 2 * time.Second // for which it reads
+	MaxEvents = 1000            // that it lists
+	stepBytes = 1 << 20         // read at once, and pinned while they are looked at
 )
 
 // ErrNoMessage says that no message has this id.
 var ErrNoMessage = errors.New("engine: no message was ever published with this id")
 
+// Partition is the trace's view of the message's partition.
+type Partition interface {
+	Number() uint32
+	Log() *segment.Log
+	// WhyUnread returns why the fold is not known, or nil if it is known.
+	WhyUnread() error
+	// ReadFold calls f with the fold of the log, which does not change meanwhile.
+	ReadFold(f func(*fold.Cursors))
+	// CommittedMark returns the end of the committed part of the log.
+	CommittedMark() segment.Position
+}
+
+// Env is what a trace gets from the node, and the name of the topic.
+type Env struct {
+	Topic string
+	Log   *slog.Logger
+	Mono  func() time.Duration // the time since some moment; see platform.Host
+}
+
 // tracing reads what a log says about one message. No lock is held while it reads.
 type tracing struct {
-	pt     *Partition
+	Env
+	pt     Partition
 	t      fold.Tracer
 	out    wire.Trace
 	fold   []fold.ChannelFold
 	at     segment.Offset   // where to read on
 	end    segment.Offset   // end of the log that fold describes
 	closed segment.Position // end of what was committed when the trace ended
-	limits TraceLimits
+	limits Limits
 }
 
-// TraceLimits bounds a trace; zero: the limits above.
-type TraceLimits struct {
+// Limits bounds a trace; zero: the limits above.
+type Limits struct {
 	Bytes  int64
 	Events int
 	Time   time.Duration
 }
 
-// Trace tells the life of a message from the log, which it reads from the message on. It reads without a lock, in steps
-// of traceStepBytes. It takes Replica.mu twice, to look at the fold and at the committed mark. Trace returns
+// Message tells the life of a message from the log, which it reads from the message on. It reads without a lock, in
+// steps of stepBytes. It takes Replica.mu twice, to look at the fold and at the committed mark. Message returns
 // ErrNoMessage for an id that no message has.
-func (pt *Partition) Trace(ctx context.Context, id segment.MsgID, limits TraceLimits) (*wire.Trace, error) {
+func Message(ctx context.Context, env Env, pt Partition, id segment.MsgID, limits Limits) (*wire.Trace, error) {
 	if err := pt.WhyUnread(); err != nil {
 		return nil, err
 	}
-	tr := &tracing{pt: pt, t: fold.Tracer{ID: id}, limits: limits.orDefault()}
-	tr.out = wire.Trace{ID: batch.MakeID(pt.number, id).String(), Partition: pt.number, Number: id}
+	tr := &tracing{Env: env, pt: pt, t: fold.Tracer{ID: id}, limits: limits.orDefault()}
+	tr.out = wire.Trace{ID: batch.MakeID(pt.Number(), id).String(), Partition: pt.Number(), Number: id}
 	carriedAt, known := tr.look()
 	if !known {
 		return nil, ErrNoMessage
@@ -63,20 +85,20 @@ func (pt *Partition) Trace(ctx context.Context, id segment.MsgID, limits TraceLi
 	if err := tr.read(ctx); err != nil {
 		return nil, err
 	}
-	tr.closed = pt.committedMark()
+	tr.closed = pt.CommittedMark()
 	tr.finish()
 	return &tr.out, nil
 }
 
-func (l TraceLimits) orDefault() TraceLimits {
+func (l Limits) orDefault() Limits {
 	if l.Bytes <= 0 {
-		l.Bytes = MaxTraceBytes
+		l.Bytes = MaxBytes
 	}
 	if l.Events <= 0 {
-		l.Events = MaxTraceEvents
+		l.Events = MaxEvents
 	}
 	if l.Time <= 0 {
-		l.Time = MaxTraceTime
+		l.Time = MaxTime
 	}
 	return l
 }
@@ -84,23 +106,23 @@ func (l TraceLimits) orDefault() TraceLimits {
 // look notes what the fold says, and where the log ends. It returns the offset of the batch that carries a copy of the
 // message (0: none), and whether the log ever had the message. It takes Replica.mu.
 func (tr *tracing) look() (carriedAt segment.Offset, known bool) {
-	pt := tr.pt
-	pt.replica.mu.Lock()
-	defer pt.replica.mu.Unlock()
-	start := pt.startBorder()
-	tr.at, tr.out.LogFrom = start.At, start.ID
-	if list := pt.fold.CarriedBelow(nil, tr.t.ID, start, 1); len(list) == 1 && list[0].ID == tr.t.ID {
-		carriedAt = list[0].At
-	}
-	tr.fold = pt.fold.Trace(tr.t.ID)
-	tr.end, _, _ = pt.log.End()
-	return carriedAt, tr.t.ID < pt.fold.End()
+	tr.pt.ReadFold(func(now *fold.Cursors) {
+		start := logread.Border(tr.pt.Log())
+		tr.at, tr.out.LogFrom = start.At, start.ID
+		if list := now.CarriedBelow(nil, tr.t.ID, start, 1); len(list) == 1 && list[0].ID == tr.t.ID {
+			carriedAt = list[0].At
+		}
+		tr.fold = now.Trace(tr.t.ID)
+		tr.end, _, _ = tr.pt.Log().End()
+		known = tr.t.ID < now.End()
+	})
+	return carriedAt, known
 }
 
 // readMessage reads the message where it was published, or else the copy of it, and decides from where on to read. If
 // retention has removed both, it reads all that is left of the log.
 func (tr *tracing) readMessage(carriedAt segment.Offset) error {
-	at, _, err := tr.pt.log.Seek(tr.t.ID)
+	at, _, err := tr.pt.Log().Seek(tr.t.ID)
 	switch {
 	case err == nil:
 		tr.at = at
@@ -113,12 +135,12 @@ func (tr *tracing) readMessage(carriedAt segment.Offset) error {
 	switch {
 	case err == nil:
 	case errors.Is(err, segment.ErrBelowStart): // removed before, or just now
-		tr.at, _, _ = tr.pt.log.Start()
+		tr.at, _, _ = tr.pt.Log().Start()
 	case errors.Is(err, segment.ErrClosed):
 		return err
 	default: // what lies behind the damage may still say something
-		tr.pt.store.log.Warn("a message cannot be read that is to be traced", "topic", tr.pt.topic.Name,
-			"partition", tr.pt.number, "error", err)
+		tr.Log.Warn("a message cannot be read that is to be traced", "topic", tr.Topic,
+			"partition", tr.pt.Number(), "error", err)
 		tr.out.Cut = fold.CutDamage
 	}
 	return nil
@@ -128,7 +150,7 @@ func (tr *tracing) readMessage(carriedAt segment.Offset) error {
 func (tr *tracing) store(at segment.Offset) error {
 	var v segment.View
 	defer v.Release()
-	if err := tr.pt.log.View(&v, at, 1); err != nil {
+	if err := tr.pt.Log().View(&v, at, 1); err != nil {
 		return err
 	}
 	var it segment.BatchIter
@@ -137,7 +159,7 @@ func (tr *tracing) store(at segment.Offset) error {
 	if !ok {
 		return it.Err()
 	}
-	m, err := recordIn(v.Bytes(), tr.t.ID)
+	m, err := logread.RecordIn(v.Bytes(), tr.t.ID)
 	if err != nil {
 		return err
 	}
@@ -153,7 +175,7 @@ func (tr *tracing) store(at segment.Offset) error {
 		Index: uint32(max(tr.t.ID, h.FirstID) - h.FirstID), InBatch: h.Count,
 	}
 	tr.out.Stored, tr.t.Read = s, true
-	for _, kv := range r.Headers { // they lie in the copy that recordIn made
+	for _, kv := range r.Headers { // they lie in the copy that RecordIn made
 		tr.t.Headers = append(tr.t.Headers, kv)
 		if string(kv.Key) == message.OnlyChannelHeader {
 			tr.t.Only = string(kv.Value)
@@ -171,15 +193,14 @@ func msTime(ms int64) (t time.Time) {
 
 // read reads the log until it ends as fold describes it, until the message is settled, or until a limit is reached.
 func (tr *tracing) read(ctx context.Context) error {
-	host := tr.pt.store.host
-	until := host.Mono() + tr.limits.Time
+	until := tr.Mono() + tr.limits.Time
 	for tr.at < tr.end {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case tr.out.ReadBytes >= tr.limits.Bytes:
 			tr.out.Cut = fold.CutBytes
-		case host.Mono() >= until:
+		case tr.Mono() >= until:
 			tr.out.Cut = fold.CutTime
 		case len(tr.t.Events) >= tr.limits.Events:
 			tr.out.Cut = fold.CutEvents
@@ -203,11 +224,11 @@ func (tr *tracing) read(ctx context.Context) error {
 // ends the trace, and what was found stays.
 func (tr *tracing) step() error {
 	var v segment.View
-	err := tr.pt.log.View(&v, tr.at, traceStepBytes)
+	err := tr.pt.Log().View(&v, tr.at, stepBytes)
 	defer v.Release()
 	switch {
 	case errors.Is(err, segment.ErrBelowStart):
-		tr.at, _, _ = tr.pt.log.Start()
+		tr.at, _, _ = tr.pt.Log().Start()
 		return nil
 	case err != nil:
 		tr.out.Cut = fold.CutDamage
@@ -226,7 +247,7 @@ func (tr *tracing) step() error {
 				return nil
 			})
 			if err != nil {
-				return fmt.Errorf("engine: partition %d, offset %d: %w", tr.pt.number, tr.at, err)
+				return fmt.Errorf("engine: partition %d, offset %d: %w", tr.pt.Number(), tr.at, err)
 			}
 		}
 		tr.at += segment.Offset(h.Size())
@@ -255,7 +276,7 @@ func (tr *tracing) finish() {
 		if c.State == fold.StateDead || c.State == fold.StateDeadWaiting {
 			o.DeadLetterTopic = c.Settings.DeadLetter
 			if o.DeadLetterTopic == "" {
-				o.DeadLetterTopic = tr.pt.topic.Name + fold.DeadLetterSuffix
+				o.DeadLetterTopic = tr.Topic + fold.DeadLetterSuffix
 			}
 		}
 		if c.DeadStored != nil {

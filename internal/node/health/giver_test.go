@@ -1,4 +1,4 @@
-package partition
+package health
 
 import (
 	"testing"
@@ -38,11 +38,11 @@ func TestGiverOf(t *testing.T) {
 		row := &meta.Partition{State: replicate.State{Epoch: 5, Leader: 2, Boot: uuid.UUID{9}, ISR: isr}}
 		n := &meta.Node{ID: 1, Store: store, Boot: boot, Live: true}
 		tt.change(before, row, n)
-		if g := strandedLeaderOf(2, before, row, map[replicate.NodeID]*meta.Node{1: n}); (g != nil) != tt.want {
+		if g := Giver(2, before, row, map[replicate.NodeID]*meta.Node{1: n}); (g != nil) != tt.want {
 			t.Errorf("%s: %+v", name, g)
 		}
 	}
-	if strandedLeaderOf(2, nil, &meta.Partition{State: replicate.State{Epoch: 1, Leader: 2}}, nil) != nil {
+	if Giver(2, nil, &meta.Partition{State: replicate.State{Epoch: 1, Leader: 2}}, nil) != nil {
 		t.Error("a giver without a row before")
 	}
 }
