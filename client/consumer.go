@@ -388,7 +388,8 @@ func (c *Consumer) failure() error {
 	return c.spread.refusal()
 }
 
-// heldUp is why a node that leads delivers nothing now, although it is tried again; nil: as far as is known, all do.
+// heldUp returns the error because of which some leader delivers nothing now, although the consumer tries it again. It
+// returns nil if no such error is known.
 func (c *Consumer) heldUp() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

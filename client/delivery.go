@@ -60,15 +60,15 @@ func (c *Consumer) Next(ctx context.Context) (Delivery, error) {
 	}
 }
 
-// Batch is Next for several deliveries: it returns those that are there, at least one, and at most limit. It allocates
-// the slice, which is the caller's.
+// Batch waits like Next, and returns all deliveries that are there, at least one and at most limit. It allocates the
+// slice, which then belongs to the caller.
 func (c *Consumer) Batch(ctx context.Context, limit int) ([]Delivery, error) {
 	return c.AppendBatch(ctx, nil, limit)
 }
 
-// AppendBatch is Batch for programs that use their slice again: it appends the deliveries to dst, and allocates nothing
-// if dst has room for limit more. With an error it returns dst as it was. Deliveries that stay in the slice keep their
-// memory, so a program that goes on without new ones for long should clear them.
+// AppendBatch does what Batch does, for programs that use their slice again. It appends the deliveries to dst, and
+// allocates nothing if dst has room for limit more. With an error it returns dst as it was. Deliveries that stay in the
+// slice keep their memory, so a program that goes on without new ones for long should clear them.
 func (c *Consumer) AppendBatch(ctx context.Context, dst []Delivery, limit int) ([]Delivery, error) {
 	limit = max(limit, 1)
 	for {
@@ -100,8 +100,8 @@ func (c *Consumer) AppendBatch(ctx context.Context, dst []Delivery, limit int) (
 	}
 }
 
-// waitOn returns why there is no sense in waiting for the next delivery; nil: there is. It wakes another Next that
-// waits if that has something to return. The caller holds mu.
+// waitOn returns the error that ends the wait for the next delivery, or nil if the caller should wait. If another
+// waiting Next has something to return, waitOn wakes it. The caller holds mu.
 func (c *Consumer) waitOn() error {
 	err := c.failure()
 	if c.closing || c.ctx.Err() != nil {
@@ -141,8 +141,8 @@ func (c *Consumer) waiting(limit int) int {
 	return n
 }
 
-// take puts the next deliveries into ds, whatever was there, and returns how many; 0: there are none. All come from one
-// parcel, so there may be more. The caller holds mu.
+// take overwrites ds with the next deliveries, and returns how many it found. All come from one parcel, so there may be
+// more. The caller holds mu.
 func (c *Consumer) take(now time.Duration, ds []Delivery) int {
 	for c.next < len(c.parcels) && !c.closing {
 		p := &c.parcels[c.next]
@@ -170,8 +170,8 @@ func (c *Consumer) take(now time.Duration, ds []Delivery) int {
 	return 0
 }
 
-// takeFrom is take for the next deliveries of a parcel, which c.walk is in. It takes as many as there are, or fit into
-// ds. The caller holds mu.
+// takeFrom takes the next deliveries of a parcel, which c.walk walks through, until the parcel ends or ds is full. The
+// caller holds mu.
 func (c *Consumer) takeFrom(p *parcel, now time.Duration, ds []Delivery) (n int) {
 	l := &p.sub.ledger
 	walk := c.walk // for the loop, because the garbage collector has to hear of each pointer that is written to the heap

@@ -143,8 +143,9 @@ func because(err, reason error) error {
 	return fmt.Errorf("%w: %w", err, reason)
 }
 
-// endedBy is the error of a context that has ended a wait. Its text names heldUp, the newest error of the attempts that
-// the wait was for; nil: there is none. The error matches only the context's, because the attempts go on.
+// endedBy returns the error of a call whose context has ended. Its text names heldUp, the newest error of the attempts
+// for which the call waited, if there is one. errors.Is finds only the context's error in it, because the attempts go
+// on.
 func endedBy(ctx context.Context, heldUp error) error {
 	if heldUp == nil {
 		return context.Cause(ctx)
@@ -152,7 +153,8 @@ func endedBy(ctx context.Context, heldUp error) error {
 	return fmt.Errorf("%w: %v", context.Cause(ctx), heldUp)
 }
 
-// unreached is why nothing comes from a node to which there is no connection; nil: the first attempt goes on.
+// unreached says that a node cannot be reached, and why the newest attempt failed. It returns nil while the first
+// attempt goes on.
 func unreached(address string, attempt error) error {
 	if attempt == nil {
 		return nil

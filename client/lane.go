@@ -29,7 +29,7 @@ type lane struct {
 	lone   atomic.Bool     // a caller of ProduceSync has the turn
 	guest  context.Context // of that caller; nil: the lane's goroutine has the turn. Guarded by turn
 	nudged chan struct{}   // kicked, for that caller
-	// reading is the connection from which that caller reads its answer itself, or is about to; nil: it does not.
+	// reading is the connection from which that caller reads its answer itself, or is about to. It is nil otherwise.
 	reading  atomic.Pointer[netproto.Conn]
 	answered func() bool // an answer has arrived; a field, because a method value would be allocated
 

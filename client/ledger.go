@@ -151,7 +151,8 @@ func (l *ledger) grow() {
 	l.entries = bigger
 }
 
-// dueOf returns when a delivery that arrived at a time is not in flight any more; 0: never.
+// dueOf returns the time at which a delivery that arrived at the given time stops being in flight, or 0 if it has no
+// timeout.
 func (l *ledger) dueOf(arrived time.Duration) time.Duration {
 	if l.timeout <= 0 {
 		return 0
@@ -225,8 +226,8 @@ func lower(least *uint64, number uint64) {
 	}
 }
 
-// lapseMargin is for how long a delivery whose time is over here may be in flight at the leader, which rounds times up
-// to milliseconds, looks at them now and then, and whose clock may run a little slower.
+// lapseMargin is how much longer the leader may count a delivery as in flight than this client does: the leader rounds
+// times up to milliseconds, looks at them only now and then, and its clock may run a little slower.
 const lapseMargin = time.Second
 
 // giveUp notes that the time of the delivery with the number, or of those of a frame from it on, is over here. The
@@ -303,7 +304,7 @@ func (l *ledger) grant(now time.Duration) int {
 	return n
 }
 
-// nextDue drops the deliveries that are over, and returns when the next one will be; 0: none will.
+// nextDue drops the deliveries whose time is over, and returns when the next one ends, or 0 if none does.
 func (l *ledger) nextDue(now time.Duration) (next time.Duration) {
 	for i := l.first; i < l.end; i++ {
 		e := l.at(i)
@@ -318,7 +319,7 @@ func (l *ledger) nextDue(now time.Duration) (next time.Duration) {
 }
 
 // starves returns when to look for credit again, although nothing happens: the leader has none, and deliveries that the
-// application leaves alone give theirs back when they are over. 0: never.
+// application leaves alone give theirs back when they are over. It returns 0 if there is nothing to wait for.
 func (l *ledger) starves(now time.Duration) time.Duration {
 	if l.credit > 0 {
 		return 0
@@ -327,7 +328,7 @@ func (l *ledger) starves(now time.Duration) time.Duration {
 }
 
 // promise returns the number of the Sync whose answer confirms everything that was finished or requeued so far, and
-// asks for it if need be. 0: everything is confirmed.
+// queues that Sync if it was not sent. It returns 0 if everything is confirmed.
 func (l *ledger) promise() uint64 {
 	switch {
 	case l.open:

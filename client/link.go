@@ -90,8 +90,8 @@ func (l *link) send(ctx context.Context, f *netproto.Frame, by receiver, window 
 // roomWait makes of a context the one until which a frame waits for room.
 type roomWait func(context.Context) (context.Context, context.CancelFunc)
 
-// sendFor is send that waits as long as wait says; nil: until ctx ends. A guest calls conn.ReadHere next, or
-// conn.Recall.
+// sendFor sends like send, but waits for room only as long as wait says, or until ctx ends if wait is nil. A guest
+// calls conn.ReadHere next, or conn.Recall.
 func (l *link) sendFor(
 	ctx context.Context, f *netproto.Frame, by receiver, window int64, wait roomWait, guest bool,
 ) (uint64, error) {

@@ -60,8 +60,8 @@ func (p *packet) Release() {
 	}
 }
 
-// seal makes p.bytes a batch with these numbers. A batch that has others is changed in place, unless a connection still
-// holds it.
+// seal encodes the packet as a batch with these numbers into p.bytes. If p.bytes is a batch with other numbers already,
+// seal changes them in place, unless a connection still holds the bytes.
 func (p *packet) seal(as numbers) error {
 	if p.bytes != nil && p.as == as {
 		return nil

@@ -302,8 +302,8 @@ func (p *Producer) TryProduce(m *Message, done func(*Message, ID, error)) {
 	}
 }
 
-// produce takes a message. call is the call of ProduceSync that waits for it; nil: done is the application's. Then the
-// message may have been told already when produce returns.
+// produce takes a message. call is the call of ProduceSync that waits for it. If call is nil, done is a function of the
+// application, and may have run already when produce returns.
 func (p *Producer) produce(
 	ctx context.Context, wait bool, m *Message, done func(*Message, ID, error), call *syncCall,
 ) error {
@@ -390,7 +390,7 @@ func (p *Producer) Flush(ctx context.Context) error {
 	return nil
 }
 
-// unanswered is Flush's error after ctx has ended; nil: every message was told meanwhile.
+// unanswered returns the error of a Flush whose ctx has ended, or nil if every message was answered meanwhile.
 func unanswered(ctx context.Context, all []pendingFlush) error {
 	n := uint64(0)
 	for _, f := range all {

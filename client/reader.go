@@ -103,7 +103,8 @@ type chunk struct {
 	bytes []byte
 }
 
-// ended is the payload of a ReadEnd.
+// ended is the payload of a ReadEnd: why the leader has closed the reader. The connection's goroutine stores it, and
+// Next reads it.
 type ended struct {
 	status netproto.Status
 	wire.Outcome
@@ -393,7 +394,8 @@ func (r *Reader) await(ctx context.Context) error {
 	return nil
 }
 
-// heldUp is why nothing comes now, although it is tried again; nil: nothing is known.
+// heldUp returns the error because of which nothing comes now, although the reader tries again. It returns nil if no
+// such error is known.
 func (r *Reader) heldUp() error {
 	if r.node == nil {
 		return errors.New("client: no node leads the partition")
@@ -407,7 +409,7 @@ func (r *Reader) heldUp() error {
 	return nil
 }
 
-// follow keeps node the leader that known names, and returns the connection to it; nil: there is none now.
+// follow sets node to the leader that known names, and returns the connection to it, or nil if there is none now.
 func (r *Reader) follow(known *knowledge) (*link, error) {
 	t := known.topics[r.topic]
 	if t != nil && meaning(t.status) == verdictRefused {
@@ -479,7 +481,7 @@ func (r *Reader) drop() {
 	}
 }
 
-// explain is what Next returns because the leader has closed the reader; nil: the reader tries again.
+// explain returns the error of Next after the leader has closed the reader, or nil if the reader tries again.
 func (r *Reader) explain(why *ended) error {
 	if why.First != 0 {
 		r.next, r.known = r.own(why.First), true

@@ -132,7 +132,8 @@ func (s *spread) ended(x *seat, now time.Time, v verdict, err error) {
 	}
 }
 
-// refusal is why a node has refused the consumer for good, at the newest attempt; nil: none has.
+// refusal returns the error with which a node has refused the consumer for good at the newest attempt, or nil if none
+// has.
 func (s *spread) refusal() error {
 	for _, x := range s.seats {
 		if x.err != nil && x.partitions > 0 {

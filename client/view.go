@@ -45,7 +45,8 @@ type wanted struct {
 	made            bool // it exists, or a node has refused to create it: do not ask for that again
 }
 
-// knowledge never changes: a change makes a new one and closes the old one's changed.
+// knowledge is an immutable snapshot of what the client knows about leaders and addresses. Whoever learns something
+// makes a new one, and closes the channel changed of the old one, which wakes all that wait for news.
 type knowledge struct {
 	topics  map[string]*topic
 	nodes   []string // addresses
@@ -236,7 +237,8 @@ func (v *view) learn(from *link, payload []byte, to question) error {
 // teller is which node an address is of, and the address of the node that said so first.
 type teller struct{ node, by string }
 
-// tellerOf returns who announced an address; the zero value: the program has named it, or nobody has.
+// tellerOf returns which node announced an address. It returns the zero value if the program named the address, or
+// nobody did.
 func (v *view) tellerOf(address string) teller {
 	if slices.Contains(v.client.seeds, address) {
 		return teller{}

@@ -91,8 +91,9 @@ func (r *idleMark) fired() {
 // keep the time themselves (Options.Inline).
 func (l *Log) Rested() { l.idleMark.due.Store(true) }
 
-// Owes is the sequence number of the last group if that group has records and no header promises it, else 0. It is for
-// owners that keep the time themselves, and takes no lock: only the goroutine that steps the log may call it.
+// Owes returns the sequence number of the last group if the group has records and no later header says yet that it is
+// durable, and 0 otherwise. Hosts of the simulation, which keep the time themselves, call it. It takes no lock: only
+// the goroutine that steps the log may call it.
 func (l *Log) Owes() uint64 {
 	if !l.idleMark.owed {
 		return 0

@@ -42,8 +42,8 @@ var (
 		"clog: a file was written by a newer version of this program; nothing was changed; start that version")
 )
 
-// damagedError is the ErrFailed of a log that recovery found damaged: nothing was in flight, and the next recovery
-// finds the same.
+// damagedError is the error of a log that recovery found damaged. It matches ErrFailed. No write was lost by it, and a
+// restart finds the same damage.
 type damagedError struct{ found error }
 
 func (e *damagedError) Error() string {
@@ -258,7 +258,8 @@ func (l *Log) MaxChunkBytes() int {
 	return min(MaxCheckpointChunkBytes, len(l.stage.mem)-GroupHeaderBytes-RecordHeaderBytes)
 }
 
-// SetHolder sets who is told when groups are reported; nil: nobody. The one before may still be called once.
+// SetHolder sets the Holder that is told when groups are reported. A nil h means that nobody is told. The previous
+// Holder may still be called once.
 func (l *Log) SetHolder(h Holder) { l.holder.Store(&h) }
 
 // SetSource sets who supplies records. Call it before Run or Start.

@@ -56,7 +56,7 @@ type logMark struct {
 	Noted bool
 }
 
-// markNoted is the flag of logMark.Noted.
+// markNoted is the bit of a slot that encodes logMark.Noted.
 const markNoted = 1
 
 // encode writes the mark to p.
@@ -184,8 +184,9 @@ func BegunWithoutStore(disk aio.Disk) (bool, error) {
 }
 
 // FreshMark recovers the log on a disk and returns the content of a log.mark that it reaches. Nothing is written. After
-// a restore, and where an operator accepts a loss, it replaces a mark that is not about this log. used is what no later
-// file may be numbered; 0: the newest file. Damage of the log is no error: the next Open reports it.
+// a restore, and where an operator accepts a loss, it replaces a mark that is not about this log. No later file may
+// have the number used, or that of the newest file if used is 0. Damage of the log is no error: the next Open reports
+// it.
 func FreshMark(disk aio.Disk, arena *aio.Arena, store uuid.UUID, used uint64) ([]byte, error) {
 	report, err := Read(disk, arena, Options{Store: store}, nil)
 	if err != nil && !errors.As(err, new(*segment.CorruptError)) {
@@ -316,8 +317,9 @@ func (m *marker) close() (err error) {
 }
 
 // NoteStarts says that the notes of where the partitions' logs begin are right, and that this process keeps them so.
-// The next process learns it (Report.Noted), unless another version runs in between. The directory has the level at
-// which a mark is required: a version of before would leave the mark as it is. It takes no lock.
+// The next process learns it (Report.Noted), unless another version runs in between. The caller has made sure that the
+// directory is at the feature level that requires a mark, because an older version would leave the mark as it is.
+// NoteStarts takes no lock.
 func (l *Log) NoteStarts() {
 	l.noted.Store(true)
 	l.Wake()
@@ -359,7 +361,7 @@ var ErrForgotten = errors.New("clog: the commit log lacks what was written to it
 type Forgotten struct {
 	File   string // what is gone or is not as it was, in the data directory
 	Detail string // a sentence about it, without its end
-	// Reached is the last group of the log, and Wanted the group that it reached once; 0: not known.
+	// Reached is the last group of the log, and Wanted the group that it reached once. 0 means that it is not known.
 	Reached, Wanted uint64
 }
 

@@ -115,7 +115,8 @@ func (l *Log) stepNoRoom(block bool) (progress bool, err error) {
 	return progress, err
 }
 
-// writeAgain writes what was sealed and not reported, and goes on with the begin of a file. Nothing is in the queue.
+// writeAgain writes the groups again that were sealed and not reported, and then the beginning of the next file. The
+// write queue is empty when it is called.
 func (l *Log) writeAgain() (progress bool, err error) {
 	for _, g := range l.inFlight {
 		g.done = false // also those that succeeded

@@ -29,9 +29,9 @@ const (
 )
 
 // pieceDue returns the size of the piece that is to be written now into a new file of size bytes, of which done are
-// written; 0: none yet. The log has used/usedWhole of its current file, and is usedWhole if it has none. It has written
-// since bytes since the new file was begun. ready says that a file is in reserve, idle how long ago the last piece was
-// written.
+// written. It returns 0 if no piece is due. The log has used/usedWhole of its current file, and is usedWhole if it has
+// none. It has written since bytes since the new file was begun. ready says that a file is in reserve, idle how long
+// ago the last piece was written.
 func pieceDue(size, done, used, since int64, ready bool, idle time.Duration) int64 {
 	left, want := size-done, since
 	if !ready {

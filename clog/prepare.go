@@ -497,7 +497,8 @@ func (p *preparer) endMaking() error {
 	return err
 }
 
-// failMaking removes the file in the making after err.
+// failMaking removes the file that was being made when err occurred. It returns err, with the error of the removal if
+// that failed, too.
 func (p *preparer) failMaking(err error) error {
 	return fmt.Errorf("clog: preparing a spare file: %w", errors.Join(err, p.giveUpMaking()))
 }

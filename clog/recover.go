@@ -50,7 +50,7 @@ type Report struct {
 	Torn      bool // something behind the end was cut
 	// Tear describes the group that was cut; nil if there is no sign of such a group.
 	Tear *Tear
-	// Forgotten says that the log lacks something that was durable once; nil: as far as log.mark knows, it does not.
+	// Forgotten says what the log lacks although it was durable once. It is nil if log.mark shows no such loss.
 	Forgotten *Forgotten
 	// Noted says that the notes of where the partitions' logs begin are right: the version that wrote the log keeps them,
 	// and made all of them. Versions from before the directory's level that requires a mark leave the mark as it is, so it

@@ -25,8 +25,8 @@ func (l *Log) StepOnSpot() bool {
 	return l.canStepOnSpot() && l.stepHere()
 }
 
-// StepBeside is StepOnSpot for an ordinary goroutine that has nothing to do but the log's work while groups are small.
-// It waits for the lock, and so may hang as long as the disk does.
+// StepBeside does one round of the log's work, like StepOnSpot. Only committer.stepBeside calls it, an ordinary
+// goroutine that does nothing else while groups are small. It waits for Log.mu, and so hangs as long as the disk does.
 //
 // The driving goroutine of a ring is bound to a thread. Each time it lets others run, or is woken, the processor
 // changes threads twice, which costs more than a fast device's write. An ordinary goroutine costs a fraction of that.

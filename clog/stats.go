@@ -85,7 +85,8 @@ func (c *counters) submitted(g *Group, paddedBytes int) {
 	c.bytes.Add(uint64(paddedBytes))
 }
 
-// flushed counts a group that took d to become durable. It counts as slow if that is slowAfter or longer; 0: none does.
+// flushed counts a group that took d to become durable. If slowAfter is not 0 and d is at least slowAfter, the group
+// counts as slow, too.
 func (c *counters) flushed(d, slowAfter time.Duration) {
 	if slowAfter > 0 && d >= slowAfter {
 		c.slow.Add(1)

@@ -228,7 +228,8 @@ func (l *Log) reopen(g *Group, n int) bool {
 	return true
 }
 
-// largeBuf is nextBuf for a record that fits into no ordinary buffer; the reasoning at nextBuf holds for it, too.
+// largeBuf returns a buffer of its own for a record of n bytes, which fits into no ordinary buffer. When it returns
+// nil, the caller waits as after nextBuf.
 func (l *Log) largeBuf(n int) *aio.Buf {
 	b, err := l.arena.GetLarge(n)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 // maxHostBytes is the longest name that DNS has.
 const maxHostBytes = 253
 
-// CheckNodeName says why a node cannot have this name; nil: it can. A name stands in lists such as
-// n1=10.0.0.1:4254,n2=10.0.0.2:4254 and in names of files, so it has none of the characters that end it there. All
-// settings that name a node are judged by it. ValidNodeID is the weaker rule of the protocol.
+// CheckNodeName returns an error that says why a node cannot have this name, or nil if it can. A name stands in lists
+// such as n1=10.0.0.1:4254,n2=10.0.0.2:4254 and in names of files, so it has none of the characters that end it there.
+// All settings that name a node are judged by it. ValidNodeID is the weaker rule of the protocol.
 func CheckNodeName(name string) error {
 	if name == "" || !ValidNodeID(name) || strings.ContainsAny(name, `,=/\`) {
 		return fmt.Errorf("%q cannot be the name of a node: use at most %d letters, digits, '-', '_' and '.'", name,
@@ -20,9 +20,9 @@ func CheckNodeName(name string) error {
 	return nil
 }
 
-// CheckHost says why a host cannot be dialled by this text; nil: it can, as far as the text tells. A host is an IP
-// address, or a name of letters, digits, '-', '_' and '.'. It has no port, no brackets and no zone: a zone means
-// something else on every machine. All settings that name a host are judged by it.
+// CheckHost returns an error that says why this text cannot name a host to dial, or nil. It looks only at the text. A
+// host is an IP address, or a name of letters, digits, '-', '_' and '.'. It has no port, no brackets and no zone: a
+// zone means something else on every machine. All settings that name a host are judged by it.
 func CheckHost(host string) error {
 	switch ip, err := netip.ParseAddr(host); {
 	case err == nil && ip.Zone() != "":
@@ -43,7 +43,8 @@ func CheckHost(host string) error {
 	return nil
 }
 
-// CheckDialled is CheckHost for a host that others are told: it is not the address that stands for all interfaces.
+// CheckDialled checks a host that this node announces to others. It demands what CheckHost demands, and refuses the
+// addresses that stand for all interfaces.
 func CheckDialled(host string) error {
 	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
 		return fmt.Errorf("%q stands for all addresses of a machine, and nobody can dial it: name one of them", host)

@@ -317,7 +317,7 @@ func (in *reader) makeRoom() error {
 	return nil
 }
 
-// reuse is makeRoom as far as the buffer suffices; false: another one is needed.
+// reuse makes room in the buffer that the reader has. It returns false if the frame needs another buffer.
 func (in *reader) reuse() bool {
 	b, left := in.buf, in.w-in.r
 	alone := b.refs.Load() == 1 // then it stays so: only a holder can retain the buffer

@@ -86,8 +86,8 @@ func (c *Conn) TrySend(f *Frame) error {
 	return err
 }
 
-// Queue is TrySend for a caller with more to send: the frame leaves with the next frame that is sent, when the writer
-// has work, or when the caller calls Flush or Lend, which it must do soon.
+// Queue takes a frame like TrySend, for a caller that has more to send: the frame leaves with the next frame that is
+// sent, when the writer has work, or when the caller calls Flush or Lend, which it must do soon.
 func (c *Conn) Queue(f *Frame) error {
 	h, err := f.header()
 	if err != nil {

@@ -33,7 +33,7 @@ func (s *spot) init(nc net.Conn) {
 	}
 }
 
-// tryRead is one attempt of recv. false: nothing has arrived.
+// tryRead tries recv once. It returns false if nothing has arrived.
 func (in *reader) tryRead(fd uintptr) bool {
 	n, errno := recvAtOnce(int(fd), in.into)
 	switch {

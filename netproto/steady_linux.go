@@ -21,7 +21,7 @@ func take(raw syscall.RawConn) (s sample, ok bool) {
 	return s, ok
 }
 
-// shorten keeps the kernel's queue of unsent bytes to so many; 0: to what the system allows.
+// shorten limits how many unsent bytes the kernel queues for the connection. 0 restores the limit of the system.
 func shorten(raw syscall.RawConn, bytes int) {
 	_ = raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bytes)

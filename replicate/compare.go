@@ -73,7 +73,7 @@ func newComparison(log *Log, st *State, now int64) comparison {
 func (l *Leader) Comparing() bool { return l.comparing.open }
 
 // Blocked returns the member whose damaged log keeps the comparison open: it may have what this log lacks, and it
-// cannot lead. 0: there is no such member.
+// cannot lead. It returns 0 if there is no such member.
 func (l *Leader) Blocked() NodeID { return l.comparing.blocked }
 
 // Shortened says whether the log may lack batches that this replica had acknowledged before its recovery.

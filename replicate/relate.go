@@ -111,11 +111,11 @@ func (l *Leader) splitFrom(r *report) bool {
 // hasMore says whether p's log has batches that this log lacks and that may be committed. If only one of two logs goes
 // on behind the common part, it has all of the other. If both do, the marks decide: what is known to be committed is
 // kept. If no mark tells, a member's log that goes on with nothing but first batches of epochs has no more than one
-// that goes on with others: who came back with an older disk may just have led some epochs alone. If that does not
+// that goes on with others: a node that came back with an older disk may have led some epochs alone. If that does not
 // tell, either, the newer epoch counts, because its leader came from the ISR and began with everything that was
-// committed. A shortened log may be of a leader that did not: a member that is not shortened has everything that was
-// committed, so of these two logs that one counts; below feature level 4 reports do not say whether a log is shortened.
-// What this leader itself has appended counts for nothing.
+// committed. A shortened log may belong to a leader that did not begin so. A member that is not shortened has
+// everything that was committed, so its log counts. Below feature level 4 reports do not say whether a log is
+// shortened. What this leader has appended in its own epoch does not count.
 func (l *Leader) hasMore(p *Progress) bool {
 	r := &p.report
 	if r.overruled {

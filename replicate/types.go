@@ -39,7 +39,7 @@ type State struct {
 	// Short are members of the ISR that were seen to end below what they had acknowledged: see short.go. None of them
 	// is elected.
 	Short []Member
-	// Forced is the last epoch for which an operator chose the leader, whatever its log lacks; 0: there was none.
+	// Forced is the last epoch for which an operator chose the leader, whatever its log lacks. It is 0 if there was none.
 	Forced segment.Epoch
 	// Restored, if not 0, is above every epoch from before the cluster's metadata was restored from a backup. Logs that
 	// end below it may be of different moments: see compare.go.

@@ -56,7 +56,7 @@ func (l *Log) OpenAgain() bool {
 // DeviceFailed says whether err is about a device that could not read, and not about the bytes it returned.
 func DeviceFailed(err error) bool { return errors.Is(err, aio.ErrMedia) || errors.Is(err, syscall.EIO) }
 
-// fitsAgain is fits for the header of segment i of an open log. The caller holds l.mu.
+// fitsAgain checks the header of segment i of an open log as fits does while the log is opened. The caller holds l.mu.
 func (l *Log) fitsAgain(i int, h *segHeader) error {
 	f := l.segs[i]
 	st := State{Segment: f.number, SegmentBase: f.base, End: l.flushed}

@@ -149,7 +149,7 @@ func (l *Log) rewrite(c *Checker, f *segFile, at int64, data []byte) error {
 	return nil
 }
 
-// checkTail is Check for a batch that is only in memory.
+// checkTail does the work of Check for a batch that is in no segment yet, and so only in memory.
 func (l *Log) checkTail(c *Checker, at Offset) (Checked, error) {
 	var v View
 	if err := l.View(&v, at, HeaderBytes); err != nil {

@@ -5,7 +5,8 @@ import (
 	"sync"
 )
 
-// copied is memory for bytes that are read out of a segment. It comes from the pool of its size class.
+// copied is a buffer for bytes that View reads out of a segment. It comes from the pool of its size class, and goes
+// back there.
 type copied struct {
 	bytes []byte
 	class int

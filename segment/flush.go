@@ -146,7 +146,7 @@ func (l *Log) writable() error {
 	return l.cut.why
 }
 
-// usable is writable for cuts. The caller holds l.io.
+// usable returns the error that keeps a cut from being done, as writable does for writes. The caller holds l.io.
 func (l *Log) usable() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -413,7 +413,7 @@ func (l *Log) Sync() error {
 	return l.sync()
 }
 
-// sync is Sync without the check that the files are writable. The caller holds l.io.
+// sync syncs the files that were written. Unlike Sync it does not check that they are writable. The caller holds l.io.
 func (l *Log) sync() error {
 	target := l.Flushed() // cannot move: l.io is held
 	for _, f := range l.dirty {
@@ -467,7 +467,8 @@ func (l *Log) endOf(f *segFile) (Offset, bool) {
 	return 0, false
 }
 
-// sealedEnd is endOf for a pinned segment that may have been trimmed meanwhile: then it returns end.
+// sealedEnd returns where a pinned segment ends. If retention has taken the segment off the list meanwhile, it returns
+// end.
 func (l *Log) sealedEnd(f *segFile, end Offset) Offset {
 	if e, ok := l.endOf(f); ok {
 		return e

@@ -327,8 +327,8 @@ func (l *Log) scanned(f *segFile, err error) error {
 	return err
 }
 
-// writeIndex persists the index of a full and synced segment. If that fails, only the next search after a restart is
-// slower, so errors end here. The caller holds l.io.
+// writeIndex writes the .idx file of a full and synced segment. If that fails, only the next search after a restart is
+// slower, so it returns no error. The caller holds l.io.
 func (l *Log) writeIndex(f *segFile, end Offset) {
 	f.pin()
 	defer f.release()

@@ -25,7 +25,7 @@ const (
 type Options struct {
 	IndexEveryBytes   int // distance between index entries; 0: DefaultIndexEveryBytes
 	MaxMappedSegments int // segments that stay mapped while nobody reads them; 0: DefaultMaxMappedSegments
-	// Mappings bounds the mapped segments of all logs that have the same one; nil: there is no such bound.
+	// Mappings bounds the mapped segments of all logs that share it. If it is nil, there is no such bound.
 	Mappings *Mappings
 	// OldIndexes says that a version may have run on the directory which removed the index of a segment after the file,
 	// so that a crash left indexes of files that are not missing. Open removes those below the first segment.

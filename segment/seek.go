@@ -115,7 +115,7 @@ func (l *Log) Where(at Offset) (State, error) {
 }
 
 // NewestAppended is the time (ns since 1970) when the newest batch was appended, or somewhat earlier: of batches that
-// are only in segments, only the first of each segment is known without reading. 0: nothing is known.
+// are only in segments, only the first of each segment is known without reading. It is 0 if nothing is known.
 func (l *Log) NewestAppended() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,8 +133,8 @@ func (l *Log) NewestAppended() int64 {
 // AppendedBy returns when the message was appended (ns since 1970), or somewhat earlier: of messages that are only in
 // segments, only the time of a batch before them is known, from the part of an index that is in memory, or from the
 // segment's header. Of a message that is in no segment, or only in damaged ones, it returns the time of the first batch
-// behind it that is known: the log's first, if retention has removed the message. 0: nothing is known. AppendedBy reads
-// nothing from the device.
+// behind it that is known: the log's first, if retention has removed the message. It returns 0 if nothing is known.
+// AppendedBy reads nothing from the device.
 func (l *Log) AppendedBy(id MsgID) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -239,7 +239,8 @@ func (l *Log) search(q query) (at Offset, firstID MsgID, err error) {
 	return l.after(f, end, q)
 }
 
-// lastHealthy is segmentAt without stand-ins, of which nothing is known. The caller holds l.mu.
+// lastHealthy returns the index of the last segment for which begins is true, or -1. It passes over stand-ins of broken
+// segments, whose content is not known. The caller holds l.mu.
 func (l *Log) lastHealthy(begins func(f *segFile) bool) int {
 	last := -1
 	for i, f := range l.segs {

@@ -77,7 +77,7 @@ func (t *tail) push(s *Slice) {
 	t.n, t.end = t.n+1, s.End()
 }
 
-// offset is where slice i begins.
+// offset returns the offset at which slice i begins.
 func (t *tail) offset(i int) Offset { return t.entries.at(i).off }
 
 // endOf is where slice i ends.

@@ -227,7 +227,8 @@ func (l *Log) pinAt(at Offset) (f *segFile, end Offset, err error) {
 	return l.pinUntil(at, l.mappedEnd)
 }
 
-// pinUntil is pinAt for reading segment i up to endOf(i). The caller holds l.mu.
+// pinUntil pins the segment that holds offset at, like pinAt. The caller may read segment i up to endOf(i). The caller
+// holds l.mu.
 func (l *Log) pinUntil(at Offset, endOf func(i int) Offset) (f *segFile, end Offset, err error) {
 	i := l.segmentAt(func(f *segFile) bool { return f.base <= at })
 	if i < 0 {

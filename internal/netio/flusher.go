@@ -37,7 +37,7 @@ type Place struct {
 // returns false if the place is taken already, by the queue or by somebody else.
 func (p *Place) Take() bool { return !p.taken.Swap(true) }
 
-// Leave gives the place back. An answer that is due from now on needs an Add; the caller looks for earlier ones.
+// Leave gives the place back. The caller then looks once for answers that became due before; later ones need an Add.
 func (p *Place) Leave() { p.taken.Store(false) }
 
 // Flusher sends the answers to many clients, those that are due together with one system call. The goroutine that

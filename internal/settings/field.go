@@ -129,7 +129,7 @@ func (f number[N]) Decode(value []byte) error {
 	return nil
 }
 
-// Try takes powers of two, which meet small bounds and large ones.
+// Try returns the n-th sample value as text. It uses powers of two, so that samples meet small bounds and large ones.
 func (f number[N]) Try(n int) string {
 	value := int64(1) << (n % 62)
 	if f.unit == Millis {

@@ -176,8 +176,8 @@ func (n *Net) Connected(node replicate.NodeID) bool {
 	return c != nil && c.Err() == nil
 }
 
-// Shown returns the certificate that a node showed when it was connected or dialed last, also if it was not valid; nil:
-// none, or none is known. The caller must not change it.
+// Shown returns the certificate that a node showed when it was connected or dialed last, also if it was not valid. It
+// returns nil if the node showed none, or none is known. The caller must not change it.
 func (n *Net) Shown(node replicate.NodeID) *x509.Certificate {
 	l := n.table.Load().links[node]
 	if l == nil {
@@ -186,8 +186,8 @@ func (n *Net) Shown(node replicate.NodeID) *x509.Certificate {
 	return l.shown.Load()
 }
 
-// Received returns a number that changes whenever something arrives from a node, be it only an answer to a probe.
-// false: there is no connection.
+// Received returns a number that changes whenever something arrives from a node, even an answer to a probe. It returns
+// false if there is no connection.
 func (n *Net) Received(node replicate.NodeID) (uint64, bool) {
 	l := n.table.Load().links[node]
 	if l == nil {

@@ -85,7 +85,7 @@ type Trust struct {
 	// TLS returns the configurations for one handshake, of a connection that another node began or that this one
 	// begins; the Net sets the ServerName of client. nil: no TLS.
 	TLS func() (server, client *tls.Config)
-	// Names says for which nodes a certificate speaks; "": NamesOfNodes.
+	// Names says for which nodes a certificate speaks. "" means NamesOfNodes.
 	Names Names
 }
 

@@ -53,7 +53,8 @@ type PutHead struct {
 	Run       uint32 // if the leader refuses a put as not stored, it refuses all later puts of the run
 	Kind      PutKind
 	Count     uint32 // messages; 1 for a sealed batch
-	// WaitMs is how long the put may still wait to be stored, at most MaxPutWaitMs; 0: as long as the receiver's own puts.
+	// WaitMs is how long the put may still wait to be stored, at most MaxPutWaitMs. 0 means as long as the receiver's own
+	// puts.
 	WaitMs uint32
 }
 
@@ -235,7 +236,7 @@ func AckSequence(want uint32, other bool) uint64 {
 	return ackSequence | uint64(want)
 }
 
-// SequenceOfAck is the reverse of AckSequence. ok is false if the leader did not say it.
+// SequenceOfAck decodes what AckSequence encoded. ok is false if the leader is an older version, which says nothing.
 func SequenceOfAck(first uint64) (want uint32, other, ok bool) {
 	return uint32(first), first&ackOther != 0, first&ackSequence != 0
 }

@@ -58,7 +58,7 @@ type Arena struct {
 // Get and GetLarge return are garbage. A reference permits reading; the users decide who may write. Release orders
 // memory accesses: what a holder did before Release is visible to the next Get.
 type Buf struct {
-	// Seq is free for the owner's use; the arena neither reads nor resets it.
+	// Seq belongs to the owner of the buffer. The arena neither reads nor resets it.
 	Seq uint64
 
 	arena *Arena

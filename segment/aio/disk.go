@@ -147,7 +147,8 @@ func (d *fsDisk) check(op, name string) error {
 	return contract.Name(op, name)
 }
 
-// checkWrite is check for operations that change something. The directory itself (".") cannot be changed.
+// checkWrite checks the name for an operation that changes something. Beyond check it refuses the directory itself
+// (".").
 func (d *fsDisk) checkWrite(op, name string) error {
 	if err := d.check(op, name); err != nil {
 		return err

@@ -20,8 +20,8 @@ import (
 // FileID tells a file or directory from all others that there are or were.
 type FileID struct {
 	Device, Number uint64
-	// BornNs is when the file was made, because the number of a removed file is used again; 0: the file system does not
-	// say.
+	// BornNs is the time at which the file was made, or 0 if the file system does not say. It tells the file from a later
+	// one with the same inode number.
 	BornNs int64
 }
 
@@ -83,7 +83,7 @@ func identify(dirFD int, name string, flags int) (FileID, error) {
 	return FileID{Device: st.Dev, Number: st.Ino}, err
 }
 
-// identifyFD is identify for an open file.
+// identifyFD returns the identity of an open file.
 func identifyFD(fd int) (FileID, error) { return identify(fd, "", unix.AT_EMPTY_PATH) }
 
 func (d *fsDisk) Identify(name string) (id FileID, err error) {
@@ -93,7 +93,7 @@ func (d *fsDisk) Identify(name string) (id FileID, err error) {
 	return d.identifyName(name)
 }
 
-// identifyName is Identify without the check of the name.
+// identifyName does what Identify does, but does not check the name.
 func (d *fsDisk) identifyName(name string) (id FileID, err error) {
 	err = withFD(d.dir, func(dir int) (err error) {
 		id, err = identify(dir, name, unix.AT_SYMLINK_NOFOLLOW)

@@ -47,7 +47,7 @@ func (d *fsDisk) describe() error {
 }
 
 // Transience says why what is stored on the disk does not last, and what ends it, as the rest of a sentence that begins
-// with "the data directory is"; "": it lasts as long as the device does.
+// with "the data directory is". It returns "" if the data last as long as the device.
 func (i *Info) Transience() string {
 	const lost = "everything in it, also what was answered OK, is lost when "
 	switch {

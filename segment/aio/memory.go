@@ -24,7 +24,7 @@ func mapAnon(n int) (mmap.MMap, error) {
 	return mmap.MapRegion(nil, n, mmap.COPY, mmap.ANON, 0)
 }
 
-// mapGarbage is mapAnon for callers that do not need zeros.
+// mapGarbage maps memory like mapAnon, for callers that do not need zeros.
 func mapGarbage(n int) (mmap.MMap, error) {
 	if mem := keptMemory.take(n); mem != nil {
 		return mem, nil

@@ -21,7 +21,7 @@ type inflated struct {
 	kept int // bytes of memory that are counted in Node.inflatedBytes
 }
 
-// bodies are memory for inflated.
+// bodies is a pool of the buffers into which inflated decompresses.
 var bodies = sync.Pool{New: func() any { return new([]byte) }}
 
 // open returns the decompressed body of a batch. It is valid until the next call of open, close or drop. mu is held.

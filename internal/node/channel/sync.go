@@ -58,7 +58,8 @@ func (k *Consumer) Sync(done func(error)) {
 	}
 }
 
-// lost returns why entries of the channel are not stored, or may not be; nil: all are, or are on their way. mu is held.
+// lost returns the error because of which entries of the channel are not stored, or may not be. It returns nil if all
+// are stored or on their way. mu is held.
 func (r *channelReader) lost() error {
 	for i := range r.cursors {
 		if cur := &r.cursors[i]; cur.assigned && (cur.put.lost != nil || cur.put.refused != nil) {
@@ -68,9 +69,9 @@ func (r *channelReader) lost() error {
 	return nil
 }
 
-// Confirm is Sync for all consumers, for a node that gives its leaderships away. It returns true if nothing has to be
-// waited for; done is not called then. As a read from a disk that hangs may hold mu for ever, Confirm may be given up:
-// done may be called at any later time, or never.
+// Confirm stores the confirmations of all consumers, as Sync does for one. A node that gives its leaderships away calls
+// it. It returns true, and does not call done, if nothing has to be waited for. As a read from a disk that hangs may
+// hold mu for ever, Confirm may be given up: done may be called at any later time, or never.
 func (c *Channel) Confirm(done func(error)) bool {
 	if c.ephemeral {
 		return true

@@ -226,7 +226,8 @@ func (f *NodeFile) Registered(boot uuid.UUID) error {
 	return f.keepLives(registered(f.lives, boot), writeNode)
 }
 
-// keepLives replaces the lives, in the file only from LivesLevel on, which write writes. The caller holds mu.
+// keepLives replaces the lives in memory and, from LivesLevel on, in the file, by the function write. The caller holds
+// mu.
 func (f *NodeFile) keepLives(lives []Life, write func(aio.Disk, *Node) error) error {
 	if f.node.Level() >= LivesLevel && !slices.Equal(lives, f.node.Lives) {
 		next := f.node

@@ -127,7 +127,8 @@ func (cs *clients) ready(ev *Event, most int) error {
 	return nil
 }
 
-// hinder handles EvStop and EvBlocked.
+// hinder applies EvStop, after which the client gets nothing more, and EvBlocked, which holds its deliveries back while
+// its connection takes no output.
 func (cs *clients) hinder(ev *Event) {
 	cl := cs.byID[ev.Client]
 	if cl == nil {

@@ -101,8 +101,8 @@ func (c *Channel) mayGo(s *source) bool {
 	return c.clients.choose(e.tag, s.part) != nil
 }
 
-// next returns the source whose turn it is: with stay, the last one again, if its turn is not over. nil: no
-// source has a message that may be delivered.
+// next returns the source whose turn it is, or nil if no source has a message that may be delivered. With stay it
+// returns the last source again until its turn is over.
 func (t *turns) next(stay bool) *source {
 	n := len(t.sources)
 	var tired *source // the first that has used up its messages of this round

@@ -68,8 +68,8 @@ func (c *Cursors) IsForeignProducer(name string) bool {
 	return false
 }
 
-// OwnsProducer says whether a client with this owner may send batches of the producer with that id: it has another
-// owner otherwise. An empty owner is that of clients that have to prove nothing.
+// OwnsProducer says whether a client with this owner may send batches of the producer with that id. It may not if the
+// producer has another owner. The owner is empty where clients need no token.
 func (c *Cursors) OwnsProducer(id uint64, owner string) bool {
 	i, known := c.producers.find(id)
 	if !known || owner == "" {

@@ -153,7 +153,8 @@ func encode(e any) []byte {
 	return text
 }
 
-// takeUp puts the entries of an earlier process before those of this one, which it writes.
+// takeUp puts the entries of an earlier process, which were read from the disk, in front of those of this process, and
+// writes the latter to the disk.
 func (s *share) takeUp(old [][]byte) {
 	now := s.list()
 	s.entries = nil

@@ -238,7 +238,7 @@ type conn struct {
 	turn *turn
 }
 
-// NetConn returns the connection below, for those who look for the socket.
+// NetConn returns the connection below, as tls.Conn does, for callers that need the socket.
 func (c *conn) NetConn() net.Conn { return c.Conn }
 
 // Read implements net.Conn. Nobody holds a slot while he waits for bytes.

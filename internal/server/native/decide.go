@@ -106,7 +106,7 @@ type load struct{ count, bytes int }
 // limits bound a load. A single request always fits.
 type limits struct{ count, bytes int }
 
-// beyond returns the limit for which a request of n bytes may not be added; nil: it may.
+// beyond returns the limit that a further request of n bytes would exceed, or nil if there is room for it.
 func (l load) beyond(n int, most limits) *node.LimitError {
 	switch {
 	case l.count == 0:

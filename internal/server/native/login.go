@@ -22,7 +22,7 @@ func newLogin(who *auth.Principal, secret string) *login {
 	return &login{who, secret, node.ProducerOwner(who.Name())}
 }
 
-// owner is that of the producers of this client; "": it has to prove nothing.
+// owner returns the identity that owns the producers which this client opens, or "" if clients need no token.
 func (s *session) owner() string {
 	if l := s.login.Load(); l != nil {
 		return l.owner

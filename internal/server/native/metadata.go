@@ -30,7 +30,7 @@ func (s *Server) place() place {
 	return p
 }
 
-// leader returns the node that leads a partition, as far as clients can connect to it; nil: none. A process that was
+// leader returns the node that leads a partition, if clients can connect to it, and otherwise nil. A process that was
 // started again does not lead what its predecessor was elected for.
 func (p *place) leader(id meta.PartitionID) (n *meta.Node, epoch uint64) {
 	row := p.snap.Partitions.Get(id)
@@ -44,7 +44,7 @@ func (p *place) leader(id meta.PartitionID) (n *meta.Node, epoch uint64) {
 	return n, epoch
 }
 
-// address returns where native clients reach the leader of a partition; "": unknown.
+// address returns the address at which native clients reach the leader of a partition, or "" if it is not known.
 func (p *place) address(topic uuid.UUID, partition uint32) string {
 	if p.snap == nil {
 		return ""
@@ -58,7 +58,7 @@ func (p *place) address(topic uuid.UUID, partition uint32) string {
 
 // refuge returns where a client of this node connects when it stops: to the node that leads the most partitions of the
 // client's topics, among live ones that are not drained. turn chooses among equals, so that not all go to the same one.
-// "": nobody is known.
+// It returns "" if no such node is known.
 func (p *place) refuge(topics []string, turn int) string {
 	if p.snap == nil {
 		return ""

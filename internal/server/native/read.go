@@ -25,7 +25,7 @@ type credit struct{ left int64 }
 // give adds what the client allows. More than wire.MaxCreditBytes is cut to that.
 func (c *credit) give(n uint32) { c.left = min(c.left+int64(n), wire.MaxCreditBytes) }
 
-// chunk is how many bytes may be read for the next Records; 0: none.
+// chunk returns how many bytes may be read for the next Records. 0 means that the client has given no credit.
 func (c *credit) chunk() int { return int(max(min(c.left, readChunkBytes), 0)) }
 
 // spend subtracts what was sent.
@@ -196,7 +196,8 @@ func (r *reading) run(topic *node.Topic) error {
 	}
 }
 
-// room takes room for n bytes, out of what the reader holds if it has waited for some.
+// room reserves n bytes of the connection's output. If the reader has waited for room and holds some, room changes that
+// to n bytes. It returns false if there is no room.
 func (r *reading) room(n int) bool {
 	held := r.held
 	if r.held = 0; held > 0 {

@@ -81,7 +81,7 @@ type session struct {
 	began  time.Time
 	client atomic.Pointer[string] // name of the client's program, as its Auth says; nil: none came
 	login  atomic.Pointer[login]  // nil: the client has proved nothing
-	// stranger is its place in Server.strangers, which it leaves with its Auth; nil: the server demands none
+	// stranger is the session's place in Server.strangers until it has sent Auth. It is nil if the server demands no Auth.
 	stranger *strangers.Stranger
 	counted  auth.Place // among the known clients; mu guards it
 	gone     bool       // the connection has ended; mu guards it
@@ -309,7 +309,8 @@ func (t *task) payer(s *session) string {
 // done gives back what a request took of the limits.
 func (s *session) done(t *task) { s.giveBack(t.payer(s), t.bytes, t.buf) }
 
-// giveBack gives back what reserve took, and a buffer; nil: none.
+// giveBack returns to the limits what reserve took for a request of who, and releases the request's buffer, which may
+// be nil.
 func (s *session) giveBack(who string, bytes int, buf *netproto.RecvBuf) {
 	buf.Release()
 	s.srv.inFlight.Give(who, int64(bytes))
@@ -319,7 +320,7 @@ func (s *session) giveBack(who string, bytes int, buf *netproto.RecvBuf) {
 	s.mu.Unlock()
 }
 
-// forget closes what a request that is not served was to open.
+// forget removes the reader or the subscription of a request that is refused, which the session has entered already.
 func (s *session) forget(t *task) {
 	switch t.message.(type) {
 	case *wire.Read:
@@ -489,7 +490,7 @@ func (s *session) outcome(to netproto.Type, request uint64, status netproto.Stat
 	return s.answer(to, request, status, payload)
 }
 
-// refuse answers a frame that is not served.
+// refuse answers a frame that the node does not serve, with a status and a text that says why.
 func (s *session) refuse(f *netproto.Received, status netproto.Status, text string) error {
 	return s.fail(f.Type, f.Request, status, text)
 }

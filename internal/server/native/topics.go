@@ -146,7 +146,7 @@ func (s *session) announce() {
 	s.tell(0, s.metadata(s.topics, who, nil), false)
 }
 
-// metadata describes topics. failed has those that were to be created and were not.
+// metadata describes topics for an answer. failed has the topics that could not be created, with the status to answer.
 func (s *session) metadata(topics []string, who *auth.Principal, failed map[string]netproto.Status) *wire.Metadata {
 	p := s.srv.place()
 	return p.describe(topics, func(name string) netproto.Status {

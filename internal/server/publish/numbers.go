@@ -112,9 +112,9 @@ func parseNumber(h node.Header) (uint32, error) {
 	return uint32(n), nil
 }
 
-// CutAllNumbers is CutNumbers for the messages of one command, with the headers in lists. Those behind the first one
-// may repeat the producer and its epoch, with the sequence that they have, or say nothing. It returns nil if there are
-// no numbers, and otherwise those of the first message, in n if that is not nil.
+// CutAllNumbers removes the numbers from the headers of all messages of one command, as CutNumbers does for one
+// message. Messages behind the first one may repeat the producer and its epoch, with their own sequence, or name none.
+// It returns the numbers of the first message, in n unless that is nil, or nil if there are none.
 func CutAllNumbers(lists [][]node.Header, n *Numbers) (*Numbers, error) {
 	has := false
 	for i := range lists {

@@ -111,13 +111,13 @@ func (o *Operator) Topics(ctx context.Context, topic ...string) (all []TopicNumb
 	}
 }
 
-// TopicsNow is topics without waiting until every partition is served.
+// TopicsNow returns what topics returns, but does not wait until every partition is served.
 func (o *Operator) TopicsNow(ctx context.Context, topic ...string) (all []TopicNumbers, missing, err error) {
 	all, gone, err := o.look(ctx, topic...)
 	return all, Partial(append(gone, unservedOf(all)...)), err
 }
 
-// Partial returns the error of a result that lacks something; nil: it lacks nothing.
+// Partial returns the error for a result that lacks something, with exit code ExitPartial, or nil if lacks is empty.
 func Partial(lacks []string) error {
 	if len(lacks) == 0 {
 		return nil

@@ -45,7 +45,7 @@ func (o *Operator) Action(
 	return cmd
 }
 
-// Anywhere gives a command of o the flags that those below another command get from it.
+// Anywhere adds the flags of o to a command that stands alone. Commands below another one get them from that one.
 func (o *Operator) Anywhere(cmd *cobra.Command) *cobra.Command {
 	o.Flags(cmd)
 	return cmd
@@ -67,7 +67,7 @@ func AnyOwn(cmd *cobra.Command) bool {
 	return any
 }
 
-// Print prints v as JSON, or what text prints of it.
+// Print writes a command's result to Out: as JSON with the flag --json, otherwise with the function text.
 func (o *Operator) Print(v any, text func(io.Writer) error) error {
 	if o.AsJSON {
 		return PrintJSON(o.Out, v)

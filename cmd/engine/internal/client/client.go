@@ -36,7 +36,7 @@ const (
 	clusterTimeout = admin.StoreTimeout + 5*time.Second
 )
 
-// ErrNoSuchRequest is returned for a path that the node does not serve.
+// ErrNoSuchRequest says that the node does not serve the path, for example because its version is older.
 var ErrNoSuchRequest = errors.New(
 	"it does not know this request: it is not a Penstock node, an older one, or in no cluster")
 

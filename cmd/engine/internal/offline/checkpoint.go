@@ -76,8 +76,8 @@ func decodeEntry(p []byte) (part checkpointEntry, rest []byte, err error) {
 	return part, q[n:], nil
 }
 
-// decodeCut reads the payload of a commit log record that cuts a partition: a kind (1: what is above goes; 2: the log
-// begins anew), 7 zero bytes, an entry.
+// decodeCut decodes the payload of a commit log record that cuts a partition: a byte for the kind (1 drops what lies
+// above the entry's end, 2 lets the log begin anew there), 7 zero bytes, and the entry.
 func decodeCut(p []byte) (part checkpointEntry, anew bool, err error) {
 	if len(p) < 8 || p[0] != 1 && p[0] != 2 {
 		return part, false, errCheckpoint

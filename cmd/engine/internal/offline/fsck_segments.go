@@ -130,7 +130,8 @@ func (w *walk) below(dir string, numbers []uint32) error {
 	return nil
 }
 
-// damage tells what is wrong with the data from what keeps the tool from reading it.
+// damage says whether err is about the data, such as a wrong checksum or a page that the device cannot read. Otherwise
+// something else keeps fsck from reading, such as a missing permission.
 func damage(err error) bool {
 	var errno syscall.Errno
 	return !errors.As(err, &errno) || errno == syscall.EIO || errors.Is(err, aio.ErrMedia)

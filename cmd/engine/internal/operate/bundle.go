@@ -171,7 +171,7 @@ func (o *operator) bundle(ctx context.Context, name string, m *BundleManifest, a
 	return cli.Fail(cli.ExitPartial, fmt.Errorf("the bundle is partial: %s", m.Partial))
 }
 
-// bundleNodes lists the nodes to ask, with a client for each; nil: it has no address.
+// bundleNodes returns a client for each node that the bundle asks. The client is nil for a node without an address.
 func (o *operator) bundleNodes(ctx context.Context, m *BundleManifest, all bool) ([]*client.Client, error) {
 	if !all {
 		m.Nodes = []bundleNode{{Name: "node", Address: o.Client.Address}}
@@ -210,7 +210,7 @@ func fileName(name string) string {
 	}, name), ".")
 }
 
-// missing says what is not in the bundle; "": nothing.
+// missing names the parts that are not in the bundle. It returns "" if all are.
 func (m *BundleManifest) missing() string {
 	var out []string
 	for i := range m.Nodes {

@@ -54,7 +54,7 @@ func (o *operator) listLags(ctx context.Context, args []string) error {
 	return cmp.Or(t.Flush(), missing)
 }
 
-// ageText writes an age; 0: there is nothing that has one.
+// ageText formats an age for a table. It writes a dash for 0, since then no message waits.
 func ageText(seconds float64) string {
 	if seconds == 0 {
 		return "-"
@@ -62,7 +62,7 @@ func ageText(seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).Round(100 * time.Millisecond).String()
 }
 
-// lacksOf says what a list of channels lacks; nil: nothing.
+// lacksOf returns an error that says which nodes or partitions a list of channels lacks, or nil if it is whole.
 func lacksOf(topic string, page *api.ChannelPage) error {
 	var lacks []string
 	for _, m := range page.Missing {

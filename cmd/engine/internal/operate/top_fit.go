@@ -9,8 +9,8 @@ import (
 	"penstock/cmd/engine/internal/cli"
 )
 
-// topColumns are the columns of top's picture. Of a table that is too wide for its terminal those go whose first is the
-// highest; 0: it stays.
+// topColumns are the columns of the table that top shows. When the table is too wide for the terminal, top leaves out
+// the column with the highest goes first. A column whose goes is 0 always stays.
 var topColumns = []struct {
 	name string
 	goes int

@@ -40,8 +40,9 @@ func anew(n *settings.Options) string {
 	return command
 }
 
-// clusterPart holds the cluster's parts that serve owns besides the engine. The files of credentials are looked at from
-// before the node joins: mu guards what joinable sets meanwhile. Who comes later needs no lock.
+// clusterPart holds the parts of the cluster that serve opens and closes beside the engine. The goroutine that reads
+// the files of credentials begins before the node joins, so mu guards what joinable sets meanwhile. After the node has
+// joined, nothing here changes, and readers need no lock.
 type clusterPart struct {
 	trust  *trust.Trust
 	certs  *certificates
@@ -53,7 +54,8 @@ type clusterPart struct {
 	store  meta.Store
 }
 
-// newPart returns the clusterPart that joinable fills in; nil for a single node. The settings have been judged.
+// newPart returns the clusterPart that joinable fills in, or nil for a single node. The caller has checked the
+// settings.
 func newPart(c *settings.Cluster, t *trust.Trust, certs *certificates) *clusterPart {
 	if c.Address == "" {
 		return nil

@@ -107,8 +107,8 @@ const (
 	kernelBytes = 16 << 20
 )
 
-// divideMemory divides a limit. goLimit is Go's own limit (GOMEMLIMIT), which then is the heap; 0: none is set. It
-// returns an error if too little is left.
+// divideMemory divides the limit of the process among its uses. goLimit is the limit that GOMEMLIMIT sets for the heap,
+// or 0 if it sets none. divideMemory returns an error if too little is left.
 func divideMemory(limit, buffers, goLimit int64) (b memoryBudget, err error) {
 	b.heap = limit - limit/10 - buffers - kernelBytes
 	if goLimit > 0 {

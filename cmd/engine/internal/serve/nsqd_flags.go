@@ -29,7 +29,8 @@ type nsqdFlag struct {
 	source string
 }
 
-// nsqdTarget is a setting that a flag sets. convert translates the value into the setting's notation; nil: not needed.
+// nsqdTarget is a setting that a flag sets. convert translates the value into the setting's notation. It is nil if both
+// have the same.
 type nsqdTarget struct {
 	setting string
 	convert func(string) (string, error)

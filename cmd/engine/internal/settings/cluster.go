@@ -181,7 +181,7 @@ func (c *Cluster) StoreNodes() (names []string) {
 	return names
 }
 
-// Listed returns the address under which cluster-peers has a node; "": it does not.
+// Listed returns the address that cluster-peers names for a node, or "" if the node is not in the list.
 func (c *Cluster) Listed(name string) string {
 	peers, _ := etcd.ParsePeers(c.Peers) // who uses them says what is wrong
 	for _, p := range peers {

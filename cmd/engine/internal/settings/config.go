@@ -238,7 +238,7 @@ func (c *Config) lookup(key string) (any, bool) {
 	return c.Settings[i].Value.Get(), true
 }
 
-// Public is lookup without the settings that must not leave the process.
+// Public looks a setting up like lookup, but hides the settings that must not leave the process.
 func (c *Config) Public(key string) (any, bool) {
 	if s := c.Named(strings.ReplaceAll(key, "_", "-")); s != nil && values.IsSecret(s.Value) {
 		return nil, false

@@ -89,8 +89,9 @@ func (p *Printer) whileRead(cmd *cobra.Command, do func(context.Context) error) 
 // ErrEnough ends a run that has printed as many messages as it should.
 var ErrEnough = errors.New("enough")
 
-// Print prints a message; attempts is 0 if it is no delivery. With flush, what was printed is written at once: no other
-// message follows just now.
+// Print writes one message in the printer's format. attempts is the number of the delivery, and 0 for a message that
+// was read without a channel. With flush, Print also writes what it has buffered, because no other message follows just
+// now.
 func (p *Printer) Print(m *nodes.Message, attempts int, flush bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

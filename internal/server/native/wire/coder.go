@@ -104,9 +104,8 @@ func (c *coder) u64(v *uint64) {
 	}
 }
 
-// last is u64 for the last field of a message that once had none: it is 0 if nothing is left to read, and 0 is left
-// out.
-// A message with further fields behind it has it always.
+// last codes an integer that a later version added at the end of a message. A writer leaves out 0, and a reader takes 0
+// if nothing is left to read. When further fields follow, the field is always there, and u64 codes it.
 func (c *coder) last(v *uint64) {
 	if c.writing && *v == 0 || !c.writing && len(c.p) == 0 {
 		return
@@ -177,8 +176,9 @@ func list[T any](c *coder, v *[]T, most, least int, each func(*coder, *T)) {
 	}
 }
 
-// reuse is the count of a list whose elements the caller codes: at most most, of size bytes each. It makes the list as
-// long as what is read, in its old memory if that is large enough, and returns false after an error.
+// reuse codes the length of a list, which is at most most, and leaves its elements, of at least size bytes each, to the
+// caller. A reader gets a list of that length, in the old memory if that is large enough. reuse returns false after an
+// error.
 func reuse[T any](c *coder, v *[]T, most, size int) bool {
 	n := uint32(len(*v))
 	if c.u32(&n); n > uint32(most) {

@@ -172,8 +172,8 @@ func (it *Deliveries) Reset(p []byte) error {
 	return it.c.err
 }
 
-// Next returns the next delivery; nil: there is none, or the payload is damaged, see Err. The following call overwrites
-// it, its list of headers included; body, keys and values are borrowed from the payload.
+// Next returns the next delivery. It returns nil at the end, and when the payload is damaged, which Err tells. The
+// following call overwrites it, its list of headers included; body, keys and values are borrowed from the payload.
 func (it *Deliveries) Next() *Delivery {
 	if it.left == 0 {
 		return nil
@@ -209,7 +209,7 @@ func (it *Deliveries) Next() *Delivery {
 	return d
 }
 
-// Err says why Next ended before the last delivery; nil: it did not.
+// Err returns the damage because of which Next ended too early, or nil.
 func (it *Deliveries) Err() error { return it.c.err }
 
 // Credit lets the leader send more.

@@ -136,7 +136,7 @@ type OpenProducer struct {
 	Partition uint32
 	Name      string
 	// Tenure is for how long the program holds the name in all partitions of the topic: see node.Topic.HoldProducer. A
-	// node that knows a later one answers StatusOldEpoch, with that one in Outcome.First. 0: a new one begins.
+	// node that knows a later one answers StatusOldEpoch, with that one in Outcome.First. 0 begins a new tenure.
 	Tenure uint64
 }
 

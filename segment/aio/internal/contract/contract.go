@@ -29,7 +29,8 @@ func Name(op, name string) error {
 	return nil
 }
 
-// ChangeName is Name for operations that change something. The directory itself (".") cannot be changed.
+// ChangeName checks the name for an operation that changes something. Beyond Name it refuses the directory itself
+// (".").
 func ChangeName(op, name string) error {
 	if name == "." {
 		return &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
