@@ -64,10 +64,9 @@ func (c *Corrector) Saw(w *fold.WriterClock, h *segment.Header, nowNs int64, top
 }
 
 // Correct subtracts from the due times of the last epoch the time by which its writer's clock was ahead. epochs and end
-// are those of the log, and topic and partition are named in the log lines. It is
-// called when this process is about to become the partition's writer, before its first batch: by recovery on a single
-// node, otherwise by the committer with Replica.mu held. A crash before that batch is on stable storage leaves the
-// stored fold as it was.
+// are those of the log, and topic and partition are named in the log lines. It is called when this process is about to
+// become the partition's writer, before its first batch: by recovery on a single node, otherwise by the committer with
+// Replica.mu held. A crash before that batch is on stable storage leaves the stored fold as it was.
 func (c *Corrector) Correct(
 	w *fold.WriterClock, now *fold.Cursors, epochs []replicate.EpochStart, end segment.Offset, topic string,
 	partition uint32,
