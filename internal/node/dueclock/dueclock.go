@@ -45,8 +45,8 @@ type Corrector struct {
 
 // Saw notes the times of a batch that the leader sent, and tells when the leader's clock is ahead of this one: which of
 // the two is wrong has to be looked at. What such a leader stores may be found in the wrong place by time, its delays
-// are corrected by the next leader only as far as that one knows of it, and a second clock that is ahead makes retention
-// by age remove what is not old. topic and partition are named in the log line.
+// are corrected by the next leader only as far as that one knows of it, and a second clock that is ahead makes
+// retention by age remove what is not old. topic and partition are named in the log line.
 func (c *Corrector) Saw(w *fold.WriterClock, h *segment.Header, nowNs int64, topic string, partition uint32) {
 	w.Saw(h, nowNs)
 	ahead := time.Duration(w.AheadNs)

@@ -7,8 +7,8 @@ import (
 	"penstock/segment"
 )
 
-// The queue keeps batches in the order of the log, however it grows and wraps. Puts that a caller takes out are answered
-// once: the batches stay until they are committed.
+// The queue keeps batches in the order of the log, however it grows and wraps. Puts that a caller takes out are
+// answered once: the batches stay until they are committed.
 func TestPending(t *testing.T) {
 	var q Pending
 	q.Clear()
