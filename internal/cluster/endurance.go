@@ -69,8 +69,9 @@ func (p *endurance) outlast(err error) error {
 // final is an error with which a change ends, whatever its kind.
 type final struct{ error }
 
-// repeat calls attempt until the store has accepted a change (ok), and then waits for its revision; 0: there was nothing
-// to change. It repeats while another node is faster than st, and while the store has no leader. It ends the change.
+// repeat calls attempt until the store has accepted a change (ok), and then waits for its revision; 0: there was
+// nothing to change. It repeats while another node is faster than st, and while the store has no leader. It ends the
+// change.
 func (p *endurance) repeat(attempt func() (st *state, ok bool, revision int64, err error)) error {
 	defer p.end()
 	for range maxAttemptCount {

@@ -219,8 +219,8 @@ func (s *store) ExpandTopic(ctx context.Context, id uuid.UUID, partitions int) e
 		want.Settings = t.Expanded()
 		want.Partitions = partitions
 		if partitions < t.Partitions {
-			return nil, false, 0, fmt.Errorf("cluster: topic %q has %d partitions, and partitions cannot be taken away: nothing "+
-				"was changed", t.Name, t.Partitions)
+			return nil, false, 0, fmt.Errorf("cluster: topic %q has %d partitions, and partitions cannot be taken away: "+
+				"nothing was changed", t.Name, t.Partitions)
 		}
 		if err := checkTopic(&want); err != nil {
 			return nil, false, 0, err

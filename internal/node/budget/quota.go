@@ -65,8 +65,8 @@ func (a *Account) NoteRefused(now time.Duration) { a.refusedAt.Store(int64(now))
 // overQuotaFor is how long after the last put that was refused because of its quota a partition counts as over it.
 const overQuotaFor = time.Minute
 
-// OverQuota says whether a put was refused because of the quota in the last overQuotaFor before now, and the topic still
-// has one. Any goroutine may call it.
+// OverQuota says whether a put was refused because of the quota in the last overQuotaFor before now, and the topic
+// still has one. Any goroutine may call it.
 func (a *Account) OverQuota(now time.Duration) bool {
 	l, at := a.topic.Limits.Load(), a.refusedAt.Load()
 	return l != nil && (l.RejectBytes != 0 || l.RejectCount != 0) && at != 0 && now-time.Duration(at) < overQuotaFor

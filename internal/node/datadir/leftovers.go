@@ -22,8 +22,8 @@ func HasNoFiles(disk aio.Disk, id segment.Identity) bool {
 }
 
 // TrashLeftovers moves the files from a partition's directory to the trash that belong to none of its segments. A reset
-// of the log removes only the segments that the log lists. A file from before the last reset that a restart did not list
-// would lie below the new segments, and would look like the log's beginning in front of a gap.
+// of the log removes only the segments that the log lists. A file from before the last reset that a restart did not
+// list would lie below the new segments, and would look like the log's beginning in front of a gap.
 func TrashLeftovers(disk aio.Disk, id segment.Identity, segments []segment.SegmentInfo) error {
 	in := PartitionPath(id.Topic, id.Partition)
 	files, err := disk.ReadDir(in)

@@ -96,8 +96,8 @@ func (d *Driver[P]) Drained() bool { return d.inFlight.Load() == 0 && !d.hasRead
 // a producer whose put was refused may put again at once.
 const maxRefills = 4
 
-// Begins says whether a group begins now. It takes no inbox before that is certain: puts that arrive until then join the
-// group.
+// Begins says whether a group begins now. It takes no inbox before that is certain: puts that arrive until then join
+// the group.
 func (d *Driver[P]) Begins() bool {
 	return (d.inFlight.Load() == 0 || d.large()) && !d.leavesGroup() && d.refillWork()
 }

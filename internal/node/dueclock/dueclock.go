@@ -45,8 +45,8 @@ type Corrector struct {
 
 // Saw notes the times of a batch that the leader sent, and tells when the leader's clock is ahead of this one: which of
 // the two is wrong has to be looked at. What such a leader stores may be found in the wrong place by time, its delays
-// are corrected by the next leader only as far as that one knows of it, and a second clock that is ahead makes retention
-// by age remove what is not old. topic and partition are named in the log line.
+// are corrected by the next leader only as far as that one knows of it, and a second clock that is ahead makes
+// retention by age remove what is not old. topic and partition are named in the log line.
 func (c *Corrector) Saw(w *fold.WriterClock, h *segment.Header, nowNs int64, topic string, partition uint32) {
 	w.Saw(h, nowNs)
 	ahead := time.Duration(w.AheadNs)
@@ -64,10 +64,9 @@ func (c *Corrector) Saw(w *fold.WriterClock, h *segment.Header, nowNs int64, top
 }
 
 // Correct subtracts from the due times of the last epoch the time by which its writer's clock was ahead. epochs and end
-// are those of the log, and topic and partition are named in the log lines. It is
-// called when this process is about to become the partition's writer, before its first batch: by recovery on a single
-// node, otherwise by the committer with Replica.mu held. A crash before that batch is on stable storage leaves the
-// stored fold as it was.
+// are those of the log, and topic and partition are named in the log lines. It is called when this process is about to
+// become the partition's writer, before its first batch: by recovery on a single node, otherwise by the committer with
+// Replica.mu held. A crash before that batch is on stable storage leaves the stored fold as it was.
 func (c *Corrector) Correct(
 	w *fold.WriterClock, now *fold.Cursors, epochs []replicate.EpochStart, end segment.Offset, topic string,
 	partition uint32,

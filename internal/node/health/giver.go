@@ -7,9 +7,9 @@ import (
 	"penstock/replicate"
 )
 
-// Giver returns the leader that the row before names, if that node gave the leadership to self while the
-// store had nothing against it: the node was alive, the same process, not draining, in the ISR, not damaged, and its
-// disk and its clock were good. Otherwise Giver returns nil.
+// Giver returns the leader that the row before names, if that node gave the leadership to self while the store had
+// nothing against it: the node was alive, the same process, not draining, in the ISR, not damaged, and its disk and its
+// clock were good. Otherwise Giver returns nil.
 func Giver(
 	self replicate.NodeID, before, row *meta.Partition, nodes map[replicate.NodeID]*meta.Node,
 ) *meta.Node {

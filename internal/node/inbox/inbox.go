@@ -84,8 +84,8 @@ func (b *Inbox) accepts(p *Put) bool {
 var ErrElsewhere = errors.New("engine: the put goes to another node")
 
 // Enter appends p to the inbox. If the inbox is full, Enter waits for room for at most Options.AdmitTimeout. first says
-// that the caller must tell the committer (driver.Driver.Push). alone is a copy of p.Alone: once p is in the inbox, it may
-// be answered before Enter returns. If Enter returns an error, p is not answered.
+// that the caller must tell the committer (driver.Driver.Push). alone is a copy of p.Alone: once p is in the inbox, it
+// may be answered before Enter returns. If Enter returns an error, p is not answered.
 func (b *Inbox) Enter(ctx context.Context, p *Put) (first, alone bool, err error) {
 	size := int64(p.Bytes)
 	p.Box, p.gate = b, nil

@@ -38,8 +38,8 @@ func Isolated(log *segment.Log, needed segment.Position) (all []Positions) {
 	return all
 }
 
-// Behind returns the position behind the damage at offset at, of the batch with position pos: the next batch that can be
-// read, as far as that is known.
+// Behind returns the position behind the damage at offset at, of the batch with position pos: the next batch that can
+// be read, as far as that is known.
 func Behind(log *segment.Log, pos segment.Position, at segment.Offset) segment.Position {
 	until := pos + 1
 	for _, bad := range log.Isolated() {

@@ -8,8 +8,9 @@ import (
 	"penstock/segment"
 )
 
-// Start knows the first batch of a log. A partition has one. The machines of replicas need the state of the log in front
-// of that batch, part of which only the batch itself tells. Any goroutine may use it. A crash loses what was read.
+// Start knows the first batch of a log. A partition has one. The machines of replicas need the state of the log in
+// front of that batch, part of which only the batch itself tells. Any goroutine may use it. A crash loses what was
+// read.
 type Start struct {
 	first atomic.Pointer[firstBatch] // when Read was last called
 }
@@ -24,8 +25,8 @@ type firstBatch struct {
 // read: when Start.Read was called, the log began at another batch.
 var ErrFirstUnread = errors.New("the first batch of the log is in a segment, and was not read yet")
 
-// Read reads the first batch of the log from the device, and keeps the values of it that State needs. The read may hang,
-// so the caller must not hold Replica.mu: puts to every partition of the node would wait for it (F6).
+// Read reads the first batch of the log from the device, and keeps the values of it that State needs. The read may
+// hang, so the caller must not hold Replica.mu: puts to every partition of the node would wait for it (F6).
 func (s *Start) Read(log *segment.Log) error {
 	if s := log.Segments(); len(s) > 0 && segment.DeviceFailed(s[0].Err) {
 		return s[0].Err // the log begins where that segment says

@@ -23,10 +23,10 @@ func (p *Past) KnownFold() *fold.Cursors {
 	return p.Fold
 }
 
-// StateAt computes the state of the log and the fold at a position. It reads the segment in which the position lies from
-// the segment's beginning, because the first batch of a segment is a checkpoint of the fold; if the fold was too large
-// for that, and no later batch up to the position has it, StateAt returns replay.ErrNoFold. start reads the state in
-// front of the log's first batch, see Start.State.
+// StateAt computes the state of the log and the fold at a position. It reads the segment in which the position lies
+// from the segment's beginning, because the first batch of a segment is a checkpoint of the fold; if the fold was too
+// large for that, and no later batch up to the position has it, StateAt returns replay.ErrNoFold. start reads the state
+// in front of the log's first batch, see Start.State.
 //
 // Retention may remove segments meanwhile, but nothing above what is committed, and so nothing above the position of a
 // cut. Then StateAt begins again, with the new start of the log. If nothing is left in front of the position, which

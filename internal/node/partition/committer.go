@@ -347,9 +347,9 @@ func (c *committer) sealInternal(
 	// The checkpoint follows in both cases: an epoch start may also be the first batch of a segment.
 	body = fold.AppendControl(body, &fold.Control{Kind: fold.Checkpoint, Cursors: pt.fold})
 	if segment.HeaderBytes+len(body) > segment.MaxBatchBytes {
-		// Because of confirmations, the fold has grown beyond the limit of a partition (package budget) and does not fit into a batch. The
-		// checkpoint of the commit log still has it. Only a replica whose log is cut inside this segment, or begins with
-		// it, misses the fold. That replica does not lead without it (replay.ErrNoFold).
+		// Because of confirmations, the fold has grown beyond the limit of a partition (package budget) and does not fit into
+		// a batch. The checkpoint of the commit log still has it. Only a replica whose log is cut inside this segment, or
+		// begins with it, misses the fold. That replica does not lead without it (replay.ErrNoFold).
 		body = fold.AppendControl(body[:0], &fold.Control{Kind: fold.EpochStart, Epoch: epoch})
 	}
 	c.body = body

@@ -1,5 +1,5 @@
-// Package partition implements the partitions of one node: it writes their logs, replicates them, and decides which part
-// of each log is committed.
+// Package partition implements the partitions of one node: it writes their logs, replicates them, and decides which
+// part of each log is committed.
 //
 //   - [Partition] connects the machine of one partition (machine.Partition) to its inbox, its log and its subscribers.
 //   - [Store] holds what all partitions of a data directory share: the commit log, the committer, which seals puts into
@@ -12,8 +12,8 @@
 //
 // Parts with a state and rules of their own have packages of their own, which this one imports: driver decides which
 // goroutine works on the commit log, seal turns puts into batches and keeps them until the commit, budget counts what
-// partitions take, carry keeps deferred messages whose segments go, events tells the channels, dueclock corrects delays,
-// logread reads a log at one place, outgoing has batches on their way to another replica.
+// partitions take, carry keeps deferred messages whose segments go, events tells the channels, dueclock corrects
+// delays, logread reads a log at one place, outgoing has batches on their way to another replica.
 //
 // The way of a put. The words on an arrow name the goroutine or the event that causes the step:
 //

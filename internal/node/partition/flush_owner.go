@@ -46,9 +46,9 @@ func (pt *Partition) HoldsFiles() bool {
 }
 
 // Trimmed tells the machine and the channels that the log begins later (moved). A channel then counts no message that
-// is gone, and goes on if it had stopped at damage that is gone now. It is told of carried messages first: carry.Carrier
-// runs in the commit without which retention does not remove the old place. With lost, the next FindLost searches for
-// lost messages. Trimmed may wait for the device, and takes Replica.mu.
+// is gone, and goes on if it had stopped at damage that is gone now. It is told of carried messages first:
+// carry.Carrier runs in the commit without which retention does not remove the old place. With lost, the next FindLost
+// searches for lost messages. Trimmed may wait for the device, and takes Replica.mu.
 func (pt *Partition) Trimmed(moved, lost bool) {
 	if moved {
 		start := logread.Border(pt.log)

@@ -80,7 +80,8 @@ func (pt *Partition) Marks(v *Marks) {
 func (pt *Partition) View() View {
 	r := pt.replica
 	v := View{
-		Topic: pt.topic.Name, Visible: segment.MsgID(pt.visible.Load()), Pending: r.pending.Len(), LeaderStart: pt.LeaderStart(),
+		Topic: pt.topic.Name, Visible: segment.MsgID(pt.visible.Load()), Pending: r.pending.Len(),
+		LeaderStart: pt.LeaderStart(),
 	}
 	if !r.solo() {
 		v.Member = r.node.member()

@@ -195,6 +195,13 @@ func (r *Replica) run(f func()) {
 	r.unlock()
 }
 
+// holds returns what f, which only looks, returns with mu held.
+func (r *Replica) holds(f func() bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return f()
+}
+
 // unlock releases mu, and then performs the work that was collected in out: answers, wake-ups, work for the committer.
 // waiters is the number of goroutines that got their answer.
 func (r *Replica) unlock() (waiters int) {

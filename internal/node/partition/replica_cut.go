@@ -186,9 +186,7 @@ func (r *Replica) cutFailed(c *logCut, err error) {
 // isCurrent says whether c is still the copy's cut. It takes mu.
 func (c *logCut) isCurrent() bool {
 	r := c.replica
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.cut == c
+	return r.holds(func() bool { return r.cut == c })
 }
 
 // awaitPrepared prepares a cut. It tries again as long as the cause of a failure may go away: a damaged range that is
@@ -271,9 +269,9 @@ func (c *logCut) encode(id segment.Identity) error {
 // would count as whole. The ISR of the row proves nothing: the row may be from before the copy joined. It takes mu.
 func (c *logCut) mayReset() bool {
 	r := c.replica
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.shortened && r.node.Shortened.IsDurable(r.pt.Identity()) || r.pt.machine.State().Next == 0
+	return r.holds(func() bool {
+		return r.shortened && r.node.Shortened.IsDurable(r.pt.Identity()) || r.pt.machine.State().Next == 0
+	})
 }
 
 // awaitAppended does step 1. It returns the error of a file that cannot be written any more (brokenFile): the batches
@@ -300,9 +298,7 @@ func (c *logCut) awaitAppended() error {
 // appending says whether batches that came before the cut are not appended to the log yet. It takes mu.
 func (c *logCut) appending() bool {
 	r := c.replica
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.incoming) > 0
+	return r.holds(func() bool { return len(r.incoming) > 0 })
 }
 
 // clampToLog lowers the cut of a closed copy to the end of its log, if the log ends below the cut, and drops the epochs

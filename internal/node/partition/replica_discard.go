@@ -216,9 +216,7 @@ func (r *Replica) isUnneeded() bool {
 // isRemoving says whether the copy is being removed, because all replicas of its partition are in sync without it
 // (health.FullyInSync). It stays true until all bytes of the copy are removed. It takes mu.
 func (r *Replica) isRemoving() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.removing
+	return r.holds(func() bool { return r.removing })
 }
 
 // clearDiscarded records that the copy is not given up any more. It is called when the record that begins the new log

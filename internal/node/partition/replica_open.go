@@ -12,16 +12,12 @@ import (
 // HasLog says whether this node has a log of the partition. It takes mu, so a caller that got true may read pt.log
 // without mu.
 func (r *Replica) HasLog() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.pt.log != nil
+	return r.holds(func() bool { return r.pt.log != nil })
 }
 
 // Present says whether this node has a copy that takes part in replication. It takes mu.
 func (r *Replica) Present() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.active()
+	return r.holds(func() bool { return r.active() })
 }
 
 // newReplica returns the replica of a copy that recovery found. OpenRecovered opens it when the node joins.
@@ -136,9 +132,7 @@ func (pt *Partition) pastAt(pos segment.Position) (logread.Past, error) {
 
 // HasLed says whether this process has ever led the partition: other nodes may still send puts here. It takes mu.
 func (r *Replica) HasLed() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.ledEpoch != 0
+	return r.holds(func() bool { return r.ledEpoch != 0 })
 }
 
 // NewPartition returns a partition of which this node has no copy.

@@ -97,9 +97,7 @@ func (d *remover) checkLater(version uint64) {
 // IsTearingDown says whether the bytes of an earlier copy are being removed, or the log of a closed copy is being cut.
 // Until that ends, no new copy can begin. It takes mu.
 func (r *Replica) IsTearingDown() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.removing || r.isClosed() && r.cut != nil
+	return r.holds(func() bool { return r.removing || r.isClosed() && r.cut != nil })
 }
 
 // run removes the bytes of the copy. It resets removing only when all bytes are removed,
@@ -193,15 +191,11 @@ func (d *remover) forget() error {
 // cutInProgress says whether a cut is being made. A cut that failed does not count: the reset of a copy that is removed
 // does not depend on it. It takes mu.
 func (r *Replica) cutInProgress() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.cut != nil && !r.cut.failed
+	return r.holds(func() bool { return r.cut != nil && !r.cut.failed })
 }
 
 func (r *Replica) isEmpty() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.pt.machine.State() == (segment.State{})
+	return r.holds(func() bool { return r.pt.machine.State() == (segment.State{}) })
 }
 
 // resetToEmpty writes the record that resets the log to nothing, and waits until the record is durable. No commit log
@@ -210,7 +204,8 @@ func (d *remover) resetToEmpty() (release func(), err error) {
 	r := d.replica
 	s, pt := r.node.store, r.pt
 	c := &logCut{
-		replica: r, reset: true, ready: true, pinFiles: true, Past: logread.Past{Fold: new(fold.Cursors)}, durable: make(chan error, 1),
+		replica: r, reset: true, ready: true, pinFiles: true, durable: make(chan error, 1),
+		Past: logread.Past{Fold: new(fold.Cursors)},
 	}
 	c.payload = checkpoint.AppendCut(c.payload, true, &checkpoint.Entry{ID: pt.Identity(), Fold: c.Fold})
 	closed := false

@@ -66,9 +66,7 @@ func (r *Replica) DeviceReads() {
 
 // IsWaitingForDevice says whether the copy is given up and its machine waits for the device. It takes mu.
 func (r *Replica) IsWaitingForDevice() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.waitsForDevice && !r.isClosed() && r.follower != nil && r.follower.Waits()
+	return r.holds(func() bool { return r.waitsForDevice && !r.isClosed() && r.follower != nil && r.follower.Waits() })
 }
 
 // reopen makes a new machine for a copy that waited and can be read again. Nothing of the copy is lost: as long as the

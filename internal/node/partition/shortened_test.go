@@ -397,7 +397,8 @@ func TestCopyIsListedBeforeItBeginsAnew(t *testing.T) {
 			t.Fatal("the list was written")
 		}
 		r.shortened = true // as after the copy was opened again: the list in memory has it
-		if err := (&logCut{replica: r, reset: true, Past: logread.Past{State: segment.State{Next: 9}}}).prepare(); err != nil {
+		c := &logCut{replica: r, reset: true, Past: logread.Past{State: segment.State{Next: 9}}}
+		if err := c.prepare(); err != nil {
 			t.Fatal(err)
 		}
 		kept, err := datadir.ReadShortened(disk)

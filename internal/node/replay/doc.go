@@ -3,7 +3,7 @@
 // state of a partition's channels. All code that reads batches for this purpose uses it: recovery, a follower, and the
 // cut of a log.
 //
-// Recovery (package partition) passes a [Replay] to clog.Open, which calls its methods with the contents of the log, on the
-// goroutine that starts the engine. Replay itself does no I/O, starts no goroutine and has no lock. A crash leaves the
-// commit log as it was, and the next start replays it again.
+// Recovery (package partition) passes a [Replay] to clog.Open, which calls its methods with the contents of the log, on
+// the goroutine that starts the engine. Replay itself does no I/O, starts no goroutine and has no lock. A crash leaves
+// the commit log as it was, and the next start replays it again.
 package replay

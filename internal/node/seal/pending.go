@@ -17,9 +17,9 @@ type Batch struct {
 	Deferred  []fold.DeferredMessage
 }
 
-// Pending holds the batches of a leader between sealing and commit, in log order. replicate.Config bounds their
-// number. Replica.mu guards it: the committer pushes, Replica.commit pops, and the end of the leadership drains it. After
-// a crash the batches are in the logs of some replicas, and the next leader decides about them.
+// Pending holds the batches of a leader between sealing and commit, in log order. replicate.Config bounds their number.
+// Replica.mu guards it: the committer pushes, Replica.commit pops, and the end of the leadership drains it. After a
+// crash the batches are in the logs of some replicas, and the next leader decides about them.
 type Pending struct {
 	ring []Batch // len is a power of two, or 0
 	at   int

@@ -9,7 +9,8 @@ import (
 	"penstock/segment"
 )
 
-// Run is puts that follow each other in an inbox, and the batch that they become. Its users are the committer's methods.
+// Run is puts that follow each other in an inbox, and the batch that they become. Its users are the committer's
+// methods.
 type Run struct {
 	Puts      inbox.List
 	Kind      inbox.Kind // of each put
