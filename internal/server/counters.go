@@ -18,11 +18,8 @@ func (s *Server) meter() metrics.ServerMeter {
 			"nsq": nsq.Connections, "http": listen.Open(s.httpLn),
 			"https": listen.Open(s.httpsBound),
 		},
-		Strangers: nsq.Strangers, StrangersRefused: nsq.StrangersRefused,
-		LargeInputBytes: s.received.Used(), LargeInputWaits: nsq.LargeInputWaits,
-		ModeratedReads: nsq.ModeratedReads, PolledPublishers: nsq.PolledPublishers,
+		LargeInputBytes: s.received.Used(), NSQ: nsq, Turns: http.Turns,
 	}
-	m.UnreadAnswerBytes, m.AnswersLate, m.AnswersUnread = http.Turns.UnreadBytes, http.Turns.Late, http.Turns.Unread
 	m.CredentialsStale = s.stale.Load()
 	silent, held := s.auth.Silence(time.Now())
 	if s.certs != nil {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
-	"penstock/internal/server/lookuptest"
+	"penstock/internal/server/lookup"
 	"penstock/internal/server/nsqtest"
 	"penstock/replicate"
 )
@@ -146,21 +147,49 @@ func TestGoNSQFindsTheNode(t *testing.T) {
 	}
 }
 
+// agreement is a lookup.Directory with the snapshot that a test has made last; nothing else is asked.
+type agreement struct {
+	lookup.Directory
+	s atomic.Pointer[meta.Snapshot]
+}
+
+func (a *agreement) Snapshot() *meta.Snapshot { return a.s.Load() }
+
+func (a *agreement) ChannelNames(context.Context, string) ([]string, error) { return nil, nil }
+
+// lead makes a snapshot in which nodes lead the partitions of the topic.
+func (a *agreement) lead(nodes []*meta.Node, topic string, leaders ...replicate.NodeID) {
+	t := &meta.Topic{ID: uuid.New(), Name: topic, Partitions: len(leaders)}
+	s := &meta.Snapshot{
+		Nodes: map[replicate.NodeID]*meta.Node{}, Topics: map[uuid.UUID]*meta.Topic{t.ID: t},
+		Names: map[string]*meta.Topic{topic: t},
+	}
+	for _, n := range nodes {
+		s.Nodes[n.ID] = n
+	}
+	for i, id := range leaders {
+		p := &meta.Partition{ID: meta.PartitionID{Topic: t.ID, Partition: uint32(i)}}
+		p.State.Leader, p.State.Boot = id, s.Nodes[id].Boot
+		s.Partitions = s.Partitions.With(p.ID, p)
+	}
+	a.s.Store(s)
+}
+
 // B100: the stock client connects to the nodes that lead, whichever node it asks, and follows when the leaders change.
 func TestGoNSQFollowsLeaders(t *testing.T) {
-	a := lookuptest.New()
+	a := new(agreement)
+	a.s.Store(new(meta.Snapshot))
 	var nodes []*testNode
+	var rows []*meta.Node
 	for id := replicate.NodeID(1); id <= 3; id++ {
 		n := startNode(t, node.Options{}, Options{Directory: a, BroadcastAddress: "127.0.0.1"})
 		nodes = append(nodes, n)
-		a.Change(func(s *meta.Snapshot) {
-			s.Nodes[id] = &meta.Node{
-				ID: id, Boot: uuid.New(), Live: true, Version: "0.1.0",
-				Host: "127.0.0.1", NSQ: n.TCPAddr().String(), HTTP: n.HTTPAddr().String(),
-			}
+		rows = append(rows, &meta.Node{
+			ID: id, Boot: uuid.New(), Live: true, Version: "0.1.0",
+			Host: "127.0.0.1", NSQ: n.TCPAddr().String(), HTTP: n.HTTPAddr().String(),
 		})
 	}
-	a.Lead("orders", 1, 2)
+	a.lead(rows, "orders", 1, 2)
 	for i, n := range nodes {
 		n.post(t, "/pub?topic=orders", fmt.Sprint("node ", i+1))
 	}
@@ -179,7 +208,7 @@ func TestGoNSQFollowsLeaders(t *testing.T) {
 	}
 	// Leadership moves: lookups report it first, and then the node that lost it closes its consumers' connections. Here
 	// the test closes them.
-	a.Lead("orders", 3, 2)
+	a.lead(rows, "orders", 3, 2)
 	if err := consumer.DisconnectFromNSQD(nodes[0].TCPAddr().String()); err != nil {
 		t.Fatal(err)
 	}

@@ -18,13 +18,11 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"penstock/internal/shares"
 )
 
 // What somebody can do who has no token.
 var byStrangers = map[string]*attack{
-	shares.BeforeAuth.Name: {
+	BeforeAuth.Name: {
 		run: func(a *assault) {
 			a.often(300, func(int) { a.silent(a.node.NSQ, "  V2") })
 			a.often(8, func(int) { // and some connect as fast as they can
@@ -35,15 +33,15 @@ var byStrangers = map[string]*attack{
 			})
 		},
 	},
-	shares.NativeProofs.Name: {
+	NativeProofs.Name: {
 		run:   func(a *assault) { a.often(1200, func(int) { a.silent(a.node.Native, "") }) },
 		other: nativeLogin,
 	},
-	shares.HTTPWaiting.Name: {
+	HTTPWaiting.Name: {
 		run:   func(a *assault) { a.often(6000, func(int) { a.silent(a.node.HTTP, "") }) },
 		other: func(n *node) error { return n.getsIn("/ping") },
 	},
-	shares.Descriptors.Name: {
+	Descriptors.Name: {
 		files: 1500, before: true,
 		run: func(a *assault) {
 			a.often(1000, func(int) { a.silent(a.node.HTTP, "") })
@@ -54,18 +52,18 @@ var byStrangers = map[string]*attack{
 			return n.newTopic("good")
 		},
 	},
-	shares.NodeProofs.Name: {
+	NodeProofs.Name: {
 		cluster: true,
 		run: func(a *assault) {
 			a.often(500, func(int) { a.silent(a.node.peer, "") })
 		},
 	},
-	shares.EtcdConnections.Name: {
+	EtcdConnections.Name: {
 		cluster: true,
 		run:     func(a *assault) { a.often(3000, func(int) { a.silent(a.node.etcd, "") }) },
 		other:   onlySometimes(20, func(n *node) error { return n.newTopic("good") }), // which etcd stores
 	},
-	shares.TLSHandshakes.Name: {
+	TLSHandshakes.Name: {
 		certificates: true,
 		run: func(a *assault) {
 			hello := clientHello()
@@ -81,7 +79,7 @@ var byStrangers = map[string]*attack{
 			})
 		},
 	},
-	shares.CostlyAnswers.Name: {
+	CostlyAnswers.Name: {
 		waits: true,
 		flags: []string{"--open-pages"},
 		setUp: func(n *node) {
@@ -95,7 +93,7 @@ var byStrangers = map[string]*attack{
 		},
 		other: func(n *node) error { return n.getsIn("/stats?format=json&topic=good") },
 	},
-	shares.UnreadAnswers.Name: {
+	UnreadAnswers.Name: {
 		late:  true,
 		flags: []string{"--open-pages"},
 		setUp: func(n *node) {
@@ -110,7 +108,7 @@ var byStrangers = map[string]*attack{
 		},
 		other: func(n *node) error { return n.getsIn("/stats?format=json&topic=good") },
 	},
-	shares.LogLines.Name: {
+	LogLines.Name: {
 		run: func(a *assault) {
 			c := client(attacker)
 			a.often(4, func(int) {
@@ -132,7 +130,7 @@ var byStrangers = map[string]*attack{
 			}
 		},
 	},
-	shares.AuditEntries.Name: {
+	AuditEntries.Name: {
 		flags: []string{"--max-audit-entries", "400"},
 		setUp: func(n *node) { n.create("good-change", 1) },
 		run: func(a *assault) {

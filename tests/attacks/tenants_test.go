@@ -16,7 +16,6 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/server/native/wire"
-	"penstock/internal/shares"
 	"penstock/netproto"
 )
 
@@ -25,7 +24,7 @@ var serial atomic.Int64
 
 // What a tenant can do who may publish to, and consume from, topics of its own.
 var byTenants = map[string]*attack{
-	shares.LargeInput.Name: {
+	LargeInput.Name: {
 		setUp: func(n *node) { n.create("mallory", 1) },
 		run: func(a *assault) {
 			a.often(100, func(int) { // commands that are begun
@@ -58,7 +57,7 @@ var byTenants = map[string]*attack{
 			return err
 		},
 	},
-	shares.Connections.Name: {
+	Connections.Name: {
 		files: 1500,
 		run: func(a *assault) {
 			a.often(1200, func(i int) {
@@ -84,7 +83,7 @@ var byTenants = map[string]*attack{
 			return n.newTopic("good")
 		},
 	},
-	shares.InflatedBytes.Name: {
+	InflatedBytes.Name: {
 		setUp: func(n *node) { n.create("mallory", 1); n.create("good", 1) },
 		run: func(a *assault) {
 			bomb := packed(4<<20, 40<<10)
@@ -103,7 +102,7 @@ var byTenants = map[string]*attack{
 		},
 		other: func(n *node) error { return produces(n, packed(100<<10, 10<<10)) },
 	},
-	shares.Topics.Name: {
+	Topics.Name: {
 		flags: []string{"--max-topics", "60"},
 		run: func(a *assault) {
 			c, err := login(attacker, a.node.NSQ, "mallory")
@@ -117,7 +116,7 @@ var byTenants = map[string]*attack{
 		},
 		other: onlySometimes(20, func(n *node) error { return n.newTopic("good") }),
 	},
-	shares.Partitions.Name: {
+	Partitions.Name: {
 		flags: []string{"--max-partitions", "400"},
 		run: func(a *assault) {
 			c := client(attacker)
@@ -128,7 +127,7 @@ var byTenants = map[string]*attack{
 		},
 		other: onlySometimes(20, func(n *node) error { return n.newTopic("good") }),
 	},
-	shares.ChannelState.Name: {
+	ChannelState.Name: {
 		flags: []string{"--max-state-bytes", "16777216"},
 		run: func(a *assault) {
 			a.often(4, func(int) {
@@ -160,7 +159,7 @@ var byTenants = map[string]*attack{
 			return c.delayed("good", 1)
 		},
 	},
-	shares.ProducerNames.Name: {
+	ProducerNames.Name: {
 		setUp: func(n *node) { n.create("good", 1) },
 		run: func(a *assault) {
 			a.often(4, func(int) {
@@ -182,7 +181,7 @@ var byTenants = map[string]*attack{
 			return wire.TypeOpenProducer, wire.Append(nil, &open)
 		}),
 	},
-	shares.Subscriptions.Name: {
+	Subscriptions.Name: {
 		setUp: func(n *node) { n.create("mallory", 1); n.create("good", 1) },
 		run: func(a *assault) {
 			a.often(70, func(i int) {
@@ -195,14 +194,14 @@ var byTenants = map[string]*attack{
 			return wire.TypeSubscribe, subscribe(topic, "mine")
 		}),
 	},
-	shares.Readers.Name: {
+	Readers.Name: {
 		setUp: func(n *node) { n.create("mallory", 1); n.create("good", 1) },
 		run: func(a *assault) {
 			a.often(70, func(int) { a.opens(256, read) })
 		},
 		other: opensOne(read),
 	},
-	shares.NativeOutput.Name: {
+	NativeOutput.Name: {
 		setUp: func(n *node) { n.fill("mallory", 30) },
 		run: func(a *assault) {
 			a.often(70, func(int) {
@@ -223,7 +222,7 @@ var byTenants = map[string]*attack{
 		},
 		other: opensOne(read),
 	},
-	shares.NativeRequests.Name: {
+	NativeRequests.Name: {
 		setUp: func(n *node) { n.create("mallory", 1); n.create("good", 1) },
 		run: func(a *assault) {
 			sealed := random(2 << 10)
@@ -242,7 +241,7 @@ var byTenants = map[string]*attack{
 		},
 		other: func(n *node) error { return produces(n, packed(100<<10, 10<<10)) },
 	},
-	shares.Disk.Name: {
+	Disk.Name: {
 		disk: 900 << 20,
 		run: func(a *assault) {
 			body := strings.Repeat("x", 256<<10)
@@ -262,7 +261,7 @@ var byTenants = map[string]*attack{
 			})
 		},
 	},
-	shares.Traces.Name: {
+	Traces.Name: {
 		waits: true,
 		setUp: func(n *node) { n.fill("mallory", 30) },
 		run: func(a *assault) {

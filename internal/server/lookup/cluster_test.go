@@ -13,7 +13,6 @@ import (
 	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/server/listen"
-	"penstock/internal/server/lookuptest"
 )
 
 // sentence returns the text of an error without the name of its package.
@@ -24,9 +23,9 @@ func sentence(err error) string {
 
 // B100
 func TestLookupCluster(t *testing.T) {
-	nodes := lookuptest.ThreeNodes()
+	nodes := threeNodes()
 	nodes[2].Host, nodes[2].HTTP, nodes[2].Version = "2001:db8::3", listen.Off, "1.3.0+engine.9"
-	a := lookuptest.New(nodes...)
+	a := newAgreement(nodes...)
 	self := testSelf()
 	self.BroadcastAddress = "not.told"
 	s := start(t, node.Options{}, Options{Directory: a, Self: self})
@@ -62,19 +61,19 @@ func TestLookupCluster(t *testing.T) {
 func TestLookupFollowsTheCluster(t *testing.T) {
 	for _, x := range []struct {
 		name   string
-		change func(a *lookuptest.Agreement)
+		change func(a *agreement)
 		want   string // nodes in /lookup of a topic that nodes 1 and 2 lead
 	}{
-		{"nothing happens", func(*lookuptest.Agreement) {}, "12"},
-		{"leadership moves", func(a *lookuptest.Agreement) { a.Lead("t", 3, 2) }, "23"},
-		{"one leads all", func(a *lookuptest.Agreement) { a.Lead("t", 2, 2) }, "2"},
-		{"nobody leads a partition", func(a *lookuptest.Agreement) { a.Lead("t", 0, 2) }, "2"},
-		{"a lease ends", func(a *lookuptest.Agreement) { a.Alter(1, func(n *meta.Node) { n.Live = false }) }, "2"},
+		{"nothing happens", func(*agreement) {}, "12"},
+		{"leadership moves", func(a *agreement) { a.Lead("t", 3, 2) }, "23"},
+		{"one leads all", func(a *agreement) { a.Lead("t", 2, 2) }, "2"},
+		{"nobody leads a partition", func(a *agreement) { a.Lead("t", 0, 2) }, "2"},
+		{"a lease ends", func(a *agreement) { a.Alter(1, func(n *meta.Node) { n.Live = false }) }, "2"},
 		{
 			"a leader was started again",
-			func(a *lookuptest.Agreement) { a.Alter(1, func(n *meta.Node) { n.Boot = uuid.New() }) }, "2",
+			func(a *agreement) { a.Alter(1, func(n *meta.Node) { n.Boot = uuid.New() }) }, "2",
 		},
-		{"and was elected for another partition", func(a *lookuptest.Agreement) {
+		{"and was elected for another partition", func(a *agreement) {
 			a.Alter(1, func(n *meta.Node) { n.Boot = uuid.New() })
 			a.Change(func(s *meta.Snapshot) {
 				for id, p := range s.Partitions.All() {
@@ -88,14 +87,14 @@ func TestLookupFollowsTheCluster(t *testing.T) {
 		}, "1"},
 		{
 			"a node drains, and still leads",
-			func(a *lookuptest.Agreement) { a.Alter(1, func(n *meta.Node) { n.Draining = true }) }, "12",
+			func(a *agreement) { a.Alter(1, func(n *meta.Node) { n.Draining = true }) }, "12",
 		},
-		{"a node is removed", func(a *lookuptest.Agreement) { a.Change(func(s *meta.Snapshot) { delete(s.Nodes, 1) }) }, "2"},
+		{"a node is removed", func(a *agreement) { a.Change(func(s *meta.Snapshot) { delete(s.Nodes, 1) }) }, "2"},
 		{
-			"a node does not serve NSQ", func(a *lookuptest.Agreement) { a.Alter(1, func(n *meta.Node) { n.NSQ = listen.Off }) },
+			"a node does not serve NSQ", func(a *agreement) { a.Alter(1, func(n *meta.Node) { n.NSQ = listen.Off }) },
 			"2",
 		},
-		{"a row is missing", func(a *lookuptest.Agreement) {
+		{"a row is missing", func(a *agreement) {
 			a.Change(func(s *meta.Snapshot) {
 				for id := range s.Partitions.All() {
 					if id.Partition == 0 {
@@ -104,22 +103,22 @@ func TestLookupFollowsTheCluster(t *testing.T) {
 				}
 			})
 		}, "2"},
-		{"a tombstone", func(a *lookuptest.Agreement) {
+		{"a tombstone", func(a *agreement) {
 			a.Change(func(s *meta.Snapshot) {
 				s.Tombstones[meta.TombstoneKey{Topic: "t", Node: 2}] = time.Now().Add(time.Hour)
 			})
 		}, "1"},
-		{"a tombstone that ended", func(a *lookuptest.Agreement) {
+		{"a tombstone that ended", func(a *agreement) {
 			a.Change(func(s *meta.Snapshot) { s.Tombstones[meta.TombstoneKey{Topic: "t", Node: 2}] = time.Now() })
 		}, "12"},
-		{"a tombstone of another topic", func(a *lookuptest.Agreement) {
+		{"a tombstone of another topic", func(a *agreement) {
 			a.Change(func(s *meta.Snapshot) {
 				s.Tombstones[meta.TombstoneKey{Topic: "u", Node: 2}] = time.Now().Add(time.Hour)
 			})
 		}, "12"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			a := lookuptest.New(lookuptest.ThreeNodes()...)
+			a := newAgreement(threeNodes()...)
 			a.Lead("t", 1, 2)
 			x.change(a)
 			l := newAPI(a, Producer{Version: "1.3.0+engine"}, time.Minute)
@@ -141,7 +140,7 @@ func TestLookupFollowsTheCluster(t *testing.T) {
 // Changes go to the cluster, and its refusals are reported. A lookup works without information that only another node
 // has.
 func TestLookupClusterChanges(t *testing.T) {
-	a := lookuptest.New(lookuptest.ThreeNodes()...)
+	a := newAgreement(threeNodes()...)
 	s := start(t, node.Options{}, Options{Directory: a})
 	a.Lead("t", 1)
 	for _, x := range []struct {
@@ -249,7 +248,7 @@ func TestYouzanListLookup(t *testing.T) {
 	if body != `{"lookupdnodes":[`+want+`],"lookupdleader":`+want+`}` {
 		t.Errorf("got %s", body)
 	}
-	a := lookuptest.New(lookuptest.ThreeNodes()...)
+	a := newAgreement(threeNodes()...)
 	a.Alter(1, func(n *meta.Node) { n.Lookup = "10.0.0.1:4161" })
 	a.Alter(2, func(n *meta.Node) { n.Lookup = listen.Off })
 	a.Alter(3, func(n *meta.Node) { n.Lookup, n.Live = "10.0.0.3:4161", false })

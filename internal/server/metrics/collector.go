@@ -14,6 +14,7 @@ import (
 	"penstock/internal/node/health"
 	"penstock/internal/server/handshakes"
 	"penstock/internal/server/native"
+	"penstock/internal/server/web"
 	unproven "penstock/internal/strangers"
 )
 
@@ -227,26 +228,30 @@ type ServerMeter struct {
 	HTTPPanics uint64 // requests over HTTP that a fault of this program has ended
 	// AuditNotWritten counts the entries of the audit that the disk did not take.
 	AuditNotWritten uint64
-	// UnreadAnswerBytes are the statistics, metrics and traces that clients have not read yet; AnswersLate and
-	// AnswersUnread count those that were refused, because there was no turn, or too much is unread.
-	UnreadAnswerBytes          int64
-	AnswersLate, AnswersUnread uint64
+	Turns           web.TurnCounts // of statistics, metrics and traces
 	// LogLinesLeftOut counts the lines that strangers caused and of which the log has only the number.
 	LogLinesLeftOut uint64
 	// KnownConnections are those of NSQ's and native clients whose token has a share of them.
 	KnownConnections int64
 
-	Strangers        int               // connections of NSQ clients that have to send AUTH and have not
-	StrangersRefused map[string]uint64 // by reason
-	LargeInputBytes  int64             // of large commands and bodies that are under way
-	LargeInputWaits  uint64            // such commands that had to wait
-	ModeratedReads   uint64            // for which the commands of a moment were gathered
-	PolledPublishers int64             // connections that are read by one goroutine
+	LargeInputBytes int64 // of large commands and bodies that are under way
 
+	NSQ    NSQ
 	Native native.Meter // the zero value: native clients are not served
 
 	Requests  map[Request]uint64
 	Publishes map[string]*Durations // of a sample of the publishes that were answered OK, by protocol
+}
+
+// NSQ has the numbers of the server of NSQ's clients.
+type NSQ struct {
+	Connections      int
+	AuthFailures     uint64
+	Strangers        int               // connections of clients that have to send AUTH and have not
+	StrangersRefused map[string]uint64 // by reason
+	LargeInputWaits  uint64            // large commands that had to wait
+	ModeratedReads   uint64            // for which the commands of a moment were gathered
+	PolledPublishers int64             // connections that are read by one goroutine
 }
 
 // Request is a kind of HTTP request. Route is the pattern of a route, never the path of a client.
@@ -278,21 +283,21 @@ func collectServer(w writer, m ServerMeter) {
 	w.set(authHeld, float64(m.AuthHeld))
 	w.set(httpPanics, float64(m.HTTPPanics))
 	w.set(logLeftOut, float64(m.LogLinesLeftOut), "clients")
-	w.set(unreadAnswers, float64(m.UnreadAnswerBytes))
-	w.set(answersRefused, float64(m.AnswersLate), "late")
-	w.set(answersRefused, float64(m.AnswersUnread), "unread")
+	w.set(unreadAnswers, float64(m.Turns.UnreadBytes))
+	w.set(answersRefused, float64(m.Turns.Late), "late")
+	w.set(answersRefused, float64(m.Turns.Unread), "unread")
 	w.set(auditNotWritten, float64(m.AuditNotWritten))
 	w.set(descriptorsRefused, float64(descriptors.Refused()))
 	w.set(knownConns, float64(m.KnownConnections))
 	w.set(unprovenClosed, float64(unproven.Closed()))
-	w.set(strangers, float64(m.Strangers))
-	for reason, n := range m.StrangersRefused {
+	w.set(strangers, float64(m.NSQ.Strangers))
+	for reason, n := range m.NSQ.StrangersRefused {
 		w.set(strangersRefused, float64(n), reason)
 	}
 	w.set(largeInput, float64(m.LargeInputBytes))
-	w.set(largeInputWaits, float64(m.LargeInputWaits))
-	w.set(moderatedReads, float64(m.ModeratedReads))
-	w.set(polledPublishers, float64(m.PolledPublishers))
+	w.set(largeInputWaits, float64(m.NSQ.LargeInputWaits))
+	w.set(moderatedReads, float64(m.NSQ.ModeratedReads))
+	w.set(polledPublishers, float64(m.NSQ.PolledPublishers))
 	for r, n := range m.Requests {
 		w.set(httpRequests, float64(n), r.Route, strconv.Itoa(r.Code))
 	}

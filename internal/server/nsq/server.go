@@ -11,6 +11,7 @@ import (
 	"penstock/internal/lock"
 	"penstock/internal/node"
 	"penstock/internal/server/listen"
+	"penstock/internal/server/metrics"
 )
 
 // Server serves NSQ's clients over TCP. Its methods are safe for concurrent use.
@@ -50,17 +51,6 @@ type counters struct {
 	inputWaits                                 atomic.Uint64 // commands that waited in conn.reserve
 }
 
-// Meter has the numbers of a Server for /metrics.
-type Meter struct {
-	Connections      int
-	AuthFailures     uint64
-	Strangers        int               // connections of clients that have to send AUTH and have not
-	StrangersRefused map[string]uint64 // by reason
-	LargeInputWaits  uint64            // large commands that had to wait
-	ModeratedReads   uint64            // for which the commands of a moment were gathered
-	PolledPublishers int64             // connections that are read by one goroutine
-}
-
 // Listen returns a Server of the clients that connect to Options.Listener, once Serve runs. The settings are valid
 // and have their defaults. The caller must call Shutdown even if it never calls Serve. The engine must stay open until
 // then.
@@ -79,11 +69,11 @@ func Listen(e *node.Engine, o Options) *Server {
 func (s *Server) Addr() net.Addr { return s.opts.Listener.Addr() }
 
 // Meter returns the numbers of now.
-func (s *Server) Meter() Meter {
+func (s *Server) Meter() metrics.NSQ {
 	s.mu.Lock()
 	conns := len(s.conns)
 	s.mu.Unlock()
-	return Meter{
+	return metrics.NSQ{
 		Connections: conns, AuthFailures: s.counts.authFailures.Load(), Strangers: s.opts.Strangers.Size(),
 		StrangersRefused: map[string]uint64{
 			"connections": s.counts.strangerConns.Load(), "bytes": s.counts.strangerBytes.Load(),

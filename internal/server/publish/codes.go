@@ -2,6 +2,7 @@ package publish
 
 import (
 	"errors"
+	"slices"
 
 	"penstock/internal/node"
 )
@@ -15,24 +16,35 @@ const (
 	CodeBadExt       = "E_INVALID_JSON_HEADER"
 )
 
+// codes has the errors of each code.
+type codes []struct {
+	code string
+	errs []error
+}
+
+// of returns the code of an error, or "".
+func (all codes) of(err error) string {
+	for _, x := range all {
+		if IsAny(err, x.errs) {
+			return x.code
+		}
+	}
+	return ""
+}
+
+// IsAny reports whether err is one of the errors.
+func IsAny(err error, errs []error) bool {
+	return slices.ContainsFunc(errs, func(e error) bool { return errors.Is(err, e) })
+}
+
 // YouzanCode returns youzan's code for an error that its clients treat specially, or "" for other errors.
 func YouzanCode(err error) string {
-	for _, x := range []struct {
-		code string
-		errs []error
-	}{
+	return codes{
 		{CodeTopicMissing, []error{node.ErrNoPartition, node.ErrNoTopic, node.ErrAutoCreateOff}},
 		{CodeNotLeader, []error{node.ErrNoLeader, node.ErrMoved}},
 		{CodeNotWritable, []error{node.ErrNoQuorum, node.ErrNoSpace, node.ErrReadOnly, node.ErrDisk}},
 		{CodeBadExt, []error{node.ErrHeaders}},
-	} {
-		for _, e := range x.errs {
-			if errors.Is(err, e) {
-				return x.code
-			}
-		}
-	}
-	return ""
+	}.of(err)
 }
 
 // Codes of the answers to publishers that number their messages. Nothing of the command was stored, and the connection
@@ -46,15 +58,10 @@ const (
 
 // ProducerCode returns the code of an error of the rules of producers, or "" for other errors.
 func ProducerCode(err error) string {
-	switch {
-	case errors.Is(err, node.ErrFenced):
-		return CodeFenced
-	case errors.Is(err, node.ErrSequence):
-		return CodeSequence
-	case errors.Is(err, node.ErrUnknownProducer):
-		return CodeUnknownProducer
-	case errors.Is(err, node.ErrProducerOwner):
-		return CodeProducerOwner
-	}
-	return ""
+	return codes{
+		{CodeFenced, []error{node.ErrFenced}},
+		{CodeSequence, []error{node.ErrSequence}},
+		{CodeUnknownProducer, []error{node.ErrUnknownProducer}},
+		{CodeProducerOwner, []error{node.ErrProducerOwner}},
+	}.of(err)
 }

@@ -1,7 +1,6 @@
 package publish
 
 import (
-	"errors"
 	"math/rand/v2"
 	"sync/atomic"
 
@@ -76,10 +75,8 @@ var reasons = []struct {
 
 func reasonOf(err error) reason {
 	for _, r := range reasons {
-		for _, e := range r.errs {
-			if errors.Is(err, e) {
-				return r.reason
-			}
+		if IsAny(err, r.errs) {
+			return r.reason
 		}
 	}
 	return reasonOther

@@ -1,5 +1,4 @@
-// Package lookuptest provides a lookup.Directory for tests, which set the state of the cluster by hand.
-package lookuptest
+package lookup
 
 import (
 	"context"
@@ -16,8 +15,8 @@ import (
 	"penstock/replicate"
 )
 
-// Agreement is a Directory over a snapshot that the test changes directly. Its methods are safe for concurrent use.
-type Agreement struct {
+// agreement is a Directory over a snapshot that the test changes directly. Its methods are safe for concurrent use.
+type agreement struct {
 	mu       sync.Mutex // guards the following
 	snapshot *meta.Snapshot
 	channels map[string][]string // by topic
@@ -26,9 +25,9 @@ type Agreement struct {
 	asked    []string            // the changes requested since TakeAsked, as text
 }
 
-// New returns the Agreement of a cluster of these nodes, without topics.
-func New(nodes ...*meta.Node) *Agreement {
-	a := &Agreement{channels: map[string][]string{}, snapshot: &meta.Snapshot{
+// newAgreement returns the agreement of a cluster of these nodes, without topics.
+func newAgreement(nodes ...*meta.Node) *agreement {
+	a := &agreement{channels: map[string][]string{}, snapshot: &meta.Snapshot{
 		Nodes: map[replicate.NodeID]*meta.Node{}, Topics: map[uuid.UUID]*meta.Topic{}, Names: map[string]*meta.Topic{},
 		Tombstones: map[meta.TombstoneKey]time.Time{},
 	}}
@@ -39,7 +38,7 @@ func New(nodes ...*meta.Node) *Agreement {
 }
 
 // Change publishes a new snapshot: a copy of the current one, as modified by f.
-func (a *Agreement) Change(f func(s *meta.Snapshot)) {
+func (a *agreement) Change(f func(s *meta.Snapshot)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	old := a.snapshot
@@ -53,7 +52,7 @@ func (a *Agreement) Change(f func(s *meta.Snapshot)) {
 }
 
 // Lead sets the leaders of the topic's partitions, and creates the topic if necessary.
-func (a *Agreement) Lead(topic string, leaders ...replicate.NodeID) {
+func (a *agreement) Lead(topic string, leaders ...replicate.NodeID) {
 	a.Change(func(s *meta.Snapshot) {
 		t := s.Names[topic]
 		if t == nil {
@@ -72,7 +71,7 @@ func (a *Agreement) Lead(topic string, leaders ...replicate.NodeID) {
 }
 
 // Alter publishes a modified description of a node.
-func (a *Agreement) Alter(id replicate.NodeID, f func(n *meta.Node)) {
+func (a *agreement) Alter(id replicate.NodeID, f func(n *meta.Node)) {
 	a.Change(func(s *meta.Snapshot) {
 		n := *s.Nodes[id]
 		f(&n)
@@ -80,15 +79,15 @@ func (a *Agreement) Alter(id replicate.NodeID, f func(n *meta.Node)) {
 	})
 }
 
-func (a *Agreement) Snapshot() *meta.Snapshot {
+func (a *agreement) Snapshot() *meta.Snapshot {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.snapshot
 }
 
-func (a *Agreement) TopicNames() []string { panic("BUG: asked although there is a snapshot") }
+func (a *agreement) TopicNames() []string { panic("BUG: asked although there is a snapshot") }
 
-func (a *Agreement) ChannelNames(_ context.Context, topic string) ([]string, error) {
+func (a *agreement) ChannelNames(_ context.Context, topic string) ([]string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.snapshot.Names[topic] == nil {
@@ -97,7 +96,7 @@ func (a *Agreement) ChannelNames(_ context.Context, topic string) ([]string, err
 	return a.channels[topic], a.deaf
 }
 
-func (a *Agreement) ask(format string, args ...any) error {
+func (a *agreement) ask(format string, args ...any) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.asked = append(a.asked, fmt.Sprintf(format, args...))
@@ -105,7 +104,7 @@ func (a *Agreement) ask(format string, args ...any) error {
 }
 
 // TakeAsked returns the changes that were requested of the Directory since the last call.
-func (a *Agreement) TakeAsked() string {
+func (a *agreement) TakeAsked() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	asked := strings.Join(a.asked, ", ")
@@ -113,26 +112,26 @@ func (a *Agreement) TakeAsked() string {
 	return asked
 }
 
-func (a *Agreement) CreateTopic(_ context.Context, topic string, o node.TopicOptions) error {
+func (a *agreement) CreateTopic(_ context.Context, topic string, o node.TopicOptions) error {
 	if o.Replicas != 0 {
 		return a.ask("create %s %d of %d", topic, o.Partitions, o.Replicas)
 	}
 	return a.ask("create %s %d", topic, o.Partitions)
 }
 
-func (a *Agreement) DeleteTopic(_ context.Context, topic string) error {
+func (a *agreement) DeleteTopic(_ context.Context, topic string) error {
 	return a.ask("delete %s", topic)
 }
 
-func (a *Agreement) CreateChannel(_ context.Context, topic, channel string, _ node.TopicOptions) error {
+func (a *agreement) CreateChannel(_ context.Context, topic, channel string, _ node.TopicOptions) error {
 	return a.ask("create %s/%s", topic, channel)
 }
 
-func (a *Agreement) DeleteChannel(_ context.Context, topic, channel string) error {
+func (a *agreement) DeleteChannel(_ context.Context, topic, channel string) error {
 	return a.ask("delete %s/%s", topic, channel)
 }
 
-func (a *Agreement) Tombstone(_ context.Context, key meta.TombstoneKey, until time.Time) error {
+func (a *agreement) Tombstone(_ context.Context, key meta.TombstoneKey, until time.Time) error {
 	if err := a.ask("tombstone %s %d", key.Topic, key.Node); err != nil {
 		return err
 	}
@@ -140,8 +139,8 @@ func (a *Agreement) Tombstone(_ context.Context, key meta.TombstoneKey, until ti
 	return nil
 }
 
-// ThreeNodes returns three live nodes, at whose addresses nothing listens.
-func ThreeNodes() []*meta.Node {
+// threeNodes returns three live nodes, at whose addresses nothing listens.
+func threeNodes() []*meta.Node {
 	var out []*meta.Node
 	for id := replicate.NodeID(1); id <= 3; id++ {
 		host := fmt.Sprintf("n%d.example", id)
@@ -154,21 +153,21 @@ func ThreeNodes() []*meta.Node {
 }
 
 // SetChannels sets the channels that ChannelNames returns for a topic.
-func (a *Agreement) SetChannels(topic string, names ...string) {
+func (a *agreement) SetChannels(topic string, names ...string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.channels[topic] = names
 }
 
 // Refuse makes every requested change fail with err; nil: changes succeed.
-func (a *Agreement) Refuse(err error) {
+func (a *agreement) Refuse(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.refusal = err
 }
 
 // Deafen makes ChannelNames fail with err.
-func (a *Agreement) Deafen(err error) {
+func (a *agreement) Deafen(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.deaf = err
