@@ -13,7 +13,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"penstock/tests/attacks"
+	"penstock/internal/shares"
 )
 
 var update = flag.Bool("update", false, "write reference/http.md and the table of security.md anew")
@@ -180,7 +180,7 @@ func TestHTTPPage(t *testing.T) {
 // security.md has the table of what a stranger or a tenant can take.
 func TestResourcesAreListed(t *testing.T) {
 	const file, to = "operate/security.md", "<!-- end -->\n"
-	const from = "<!-- from tests/attacks: go test ./docs -update -->\n"
+	const from = "<!-- from internal/shares: go test ./docs -update -->\n"
 	page := read(t, file)
 	before, rest, found := strings.Cut(page, from)
 	_, after, ended := strings.Cut(rest, to)
@@ -189,7 +189,7 @@ func TestResourcesAreListed(t *testing.T) {
 	}
 	var b strings.Builder
 	b.WriteString("| what | the node's bound | one principal | at the bound | metric |\n|---|---|---|---|---|\n")
-	for _, r := range attacks.Table {
+	for _, r := range shares.Table {
 		metric := ""
 		if r.Metric != "" {
 			metric = "`" + strings.TrimPrefix(r.Metric, "penstock_") + "`"
@@ -210,7 +210,7 @@ func TestResourcesAreListed(t *testing.T) {
 	if page != want {
 		t.Errorf("%s differs from the table in internal/shares: go test ./docs -update writes it", file)
 	}
-	for _, r := range attacks.Table {
+	for _, r := range shares.Table {
 		if r.Metric != "" && !strings.Contains(read(t, "operate/metrics.md"), "`"+strings.TrimPrefix(r.Metric, "penstock_")) {
 			t.Errorf("metrics.md has no %s", r.Metric)
 		}

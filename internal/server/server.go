@@ -92,7 +92,7 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 	}
 	s := &Server{
 		engine: e, opts: o, started: time.Now(),
-		received: shares.New(shares.LargeInput, o.MaxLargeInputBytes, o.LargestCommand()),
+		received: shares.New(&shares.LargeInput, o.MaxLargeInputBytes, o.LargestCommand()),
 	}
 	s.metrics = metrics.New(metrics.Options{
 		Engine: e, Version: s.opts.Version, Started: s.started, MaxSeries: s.opts.MaxMetricSeries,

@@ -16,17 +16,6 @@ var ErrFull = errors.New("shares: all of it is taken")
 // ErrShare says that the principal holds as much as it may.
 var ErrShare = errors.New("shares: the share of the principal is taken")
 
-// Of these resources a principal may hold one of so many parts. tests/attacks has what else is to be said of them.
-const (
-	LargeInput     = 4 // commands and bodies that have not wholly arrived
-	InflatedBytes  = 4 // what compressed batches grow to while they are verified
-	UnreadAnswers  = 4 // statistics, metrics and traces that clients have not read
-	NativeRequests = 4 // that are not answered yet
-	NativeOutput   = 8 // that is not written yet
-	Subscriptions  = 8 // of native clients
-	Readers        = 8 // of native clients
-)
-
 // Budget is what may be held of a resource, mostly in bytes. Any goroutine may call its methods. mu is a leaf; its
 // holder calls nothing.
 type Budget struct {
@@ -45,10 +34,10 @@ type waiter struct {
 	granted chan struct{} // closed when it holds n
 }
 
-// New returns a Budget of so much of a resource, of which a principal may hold one of so many parts, and at least as
-// much as largest, which is the most that one Take asks for.
-func New(parts, most, largest int64) *Budget {
-	share := max(most/parts, largest)
+// New returns a Budget of so much of a resource, of which a principal may hold its part, and at least as much as
+// largest, which is the most that one Take asks for.
+func New(of *Resource, most, largest int64) *Budget {
+	share := max(most/of.Parts, largest)
 	return &Budget{most: max(most, largest), share: share, largest: largest, by: map[string]int64{}}
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 func TestShare(t *testing.T) {
-	b := New(4, 100, 10)
+	b := New(&Resource{Parts: 4}, 100, 10)
 	for _, step := range []struct {
 		who  string
 		n    int64
@@ -34,7 +34,7 @@ func TestShare(t *testing.T) {
 	if b.Used() != 75 || len(b.by) != 4 {
 		t.Errorf("%d are used, by %v", b.Used(), b.by)
 	}
-	if b := New(4, 100, 60); b.Share() != 60 {
+	if b := New(&Resource{Parts: 4}, 100, 60); b.Share() != 60 {
 		t.Errorf("a share of %d cannot take the largest", b.Share())
 	}
 }
@@ -42,7 +42,7 @@ func TestShare(t *testing.T) {
 // Whoever waits for its own share holds up nobody else. Whoever waits for the node goes first.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := New(4, 100, 25)
+		b := New(&Resource{Parts: 4}, 100, 25)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := map[string]chan error{}
 		take := func(name, who string, n int64) {
@@ -97,7 +97,7 @@ func TestTurns(t *testing.T) {
 
 // Nothing gets lost, and no bound is passed, whoever comes and goes.
 func TestTogether(t *testing.T) {
-	b := New(4, 1000, 50)
+	b := New(&Resource{Parts: 4}, 1000, 50)
 	var all sync.WaitGroup
 	for i := range 16 {
 		all.Go(func() {

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/shares"
 	"penstock/tests/cluster/harness"
 )
 
@@ -61,7 +62,7 @@ func (a *assault) often(count int, do func(i int)) {
 // attacked starts the attack in a process of its own, which has the least priority: an attacker has a machine of its
 // own, and what it computes is no cost of the node. The function that it returns ends the attack and says how often it
 // did what it does.
-func (n *node) attacked(r *Resource) (end func() int) {
+func (n *node) attacked(r *shares.Resource) (end func() int) {
 	n.t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestAttacker$", "-test.v")
 	cmd.Env = append(os.Environ(), "TEST_ATTACKER="+strings.Join([]string{
@@ -221,7 +222,7 @@ func attacks() map[string]*attack {
 func TestAttacks(t *testing.T) {
 	known := map[string]bool{}
 	attacks := attacks()
-	for _, r := range Table {
+	for _, r := range shares.Table {
 		known[r.Name] = true
 		if attacks[r.Name] == nil {
 			t.Errorf("nobody attacks %q", r.Name)
@@ -232,7 +233,7 @@ func TestAttacks(t *testing.T) {
 			t.Errorf("%q is no resource", name)
 		}
 	}
-	for _, r := range Table {
+	for _, r := range shares.Table {
 		if a := attacks[r.Name]; a != nil {
 			t.Run(strings.ReplaceAll(r.Name, " ", "_"), func(t *testing.T) { a.test(t, r) })
 		}
@@ -240,7 +241,7 @@ func TestAttacks(t *testing.T) {
 }
 
 // test runs the attack on one resource.
-func (at *attack) test(t *testing.T, r *Resource) {
+func (at *attack) test(t *testing.T, r *shares.Resource) {
 	length, unsure, more := campaign(t), noise, int64(moreMemory)
 	if length == 0 {
 		t.Parallel()
@@ -302,7 +303,7 @@ func (at *attack) test(t *testing.T, r *Resource) {
 
 // watch waits for the end of the attack. It returns whether the resource's metric moved, and what failed of what others
 // did with the resource.
-func (at *attack) watch(n *node, r *Resource, before float64, d time.Duration) (met bool, others []error) {
+func (at *attack) watch(n *node, r *shares.Resource, before float64, d time.Duration) (met bool, others []error) {
 	met = r.Metric == ""
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 		if !met {

@@ -1,4 +1,4 @@
-// Package attacks takes each resource of a node (Table) as a stranger and as a tenant would, while another
+// Package attacks takes each resource of a node (shares.Table) as a stranger and as a tenant would, while another
 // tenant publishes 1,000 messages a second, and measures what that one notices.
 //
 // For each resource the tests start an engine of this tree as a process of its own. They write down, for a quiet time

@@ -18,11 +18,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"penstock/internal/shares"
 )
 
 // What somebody can do who has no token.
 var byStrangers = map[string]*attack{
-	BeforeAuth.Name: {
+	shares.BeforeAuth.Name: {
 		run: func(a *assault) {
 			a.often(300, func(int) { a.silent(a.node.NSQ, "  V2") })
 			a.often(8, func(int) { // and some connect as fast as they can
@@ -33,15 +35,15 @@ var byStrangers = map[string]*attack{
 			})
 		},
 	},
-	NativeProofs.Name: {
+	shares.NativeProofs.Name: {
 		run:   func(a *assault) { a.often(1200, func(int) { a.silent(a.node.Native, "") }) },
 		other: nativeLogin,
 	},
-	HTTPWaiting.Name: {
+	shares.HTTPWaiting.Name: {
 		run:   func(a *assault) { a.often(6000, func(int) { a.silent(a.node.HTTP, "") }) },
 		other: func(n *node) error { return n.getsIn("/ping") },
 	},
-	Descriptors.Name: {
+	shares.Descriptors.Name: {
 		files: 1500, before: true,
 		run: func(a *assault) {
 			a.often(1000, func(int) { a.silent(a.node.HTTP, "") })
@@ -52,18 +54,18 @@ var byStrangers = map[string]*attack{
 			return n.newTopic("good")
 		},
 	},
-	NodeProofs.Name: {
+	shares.NodeProofs.Name: {
 		cluster: true,
 		run: func(a *assault) {
 			a.often(500, func(int) { a.silent(a.node.peer, "") })
 		},
 	},
-	EtcdConnections.Name: {
+	shares.EtcdConnections.Name: {
 		cluster: true,
 		run:     func(a *assault) { a.often(3000, func(int) { a.silent(a.node.etcd, "") }) },
 		other:   onlySometimes(20, func(n *node) error { return n.newTopic("good") }), // which etcd stores
 	},
-	TLSHandshakes.Name: {
+	shares.TLSHandshakes.Name: {
 		certificates: true,
 		run: func(a *assault) {
 			hello := clientHello()
@@ -79,7 +81,7 @@ var byStrangers = map[string]*attack{
 			})
 		},
 	},
-	CostlyAnswers.Name: {
+	shares.CostlyAnswers.Name: {
 		waits: true,
 		flags: []string{"--open-pages"},
 		setUp: func(n *node) {
@@ -93,7 +95,7 @@ var byStrangers = map[string]*attack{
 		},
 		other: func(n *node) error { return n.getsIn("/stats?format=json&topic=good") },
 	},
-	UnreadAnswers.Name: {
+	shares.UnreadAnswers.Name: {
 		late:  true,
 		flags: []string{"--open-pages"},
 		setUp: func(n *node) {
@@ -108,7 +110,7 @@ var byStrangers = map[string]*attack{
 		},
 		other: func(n *node) error { return n.getsIn("/stats?format=json&topic=good") },
 	},
-	LogLines.Name: {
+	shares.LogLines.Name: {
 		run: func(a *assault) {
 			c := client(attacker)
 			a.often(4, func(int) {
@@ -130,7 +132,7 @@ var byStrangers = map[string]*attack{
 			}
 		},
 	},
-	AuditEntries.Name: {
+	shares.AuditEntries.Name: {
 		flags: []string{"--max-audit-entries", "400"},
 		setUp: func(n *node) { n.create("good-change", 1) },
 		run: func(a *assault) {

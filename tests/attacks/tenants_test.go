@@ -16,6 +16,7 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/server/native/wire"
+	"penstock/internal/shares"
 	"penstock/netproto"
 )
 
@@ -24,7 +25,7 @@ var serial atomic.Int64
 
 // What a tenant can do who may publish to, and consume from, topics of its own.
 var byTenants = map[string]*attack{
-	LargeInput.Name: {
+	shares.LargeInput.Name: {
 		setUp: func(n *node) { n.create("mallory", 1) },
 		run: func(a *assault) {
 			a.often(100, func(int) { // commands that are begun
@@ -57,7 +58,7 @@ var byTenants = map[string]*attack{
 			return err
 		},
 	},
-	Connections.Name: {
+	shares.Connections.Name: {
 		files: 1500,
 		run: func(a *assault) {
 			a.often(1200, func(i int) {
@@ -83,7 +84,7 @@ var byTenants = map[string]*attack{
 			return n.newTopic("good")
 		},
 	},
-	InflatedBytes.Name: {
+	shares.InflatedBytes.Name: {
 		setUp: func(n *node) { n.create("mallory", 1); n.create("good", 1) },
 		run: func(a *assault) {
 			bomb := packed(4<<20, 40<<10)
@@ -102,7 +103,7 @@ var byTenants = map[string]*attack{
 		},
 		other: func(n *node) error { return produces(n, packed(100<<10, 10<<10)) },
 	},
-	Topics.Name: {
+	shares.Topics.Name: {
 		flags: []string{"--max-topics", "60"},
 		run: func(a *assault) {
 			c, err := login(attacker, a.node.NSQ, "mallory")
@@ -116,7 +117,7 @@ var byTenants = map[string]*attack{
 		},
 		other: onlySometimes(20, func(n *node) error { return n.newTopic("good") }),
 	},
-	Partitions.Name: {
+	shares.Partitions.Name: {
 		flags: []string{"--max-partitions", "400"},
 		run: func(a *assault) {
 			c := client(attacker)
@@ -127,7 +128,7 @@ var byTenants = map[string]*attack{
 		},
 		other: onlySometimes(20, func(n *node) error { return n.newTopic("good") }),
 	},
-	ChannelState.Name: {
+	shares.ChannelState.Name: {
 		flags: []string{"--max-state-bytes", "16777216"},
 		run: func(a *assault) {
 			a.often(4, func(int) {
@@ -159,7 +160,7 @@ var byTenants = map[string]*attack{
 			return c.delayed("good", 1)
 		},
 	},
-	ProducerNames.Name: {
+	shares.ProducerNames.Name: {
 		setUp: func(n *node) { n.create("good", 1) },
 		run: func(a *assault) {
 			a.often(4, func(int) {
@@ -181,7 +182,7 @@ var byTenants = map[string]*attack{
 			return wire.TypeOpenProducer, wire.Append(nil, &open)
 		}),
 	},
-	Subscriptions.Name: {
+	shares.Subscriptions.Name: {
 		setUp: func(n *node) { n.create("mallory", 1); n.create("good", 1) },
 		run: func(a *assault) {
 			a.often(70, func(i int) {
@@ -194,14 +195,14 @@ var byTenants = map[string]*attack{
 			return wire.TypeSubscribe, subscribe(topic, "mine")
 		}),
 	},
-	Readers.Name: {
+	shares.Readers.Name: {
 		setUp: func(n *node) { n.create("mallory", 1); n.create("good", 1) },
 		run: func(a *assault) {
 			a.often(70, func(int) { a.opens(256, read) })
 		},
 		other: opensOne(read),
 	},
-	NativeOutput.Name: {
+	shares.NativeOutput.Name: {
 		setUp: func(n *node) { n.fill("mallory", 30) },
 		run: func(a *assault) {
 			a.often(70, func(int) {
@@ -222,7 +223,7 @@ var byTenants = map[string]*attack{
 		},
 		other: opensOne(read),
 	},
-	NativeRequests.Name: {
+	shares.NativeRequests.Name: {
 		setUp: func(n *node) { n.create("mallory", 1); n.create("good", 1) },
 		run: func(a *assault) {
 			sealed := random(2 << 10)
@@ -241,7 +242,7 @@ var byTenants = map[string]*attack{
 		},
 		other: func(n *node) error { return produces(n, packed(100<<10, 10<<10)) },
 	},
-	Disk.Name: {
+	shares.Disk.Name: {
 		disk: 900 << 20,
 		run: func(a *assault) {
 			body := strings.Repeat("x", 256<<10)
@@ -261,7 +262,7 @@ var byTenants = map[string]*attack{
 			})
 		},
 	},
-	Traces.Name: {
+	shares.Traces.Name: {
 		waits: true,
 		setUp: func(n *node) { n.fill("mallory", 30) },
 		run: func(a *assault) {

@@ -39,7 +39,7 @@ func (l *Limits) Inflate(ratio int, maxBytes int64, patience time.Duration) {
 	maxBytes = cmp.Or(maxBytes, DefaultMaxInflatedBytes)
 	l.Inflation = &Inflation{
 		ratio: cmp.Or(ratio, batch.MaxInflationRatio), most: maxBytes, patience: patience,
-		budget: shares.New(shares.InflatedBytes, maxBytes, int64(l.maxBatchBytes)),
+		budget: shares.New(&shares.InflatedBytes, maxBytes, int64(l.maxBatchBytes)),
 	}
 }
 

@@ -82,10 +82,10 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 		engine: e, opts: o, meter: newMeter(), sessions: map[*session]struct{}{}, ended: make(chan struct{}),
 		started:    time.Now(),
 		strangers:  strangers.New(o.MaxStrangers),
-		inFlight:   budget(shares.NativeRequests, o.MaxInFlightBytes, o.MaxConnInFlightBytes),
-		subscribed: budget(shares.Subscriptions, int64(o.MaxSubscriptions), o.MaxConnSubscriptions),
-		readers:    budget(shares.Readers, int64(o.MaxReaders), o.MaxConnReaders),
-		output:     budget(shares.NativeOutput, o.MaxOutputBytes, int(o.MaxConnOutputBytes)),
+		inFlight:   budget(&shares.NativeRequests, o.MaxInFlightBytes, o.MaxConnInFlightBytes),
+		subscribed: budget(&shares.Subscriptions, int64(o.MaxSubscriptions), o.MaxConnSubscriptions),
+		readers:    budget(&shares.Readers, int64(o.MaxReaders), o.MaxConnReaders),
+		output:     budget(&shares.NativeOutput, o.MaxOutputBytes, int(o.MaxConnOutputBytes)),
 	}
 	var err error
 	if s.hello, err = helloOf(e); err != nil {
@@ -96,8 +96,8 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 }
 
 // budget is that of all connections, of which a token or address has its part, and at least what one connection may.
-func budget(parts, all int64, connection int) *shares.Budget {
-	return shares.New(parts, all, min(all, int64(connection)))
+func budget(of *shares.Resource, all int64, connection int) *shares.Budget {
+	return shares.New(of, all, min(all, int64(connection)))
 }
 
 // helloOf is what the node says about itself. A single node is a cluster of its own.

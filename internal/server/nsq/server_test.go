@@ -60,7 +60,7 @@ func startNode(t testing.TB, eo node.Options, set Settings, with ...func(*Option
 			return topic, !had && err == nil, err
 		},
 		Known:     shares.Percent(int64(descriptors.ForClients(set.MaxConnections)), e.TokenShare()),
-		Received:  shares.New(shares.LargeInput, set.MaxLargeInputBytes, set.LargestCommand()),
+		Received:  shares.New(&shares.LargeInput, set.MaxLargeInputBytes, set.LargestCommand()),
 		Strangers: strangers.New(set.MaxStrangers), Publishes: new(publish.Counts),
 		Audit: audit.New(log, 1000), Log: log, Logger: quiet,
 	}

@@ -51,7 +51,7 @@ const (
 func NewTurns(places int) *Turns {
 	return &Turns{
 		patience: turnPatience, places: make(chan struct{}, places),
-		unsent: shares.New(shares.UnreadAnswers, maxUnsentBytes, maxUnsentAnswer),
+		unsent: shares.New(&shares.UnreadAnswers, maxUnsentBytes, maxUnsentAnswer),
 	}
 }
 

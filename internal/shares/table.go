@@ -1,14 +1,10 @@
-package attacks
+package shares
 
-import (
-	"fmt"
-
-	"penstock/internal/shares"
-)
+import "fmt"
 
 // Resource is something of a node of which there is so much, and of which a principal has a share: a token, or the
-// address of a client that has shown none. The table in docs/operate/security.md comes from Table, and the tests attack
-// each of them.
+// address of a client that has shown none. The table in docs/operate/security.md comes from Table, and tests/attacks
+// attacks each of them.
 type Resource struct {
 	Name    string
 	Bound   string // of the node, by default
@@ -60,7 +56,7 @@ var (
 		AtBound: "the request waits 5 s, then 503", Metric: "penstock_costly_answers_refused_total",
 	}
 	UnreadAnswers = Resource{
-		Name: "statistics, metrics and traces that nobody reads", Bound: "128 MiB", Parts: shares.UnreadAnswers, AtBound: "503",
+		Name: "statistics, metrics and traces that nobody reads", Bound: "128 MiB", Parts: 4, AtBound: "503",
 		Metric: "penstock_unread_answer_bytes",
 	}
 	LogLines = Resource{
@@ -77,7 +73,7 @@ var (
 // What clients with a token take.
 var (
 	LargeInput = Resource{
-		Name: "large commands and bodies on their way", Parts: shares.LargeInput, Metric: "penstock_large_input_bytes",
+		Name: "large commands and bodies on their way", Parts: 4, Metric: "penstock_large_input_bytes",
 		Bound:   "256 MiB of commands above 64 KiB and bodies above 16 KiB",
 		AtBound: "commands wait, bodies are answered 503; who sends less than 16 KiB/s is closed",
 		Setting: "max-large-input-bytes",
@@ -88,24 +84,24 @@ var (
 		Setting: "max-connections",
 	}
 	InflatedBytes = Resource{
-		Name: "what compressed batches grow to while they are verified", Bound: "64 MiB; half of the processors", Parts: shares.InflatedBytes,
+		Name: "what compressed batches grow to while they are verified", Bound: "64 MiB; half of the processors", Parts: 4,
 		AtBound: "they wait `admit-timeout`, then are refused; one that grows by more than `max-inflation-ratio` at once",
 		Metric:  "penstock_inflating_bytes", Setting: "max-inflated-bytes",
 	}
 	NativeRequests = Resource{
-		Name: "native requests without an answer yet", Bound: "256 MiB", Parts: shares.NativeRequests, AtBound: "refused, to be repeated later",
+		Name: "native requests without an answer yet", Bound: "256 MiB", Parts: 4, AtBound: "refused, to be repeated later",
 		Metric: "penstock_native_in_flight_bytes",
 	}
 	NativeOutput = Resource{
-		Name: "what native clients do not read", Bound: "256 MiB", Parts: shares.NativeOutput, AtBound: "they are sent no more",
+		Name: "what native clients do not read", Bound: "256 MiB", Parts: 8, AtBound: "they are sent no more",
 		Metric: "penstock_native_output_bytes",
 	}
 	Subscriptions = Resource{
-		Name: "native subscriptions", Bound: "16,384", Parts: shares.Subscriptions, AtBound: "a new one is refused",
+		Name: "native subscriptions", Bound: "16,384", Parts: 8, AtBound: "a new one is refused",
 		Metric: "penstock_native_subscriptions",
 	}
 	Readers = Resource{
-		Name: "native readers", Bound: "16,384", Parts: shares.Readers, AtBound: "a new one is refused",
+		Name: "native readers", Bound: "16,384", Parts: 8, AtBound: "a new one is refused",
 		Metric: "penstock_native_readers",
 	}
 	Traces = Resource{
