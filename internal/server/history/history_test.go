@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/server/stats"
 )
 
 var begin = time.Unix(1_700_000_000, 0)
@@ -177,19 +178,23 @@ func TestRowsOfNodesAddUp(t *testing.T) {
 	channel := Channel{
 		Name: "c", Depth: 1, InFlightCount: 2, DeferredCount: 3, ClientCount: 4, Delivered: 5, Finished: 6, Requeued: 7,
 		TimedOut: 8, RequeueCount: 9, TimeoutCount: 10, DeadLettered: 11, OldestSeconds: 12, Paused: true,
-		OutboxCount: 13, AsideCount: 14, FullPartitions: 15, DroppedCount: 16, SkippedCount: 17,
+		Trouble: stats.Trouble{OutboxCount: 13, AsideCount: 14, FullPartitions: 15, DroppedCount: 16, SkippedCount: 17},
 	}
 	channel.Add(&Channel{
 		Name: "c", Depth: 10, InFlightCount: 10, DeferredCount: 10, ClientCount: 3, Delivered: 10, Finished: 10, Requeued: 10,
 		TimedOut: 10, RequeueCount: 10, TimeoutCount: 10, DeadLettered: 10, OldestSeconds: 10,
-		OutboxCount: 10, AsideCount: 10, AsideWhy: "too big", FullPartitions: 10,
-		DroppedCount: 10, Dropping: true, SkippedCount: 10, Skipping: true, SkippedBefore: true,
+		Trouble: stats.Trouble{
+			OutboxCount: 10, AsideCount: 10, AsideWhy: "too big", FullPartitions: 10,
+			DroppedCount: 10, Dropping: true, SkippedCount: 10, Skipping: true, SkippedBefore: true,
+		},
 	})
 	if want := (Channel{
 		Name: "c", Depth: 11, InFlightCount: 12, DeferredCount: 13, ClientCount: 4, Delivered: 15, Finished: 16, Requeued: 17,
 		TimedOut: 18, RequeueCount: 19, TimeoutCount: 20, DeadLettered: 21, OldestSeconds: 12, Paused: true,
-		OutboxCount: 23, AsideCount: 24, AsideWhy: "too big", FullPartitions: 25,
-		DroppedCount: 26, Dropping: true, SkippedCount: 27, Skipping: true, SkippedBefore: true,
+		Trouble: stats.Trouble{
+			OutboxCount: 23, AsideCount: 24, AsideWhy: "too big", FullPartitions: 25,
+			DroppedCount: 26, Dropping: true, SkippedCount: 27, Skipping: true, SkippedBefore: true,
+		},
 	}); channel != want {
 		t.Errorf("the channel's row is\n%+v, want\n%+v", channel, want)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/node/health"
+	"penstock/internal/server/stats"
 )
 
 // Topic is a row in the list of topics. Rows of several nodes add up; rates are those of the last 10 s.
@@ -54,18 +55,7 @@ type Channel struct {
 	DeadLetterTopic string  `json:"dead_letter_topic,omitempty"`
 	OldestSeconds   float64 `json:"oldest_seconds"` // age of the oldest message that is not finished; 0: none
 	Paused          bool    `json:"paused"`
-	// The others are those of node.ChannelStats.
-	OutboxCount    int    `json:"outbox_count"`
-	AsideCount     int    `json:"aside_count"`
-	AsideWhy       string `json:"aside_why"`
-	FullPartitions int    `json:"full_partitions"`
-	DroppedCount   uint64 `json:"dropped_count"`
-	Dropping       bool   `json:"dropping"`
-	SkippedCount   uint64 `json:"skipped_count"`
-	Starved        bool   `json:"starved"`
-	Skipping       bool   `json:"skipping"`
-	SkippingSince  string `json:"skipping_since,omitempty"` // RFC 3339, see node.ChannelStats
-	SkippedBefore  bool   `json:"skipped_before"`
+	stats.Trouble
 }
 
 func (c *Channel) busy() bool {
@@ -103,10 +93,7 @@ func ChannelOf(c *node.ChannelStats, now time.Time) Channel {
 		Name: c.Name, Depth: c.Depth, InFlightCount: c.InFlightCount, DeferredCount: c.DeferredCount,
 		ClientCount: len(c.Consumers), RequeueCount: c.RequeueCount, TimeoutCount: c.TimeoutCount,
 		DeadLetterTopic: c.DeadLetterTopic, DeadLettered: c.DeadLettered,
-		OldestSeconds: age(c.OldestNs, now), Paused: c.Paused,
-		OutboxCount: c.OutboxCount, AsideCount: c.AsideCount, AsideWhy: c.AsideWhy, FullPartitions: c.FullPartitions,
-		DroppedCount: c.DroppedCount, Dropping: c.Dropping, SkippedCount: c.SkippedCount, Skipping: c.Skipping,
-		SkippingSince: health.Since(c.SkippingSince), SkippedBefore: c.SkippedBefore, Starved: c.Starved,
+		OldestSeconds: age(c.OldestNs, now), Paused: c.Paused, Trouble: stats.TroubleOf(c),
 	}
 }
 

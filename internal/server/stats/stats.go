@@ -62,7 +62,11 @@ type Channel struct {
 	Clients       []Client `json:"clients"`
 	Paused        bool     `json:"paused"`
 	Latency       Latency  `json:"e2e_processing_latency"`
-	// Additions to nsqd's reply: see node.ChannelStats.
+	Trouble                // in addition to nsqd's reply
+}
+
+// Trouble is what keeps the messages of a channel from its consumers: see node.ChannelStats.
+type Trouble struct {
 	OutboxCount    int    `json:"outbox_count"`
 	AsideCount     int    `json:"aside_count"`
 	AsideWhy       string `json:"aside_why"`
@@ -208,16 +212,22 @@ func (c *Collector) Collect(topic, channel string, clients bool) *Reply {
 // Describer is the label of a consumer that has a connection (node.ConsumerStats.Label).
 type Describer interface{ Describe() Client }
 
+// TroubleOf returns the trouble of a channel.
+func TroubleOf(ch *node.ChannelStats) Trouble {
+	return Trouble{
+		OutboxCount: ch.OutboxCount, AsideCount: ch.AsideCount, AsideWhy: ch.AsideWhy, FullPartitions: ch.FullPartitions,
+		DroppedCount: ch.DroppedCount, Dropping: ch.Dropping, SkippedCount: ch.SkippedCount, Skipping: ch.Skipping,
+		SkippingSince: health.Since(ch.SkippingSince), SkippedBefore: ch.SkippedBefore, Starved: ch.Starved,
+	}
+}
+
 // ChannelOf returns the statistics of a channel, with its clients if they are wanted.
 func ChannelOf(ch *node.ChannelStats, clients bool, now time.Time) Channel {
 	out := Channel{
 		Name: ch.Name, Depth: ch.Depth, BackendDepth: ch.BackendDepth, InFlightCount: ch.InFlightCount,
 		DeferredCount: ch.DeferredCount, MessageCount: ch.MessageCount, RequeueCount: ch.RequeueCount,
 		TimeoutCount: ch.TimeoutCount, ClientCount: len(ch.Consumers), Clients: []Client{}, Paused: ch.Paused,
-		Latency:     latencyOf(now, ch.Latencies),
-		OutboxCount: ch.OutboxCount, AsideCount: ch.AsideCount, AsideWhy: ch.AsideWhy, FullPartitions: ch.FullPartitions,
-		DroppedCount: ch.DroppedCount, Dropping: ch.Dropping, SkippedCount: ch.SkippedCount, Skipping: ch.Skipping,
-		SkippingSince: health.Since(ch.SkippingSince), SkippedBefore: ch.SkippedBefore, Starved: ch.Starved,
+		Latency: latencyOf(now, ch.Latencies), Trouble: TroubleOf(ch),
 	}
 	if !clients {
 		return out
