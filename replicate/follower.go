@@ -3,6 +3,7 @@ package replicate
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -90,10 +91,6 @@ func (f *Follower) Epoch() segment.Epoch { return f.epoch }
 // Committed returns the mark below which batches are visible on this replica.
 func (f *Follower) Committed() segment.Position { return f.log.Committed }
 
-// Following says whether the log is known to be a prefix of the log of this epoch's leader. If not, a reader may go to
-// Committed and no further (P17).
-func (f *Follower) Following() bool { return f.state == following && f.err == nil }
-
 // Exchange returns the number of the current exchange, in which the follower learned, or learns, where its log agrees
 // with its leader's. Messages of other exchanges are dropped.
 func (f *Follower) Exchange() uint64 { return f.request }
@@ -153,7 +150,7 @@ func (f *Follower) learn(now int64, st *State, damaged bool, acts *Actions) {
 	}
 	if st.Epoch >= f.epoch {
 		f.replicas = append(f.replicas[:0], st.Replicas[:min(len(st.Replicas), MaxReplicaCount)]...)
-		f.outside = damaged && len(st.ISR) > 0 && !contains(st.ISR, f.self)
+		f.outside = damaged && len(st.ISR) > 0 && !slices.Contains(st.ISR, f.self)
 	}
 	if st.Epoch < f.epoch || st.Epoch == f.epoch && f.leader != 0 {
 		return
