@@ -2,6 +2,7 @@ package node
 
 import (
 	"penstock/internal/meta"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/forward"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/partition"
@@ -14,7 +15,7 @@ import (
 // the put waits in that queue, until its deadline. Puts of the engine itself are not forwarded: they get ErrNoLeader.
 func (cn *clusterNode) ForwardPut(pt *partition.Partition, p *inbox.Put) error {
 	if p.Kind.Internal() {
-		return ErrNoLeader
+		return errs.ErrNoLeader
 	}
 	p.Seq = 0
 	return cn.forward.Enqueue(pt, p)

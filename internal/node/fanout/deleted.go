@@ -76,7 +76,7 @@ func DeletionResult(err error) ([]byte, error) {
 	default:
 		d.Deleted = true
 	}
-	return wire.EncodeResult(d)
+	return wire.EncodeResult(d, nil)
 }
 
 // Add merges the answer of one more leader.

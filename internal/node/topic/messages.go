@@ -7,6 +7,7 @@ import (
 	"penstock/internal/lock"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/message"
+	"penstock/internal/node/platform"
 	"penstock/internal/node/pull"
 )
 
@@ -234,10 +235,7 @@ func (s *Messages) Next(ctx context.Context, m *Message) error {
 }
 
 func (s *Messages) wake() {
-	select {
-	case s.news <- struct{}{}:
-	default:
-	}
+	platform.Wake(s.news)
 }
 
 // Close unsubscribes. A Next that waits returns ErrClosed, and messages that are not finished go to other consumers at

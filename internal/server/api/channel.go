@@ -14,8 +14,12 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/jsonbody"
+	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/topic"
 	"penstock/internal/server/web"
 	"penstock/segment"
 )
@@ -80,14 +84,14 @@ func badArgument(format string, args ...any) error {
 // channelFailure maps the errors of operations on channels and topics to an HTTP status.
 func channelFailure(err error) error {
 	switch {
-	case errors.Is(err, node.ErrVersion), errors.Is(err, node.ErrChannelExists), errors.Is(err, node.ErrRedriving),
-		errors.Is(err, node.ErrRedriveSkips):
+	case errors.Is(err, errs.ErrVersion), errors.Is(err, errs.ErrChannelExists), errors.Is(err, topic.ErrRedriving),
+		errors.Is(err, topic.ErrRedriveSkips):
 		return web.Fail(409, err.Error())
-	case errors.Is(err, node.ErrNoMessage):
+	case errors.Is(err, topic.ErrNoMessage):
 		return web.Fail(404, err.Error())
-	case errors.Is(err, node.ErrSettings), errors.Is(err, node.ErrTopicSettings),
-		errors.Is(err, node.ErrSeek), errors.Is(err, node.ErrNoPartition), errors.Is(err, node.ErrFromLevel),
-		errors.Is(err, node.ErrChannelName):
+	case errors.Is(err, errs.ErrSettings), errors.Is(err, meta.ErrSettings),
+		errors.Is(err, errs.ErrSeek), errors.Is(err, errs.ErrNoPartition), errors.Is(err, errs.ErrFromLevel),
+		errors.Is(err, errs.ErrChannelName):
 		return web.Fail(400, err.Error())
 	}
 	return err
@@ -101,7 +105,7 @@ func (s *Service) serveChannelSettings(c *node.Channel, r *http.Request, _ url.V
 		}
 		return set, nil
 	}
-	var set node.ChannelSettings
+	var set fold.ChannelSettings
 	if err := s.readSettings(r, &set); err != nil {
 		return nil, err
 	}
@@ -118,7 +122,7 @@ func (s *Service) serveChannelSettings(c *node.Channel, r *http.Request, _ url.V
 // mayFeed reports whether the client may let the channel send its dead letters where the settings say. Otherwise rights
 // on one topic would be rights to publish to every other one, and to create it. The channel's own dead-letter topic,
 // which is named after its topic, belongs to the topic. O7
-func (s *Service) mayFeed(r *http.Request, c *node.Channel, set *node.ChannelSettings) error {
+func (s *Service) mayFeed(r *http.Request, c *node.Channel, set *fold.ChannelSettings) error {
 	own := c.Topic().Name()
 	if set.DeadLetter == "" || set.DeadLetter == own+fold.DeadLetterSuffix {
 		return nil
@@ -300,8 +304,8 @@ func listCount(q url.Values) (int, error) {
 		return 0, nil
 	}
 	n, err := strconv.Atoi(q.Get("count"))
-	if err != nil || n < 1 || n > node.MaxListCount {
-		return 0, badArgument("count=%q is not a number from 1 to %d", q.Get("count"), node.MaxListCount)
+	if err != nil || n < 1 || n > channel.MaxListCount {
+		return 0, badArgument("count=%q is not a number from 1 to %d", q.Get("count"), channel.MaxListCount)
 	}
 	return n, nil
 }
@@ -334,7 +338,7 @@ func (s *Service) serveChannelRedrive(c *node.Channel, r *http.Request, q url.Va
 		return nil, err // the dead letters are taken out of that topic
 	}
 	if n == 0 {
-		n = node.MaxListCount
+		n = channel.MaxListCount
 	}
 	ids, err := messageIDs(q["id"])
 	if err != nil {

@@ -229,10 +229,10 @@ func (w *world) dialFrom(ip string) *client {
 	return c
 }
 
-type message interface{ AppendTo([]byte) []byte }
+type sendable interface{ AppendTo([]byte) []byte }
 
 // send sends a request and returns its id.
-func (c *client) send(typ netproto.Type, m message) uint64 {
+func (c *client) send(typ netproto.Type, m sendable) uint64 {
 	c.t.Helper()
 	c.next++
 	f := &netproto.Frame{Type: typ, Request: c.next, Head: m.AppendTo(nil)}

@@ -3,7 +3,7 @@ package publish
 import (
 	"errors"
 
-	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // youzan's error codes. After the first three its clients look the topic up again.
@@ -21,10 +21,10 @@ func YouzanCode(err error) string {
 		code string
 		errs []error
 	}{
-		{CodeTopicMissing, []error{node.ErrNoPartition, node.ErrNoTopic, node.ErrAutoCreateOff}},
-		{CodeNotLeader, []error{node.ErrNoLeader, node.ErrMoved}},
-		{CodeNotWritable, []error{node.ErrNoQuorum, node.ErrNoSpace, node.ErrReadOnly, node.ErrDisk}},
-		{CodeBadExt, []error{node.ErrHeaders}},
+		{CodeTopicMissing, []error{errs.ErrNoPartition, errs.ErrNoTopic, errs.ErrAutoCreateOff}},
+		{CodeNotLeader, []error{errs.ErrNoLeader, errs.ErrMoved}},
+		{CodeNotWritable, []error{errs.ErrNoQuorum, errs.ErrNoSpace, errs.ErrReadOnly, errs.ErrDisk}},
+		{CodeBadExt, []error{errs.ErrHeaders}},
 	} {
 		for _, e := range x.errs {
 			if errors.Is(err, e) {
@@ -47,13 +47,13 @@ const (
 // ProducerCode returns the code of an error of the rules of producers, or "" for other errors.
 func ProducerCode(err error) string {
 	switch {
-	case errors.Is(err, node.ErrFenced):
+	case errors.Is(err, errs.ErrFenced):
 		return CodeFenced
-	case errors.Is(err, node.ErrSequence):
+	case errors.Is(err, errs.ErrSequence):
 		return CodeSequence
-	case errors.Is(err, node.ErrUnknownProducer):
+	case errors.Is(err, errs.ErrUnknownProducer):
 		return CodeUnknownProducer
-	case errors.Is(err, node.ErrProducerOwner):
+	case errors.Is(err, errs.ErrProducerOwner):
 		return CodeProducerOwner
 	}
 	return ""

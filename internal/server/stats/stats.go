@@ -9,6 +9,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/node/health"
+	"penstock/internal/node/message"
 )
 
 // Reply is what /stats answers. Its field names are a public contract: nsqadmin, nsq_stat and exporters read them.
@@ -190,7 +191,7 @@ func (c *Collector) Collect(topic, channel string, clients bool) *Reply {
 			Partitions: t.Partitions, Served: t.Served, DelaysRefused: t.DelaysRefused,
 			ReadOnly: t.ReadOnly, MadeBy: t.MadeBy,
 		}
-		var latencies []node.LatencyRecorder
+		var latencies []message.LatencyRecorder
 		for i := range t.Channels {
 			out.Channels = append(out.Channels, ChannelOf(&t.Channels[i], clients, now))
 			latencies = append(latencies, t.Channels[i].Latencies)
@@ -205,7 +206,7 @@ func (c *Collector) Collect(topic, channel string, clients bool) *Reply {
 	return r
 }
 
-// Describer is the label of a consumer that has a connection (node.ConsumerStats.Label).
+// Describer is the label of a consumer that has a connection (message.ConsumerStats.Label).
 type Describer interface{ Describe() Client }
 
 // ChannelOf returns the statistics of a channel, with its clients if they are wanted.
@@ -240,7 +241,7 @@ func ChannelOf(ch *node.ChannelStats, clients bool, now time.Time) Channel {
 }
 
 // Consume adds the numbers of a subscription.
-func (cs *Client) Consume(st node.ConsumerStats) {
+func (cs *Client) Consume(st message.ConsumerStats) {
 	cs.State = StateSubscribed
 	if st.Stopped {
 		cs.State = stateClosing

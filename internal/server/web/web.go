@@ -12,7 +12,9 @@ import (
 	"strconv"
 	"strings"
 
+	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // CommandLine answers /debug/pprof/cmdline with the name of the program only: arguments may hold secrets. GET /config
@@ -92,7 +94,7 @@ func Beyond(status int, code, what string, value, limit any, setting string) *Er
 
 // BeyondText says that a value is above the limit of a setting.
 func BeyondText(what string, value, limit any, setting string) string {
-	return (&node.LimitError{What: what, Value: value, Most: limit, Setting: setting}).Text()
+	return (&errs.LimitError{What: what, Value: value, Most: limit, Setting: setting}).Text()
 }
 
 func (e *Error) Error() string { return e.code }
@@ -103,21 +105,21 @@ func AsError(err error) *Error {
 	switch {
 	case errors.As(err, &e):
 		return e
-	case errors.Is(err, node.ErrClosed):
+	case errors.Is(err, errs.ErrClosed):
 		return Fail(503, "EXITING")
-	case errors.Is(err, node.ErrNoTopic):
+	case errors.Is(err, errs.ErrNoTopic):
 		return Fail(404, "TOPIC_NOT_FOUND")
-	case errors.Is(err, node.ErrNoChannel):
+	case errors.Is(err, errs.ErrNoChannel):
 		return Fail(404, "CHANNEL_NOT_FOUND")
-	case errors.Is(err, node.ErrMessageTooBig):
+	case errors.Is(err, errs.ErrMessageTooBig):
 		return tooBig("MSG_TOO_BIG", err)
-	case errors.Is(err, node.ErrBatchTooBig):
+	case errors.Is(err, errs.ErrBatchTooBig):
 		return tooBig("BODY_TOO_BIG", err)
-	case errors.Is(err, node.ErrHeaders), errors.Is(err, node.ErrBatchKeys), errors.Is(err, node.ErrTopicSettings),
-		errors.Is(err, node.ErrTopicOptions), errors.Is(err, node.ErrDeferTooLong):
+	case errors.Is(err, errs.ErrHeaders), errors.Is(err, errs.ErrBatchKeys), errors.Is(err, meta.ErrSettings),
+		errors.Is(err, errs.ErrTopicOptions), errors.Is(err, errs.ErrDeferTooLong):
 		return Fail(400, err.Error())
-	case errors.Is(err, node.ErrQuota), errors.Is(err, node.ErrStateFull),
-		errors.Is(err, node.ErrTooManyPartitions), errors.Is(err, node.ErrShare):
+	case errors.Is(err, errs.ErrQuota), errors.Is(err, errs.ErrStateFull),
+		errors.Is(err, errs.ErrTooManyPartitions), errors.Is(err, errs.ErrShare):
 		// Not 413, which would say that this request is too large, and not 503, which would say that the server is
 		// unable: the request is fine, but the topic has used up the space it may take.
 		return Fail(http.StatusInsufficientStorage, err.Error())
@@ -128,7 +130,7 @@ func AsError(err error) *Error {
 // tooBig has nsqd's code, and the detail says what is beyond which limit.
 func tooBig(code string, err error) *Error {
 	e := Fail(http.StatusRequestEntityTooLarge, code)
-	if over, ok := errors.AsType[*node.LimitError](err); ok {
+	if over, ok := errors.AsType[*errs.LimitError](err); ok {
 		e.detail = over.Text()
 	}
 	return e
