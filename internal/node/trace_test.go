@@ -12,7 +12,6 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/partition"
-	"penstock/internal/node/topic"
 )
 
 func traced(t *testing.T, topic *node.Topic, id node.ID) *node.Trace {
@@ -119,11 +118,11 @@ func TestTrace(t *testing.T) {
 	}
 	check(false)
 	for _, id := range []node.ID{ids[3] + 1, ids[3] + 1000} {
-		if _, err := topic.Trace(ctxBg, id); !errors.Is(err, topic.ErrNoMessage) {
+		if _, err := topic.Trace(ctxBg, id); !errors.Is(err, partition.ErrNoMessage) {
 			t.Errorf("%v was never published: %v", id, err)
 		}
 	}
-	if _, err := topic.Trace(ctxBg, batch.MakeID(7, 0)); !errors.Is(err, topic.ErrNoMessage) ||
+	if _, err := topic.Trace(ctxBg, batch.MakeID(7, 0)); !errors.Is(err, partition.ErrNoMessage) ||
 		!strings.Contains(err.Error(), "it names partition 7, and topic t has 1") {
 		t.Errorf("a partition that is not there: %v", err)
 	}
@@ -228,7 +227,7 @@ func TestClusterTrace(t *testing.T) {
 		if c := inChannel(t, tr, "c"); tr.Stored.Epoch >= c.Epoch || tr.Events[len(tr.Events)-1].Leader != next.name {
 			t.Errorf("%s: %+v", m.name, tr)
 		}
-		if _, err := tc.topic(m, "t").Trace(ctxBg, id+9); !errors.Is(err, topic.ErrNoMessage) {
+		if _, err := tc.topic(m, "t").Trace(ctxBg, id+9); !errors.Is(err, partition.ErrNoMessage) {
 			t.Errorf("%s: %v", m.name, err)
 		}
 	}
