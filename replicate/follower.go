@@ -83,9 +83,7 @@ func (f *Follower) Err() error { return f.err }
 
 // Electable says whether this replica may be made leader if the store has it in the ISR: it can read everything that it
 // holds.
-func (f *Follower) Electable() bool { return f.err == nil && !f.damaged() && f.state != cutting }
-
-// Epoch returns the newest epoch that the follower has heard of.
+func (f *Follower) Electable() bool      { return f.err == nil && !f.damaged() && f.state != cutting }
 func (f *Follower) Epoch() segment.Epoch { return f.epoch }
 
 // Committed returns the mark below which batches are visible on this replica.

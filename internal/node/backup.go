@@ -495,7 +495,6 @@ func (r *backupRun) metadata() error {
 	return r.w.Write(backup.MetadataFile, data)
 }
 
-// exportMetadata implements membership.
 func (cn *clusterNode) exportMetadata() ([]byte, error) {
 	ctx, cancel := cn.e.host.WithTimeout(cn.Ctx, partition.StoreTimeout)
 	defer cancel()

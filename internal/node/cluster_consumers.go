@@ -19,7 +19,6 @@ var (
 	_ remote.Above = (*clusterNode)(nil)
 )
 
-// Find implements remote.Above.
 func (cn *clusterNode) Find(id segment.Identity) (remote.Topic, remote.Partition) {
 	at := cn.placed(id)
 	if at.Partition == nil {
@@ -28,7 +27,6 @@ func (cn *clusterNode) Find(id segment.Identity) (remote.Topic, remote.Partition
 	return at.topic.View(), at.Partition
 }
 
-// Attach implements remote.Above.
 func (cn *clusterNode) Attach(
 	topic uuid.UUID, channel string, o message.ConsumerOptions, s message.Sink,
 ) (remote.Served, error) {

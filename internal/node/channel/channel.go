@@ -152,7 +152,6 @@ func New(n *Shared, t Topic, name string) *Channel {
 	return c
 }
 
-// Name returns the channel's name.
 func (c *Channel) Name() string { return c.name }
 
 // Post queues a copy of *p, and keeps the slices in it. Any goroutine may call it, and may hold any lock that comes

@@ -49,7 +49,6 @@ type timerList[T any] struct{ first *Timer[T] }
 // Due returns the time for which the timer was scheduled, in unix ms.
 func (t *Timer[T]) Due() int64 { return t.due }
 
-// Len returns the number of scheduled timers.
 func (w *Wheel[T]) Len() int { return w.count }
 
 // Schedule makes t fire in the first Advance whose time is at or after dueMs. If t was scheduled, it moves. If dueMs

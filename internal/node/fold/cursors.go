@@ -67,7 +67,6 @@ func (c *Cursors) Channel(name string) *Cursor {
 	return nil
 }
 
-// Len returns the number of channels.
 func (c *Cursors) Len() int { return len(c.channels) }
 
 // Each visits the channels in the order of their names.

@@ -270,14 +270,12 @@ func (s *messagesSink) Deliver(d *message.Delivery) bool {
 	return true
 }
 
-// Flush implements Sink.
 func (s *messagesSink) Flush() {
 	s.mu.Lock()
 	s.running = false
 	s.mu.Unlock()
 }
 
-// Closed implements Sink.
 func (s *messagesSink) Closed(err error) {
 	s.mu.Lock()
 	wake := s.queue.End(err)
@@ -287,14 +285,12 @@ func (s *messagesSink) Closed(err error) {
 	}
 }
 
-// Drained implements HeldSink.
 func (s *messagesSink) Drained() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.queue.Drained()
 }
 
-// Lost implements QueueSink.
 func (s *messagesSink) Lost(origin any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -309,7 +305,6 @@ func (s *messagesSink) Withdraw(id message.ID) bool {
 	return true
 }
 
-// Dropped implements HeldSink.
 func (s *messagesSink) Dropped(dst []message.HeldDelivery) []message.HeldDelivery {
 	s.mu.Lock()
 	defer s.mu.Unlock()

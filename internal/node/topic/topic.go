@@ -69,9 +69,7 @@ func (t *Topic) OfPartitions() *partition.Topic { return &t.shared }
 
 // CreatedNs returns when the topic was created: engine's time, ns since 1970.
 func (t *Topic) CreatedNs() int64 { return t.created }
-
-// Name returns the topic's name.
-func (t *Topic) Name() string { return t.shared.Name }
+func (t *Topic) Name() string     { return t.shared.Name }
 
 // Partitions returns the number of partitions of the topic, on whatever nodes they are. It only grows.
 func (t *Topic) Partitions() int { return len(t.PartitionList()) }
