@@ -56,9 +56,6 @@ func (b *Builder) Add(r *Record) error {
 	return nil
 }
 
-// Count is the number of messages added since Reset.
-func (b *Builder) Count() int { return int(b.count) }
-
 // Size is the size in bytes that the batch has so far, before compression.
 func (b *Builder) Size() int { return max(len(b.records), HeaderBytes) }
 

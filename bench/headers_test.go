@@ -14,6 +14,7 @@ import (
 	"penstock/batch"
 	"penstock/internal/load"
 	"penstock/internal/node"
+	"penstock/internal/node/fold"
 	"penstock/segment"
 )
 
@@ -206,7 +207,7 @@ func BenchmarkCatchUpHeaders(b *testing.B) {
 			}
 		}
 	}
-	filter := node.Filter{Rules: []node.Rule{{Header: "header-001", Match: node.MatchPrefix, Pattern: "0000"}}}
+	filter := fold.Filter{Rules: []fold.Rule{{Header: "header-001", Match: fold.MatchPrefix, Pattern: "0000"}}}
 	n := 0
 	measureInTurn(b, len(all), func(side int) float64 {
 		n++
@@ -217,7 +218,7 @@ func BenchmarkCatchUpHeaders(b *testing.B) {
 			_, err = c.Configure(ctx, settings)
 		}
 		if err == nil {
-			err = c.ResetToID(ctx, batch.MakeID(0, 0))
+			err = c.Seek(ctx, node.SeekTo{Kind: node.SeekID, ID: batch.MakeID(0, 0)})
 		}
 		if err != nil {
 			b.Fatal(err)

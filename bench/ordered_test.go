@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/fold"
 )
 
 // BenchmarkOrdered is consuming in order: with OrderPartition every message waits until the confirmation of the one
@@ -18,12 +19,12 @@ func BenchmarkOrdered(b *testing.B) {
 	fillKeyed(b, t, 300_000)
 	for _, c := range []struct {
 		name  string
-		order node.Order
+		order fold.Order
 		count int64
 	}{
-		{"none", node.OrderNone, 300_000},
-		{"partition", node.OrderPartition, 10_000},
-		{"keys=1000", node.OrderKey, 300_000},
+		{"none", fold.OrderNone, 300_000},
+		{"partition", fold.OrderPartition, 10_000},
+		{"keys=1000", fold.OrderKey, 300_000},
 	} {
 		b.Run(c.name, func(b *testing.B) { consumeInOrder(b, t, c.order, c.count) })
 	}
@@ -44,8 +45,8 @@ func BenchmarkOrderedCluster(b *testing.B) {
 		b.Fatal(err)
 	}
 	fillKeyed(b, t, 100_000)
-	b.Run("partition", func(b *testing.B) { consumeInOrder(b, t, node.OrderPartition, 4_000) })
-	b.Run("keys=1000", func(b *testing.B) { consumeInOrder(b, t, node.OrderKey, 100_000) })
+	b.Run("partition", func(b *testing.B) { consumeInOrder(b, t, fold.OrderPartition, 4_000) })
+	b.Run("keys=1000", func(b *testing.B) { consumeInOrder(b, t, fold.OrderKey, 100_000) })
 }
 
 // fillKeyed publishes messages of 100 bytes with a thousand keys in turn.
@@ -67,7 +68,7 @@ func fillKeyed(b *testing.B, t *node.Topic, count int) {
 }
 
 // consumeInOrder finishes count messages from the topic's beginning in a channel of that order.
-func consumeInOrder(b *testing.B, t *node.Topic, order node.Order, count int64) {
+func consumeInOrder(b *testing.B, t *node.Topic, order fold.Order, count int64) {
 	ctx := context.Background()
 	b.ReportAllocs()
 	n := int64(0)
@@ -77,8 +78,8 @@ func consumeInOrder(b *testing.B, t *node.Topic, order node.Order, count int64) 
 		if err != nil {
 			b.Fatal(err)
 		}
-		if order != node.OrderNone {
-			if _, err := c.Configure(ctx, node.ChannelSettings{Order: order}); err != nil {
+		if order != fold.OrderNone {
+			if _, err := c.Configure(ctx, fold.ChannelSettings{Order: order}); err != nil {
 				b.Fatal(err)
 			}
 		}

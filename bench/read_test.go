@@ -124,7 +124,7 @@ func BenchmarkCatchUp(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if err := c.ResetToID(ctx, batch.MakeID(0, 0)); err != nil {
+		if err := c.Seek(ctx, node.SeekTo{Kind: node.SeekID, ID: batch.MakeID(0, 0)}); err != nil {
 			b.Fatal(err)
 		}
 		start := time.Now()

@@ -9,6 +9,7 @@ import (
 
 	"penstock/client"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // namedProducer opens a producer of the topic orders with the name import, whose messages go to the partition that
@@ -141,7 +142,7 @@ func TestNameOfAProgramWhoseClockIsAhead(t *testing.T) {
 			t.Errorf("partition %s: %v", body, err)
 		}
 	}
-	if _, err := topic.HoldProducer(within(t), 1, "import", p.Tenure+1); !errors.Is(err, node.ErrFenced) {
+	if _, err := topic.HoldProducer(within(t), 1, "import", p.Tenure+1); !errors.Is(err, errs.ErrFenced) {
 		t.Errorf("the program before opens its name again: %v", err)
 	}
 }

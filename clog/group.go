@@ -44,9 +44,7 @@ func (g *Group) FileSeq() uint64 { return g.file }
 func (g *Group) Seq() uint64 { return g.seq }
 
 // Bytes is the size of the group without its padding.
-func (g *Group) Bytes() int { return g.end }
-
-// Records is the number of records added so far.
+func (g *Group) Bytes() int   { return g.end }
 func (g *Group) Records() int { return g.records }
 
 // Slot is a small number, 0 <= Slot < Options.InFlight, that no other group has from Gather to Durable.

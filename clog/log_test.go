@@ -379,3 +379,9 @@ func (s *trivial) Durable(*Group)          { s.durable++ }
 func (s *trivial) Checkpoint(func([]byte)) {}
 func (s *trivial) CheckpointBytes() int64  { return 0 }
 func (s *trivial) Failed(err error)        { panic(err) }
+
+// LiveBytes is how many bytes recovery would have to read now.
+func (l *Log) LiveBytes() int64 { return l.stats.liveBytes.Load() }
+
+// Full says that the log waits for Release: MaxLiveBytes is reached.
+func (l *Log) Full() bool { return l.stats.full.Load() }

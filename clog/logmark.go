@@ -365,7 +365,6 @@ type Forgotten struct {
 	Reached, Wanted uint64
 }
 
-// Error implements error.
 func (f *Forgotten) Error() string {
 	if f.Wanted == 0 {
 		return fmt.Sprintf("clog: the commit log is not known to be whole: %s", f.Detail)
@@ -374,7 +373,6 @@ func (f *Forgotten) Error() string {
 		"group %d or more", f.Detail, f.Reached, f.Wanted)
 }
 
-// Unwrap implements errors.Is.
 func (f *Forgotten) Unwrap() error { return ErrForgotten }
 
 // judgeMark compares what recovery found with the mark, and sets Report.Forgotten. It changes nothing on disk.

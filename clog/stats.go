@@ -169,15 +169,9 @@ func (l *Log) Current() uint64 { return l.stats.current.Load() }
 // processes. Every later Open finds at least that group (Report.LastSeq), unless the log has forgotten it.
 func (l *Log) Durable() uint64 { return l.stats.durable.Load() }
 
-// LiveBytes is how many bytes recovery would have to read now.
-func (l *Log) LiveBytes() int64 { return l.stats.liveBytes.Load() }
-
 // Headroom is how many bytes of groups and checkpoints still fit before the log is Full, if nothing is released. It is
 // for a source that keeps a reserve for control records.
 func (l *Log) Headroom() int64 { return l.stats.headroom.Load() }
-
-// Full says that the log waits for Release: MaxLiveBytes is reached.
-func (l *Log) Full() bool { return l.stats.full.Load() }
 
 // Stats returns a copy of the counts. Each count is exact, but they are not read at one moment.
 func (l *Log) Stats() Stats {

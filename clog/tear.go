@@ -3,6 +3,7 @@ package clog
 import (
 	"encoding/binary"
 	"log/slog"
+	"slices"
 
 	"penstock/segment"
 )
@@ -98,12 +99,7 @@ func (r *recovery) damagedHeader() bool {
 }
 
 func allZero(p []byte) bool {
-	for _, b := range p {
-		if b != 0 {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(p, func(b byte) bool { return b != 0 })
 }
 
 // partitionsOf reads the record headers of a damaged group, in order, up to the first one that does not verify.

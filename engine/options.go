@@ -12,6 +12,7 @@ import (
 	"penstock/internal/cluster/kv/memory"
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/netproto"
 	"penstock/replicate/peer"
 )
@@ -84,7 +85,7 @@ func (o *Options) node(ctx context.Context) (node.Options, func(), error) {
 		return all, func() {}, err
 	}
 	if o.Cluster.Metadata == nil {
-		return all, nil, fmt.Errorf("%w: Cluster.Metadata is nil: use NewMetadata or package engine/etcd", node.ErrOptions)
+		return all, nil, fmt.Errorf("%w: Cluster.Metadata is nil: use NewMetadata or package engine/etcd", errs.ErrOptions)
 	}
 	address := o.Cluster.Listen
 	if address == "" {
@@ -92,7 +93,7 @@ func (o *Options) node(ctx context.Context) (node.Options, func(), error) {
 	}
 	if host, _, err := net.SplitHostPort(address); err != nil || netproto.CheckDialled(host) != nil {
 		return all, nil, fmt.Errorf("%w: Cluster.Listen is %q: it is a host that other nodes reach, and a port",
-			node.ErrOptions, address)
+			errs.ErrOptions, address)
 	}
 	store, err := o.Cluster.Metadata.Store(ctx, o.NodeID)
 	if err != nil {

@@ -46,7 +46,6 @@ func (e *GoodbyeError) Error() string {
 	return fmt.Sprintf("%v: %v: %s", ErrGoodbye, e.Status, e.Text)
 }
 
-// Is makes a GoodbyeError match ErrGoodbye.
 func (e *GoodbyeError) Is(target error) bool { return target == ErrGoodbye }
 
 // RefusedError is the status and text with which a Hello was refused, by the peer or by this side. errors.Is(err,
@@ -62,7 +61,6 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("%v: %v: %s", ErrRefused, e.Status, e.Text)
 }
 
-// Is makes a RefusedError match ErrRefused and the error of its status.
 func (e *RefusedError) Is(target error) bool {
 	return target == ErrRefused ||
 		target == ErrVersion && e.Status == StatusVersionMismatch ||

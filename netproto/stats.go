@@ -24,14 +24,6 @@ type Stats struct {
 	HeldBytes    int64 // bytes of receive buffers in use, including the reader's own
 }
 
-// FramesPerWrite is SentFrames / Writes, 0 before the first write.
-func (s *Stats) FramesPerWrite() float64 {
-	if s.Writes == 0 {
-		return 0
-	}
-	return float64(s.SentFrames) / float64(s.Writes)
-}
-
 type counters struct {
 	sentFrames, sentBytes, writes         atomic.Uint64
 	receivedFrames, receivedBytes, bursts atomic.Uint64

@@ -60,8 +60,8 @@ func TestCoalescing(t *testing.T) {
 		got += n
 	}
 	until(t, "the queue is empty", func() bool { return a.Stats().QueuedFrames == 0 })
-	if s := a.Stats(); s.Writes != 2 || s.SentFrames != frames+1 || s.FramesPerWrite() < 500 {
-		t.Errorf("%+v, %.1f frames per write", s, s.FramesPerWrite())
+	if s := a.Stats(); s.Writes != 2 || s.SentFrames != frames+1 || framesPerWrite(&s) < 500 {
+		t.Errorf("%+v, %.1f frames per write", s, framesPerWrite(&s))
 	}
 	bn.Close()
 	mustBe(t, left.wait(t), ErrPeerGone)
@@ -110,7 +110,7 @@ func BenchmarkFrames(b *testing.B) {
 			h.pass(b, a, f, b.N)
 			b.StopTimer()
 			s := a.Stats()
-			b.ReportMetric(s.FramesPerWrite(), "frames/write")
+			b.ReportMetric(framesPerWrite(&s), "frames/write")
 		})
 		b.Run(name+"/one write each", func(b *testing.B) {
 			h := &counting{there: make(chan struct{}, 1)}
@@ -169,3 +169,5 @@ func BenchmarkSenders(b *testing.B) {
 	<-h.there
 	b.ReportMetric(float64(each*senders)/b.Elapsed().Seconds(), "frames/s")
 }
+
+func framesPerWrite(s *Stats) float64 { return float64(s.SentFrames) / float64(max(s.Writes, 1)) }

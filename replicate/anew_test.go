@@ -184,7 +184,8 @@ func TestLeaderLetsACopyBeginAnew(t *testing.T) {
 	r.serve()
 	again(r)
 	acts := r.bare(2)
-	if a := find(acts, ActPropose); a == nil || contains(a.State.ISR, testMember(2)) || sent(acts, 2, MsgReset) != nil ||
+	if a := find(acts, ActPropose); a == nil || slices.Contains(a.State.ISR, testMember(2)) ||
+		sent(acts, 2, MsgReset) != nil ||
 		sent(acts, 2, MsgMatch) != nil {
 		t.Fatalf("%+v", acts)
 	}

@@ -1,5 +1,7 @@
 package replicate
 
+import "slices"
+
 // A shortened log may lack batches that its replica had acknowledged. Its node knows that: recovery cut a group that
 // was not whole, which a crash can do as well as a bit that changed later; or the commit log ends before its mark; or
 // the directory is an older state, a copy or the original of one. Or the leader has heard that another member committed
@@ -217,8 +219,8 @@ func (l *Leader) weigh() (v verdict) {
 			v.awaited++
 			v.blocked = p.Node
 		case !l.hasMore(p):
-			l.testify(p, contains(l.isr.short, m), &v)
-		case !p.Damaged && contains(l.isr.short, m):
+			l.testify(p, slices.Contains(l.isr.short, m), &v)
+		case !p.Damaged && slices.Contains(l.isr.short, m):
 			v.bar(p)
 		case !p.Damaged:
 			if v.best == nil || p.report.ahead(&v.best.report) {
@@ -293,7 +295,7 @@ func (l *Leader) overtaken(p *Progress, now int64) bool {
 // mayLack says whether p comes with more after a recovered leader went on without it. No mark says that this was
 // committed, but until this leader has committed something itself, no member has confirmed that it was not.
 func (l *Leader) mayLack(p *Progress) bool {
-	return l.log.Recovered && !l.comparing.forced && !p.Damaged && !contains(l.isr.short, p.member()) &&
+	return l.log.Recovered && !l.comparing.forced && !p.Damaged && !slices.Contains(l.isr.short, p.member()) &&
 		l.hasMore(p) && l.weigh().proofs == 0
 }
 

@@ -1,6 +1,8 @@
 package replicate
 
 import (
+	"slices"
+
 	"github.com/google/uuid"
 )
 
@@ -126,9 +128,9 @@ func (l *Leader) answer(p *Progress, now int64, acts *Actions) {
 // lies below this log's beginning, where retention removed the batches: it would have to cut the rest anyway.
 func (l *Leader) snapshot(p *Progress, now int64, acts *Actions) {
 	m := &p.report
-	stuck := (len(l.isr.members) <= l.isr.minISR || l.blocked) && !contains(l.isr.proposed, p.member()) &&
+	stuck := (len(l.isr.members) <= l.isr.minISR || l.blocked) && !slices.Contains(l.isr.proposed, p.member()) &&
 		(m.end <= l.log.Start.Next || m.apart || m.related && m.common < l.log.Start.Next)
-	if !stuck && (l.isr.member(p.member()) || contains(l.isr.proposed, p.member())) {
+	if !stuck && (l.isr.member(p.member()) || slices.Contains(l.isr.proposed, p.member())) {
 		p.Damaged = true
 		return
 	}
@@ -139,15 +141,6 @@ func (l *Leader) snapshot(p *Progress, now int64, acts *Actions) {
 	p.Next, p.nextOffset = 0, 0
 	r := l.send(p, MsgReset, now, acts)
 	r.Log, r.Epochs, r.Boot, r.Generation = l.log.Start, l.table.before(l.log.Start.Next), p.boot, m.generation
-}
-
-func contains(members []Member, m Member) bool {
-	for i := range members {
-		if members[i] == m {
-			return true
-		}
-	}
-	return false
 }
 
 // ack takes a cumulative acknowledgement: the follower durably holds everything below Position, in this epoch.

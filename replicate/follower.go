@@ -3,6 +3,7 @@ package replicate
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -82,17 +83,11 @@ func (f *Follower) Err() error { return f.err }
 
 // Electable says whether this replica may be made leader if the store has it in the ISR: it can read everything that it
 // holds.
-func (f *Follower) Electable() bool { return f.err == nil && !f.damaged() && f.state != cutting }
-
-// Epoch returns the newest epoch that the follower has heard of.
+func (f *Follower) Electable() bool      { return f.err == nil && !f.damaged() && f.state != cutting }
 func (f *Follower) Epoch() segment.Epoch { return f.epoch }
 
 // Committed returns the mark below which batches are visible on this replica.
 func (f *Follower) Committed() segment.Position { return f.log.Committed }
-
-// Following says whether the log is known to be a prefix of the log of this epoch's leader. If not, a reader may go to
-// Committed and no further (P17).
-func (f *Follower) Following() bool { return f.state == following && f.err == nil }
 
 // Exchange returns the number of the current exchange, in which the follower learned, or learns, where its log agrees
 // with its leader's. Messages of other exchanges are dropped.
@@ -153,7 +148,7 @@ func (f *Follower) learn(now int64, st *State, damaged bool, acts *Actions) {
 	}
 	if st.Epoch >= f.epoch {
 		f.replicas = append(f.replicas[:0], st.Replicas[:min(len(st.Replicas), MaxReplicaCount)]...)
-		f.outside = damaged && len(st.ISR) > 0 && !contains(st.ISR, f.self)
+		f.outside = damaged && len(st.ISR) > 0 && !slices.Contains(st.ISR, f.self)
 	}
 	if st.Epoch < f.epoch || st.Epoch == f.epoch && f.leader != 0 {
 		return

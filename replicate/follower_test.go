@@ -529,3 +529,7 @@ func TestFollowerStepAllocs(t *testing.T) {
 		t.Errorf("%v allocations for a write", n)
 	}
 }
+
+// Following says whether the log is known to be a prefix of the log of this epoch's leader. If not, a reader may go to
+// Committed and no further (P17).
+func (f *Follower) Following() bool { return f.state == following && f.err == nil }

@@ -83,10 +83,7 @@ func NewLeader(cfg Config, self Member, boot uuid.UUID, log Log, st *State, now 
 	return l
 }
 
-// Err returns why the leader stopped, or nil.
-func (l *Leader) Err() error { return l.err }
-
-// Epoch returns the epoch that the machine leads.
+func (l *Leader) Err() error           { return l.err }
 func (l *Leader) Epoch() segment.Epoch { return l.epoch }
 
 // Committed returns the mark below which batches are visible.

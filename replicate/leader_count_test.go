@@ -1,6 +1,9 @@
 package replicate
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // P6 P8: an ISR below its minimum commits nothing, even if all of its members and the proposed members hold everything.
 // A proposed member counts toward the minimum only once the store has accepted it.
@@ -17,7 +20,7 @@ func TestLeaderBelowMinISR(t *testing.T) {
 	r.append(1)
 	r.durable(2)
 	r.ack(2, 2)
-	if !r.l.isr.open || !contains(r.l.isr.proposed, testMember(2)) {
+	if !r.l.isr.open || !slices.Contains(r.l.isr.proposed, testMember(2)) {
 		t.Fatal("node 2 is not proposed")
 	}
 	r.append(1)
@@ -74,7 +77,7 @@ func TestLeaderKeepsAProposedCopy(t *testing.T) {
 	}
 	r.exchangeAgain(3)
 	r.ack(3, r.log.next())
-	if !contains(r.l.isr.proposed, testMember(3)) {
+	if !slices.Contains(r.l.isr.proposed, testMember(3)) {
 		t.Fatal("node 3 is not proposed")
 	}
 	r.step(Event{Kind: EvTrimmed, Log: r.log.stateAt(4)})

@@ -29,7 +29,7 @@ type isrState struct {
 	held           bool   // the change that is wanted now was counted in heldBack
 }
 
-func (s *isrState) member(m Member) bool { return contains(s.members, m) }
+func (s *isrState) member(m Member) bool { return slices.Contains(s.members, m) }
 
 // node says whether the ISR has a member on node n, with whatever disk.
 func (s *isrState) node(n NodeID) bool { return HasNode(s.members, n) }
@@ -44,7 +44,7 @@ func (l *Leader) learn(st *State, now int64, acts *Actions) {
 	case st.Epoch == l.epoch && (st.Leader != l.self.Node || st.Boot != l.boot):
 		l.stop(ErrFenced, acts)
 	case st.Epoch < l.epoch || st.Version <= l.isr.version:
-	case !contains(st.ISR, l.self):
+	case !slices.Contains(st.ISR, l.self):
 		l.stop(ErrFenced, acts) // a leader outside the ISR would commit batches that it may not hold
 	default:
 		skipped := st.Version > l.isr.version+1
@@ -168,7 +168,7 @@ func (l *Leader) propose(now int64, acts *Actions) {
 	}
 	l.noteStuck(now)
 	for _, m := range s.next {
-		if !contains(s.proposed, m) {
+		if !slices.Contains(s.proposed, m) {
 			s.proposed = append(s.proposed, m)
 		}
 	}
@@ -186,15 +186,7 @@ func (l *Leader) sendProposal(now int64, acts *Actions) {
 }
 
 func sameMembers(a, b []Member) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for _, m := range a {
-		if !contains(b, m) {
-			return false
-		}
-	}
-	return true
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(m Member) bool { return !slices.Contains(b, m) })
 }
 
 // overdue says whether m should leave the ISR.
@@ -240,7 +232,7 @@ func (l *Leader) discount(now int64) {
 // for example while Committed does not advance. So mayJoin asks it to pass that Match first.
 func (l *Leader) noteStuck(now int64) {
 	for i := range l.peers {
-		if p := &l.peers[i]; l.lags(p, now) && l.isr.member(p.member()) && !contains(l.isr.next, p.member()) {
+		if p := &l.peers[i]; l.lags(p, now) && l.isr.member(p.member()) && !slices.Contains(l.isr.next, p.member()) {
 			p.stuck, p.stuckAt = true, p.Match
 		}
 	}

@@ -2,6 +2,7 @@ package replicate
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"penstock/segment"
@@ -17,7 +18,7 @@ func TestLeaderISR(t *testing.T) {
 	r.ack(2, 2)
 	r.pass(101)
 	p := find(r.step(Event{Kind: EvTick}), ActPropose)
-	if p == nil || len(p.State.ISR) != 2 || contains(p.State.ISR, testMember(3)) || p.State.Version != 1 ||
+	if p == nil || len(p.State.ISR) != 2 || slices.Contains(p.State.ISR, testMember(3)) || p.State.Version != 1 ||
 		p.State.Epoch != 1 {
 		t.Fatalf("proposal: %+v", p)
 	}
@@ -47,8 +48,8 @@ func TestLeaderISR(t *testing.T) {
 		t.Fatalf("the ISR would be too small: %+v", a)
 	}
 	r.exchange(3, 2)
-	if p = find(r.acts.List, ActPropose); p == nil || !contains(p.State.ISR, testMember(3)) ||
-		contains(p.State.ISR, testMember(2)) {
+	if p = find(r.acts.List, ActPropose); p == nil || !slices.Contains(p.State.ISR, testMember(3)) ||
+		slices.Contains(p.State.ISR, testMember(2)) {
 		t.Fatalf("who came back replaces who is gone: %+v", p)
 	}
 	r.ack(3, 3)
@@ -85,7 +86,7 @@ func TestLeaderRemovesAtOnce(t *testing.T) {
 	r := newLeaderRig(t, Config{}, 3, 1)
 	r.serve()
 	p := find(r.step(Event{Kind: EvPeerDown, Node: 3}), ActPropose)
-	if p == nil || contains(p.State.ISR, testMember(3)) {
+	if p == nil || slices.Contains(p.State.ISR, testMember(3)) {
 		t.Fatalf("a closed connection: %+v", p)
 	}
 	r.accept(testMember(1), testMember(2))
@@ -115,7 +116,8 @@ func TestLeaderNewDiskTakesItsOwnPlace(t *testing.T) {
 		t.Fatalf("a new disk that has nothing yet: %+v", p)
 	}
 	p := find(r.ack(2, 1), ActPropose)
-	if p == nil || len(p.State.ISR) != 3 || !contains(p.State.ISR, other) || contains(p.State.ISR, testMember(2)) {
+	if p == nil || len(p.State.ISR) != 3 || !slices.Contains(p.State.ISR, other) ||
+		slices.Contains(p.State.ISR, testMember(2)) {
 		t.Fatalf("a new disk that has all: %+v", p)
 	}
 }
@@ -142,7 +144,7 @@ func TestLeaderJoinFloor(t *testing.T) {
 			t.Fatalf("proposed at %d", at)
 		}
 	}
-	if p := find(r.ack(3, 5), ActPropose); p == nil || !contains(p.State.ISR, testMember(3)) {
+	if p := find(r.ack(3, 5), ActPropose); p == nil || !slices.Contains(p.State.ISR, testMember(3)) {
 		t.Fatalf("not proposed: %+v", p)
 	}
 	if r.l.Committed() != 1 {
@@ -223,7 +225,7 @@ func TestLeaderReplicasChange(t *testing.T) {
 	if sent(acts, 4, MsgProbe) == nil {
 		t.Fatalf("the new one is not asked: %+v", acts)
 	}
-	if !r.l.isr.open || contains(r.l.isr.next, testMember(2)) {
+	if !r.l.isr.open || slices.Contains(r.l.isr.next, testMember(2)) {
 		t.Fatalf("who is no replica stays in the ISR: %+v", p)
 	}
 }
@@ -238,7 +240,7 @@ func TestLeaderLostAcks(t *testing.T) {
 	r.ack(3, 2)
 	r.say(2, Message{Kind: MsgResync})
 	r.exchange(2, 1)
-	if !r.l.isr.open || contains(r.l.isr.next, testMember(2)) {
+	if !r.l.isr.open || slices.Contains(r.l.isr.next, testMember(2)) {
 		t.Fatal("it stays in the ISR")
 	}
 	r.append(1)
@@ -304,7 +306,7 @@ func TestLeaderDoubtsWhoMayHaveBegunAnew(t *testing.T) {
 		if p == nil {
 			p = find(acts, ActPropose)
 		}
-		if joins := p != nil && contains(p.State.ISR, testMember(3)); joins != c.joins {
+		if joins := p != nil && slices.Contains(p.State.ISR, testMember(3)); joins != c.joins {
 			t.Errorf("%s: an ack of the exchange before lets node 3 join: %v", c.what, joins)
 		}
 		if c.joins {
@@ -316,7 +318,7 @@ func TestLeaderDoubtsWhoMayHaveBegunAnew(t *testing.T) {
 			t.Errorf("%s: a new exchange begins with what the copy has now", c.what)
 		}
 		r.ack(3, 0)
-		if p = find(r.ack(3, 1), ActPropose); p == nil || !contains(p.State.ISR, testMember(3)) {
+		if p = find(r.ack(3, 1), ActPropose); p == nil || !slices.Contains(p.State.ISR, testMember(3)) {
 			t.Errorf("%s: it does not join when it has caught up", c.what)
 		}
 	}

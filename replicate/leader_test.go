@@ -2,6 +2,7 @@ package replicate
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"penstock/segment"
@@ -385,7 +386,7 @@ func TestLeaderHeartbeats(t *testing.T) {
 		t.Fatalf("%+v", acts)
 	}
 	r.now += DefaultRetryNs // an open proposal may be replaced now
-	if p := find(r.ack(3, 1), ActPropose); p == nil || !contains(p.State.ISR, testMember(3)) {
+	if p := find(r.ack(3, 1), ActPropose); p == nil || !slices.Contains(p.State.ISR, testMember(3)) {
 		t.Fatal("its answer does not bring it in")
 	}
 }

@@ -1,5 +1,7 @@
 package replicate
 
+import "slices"
+
 // A replica whose disk forgets, for example because its machine was resumed from a snapshot, may go on as the same
 // process, and nothing on its disk says that it acknowledged more. But its leader knows:
 //
@@ -18,7 +20,7 @@ package replicate
 
 // toBeWritten says whether p's report may not be answered yet, because p forgot, and could still be elected.
 func (l *Leader) toBeWritten(p *Progress) bool {
-	return p.lost && l.cfg.ListShort && l.isr.member(p.member()) && !contains(l.isr.short, p.member())
+	return p.lost && l.cfg.ListShort && l.isr.member(p.member()) && !slices.Contains(l.isr.short, p.member())
 }
 
 // admitBest proposes that p is a member of the ISR and not short, and nothing else. A leader does so whose own log is
@@ -39,7 +41,7 @@ func (l *Leader) admitBest(p *Progress, now int64, acts *Actions) {
 		}
 	}
 	for _, m := range s.next {
-		if !contains(s.proposed, m) {
+		if !slices.Contains(s.proposed, m) {
 			s.proposed = append(s.proposed, m)
 		}
 	}
@@ -57,7 +59,7 @@ func (l *Leader) wantShort(isr []Member) {
 		}
 		p := l.peer(m.Node)
 		lost := p != nil && p.lost && p.Store == m.Store && l.cfg.ListShort
-		if lost || contains(s.short, m) && !(p != nil && l.recovered(p)) {
+		if lost || slices.Contains(s.short, m) && !(p != nil && l.recovered(p)) {
 			s.wanted = append(s.wanted, m)
 		}
 	}

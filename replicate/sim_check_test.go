@@ -190,7 +190,7 @@ func (s *sim) whole(mark int) bool {
 			len(n.disk.pending) > 0 {
 			return false
 		}
-		if !contains(s.store.state.ISR, n.member()) {
+		if !slices.Contains(s.store.state.ISR, n.member()) {
 			return false
 		}
 	}

@@ -170,7 +170,7 @@ func (s *sim) crashAndWipe(n *simNode) {
 // crashAndTear kills nodes, most often all of them, and changes the end of the log on one of their disks. It damages
 // one copy at a time, so each of the others has everything.
 func (s *sim) crashAndTear(n *simNode) {
-	if !n.up || !contains(s.store.state.ISR, n.member()) || !s.othersIntact(n) || s.now-s.store.asked < maxDelayNs {
+	if !n.up || !slices.Contains(s.store.state.ISR, n.member()) || !s.othersIntact(n) || s.now-s.store.asked < maxDelayNs {
 		return // a proposal on its way may leave n as the only member
 	}
 	for _, m := range s.nodes {
@@ -196,7 +196,7 @@ func (s *sim) othersIntact(n *simNode) bool {
 	for _, m := range s.store.state.ISR {
 		o := s.nodes[m.Node-1]
 		if o != n && o.disk.store == m.Store && o.disk.intact() && !o.disk.lost && !o.disk.forgot &&
-			!o.dropping && !contains(s.store.state.Short, m) {
+			!o.dropping && !slices.Contains(s.store.state.Short, m) {
 			return true
 		}
 	}

@@ -61,7 +61,7 @@ func (s *sim) remembers(n *simNode) bool {
 func (s *sim) unseen(n *simNode) bool {
 	st := &s.store.state
 	return n != s.quiet && n.disk.forgot && !n.disk.lost &&
-		contains(st.ISR, n.member()) && !contains(st.Short, n.member()) &&
+		slices.Contains(st.ISR, n.member()) && !slices.Contains(st.Short, n.member()) &&
 		(st.Epoch == n.disk.forgotIn || !s.holdsCommitted(n))
 }
 
@@ -72,7 +72,7 @@ func (s *sim) forget(n *simNode) {
 	var whole []*simNode
 	for _, m := range s.store.state.ISR {
 		if o := s.nodes[m.Node-1]; o.disk.store == m.Store && s.wholeCopy(o) &&
-			!contains(s.store.state.Short, m) {
+			!slices.Contains(s.store.state.Short, m) {
 			whole = append(whole, o)
 		}
 	}
@@ -121,7 +121,7 @@ func (s *sim) forgetQuietly(n *simNode) {
 			return
 		}
 	}
-	if len(s.store.state.ISR) < 2 || s.cutOff != [8][8]bool{} || !contains(s.store.state.ISR, n.member()) {
+	if len(s.store.state.ISR) < 2 || s.cutOff != [8][8]bool{} || !slices.Contains(s.store.state.ISR, n.member()) {
 		return
 	}
 	s.kill(n, 0)
@@ -168,7 +168,7 @@ func (s *sim) resumeEarlier(n *simNode) {
 	n.run()
 	s.tracef("n%d is resumed from a snapshot", n.id)
 	s.after(s.between(5_000, 60_000), func() { // the leader ends when it has told the store, at the worst moment
-		if contains(s.store.state.Short, n.member()) && n.disk.forgot && s.faults && l.up && !l.paused &&
+		if slices.Contains(s.store.state.Short, n.member()) && n.disk.forgot && s.faults && l.up && !l.paused &&
 			!s.onlyOthersKnow() {
 			s.crash(l)
 		}

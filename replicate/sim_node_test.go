@@ -478,7 +478,7 @@ func (n *simNode) changeRole() {
 	case n.leader != nil || st == nil || st.Leader != n.id || st.Boot != n.boot || n.follower.Epoch() > st.Epoch ||
 		n.led >= st.Epoch:
 	case n.disk.log.table.Last() >= st.Epoch && n.s.mutant != mutantEpochReuse || !n.follower.Electable() ||
-		!contains(st.ISR, n.member()):
+		!slices.Contains(st.ISR, n.member()):
 	default:
 		n.heard, n.led = n.follower.Epoch(), st.Epoch
 		n.follower = nil

@@ -1,6 +1,8 @@
 package replicate
 
 import (
+	"slices"
+
 	"github.com/google/uuid"
 )
 
@@ -54,10 +56,10 @@ func (st *simStore) propose(p *State) bool {
 	joins := st.s.stats.joins
 	for _, m := range p.ISR {
 		ss := &st.sessions[m.Node-1]
-		if !contains(c.ISR, m) && (ss.store != m.Store || !st.live(int(m.Node-1))) {
+		if !slices.Contains(c.ISR, m) && (ss.store != m.Store || !st.live(int(m.Node-1))) {
 			return false
 		}
-		if !contains(c.ISR, m) {
+		if !slices.Contains(c.ISR, m) {
 			st.s.stats.joins++
 		}
 	}
@@ -126,14 +128,15 @@ func (st *simStore) handOver(from *State, to NodeID) {
 		return
 	}
 	m := Member{Node: to, Store: ss.store}
-	if contains(c.ISR, m) && st.live(int(to-1)) && ss.electable && !st.isShort(m) && !st.s.unseen(st.s.nodes[to-1]) {
+	if slices.Contains(c.ISR, m) && st.live(int(to-1)) && ss.electable && !st.isShort(m) &&
+		!st.s.unseen(st.s.nodes[to-1]) {
 		st.makeLeader(to)
 	}
 }
 
 // isShort says whether the row excludes m from elections.
 func (st *simStore) isShort(m Member) bool {
-	return contains(st.state.Short, m)
+	return slices.Contains(st.state.Short, m)
 }
 
 func (st *simStore) makeLeader(n NodeID) {

@@ -154,7 +154,7 @@ func TestLeaderPaused(t *testing.T) {
 	r.now += 5000 * ms
 	if p := find(r.step(Event{Kind: EvTick}), ActPropose); p != nil {
 		// A quarter of LagMax of the pause counts.
-		if len(p.State.ISR) != 2 || contains(p.State.ISR, testMember(3)) {
+		if len(p.State.ISR) != 2 || slices.Contains(p.State.ISR, testMember(3)) {
 			t.Fatalf("%+v", p.State.ISR)
 		}
 		return
@@ -180,7 +180,7 @@ func TestLeaderPausedWithAnAbsentCopy(t *testing.T) {
 	}
 	for range 20 {
 		r.now += 100 * ms
-		if p := find(r.step(Event{Kind: EvTick}), ActPropose); p != nil && !contains(p.State.ISR, testMember(3)) {
+		if p := find(r.step(Event{Kind: EvTick}), ActPropose); p != nil && !slices.Contains(p.State.ISR, testMember(3)) {
 			return
 		}
 	}

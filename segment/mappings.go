@@ -2,6 +2,7 @@ package segment
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"penstock/internal/lock"
@@ -85,10 +86,7 @@ func (m *Mappings) victims() []*Log {
 		return nil
 	}
 	m.shedding = true
-	logs := make([]*Log, 0, len(m.logs))
-	for l := range m.logs {
-		logs = append(logs, l)
-	}
+	logs := slices.AppendSeq(make([]*Log, 0, len(m.logs)), maps.Keys(m.logs))
 	slices.SortFunc(logs, func(a, b *Log) int { return cmp.Compare(m.logs[a].turn, m.logs[b].turn) })
 	return logs
 }

@@ -49,5 +49,4 @@ func (e *CorruptError) Error() string {
 		"backup may have them", e.Path, e.Offset, e.Detail)
 }
 
-// Unwrap returns the cause.
 func (e *CorruptError) Unwrap() error { return e.Err }

@@ -12,7 +12,6 @@ import (
 
 	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/meta"
-	"penstock/internal/node"
 	"penstock/internal/node/fold"
 	"penstock/internal/server/api"
 )
@@ -171,7 +170,7 @@ func TestSettingsCommands(t *testing.T) {
 	if got := rows(out); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("set prints\n%s", out)
 	}
-	var s node.ChannelSettings
+	var s fold.ChannelSettings
 	must(t, json.Unmarshal([]byte(steer(t, "channel", "set", "orders", "billing", "--no-filter", "--max-in-flight", "9",
 		"--json")), &s))
 	if s.Version != 2 || s.MaxInFlight != 9 || s.MaxAttempts != 5 || s.Order != fold.OrderKey ||

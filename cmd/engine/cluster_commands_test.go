@@ -11,7 +11,7 @@ import (
 
 	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/meta"
-	"penstock/internal/node"
+	"penstock/internal/node/fold"
 	"penstock/internal/patience"
 	"penstock/internal/server/api"
 )
@@ -141,10 +141,10 @@ func lookOnACluster(t *testing.T, nodes []string, at func(i int, args ...string)
 // other. The settings are stored in etcd and in the log.
 func changeSettingsOnACluster(t *testing.T, nodes []string, at func(i int, args ...string) string) {
 	t.Helper()
-	var cs node.ChannelSettings
+	var cs fold.ChannelSettings
 	must(t, json.Unmarshal([]byte(at(2, "channel", "set", "orders", "billing", "--max-attempts", "5", "--json")), &cs))
 	must(t, json.Unmarshal([]byte(at(0, "channel", "set", "orders", "billing", "--order", "key", "--json")), &cs))
-	if cs.Version != 2 || cs.MaxAttempts != 5 || cs.Order != node.OrderKey {
+	if cs.Version != 2 || cs.MaxAttempts != 5 || cs.Order != fold.OrderKey {
 		t.Errorf("channel set prints %+v", cs)
 	}
 	var ts meta.TopicSettings

@@ -16,6 +16,7 @@ import (
 	"penstock/internal/cluster/admin"
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/health"
 	"penstock/replicate"
 )
@@ -67,14 +68,14 @@ var statesOfFacts = map[string]stateOfFacts{
 		row: onDisk(meta.DiskHung), facts: health.Facts{DiskState: "hung"}, stats: node.StorageStats{DiskState: "hung"},
 	},
 	"disk failed": {
-		row: onDisk(meta.DiskFailed), facts: health.Facts{Disk: health.Text(node.ErrDiskHung), DiskState: "failed"},
+		row: onDisk(meta.DiskFailed), facts: health.Facts{Disk: health.Text(errs.ErrDiskHung), DiskState: "failed"},
 		stats: node.StorageStats{DiskState: "failed"},
 	},
 	"disk full": {
-		facts: health.Facts{Full: health.Text(node.ErrNoSpace)}, stats: node.StorageStats{DiskFull: true},
+		facts: health.Facts{Full: health.Text(errs.ErrNoSpace)}, stats: node.StorageStats{DiskFull: true},
 	},
 	"stores nothing": {
-		facts: health.Facts{Failure: health.Text(node.ErrDisk)}, stats: node.StorageStats{Failed: true},
+		facts: health.Facts{Failure: health.Text(errs.ErrDisk)}, stats: node.StorageStats{Failed: true},
 	},
 	"clock ahead":  {facts: health.Facts{ClockAhead: time.Minute}, stats: node.StorageStats{ClockAheadMs: 60_000}},
 	"clock behind": {facts: health.Facts{ClockAhead: -time.Minute}, stats: node.StorageStats{ClockAheadMs: -60_000}},

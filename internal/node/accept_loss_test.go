@@ -68,7 +68,7 @@ func TestAcceptLoss(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := node.Open(context.Background(), inDir(path)); !errors.Is(err, node.ErrForgotten) {
+		if _, err := node.Open(context.Background(), inDir(path)); !errors.Is(err, clog.ErrForgotten) {
 			t.Fatalf("whole %v: %v", whole, err)
 		}
 		before := contents(t, path)
@@ -148,7 +148,7 @@ func TestRestoreWritesMark(t *testing.T) {
 			}
 		}
 		e, err := node.Open(context.Background(), inDir(restored))
-		if harm != errors.Is(err, node.ErrForgotten) || !harm && err != nil {
+		if harm != errors.Is(err, clog.ErrForgotten) || !harm && err != nil {
 			t.Fatalf("harmed %v: %v", harm, err)
 		}
 		if err == nil {

@@ -10,6 +10,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/health"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/topic"
@@ -32,7 +33,7 @@ func (alone) Leased() bool             { return true }
 func (a alone) createTopic(_ context.Context, name string, o TopicOptions) (*Topic, error) {
 	e := a.e
 	if o.Replicas > 1 {
-		return nil, fmt.Errorf("%w: a single node keeps one replica of it, not %d", ErrTopicOptions, o.Replicas)
+		return nil, fmt.Errorf("%w: a single node keeps one replica of it, not %d", errs.ErrTopicOptions, o.Replicas)
 	}
 	t, err := a.makeTopic(name, &o)
 	e.mu.Lock()
@@ -42,7 +43,7 @@ func (a alone) createTopic(_ context.Context, name string, o TopicOptions) (*Top
 		if t != nil {
 			t.Local().Abandon()
 		}
-		return nil, ErrClosed
+		return nil, errs.ErrClosed
 	case err != nil:
 		e.mu.Unlock()
 		return nil, err
@@ -114,7 +115,6 @@ func (alone) diskJudged(machine.DiskVerdict)     {}
 
 func (alone) describe(*StorageStats)   {}
 func (alone) look() *health.Cluster    { return nil }
-func (alone) remoteStats() RemoteStats { return RemoteStats{} }
 func (alone) snapshot() *meta.Snapshot { return nil }
 func (alone) node() meta.Node          { return meta.Node{} }
 
@@ -124,5 +124,5 @@ func (alone) tombstone(context.Context, meta.TombstoneKey, time.Time) error {
 
 // verifySome returns ErrOptions: a single node has no other copy to compare.
 func (alone) verifySome(context.Context, *Topic, uint32, segment.Offset) (*Verified, error) {
-	return nil, fmt.Errorf("%w: there is one copy only, which the scrub reads", ErrOptions)
+	return nil, fmt.Errorf("%w: there is one copy only, which the scrub reads", errs.ErrOptions)
 }

@@ -9,134 +9,62 @@ import (
 	"penstock/internal/node/message"
 	"penstock/internal/node/names"
 	"penstock/internal/node/topic"
+	"penstock/replicate/wire"
 )
 
-// Types that packages below this one define, under the names by which programs use them.
+// Types that packages below this one define, and that almost every caller needs. The rest is where it is defined: the
+// errors in errs, the settings in meta and fold, sinks, headers and their limits in message.
 type (
 	ID              = message.ID              // a message: its partition and its number there
 	Put             = inbox.Put               // a request to store messages, for Topic.Submit
 	Header          = message.Header          // a name and a value; the bytes are borrowed like those of the message
 	Outgoing        = message.Outgoing        // a message to publish, with key, headers and delay
 	Delivery        = message.Delivery        // a message on its way to a Sink, valid during Sink.Deliver only
-	Deadline        = message.Deadline        // Delivery.Until: after it the client must not get the message
-	DeadlineClock   = message.DeadlineClock   // the clock by which a Deadline passes
 	Sink            = message.Sink            // receives the messages of a Consumer
-	RunSink         = message.RunSink         // a Sink that takes messages next to each other at once
-	Run             = message.Run             // what a RunSink gets
-	HeldSink        = message.HeldSink        // a Sink that may queue messages before its client gets them
-	HeldDelivery    = message.HeldDelivery    // a delivery that a HeldSink dropped
-	FailureSink     = message.FailureSink     // a Sink that learns which of its calls a leader refused later
-	FailedCall      = message.FailedCall      // the call that was refused
 	ConsumerOptions = message.ConsumerOptions // what one subscriber asks for
-	ConsumerStats   = message.ConsumerStats   // counters of one subscriber
-	LatencyRecorder = message.LatencyRecorder // see Options.Latencies
+
+	Topic          = topic.Topic
+	Channel        = topic.Channel
+	Consumer       = topic.Consumer
+	Messages       = topic.Messages
+	Message        = topic.Message
+	ConsumeOptions = topic.ConsumeOptions
+	Reader         = topic.Reader
+	Start          = topic.Start
+	Stored         = topic.Stored
+	TrimmedError   = topic.TrimmedError
+	PeekOptions    = topic.PeekOptions
+	Producer       = topic.Producer
+	Produced       = topic.Produced
+	Sender         = topic.Sender
+	Numbered       = topic.Numbered
+
+	SeekTo         = wire.SeekTo // a place in a topic; its Kind says which of its fields counts
+	SeekKind       = wire.SeekKind
+	PeekedMessage  = wire.PeekedMessage
+	PendingMessage = wire.PendingMessage
+	Trace          = wire.Trace
+	TraceChannel   = wire.TraceChannel
+	RemoteLabel    = wire.Label // ConsumerStats.Label, at a leader, of a client that is connected to another node
+
+	TopicStats   = topic.Stats // with ChannelStats: snapshots with the names of NSQ's /stats
+	ChannelStats = channel.Stats
+	StorageStats = faults.Stats // the storage and replication of a node
+	Fault        = faults.Fault // one kind of trouble in it
 )
 
-// Types of package topic. ChannelStats and TopicStats are snapshots with the names of NSQ's /stats.
-type (
-	Topic           = topic.Topic
-	Channel         = topic.Channel
-	Consumer        = topic.Consumer
-	Messages        = topic.Messages
-	Message         = topic.Message
-	ConsumeOptions  = topic.ConsumeOptions
-	Reader          = topic.Reader
-	Start           = topic.Start
-	Stored          = topic.Stored
-	TrimmedError    = topic.TrimmedError
-	SeekTo          = topic.SeekTo
-	SeekKind        = topic.SeekKind
-	PeekOptions     = topic.PeekOptions
-	PeekedMessage   = topic.PeekedMessage
-	PendingMessage  = topic.PendingMessage
-	TopicSettings   = topic.TopicSettings
-	ChannelSettings = topic.ChannelSettings
-	Filter          = topic.Filter
-	Rule            = topic.Rule
-	Order           = topic.Order
-	Match           = topic.Match
-	Producer        = topic.Producer
-	Produced        = topic.Produced
-	Sender          = topic.Sender
-	Numbered        = topic.Numbered
-	SequenceError   = topic.SequenceError
-	FencedError     = topic.FencedError
-	KnownProducer   = topic.KnownProducer
-	ProducerList    = topic.ProducerList
-	Trace           = topic.Trace
-	TraceStored     = topic.TraceStored
-	TraceEvent      = topic.TraceEvent
-	TraceChannel    = topic.TraceChannel
-	CopyAnswer      = topic.CopyAnswer
-	RemoteLabel     = topic.RemoteLabel
-	TopicStats      = topic.Stats
-	ChannelStats    = channel.Stats
-)
-
-// StorageStats describes the storage and replication of a node. A Fault is one kind of trouble in it.
-type (
-	StorageStats = faults.Stats
-	Fault        = faults.Fault
-)
-
-// Constants of package topic.
+// The kinds of Start and of SeekTo.
 const (
 	StartOldest = topic.StartOldest
 	StartNewest = topic.StartNewest
 	StartAtID   = topic.StartAtID
 	StartAtTime = topic.StartAtTime
 
-	SeekBeginning = topic.SeekBeginning
-	SeekEnd       = topic.SeekEnd
-	SeekID        = topic.SeekID
-	SeekTime      = topic.SeekTime
-	SeekCount     = topic.SeekCount
-
-	OrderNone      = topic.OrderNone
-	OrderPartition = topic.OrderPartition
-	OrderKey       = topic.OrderKey
-	OrderDeclared  = topic.OrderDeclared
-
-	MatchExact  = topic.MatchExact
-	MatchPrefix = topic.MatchPrefix
-	MatchGlob   = topic.MatchGlob
-	MatchRegexp = topic.MatchRegexp
-	MatchExists = topic.MatchExists
-
-	QuotaReject      = topic.QuotaReject
-	QuotaDropOldest  = topic.QuotaDropOldest
-	DurabilitySynced = topic.DurabilitySynced
-
-	MaxListCount     = topic.MaxListCount
-	DefaultListCount = topic.DefaultListCount
-	MaxPeekBytes     = topic.MaxPeekBytes
-
-	MaxProducerNameBytes = topic.MaxProducerNameBytes
-	MaxProducerRows      = topic.MaxProducerRows
-
-	RedriveChannel      = topic.RedriveChannel
-	OriginTopicHeader   = topic.OriginTopicHeader
-	OriginChannelHeader = topic.OriginChannelHeader
-	OriginIDHeader      = topic.OriginIDHeader
-	AttemptsHeader      = topic.AttemptsHeader
-	HopsHeader          = topic.HopsHeader
-	ChannelHeader       = topic.ChannelHeader
-	TagHeader           = topic.TagHeader
-)
-
-// The calls that FailureSink.Failed reports.
-const (
-	FailedFinish  = message.FailedFinish
-	FailedRequeue = message.FailedRequeue
-	FailedTouch   = message.FailedTouch
-)
-
-// Limits and reserved names of headers.
-const (
-	MaxHeaderCount     = message.MaxHeaderCount     // headers of one message
-	MaxHeaderNameBytes = message.MaxHeaderNameBytes // bytes of one header's name
-	ReservedHeaders    = message.ReservedHeaders    // prefix of the names that only the engine may write
-	KeyHeader          = message.KeyHeader          // the header that holds a message's key
+	SeekBeginning = wire.SeekBeginning
+	SeekEnd       = wire.SeekEnd
+	SeekID        = wire.SeekID
+	SeekTime      = wire.SeekTime
+	SeekCount     = wire.SeekCount
 )
 
 // Info describes the storage of an Engine, for /info, logs and benchmark headers.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+
+	"penstock/internal/node/errs"
 )
 
 // Waiting for a condition ends with it, with the caller's context and with the engine.
@@ -36,7 +38,7 @@ func TestAwait(t *testing.T) {
 	wait(t.Context())
 	cn.cancel()
 	cn.e.news.Raise()
-	if err := <-result; !errors.Is(err, ErrClosed) {
+	if err := <-result; !errors.Is(err, errs.ErrClosed) {
 		t.Errorf("when the engine closed the caller got %v", err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"penstock/internal/lock"
 	"penstock/internal/node/backup"
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/partition"
 	"penstock/segment"
 )
@@ -140,7 +141,7 @@ func (b *backupSlot) begin(s BackupStatus) (before BackupStatus, ok bool) {
 // the error of Health if the commit log has failed, or one of the environment.
 func (e *Engine) StartBackup(o BackupOptions) error {
 	if e.isClosed() {
-		return ErrClosed
+		return errs.ErrClosed
 	}
 	if err := e.store.Failure(); err != nil {
 		return fmt.Errorf("engine: no backup of a node whose commit log has failed: stop it, and copy its data "+
@@ -172,7 +173,7 @@ func (e *Engine) StartBackup(o BackupOptions) error {
 	if e.closed {
 		r.w.Discard()
 		refused()
-		return ErrClosed
+		return errs.ErrClosed
 	}
 	e.background(r.run)
 	return nil
@@ -494,7 +495,6 @@ func (r *backupRun) metadata() error {
 	return r.w.Write(backup.MetadataFile, data)
 }
 
-// exportMetadata implements membership.
 func (cn *clusterNode) exportMetadata() ([]byte, error) {
 	ctx, cancel := cn.e.host.WithTimeout(cn.Ctx, partition.StoreTimeout)
 	defer cancel()

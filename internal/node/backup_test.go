@@ -17,8 +17,10 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/node/backup"
+	"penstock/internal/node/errs"
 )
 
 // makeBackup backs the engine up into a new directory and waits for the end.
@@ -68,7 +70,7 @@ func (s *sequence) produce(t *testing.T, topic *node.Topic, name string, stop <-
 		}
 		body := fmt.Sprintf("%s %d %s", name, s.next.Load(), pad)
 		if _, err := topic.Publish(context.Background(), []byte(body)); err != nil {
-			if !errors.Is(err, node.ErrClosed) {
+			if !errors.Is(err, errs.ErrClosed) {
 				t.Errorf("publish: %v", err)
 			}
 			return
@@ -283,7 +285,7 @@ func TestBackupRefused(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.StartBackup(node.BackupOptions{Dir: full}); !errors.Is(err, node.ErrClosed) {
+	if err := e.StartBackup(node.BackupOptions{Dir: full}); !errors.Is(err, errs.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 }
@@ -460,7 +462,7 @@ func TestBackupNotesTopics(t *testing.T) {
 		if err := e.DeleteTopic(context.Background(), "passing"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := grows.Configure(context.Background(), node.TopicSettings{Partitions: 3}); err != nil {
+		if _, err := grows.Configure(context.Background(), meta.TopicSettings{Partitions: 3}); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/health"
+	"penstock/internal/node/message"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -74,7 +76,7 @@ var callbacks = []struct {
 	{
 		name: "Options.Latencies",
 		set: func(o *node.Options, g *gate) {
-			o.Latencies = func() node.LatencyRecorder { g.block(); return blockedRecorder{g} }
+			o.Latencies = func() message.LatencyRecorder { g.block(); return blockedRecorder{g} }
 		},
 		call: func(t *testing.T, e *node.Engine, own *node.Topic, _ *gate) {
 			channelOf(t, own, "c")
@@ -84,7 +86,7 @@ var callbacks = []struct {
 	{
 		name: "LatencyRecorder.Record",
 		set: func(o *node.Options, g *gate) {
-			o.Latencies = func() node.LatencyRecorder { return blockedRecorder{g} }
+			o.Latencies = func() message.LatencyRecorder { return blockedRecorder{g} }
 		},
 		call: func(t *testing.T, _ *node.Engine, own *node.Topic, _ *gate) {
 			k := subscribe(t, channelOf(t, own, "c"), 1)
@@ -171,7 +173,7 @@ func TestCallbacksThatBlock(t *testing.T) {
 			}
 			d.Inject(faultaio.Rule{Kind: faultaio.KindAny, Hold: true, Count: -1})
 			go func() { _, _ = other.Publish(ctxBg, []byte("hangs")) }()
-			eventually(t, "the disk is found to hang", func() bool { return errors.Is(e.Health(), node.ErrDiskHung) })
+			eventually(t, "the disk is found to hang", func() bool { return errors.Is(e.Health(), errs.ErrDiskHung) })
 		})
 	}
 }
@@ -181,7 +183,7 @@ func TestClusterRecorderThatIsNeverMade(t *testing.T) {
 	t.Parallel()
 	g := newGate()
 	tc := newTestCluster(t, 3, func(o *node.Options) {
-		o.Latencies = func() node.LatencyRecorder { g.block(); return blockedRecorder{g} }
+		o.Latencies = func() message.LatencyRecorder { g.block(); return blockedRecorder{g} }
 	})
 	release := sync.OnceFunc(func() { close(g.open) })
 	t.Cleanup(release)

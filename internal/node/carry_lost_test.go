@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/meta"
 	"penstock/internal/node"
 )
 
@@ -61,10 +62,10 @@ func TestCarryPastRetention(t *testing.T) {
 	if n := channelStats(t, ch).DeferredCount; n != moreThanARound {
 		t.Fatalf("%d messages wait", n)
 	}
-	configure(t, topic, func(s *node.TopicSettings) { s.RetentionBytes = 128 << 10 })
+	configure(t, topic, func(s *meta.TopicSettings) { s.RetentionBytes = 128 << 10 })
 	publishFlood(t, topic, s, 100)
 	awaitShrink(t, e, topic, s, 500<<10)
-	configure(t, topic, func(s *node.TopicSettings) { s.RetentionBytes = -1 })
+	configure(t, topic, func(s *meta.TopicSettings) { s.RetentionBytes = -1 })
 	later, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -97,11 +98,11 @@ func TestClusterCarryPastRetention(t *testing.T) {
 	l := tc.leader("t", 0)
 	topic := tc.topic(l, "t")
 	deferMany(t, topic, moreThanARound)
-	configure(t, topic, func(s *node.TopicSettings) { s.RetentionBytes = 128 << 10 })
+	configure(t, topic, func(s *meta.TopicSettings) { s.RetentionBytes = 128 << 10 })
 	s := subscribe(t, c, 1)
 	publishFlood(t, topic, s, 100)
 	awaitShrink(t, l.e, topic, s, 500<<10)
-	configure(t, topic, func(s *node.TopicSettings) { s.RetentionBytes = -1 })
+	configure(t, topic, func(s *meta.TopicSettings) { s.RetentionBytes = -1 })
 	later, err := topic.PublishDeferred(t.Context(), []byte("later"), time.Hour)
 	if err != nil {
 		t.Fatal(err)

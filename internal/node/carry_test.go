@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/fold"
 )
 
 // publishFlood publishes and finishes n messages of 8 KiB in a channel.
@@ -174,7 +175,7 @@ func TestCarriedDeadLetter(t *testing.T) {
 			t.Fatalf("%d bytes are kept", storedBytes(e))
 		}
 	}
-	configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts = attempts + 1 })
+	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.MaxAttempts = attempts + 1 })
 	for dead := false; !dead; {
 		m := s.next()
 		if dead = m.id == bad.id; dead {

@@ -7,7 +7,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/internal/meta"
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/flush"
 	"penstock/internal/node/names"
 	"penstock/internal/node/partition"
@@ -41,16 +43,16 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (
 // called again.
 func (e *Engine) CreateTopicWith(ctx context.Context, name string, o TopicOptions) (*Topic, error) {
 	if !names.ValidTopic(name) {
-		return nil, ErrTopicName
+		return nil, errs.ErrTopicName
 	}
 	if o.Partitions == 0 {
 		o.Partitions = e.opts.DefaultPartitions
 	}
 	if o.Partitions < 1 || o.Partitions > MaxPartitions {
-		return nil, fmt.Errorf("%w: it has 1 to %d partitions, not %d", ErrTopicOptions, MaxPartitions, o.Partitions)
+		return nil, fmt.Errorf("%w: it has 1 to %d partitions, not %d", errs.ErrTopicOptions, MaxPartitions, o.Partitions)
 	}
 	if o.Replicas < 0 || o.Replicas > MaxReplicas {
-		return nil, fmt.Errorf("%w: it has 1 to %d replicas, not %d", ErrTopicOptions, MaxReplicas, o.Replicas)
+		return nil, fmt.Errorf("%w: it has 1 to %d replicas, not %d", errs.ErrTopicOptions, MaxReplicas, o.Replicas)
 	}
 	if err := checkMaker(o.MadeBy); err != nil {
 		return nil, err
@@ -63,7 +65,7 @@ func (e *Engine) CreateTopicWith(ctx context.Context, name string, o TopicOption
 		}
 		if e.closed {
 			e.mu.Unlock()
-			return nil, ErrClosed
+			return nil, errs.ErrClosed
 		}
 		if cr, ok := e.creating[name]; ok {
 			e.mu.Unlock()
@@ -103,7 +105,7 @@ func (e *Engine) CreateTopicWith(ctx context.Context, name string, o TopicOption
 func (e *Engine) inodesForTopic(partitions int) error {
 	free, err := e.disk.FreeInodes()
 	if err == nil && !flush.RoomForTopic(free, partitions, len(e.store.Partitions())) {
-		return ErrFewInodes
+		return errs.ErrFewInodes
 	}
 	return nil // if the file system does not tell, the creation itself finds out
 }
@@ -140,7 +142,7 @@ func (e *Engine) deleteTopicLocal(name string) error {
 	switch {
 	case e.closed:
 		e.mu.Unlock()
-		return ErrClosed
+		return errs.ErrClosed
 	case !ok || t.OfPartitions().Deleted.Load():
 		e.mu.Unlock()
 		return e.noTopic(name)
@@ -161,7 +163,7 @@ func (e *Engine) noteTopicDeleted(name string) {
 func (e *Engine) noTopic(name string) error {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	return e.deletedTopics.Missing(name, e.now(), ErrNoTopic)
+	return e.deletedTopics.Missing(name, e.now(), errs.ErrNoTopic)
 }
 
 // deleteParts deletes this node's copies (parts) of a topic; there is at least one. It waits for the tombstone to be
@@ -244,9 +246,9 @@ func (e *Engine) showTopic(t *Topic) {
 // hideTopic makes a topic that the cluster does not know invisible, and ends its replicas. Its files stay.
 func (e *Engine) hideTopic(t *Topic) {
 	for _, pt := range t.PartitionList() {
-		pt.Replica().End(ErrNoLeader)
+		pt.Replica().End(errs.ErrNoLeader)
 	}
-	t.Local().Close(ErrDeleted)
+	t.Local().Close(errs.ErrDeleted)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.unlist(t)
@@ -312,9 +314,9 @@ type TopicOptions struct {
 }
 
 // settings returns the settings of a new topic; the zero value: nothing is configured.
-func (o *TopicOptions) settings() (s TopicSettings) {
+func (o *TopicOptions) settings() (s meta.TopicSettings) {
 	if o.quotaBytes > 0 {
-		s.Version, s.QuotaBytes, s.QuotaMode = 1, o.quotaBytes, QuotaReject
+		s.Version, s.QuotaBytes, s.QuotaMode = 1, o.quotaBytes, meta.QuotaReject
 	}
 	return s
 }

@@ -12,11 +12,13 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
 	"penstock/netproto"
 )
 
 // configureChannel changes a channel's settings.
-func configureChannel(t testing.TB, c *node.Channel, change func(*node.ChannelSettings)) node.ChannelSettings {
+func configureChannel(t testing.TB, c *node.Channel, change func(*fold.ChannelSettings)) fold.ChannelSettings {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -52,41 +54,41 @@ func TestConfigure(t *testing.T) {
 	if s := ch.Settings(); s.Version != 0 {
 		t.Errorf("before: %+v", s)
 	}
-	first := configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts, s.RatePerSecond = 3, 500 })
+	first := configureChannel(t, ch, func(s *fold.ChannelSettings) { s.MaxAttempts, s.RatePerSecond = 3, 500 })
 	if first.Version != 1 || ch.Settings().MaxAttempts != 3 {
 		t.Errorf("after: %+v, %+v", first, ch.Settings())
 	}
 	stale := first
 	stale.Version, stale.MaxAttempts = 0, 9
-	if _, err := ch.Configure(ctxBg, stale); !errors.Is(err, node.ErrVersion) {
+	if _, err := ch.Configure(ctxBg, stale); !errors.Is(err, errs.ErrVersion) {
 		t.Errorf("a change of old settings: %v", err)
 	}
-	for name, bad := range map[string]node.ChannelSettings{
+	for name, bad := range map[string]fold.ChannelSettings{
 		"sample rate": {Version: 1, SampleRate: 100},
-		"pattern": {Version: 1, Filter: node.Filter{Rules: []node.Rule{
-			{Header: "h", Match: node.MatchRegexp, Pattern: "("},
+		"pattern": {Version: 1, Filter: fold.Filter{Rules: []fold.Rule{
+			{Header: "h", Match: fold.MatchRegexp, Pattern: "("},
 		}}},
-		"another key than places":    {Version: 1, Order: node.OrderKey, KeyHeader: "customer"},
+		"another key than places":    {Version: 1, Order: fold.OrderKey, KeyHeader: "customer"},
 		"the topic's own dead":       {Version: 1, MaxAttempts: 2, DeadLetter: "t"},
 		"a topic that cannot be":     {Version: 1, MaxAttempts: 2, DeadLetter: "a b"},
 		"an ephemeral topic of dead": {Version: 1, MaxAttempts: 2, DeadLetter: "a#ephemeral"},
 	} {
-		if _, err := ch.Configure(ctxBg, bad); !errors.Is(err, node.ErrSettings) {
+		if _, err := ch.Configure(ctxBg, bad); !errors.Is(err, errs.ErrSettings) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	ephemeral := channelOf(t, topic, "x#ephemeral")
-	if _, err := ephemeral.Configure(ctxBg, node.ChannelSettings{}); !errors.Is(err, node.ErrSettings) {
+	if _, err := ephemeral.Configure(ctxBg, fold.ChannelSettings{}); !errors.Is(err, errs.ErrSettings) {
 		t.Errorf("an ephemeral channel: %v", err)
 	}
-	second := configureChannel(t, ch, func(s *node.ChannelSettings) { s.Order = node.OrderKey })
+	second := configureChannel(t, ch, func(s *fold.ChannelSettings) { s.Order = fold.OrderKey })
 	if second.Version != 2 || second.RatePerSecond != 500 {
 		t.Errorf("the second change: %+v", second)
 	}
 	e = openOnDisk(t, disk.Crash(1))
 	topic, _ = e.LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
-	if s := ch.Settings(); s.Version != 2 || s.Order != node.OrderKey || s.MaxAttempts != 3 {
+	if s := ch.Settings(); s.Version != 2 || s.Order != fold.OrderKey || s.MaxAttempts != 3 {
 		t.Errorf("after a power cut: %+v", s)
 	}
 }
@@ -114,11 +116,11 @@ func TestClusterConfigure(t *testing.T) {
 		won := make([]bool, len(handles))
 		for i, c := range handles {
 			wg.Go(func() {
-				_, err := c.Configure(ctx, node.ChannelSettings{Version: uint64(round), RatePerSecond: uint32(100*round + i + 1)})
+				_, err := c.Configure(ctx, fold.ChannelSettings{Version: uint64(round), RatePerSecond: uint32(100*round + i + 1)})
 				switch {
 				case err == nil:
 					won[i] = true
-				case !errors.Is(err, node.ErrVersion):
+				case !errors.Is(err, errs.ErrVersion):
 					t.Errorf("round %d, node %d: %v", round, i, err)
 				}
 			})
@@ -165,8 +167,8 @@ func TestClusterSettingsReachEveryLeader(t *testing.T) {
 		return 1
 	})
 	defer tc.network.rules(nil)
-	_, err := tc.channelAt(first, "t", "c").Configure(t.Context(), node.ChannelSettings{MaxAttempts: 7})
-	if !errors.Is(err, node.ErrNoLeader) {
+	_, err := tc.channelAt(first, "t", "c").Configure(t.Context(), fold.ChannelSettings{MaxAttempts: 7})
+	if !errors.Is(err, errs.ErrNoLeader) {
 		t.Fatalf("the change was to reach one leader only: %v", err)
 	}
 	tc.eventually("the other leader has the settings", func() bool {
@@ -190,10 +192,10 @@ func TestClusterSettingsDifferUnderOneVersion(t *testing.T) {
 		t.Fatal("one node leads both partitions")
 	}
 	c := tc.channelAt(first, "t", "c")
-	if err := node.ConfigureOnly(t.Context(), c, 1, node.ChannelSettings{Version: 1, MaxAttempts: 5}); err != nil {
+	if err := node.ConfigureOnly(t.Context(), c, 1, fold.ChannelSettings{Version: 1, MaxAttempts: 5}); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := c.Configure(t.Context(), node.ChannelSettings{MaxAttempts: 7}); err != nil || s.Version != 1 {
+	if s, err := c.Configure(t.Context(), fold.ChannelSettings{MaxAttempts: 7}); err != nil || s.Version != 1 {
 		t.Fatalf("%+v, %v", s, err)
 	}
 	if s := tc.channelAt(second, "t", "c").Settings(); s.Version != 1 || s.MaxAttempts != 5 {
@@ -220,10 +222,10 @@ func TestClusterSettingsOfUnansweredChangesComeBack(t *testing.T) {
 	if first == second {
 		t.Fatal("one node leads both partitions")
 	}
-	if err := node.ConfigureOnly(t.Context(), c, 1, node.ChannelSettings{Version: 2, MaxAttempts: 5}); err != nil {
+	if err := node.ConfigureOnly(t.Context(), c, 1, fold.ChannelSettings{Version: 2, MaxAttempts: 5}); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := c.Configure(t.Context(), node.ChannelSettings{MaxAttempts: 7}); err != nil || s.Version != 1 {
+	if s, err := c.Configure(t.Context(), fold.ChannelSettings{MaxAttempts: 7}); err != nil || s.Version != 1 {
 		t.Fatalf("%+v, %v", s, err)
 	}
 	for _, n := range []*testNode{first, second} {
@@ -249,33 +251,33 @@ func TestFilter(t *testing.T) {
 			}
 		}
 	}
-	rule := func(m node.Match, pattern string) node.Rule {
-		return node.Rule{Header: "kind", Match: m, Pattern: pattern}
+	rule := func(m fold.Match, pattern string) fold.Rule {
+		return fold.Rule{Header: "kind", Match: m, Pattern: pattern}
 	}
 	for _, c := range []struct {
 		name string
-		f    node.Filter
+		f    fold.Filter
 		want string
 	}{
-		{"exact", node.Filter{Rules: []node.Rule{rule(node.MatchExact, "order")}}, "order"},
-		{"prefix", node.Filter{Rules: []node.Rule{rule(node.MatchPrefix, "order")}}, "order order-eu"},
-		{"glob", node.Filter{Rules: []node.Rule{rule(node.MatchGlob, "*e?u*")}}, "refund"},
-		{"regexp", node.Filter{Rules: []node.Rule{rule(node.MatchRegexp, "^re|u$")}}, "order-eu refund"},
-		{"exists", node.Filter{Rules: []node.Rule{rule(node.MatchExists, "")}}, "order order-eu refund x/y"},
-		{"inverse", node.Filter{Invert: true, Rules: []node.Rule{rule(node.MatchPrefix, "order")}}, "refund x/y none"},
-		{"any of", node.Filter{Rules: []node.Rule{
-			rule(node.MatchExact, "order"), rule(node.MatchExact, "refund"),
+		{"exact", fold.Filter{Rules: []fold.Rule{rule(fold.MatchExact, "order")}}, "order"},
+		{"prefix", fold.Filter{Rules: []fold.Rule{rule(fold.MatchPrefix, "order")}}, "order order-eu"},
+		{"glob", fold.Filter{Rules: []fold.Rule{rule(fold.MatchGlob, "*e?u*")}}, "refund"},
+		{"regexp", fold.Filter{Rules: []fold.Rule{rule(fold.MatchRegexp, "^re|u$")}}, "order-eu refund"},
+		{"exists", fold.Filter{Rules: []fold.Rule{rule(fold.MatchExists, "")}}, "order order-eu refund x/y"},
+		{"inverse", fold.Filter{Invert: true, Rules: []fold.Rule{rule(fold.MatchPrefix, "order")}}, "refund x/y none"},
+		{"any of", fold.Filter{Rules: []fold.Rule{
+			rule(fold.MatchExact, "order"), rule(fold.MatchExact, "refund"),
 		}}, "order refund"},
-		{"all of", node.Filter{All: true, Rules: []node.Rule{
-			rule(node.MatchPrefix, "o"), rule(node.MatchRegexp, "eu"),
+		{"all of", fold.Filter{All: true, Rules: []fold.Rule{
+			rule(fold.MatchPrefix, "o"), rule(fold.MatchRegexp, "eu"),
 		}}, "order-eu"},
-		{"everything", node.Filter{}, "order order-eu refund x/y none"},
+		{"everything", fold.Filter{}, "order order-eu refund x/y none"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := openWith(t, inDir(t.TempDir()))
 			topic := topicOf(t, e, "t")
 			ch, other := channelOf(t, topic, "c"), channelOf(t, topic, "other")
-			configureChannel(t, ch, func(s *node.ChannelSettings) { s.Filter = c.f })
+			configureChannel(t, ch, func(s *fold.ChannelSettings) { s.Filter = c.f })
 			publishAll(topic)
 			if _, err := topic.PublishMessage(ctxBg, node.Outgoing{
 				Body: []byte("later"), Headers: headers("kind", "later"), Delay: 20 * time.Millisecond,
@@ -313,8 +315,8 @@ func TestRateAndSample(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	slow, some, all := channelOf(t, topic, "slow"), channelOf(t, topic, "some"), channelOf(t, topic, "all")
 	const rate, n = 100, 400
-	configureChannel(t, slow, func(s *node.ChannelSettings) { s.RatePerSecond = rate })
-	configureChannel(t, some, func(s *node.ChannelSettings) { s.SampleRate = 25 })
+	configureChannel(t, slow, func(s *fold.ChannelSettings) { s.RatePerSecond = rate })
+	configureChannel(t, some, func(s *fold.ChannelSettings) { s.SampleRate = 25 })
 	publish(t, topic, numbered("m", n, 0)...)
 	began := time.Now()
 	s := subscribe(t, slow, 1000)
@@ -329,7 +331,7 @@ func TestRateAndSample(t *testing.T) {
 	if took := time.Since(began); took < 450*time.Millisecond {
 		t.Errorf("%d messages in %v, at %d a second with at most one second's worth at once", rate*3/2, took, rate)
 	}
-	configureChannel(t, slow, func(s *node.ChannelSettings) { s.RatePerSecond = 0 })
+	configureChannel(t, slow, func(s *fold.ChannelSettings) { s.RatePerSecond = 0 })
 	s.take(n - rate*3/2)
 }
 
@@ -457,9 +459,9 @@ func TestClusterFilterAndRate(t *testing.T) {
 	const partitions, rate = 3, 150
 	tc.create("t", partitions)
 	c := tc.channel("t", "c")
-	configureChannel(t, c, func(s *node.ChannelSettings) {
+	configureChannel(t, c, func(s *fold.ChannelSettings) {
 		s.RatePerSecond = rate
-		s.Filter = node.Filter{Rules: []node.Rule{{Header: "kind", Match: node.MatchExact, Pattern: "x"}}}
+		s.Filter = fold.Filter{Rules: []fold.Rule{{Header: "kind", Match: fold.MatchExact, Pattern: "x"}}}
 	})
 	topic := tc.topic(tc.nodes[0], "t")
 	for i := range 450 {

@@ -6,7 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/node"
+	"penstock/internal/meta"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/health"
 )
 
@@ -133,18 +134,18 @@ func TestOverQuotaIsAState(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	channelOf(t, topic, "c")
 	publish(t, topic, "fits")
-	configure(t, topic, func(s *node.TopicSettings) { s.QuotaCount, s.QuotaMode = 1, node.QuotaReject })
+	configure(t, topic, func(s *meta.TopicSettings) { s.QuotaCount, s.QuotaMode = 1, meta.QuotaReject })
 	if e.Storage().OverQuotaTopics != 0 {
 		t.Error("the topic is over its quota before a message was refused")
 	}
-	if _, err := topic.Publish(ctxBg, []byte("more")); !errors.Is(err, node.ErrQuota) {
+	if _, err := topic.Publish(ctxBg, []byte("more")); !errors.Is(err, errs.ErrQuota) {
 		t.Fatal(err)
 	}
 	healthSays(t, e, "topic t is over its quota in 1 partition: what is published there is refused")
 	if n := e.Storage().OverQuotaTopics; n != 1 || !e.Stats("t", "")[0].OverQuota {
 		t.Errorf("%d topics are over their quota", n)
 	}
-	configure(t, topic, func(s *node.TopicSettings) { s.QuotaCount = 0 })
+	configure(t, topic, func(s *meta.TopicSettings) { s.QuotaCount = 0 })
 	if n := e.Storage().OverQuotaTopics; n != 0 {
 		t.Errorf("without a quota, %d topics are over it", n)
 	}

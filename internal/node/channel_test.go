@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 var ctxBg = context.Background()
@@ -170,11 +171,11 @@ func TestForeignFinish(t *testing.T) {
 		"touch":   func(s *testClient, id node.ID) error { return s.Touch(id) },
 	}
 	for name, call := range calls {
-		if err := call(b, m.id); !errors.Is(err, node.ErrNotOwner) {
+		if err := call(b, m.id); !errors.Is(err, errs.ErrNotOwner) {
 			t.Errorf("%s of another's message: %v, want ErrNotOwner", name, err)
 		}
 		for _, id := range []node.ID{m.id + 1, 1 << 60, ^node.ID(0)} {
-			if err := call(a, id); !errors.Is(err, node.ErrNotInFlight) {
+			if err := call(a, id); !errors.Is(err, errs.ErrNotInFlight) {
 				t.Errorf("%s of %s: %v, want ErrNotInFlight", name, id, err)
 			}
 		}
@@ -184,7 +185,7 @@ func TestForeignFinish(t *testing.T) {
 	}
 	a.finish(m)
 	for name, call := range calls {
-		if err := call(a, m.id); !errors.Is(err, node.ErrNotInFlight) {
+		if err := call(a, m.id); !errors.Is(err, errs.ErrNotInFlight) {
 			t.Errorf("%s after the finish: %v, want ErrNotInFlight", name, err)
 		}
 	}
@@ -297,7 +298,7 @@ func TestEmptyChannel(t *testing.T) {
 	if err := ch.Empty(ctxBg); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Finish(inFlight.id); !errors.Is(err, node.ErrNotInFlight) {
+	if err := s.Finish(inFlight.id); !errors.Is(err, errs.ErrNotInFlight) {
 		t.Errorf("a FIN after Empty: %v", err)
 	}
 	if st := channelStats(t, ch); st.Depth != 0 || st.InFlightCount != 0 || st.DeferredCount != 0 {
@@ -401,11 +402,13 @@ func TestReset(t *testing.T) {
 		reset func() error
 		first int
 	}{
-		{"forward by id", func() error { return ch.ResetToID(ctxBg, ids[450]) }, 450},
-		{"backward by id", func() error { return ch.ResetToID(ctxBg, ids[17]) }, 17},
-		{"by time", func() error { return ch.ResetToTime(ctxBg, middle) }, 300},
-		{"before the beginning", func() error { return ch.ResetToTime(ctxBg, time.Unix(1, 0)) }, 0},
-		{"to the last", func() error { return ch.ResetToID(ctxBg, ids[599]) }, 599},
+		{"forward by id", func() error { return ch.Seek(ctxBg, node.SeekTo{Kind: node.SeekID, ID: ids[450]}) }, 450},
+		{"backward by id", func() error { return ch.Seek(ctxBg, node.SeekTo{Kind: node.SeekID, ID: ids[17]}) }, 17},
+		{"by time", func() error { return ch.Seek(ctxBg, node.SeekTo{Kind: node.SeekTime, Time: middle}) }, 300},
+		{"before the beginning", func() error {
+			return ch.Seek(ctxBg, node.SeekTo{Kind: node.SeekTime, Time: time.Unix(1, 0)})
+		}, 0},
+		{"to the last", func() error { return ch.Seek(ctxBg, node.SeekTo{Kind: node.SeekID, ID: ids[599]}) }, 599},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
@@ -449,13 +452,13 @@ func TestReset(t *testing.T) {
 // resetBeyond resets to an id and a time behind the end: the channel continues at the end.
 func resetBeyond(t *testing.T, topic *node.Topic, ch *node.Channel, s *testClient, last node.ID) {
 	t.Helper()
-	if err := ch.ResetToID(ctxBg, last+1000); err != nil {
+	if err := ch.Seek(ctxBg, node.SeekTo{Kind: node.SeekID, ID: last + 1000}); err != nil {
 		t.Errorf("a reset beyond the end must clamp: %v", err)
 	}
-	if err := ch.ResetToID(ctxBg, node.ID(7)<<48); !errors.Is(err, node.ErrNoPartition) {
+	if err := ch.Seek(ctxBg, node.SeekTo{Kind: node.SeekID, ID: node.ID(7) << 48}); !errors.Is(err, errs.ErrNoPartition) {
 		t.Errorf("a reset in a partition that the topic does not have: %v", err)
 	}
-	if err := ch.ResetToTime(ctxBg, time.Now().Add(time.Hour)); err != nil {
+	if err := ch.Seek(ctxBg, node.SeekTo{Kind: node.SeekTime, Time: time.Now().Add(time.Hour)}); err != nil {
 		t.Errorf("a reset into the future must clamp: %v", err)
 	}
 	s.mu.Lock()
@@ -476,7 +479,7 @@ func TestConsumerBounds(t *testing.T) {
 	ch := channelOf(t, topic, "c")
 	publish(t, topic, numbered("m", 20, 0)...)
 	a, b := subscribe(t, ch, 3), subscribe(t, ch, 0)
-	if _, err := ch.Attach(node.ConsumerOptions{}, a); !errors.Is(err, node.ErrTooManyClients) ||
+	if _, err := ch.Attach(node.ConsumerOptions{}, a); !errors.Is(err, errs.ErrTooManyClients) ||
 		!strings.Contains(err.Error(), "is 3, and at most 2 is allowed: see the node's setting max-consumers") {
 		t.Errorf("a third consumer: %v", err)
 	}
@@ -514,7 +517,7 @@ func TestAutoCreateOff(t *testing.T) {
 	o := inDir(t.TempDir())
 	o.DisableAutoCreate = true
 	e := openWith(t, o)
-	if _, err := e.Topic(ctxBg, "t"); !errors.Is(err, node.ErrAutoCreateOff) {
+	if _, err := e.Topic(ctxBg, "t"); !errors.Is(err, errs.ErrAutoCreateOff) {
 		t.Errorf("topic: %v", err)
 	}
 	topic, err := e.CreateTopic(ctxBg, "t", 3)
@@ -524,7 +527,7 @@ func TestAutoCreateOff(t *testing.T) {
 	if again, err := e.Topic(ctxBg, "t"); err != nil || again != topic {
 		t.Errorf("a topic that was made: %v", err)
 	}
-	if _, err := topic.Channel(ctxBg, "c"); !errors.Is(err, node.ErrAutoCreateOff) {
+	if _, err := topic.Channel(ctxBg, "c"); !errors.Is(err, errs.ErrAutoCreateOff) {
 		t.Errorf("channel: %v", err)
 	}
 	if _, err := topic.CreateChannel(ctxBg, "c"); err != nil {
@@ -556,15 +559,15 @@ func TestDeleteAndRecreate(t *testing.T) {
 				eventually(t, "the consumer hears of it", func() bool {
 					s.mu.Lock()
 					defer s.mu.Unlock()
-					return errors.Is(s.ended, node.ErrDeleted)
+					return errors.Is(s.ended, errs.ErrDeleted)
 				})
-				if err := s.Finish(old.id); !errors.Is(err, node.ErrNotInFlight) {
+				if err := s.Finish(old.id); !errors.Is(err, errs.ErrNotInFlight) {
 					t.Errorf("FIN after the deletion: %v", err)
 				}
-				if _, err := topic.Publish(ctxBg, []byte("m")); !errors.Is(err, node.ErrDeleted) {
+				if _, err := topic.Publish(ctxBg, []byte("m")); !errors.Is(err, errs.ErrDeleted) {
 					t.Errorf("publish to a deleted topic: %v", err)
 				}
-				if err := e.DeleteTopic(ctxBg, "t"); !errors.Is(err, node.ErrNoTopic) {
+				if err := e.DeleteTopic(ctxBg, "t"); !errors.Is(err, errs.ErrNoTopic) {
 					t.Errorf("a second deletion: %v", err)
 				}
 				if cut == "after the deletion" {

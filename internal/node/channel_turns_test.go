@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/fold"
 )
 
 // publishLater stores a message that is delivered after a delay.
@@ -18,8 +19,8 @@ func publishLater(t testing.TB, topic *node.Topic, body string, d time.Duration,
 }
 
 // onlyRed makes a channel want the messages with the header color=red.
-func onlyRed(s *node.ChannelSettings) {
-	s.Filter = node.Filter{Rules: []node.Rule{{Header: "color", Match: node.MatchExact, Pattern: "red"}}}
+func onlyRed(s *fold.ChannelSettings) {
+	s.Filter = fold.Filter{Rules: []fold.Rule{{Header: "color", Match: fold.MatchExact, Pattern: "red"}}}
 }
 
 // What Redrive publishes again reaches the channel, whatever its filter, its sample and its consumer's sample leave
@@ -30,7 +31,7 @@ func TestRedrivePassesFilterAndSamples(t *testing.T) {
 	const n = 40
 	topic := topicOf(t, openOnDisk(t, newDisk()), "t")
 	ch := channelOf(t, topic, "c")
-	configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts = 1 })
+	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.MaxAttempts = 1 })
 	s := subscribe(t, ch, n)
 	for i := range n {
 		publishWith(t, topic, fmt.Sprint(i), "color", "blue")
@@ -43,7 +44,7 @@ func TestRedrivePassesFilterAndSamples(t *testing.T) {
 	s.Pump()
 	deadLetters(t, topic, "t.DLQ", n)
 	s.Close()
-	configureChannel(t, ch, func(s *node.ChannelSettings) {
+	configureChannel(t, ch, func(s *fold.ChannelSettings) {
 		s.MaxAttempts, s.SampleRate = 0, 10
 		onlyRed(s)
 	})
@@ -70,7 +71,7 @@ func TestFilterJudgesWhatComesAgain(t *testing.T) {
 	for range n {
 		had = append(had, s.next())
 	}
-	configureChannel(t, ch, func(s *node.ChannelSettings) {
+	configureChannel(t, ch, func(s *fold.ChannelSettings) {
 		s.RatePerSecond, s.MaxInFlight = 1, 1
 		onlyRed(s)
 	})
@@ -99,7 +100,7 @@ func TestFilterJudgesWhatComesAgain(t *testing.T) {
 func TestSampleOfDelayedMessages(t *testing.T) {
 	topic := topicOf(t, openOnDisk(t, newDisk()), "t")
 	ch := channelOf(t, topic, "c")
-	configureChannel(t, ch, func(s *node.ChannelSettings) { s.SampleRate = 20 })
+	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.SampleRate = 20 })
 	const n = 100
 	for i := range n {
 		publishLater(t, topic, fmt.Sprint(i), time.Millisecond)
@@ -189,7 +190,7 @@ func TestAttemptsSurviveRestarts(t *testing.T) {
 			disk := newDisk()
 			e := openOnDisk(t, disk)
 			ch := channelOf(t, topicOf(t, e, "t"), "c")
-			configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts = 3 })
+			configureChannel(t, ch, func(s *fold.ChannelSettings) { s.MaxAttempts = 3 })
 			publish(t, topicOf(t, e, "t"), "bad")
 			for n := range 3 {
 				ch = channelOf(t, topicOf(t, e, "t"), "c")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // engineGoroutines returns the stacks of goroutines that run the project's code, except tests.
@@ -96,10 +97,10 @@ func busyConsumers(t *testing.T, e *node.Engine, _ *sync.WaitGroup) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if s.closes != 1 || !errors.Is(s.ended, node.ErrClosed) {
+		if s.closes != 1 || !errors.Is(s.ended, errs.ErrClosed) {
 			t.Errorf("the sink was closed %d times with %v", s.closes, s.ended)
 		}
-		if err := s.Finish(m.id); !errors.Is(err, node.ErrNotInFlight) {
+		if err := s.Finish(m.id); !errors.Is(err, errs.ErrNotInFlight) {
 			t.Errorf("finish after Close: %v", err)
 		}
 		s.Pump()
@@ -123,7 +124,7 @@ func busyHandlers(t *testing.T, e *node.Engine, wg *sync.WaitGroup) {
 				}
 				return nil
 			})
-			if !errors.Is(err, node.ErrClosed) {
+			if !errors.Is(err, errs.ErrClosed) {
 				t.Errorf("Consume ended with %v", err)
 			}
 		})
@@ -140,7 +141,7 @@ func busyPublishers(t *testing.T, e *node.Engine, wg *sync.WaitGroup) {
 			for {
 				_, err := topic.Publish(context.Background(), make([]byte, 500))
 				once.Do(func() { close(started) })
-				if errors.Is(err, node.ErrClosed) {
+				if errors.Is(err, errs.ErrClosed) {
 					return
 				}
 				if err != nil {
@@ -170,7 +171,7 @@ func busyAdmin(t *testing.T, e *node.Engine, wg *sync.WaitGroup) {
 				case started <- struct{}{}:
 				default:
 				}
-				if errors.Is(err, node.ErrClosed) {
+				if errors.Is(err, errs.ErrClosed) {
 					return
 				}
 				if err != nil {
@@ -209,7 +210,7 @@ func TestCloseAnswersWaitingPuts(t *testing.T) {
 			defer mu.Unlock()
 			if err == nil {
 				stored[id] = true
-			} else if !errors.Is(err, node.ErrClosed) {
+			} else if !errors.Is(err, errs.ErrClosed) {
 				t.Errorf("publish: %v", err)
 			}
 		})
@@ -219,7 +220,7 @@ func TestCloseAnswersWaitingPuts(t *testing.T) {
 	go func() { closed <- e.Close() }()
 	eventually(t, "the engine takes no more", func() bool {
 		_, err := topic.Publish(endedContext, []byte("x"))
-		return errors.Is(err, node.ErrClosed)
+		return errors.Is(err, errs.ErrClosed)
 	})
 	release()
 	if err := <-closed; err != nil {
@@ -267,8 +268,8 @@ func TestUseAfterClose(t *testing.T) {
 		"Pause":         func() error { return c.Pause(ctx) },
 		"Empty":         func() error { return c.Empty(ctx) },
 		"Skip":          func() error { return c.Skip(ctx, true) },
-		"ResetToID":     func() error { return c.ResetToID(ctx, 0) },
-		"ResetToTime":   func() error { return c.ResetToTime(ctx, time.Unix(0, 0)) },
+		"ResetToID":     func() error { return c.Seek(ctx, node.SeekTo{Kind: node.SeekID, ID: 0}) },
+		"ResetToTime":   func() error { return c.Seek(ctx, node.SeekTo{Kind: node.SeekTime, Time: time.Unix(0, 0)}) },
 		"Attach":        func() error { _, err := c.Attach(node.ConsumerOptions{}, s); return err },
 		"Ready":         func() error { return s.Ready(3) },
 		"Consume": func() error {
@@ -281,7 +282,7 @@ func TestUseAfterClose(t *testing.T) {
 			go func() { done <- call() }()
 			select {
 			case err := <-done:
-				if !errors.Is(err, node.ErrClosed) {
+				if !errors.Is(err, errs.ErrClosed) {
 					t.Errorf("%v, want ErrClosed", err)
 				}
 			case <-time.After(5 * time.Second):

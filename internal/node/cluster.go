@@ -16,6 +16,7 @@ import (
 	"penstock/internal/meta"
 	"penstock/internal/node/absent"
 	"penstock/internal/node/diskwatch"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fanout"
 	"penstock/internal/node/forward"
 	"penstock/internal/node/health"
@@ -296,10 +297,7 @@ func (cn *clusterNode) changed(ch *meta.Change) {
 			append(c.Topics, ch.Topics...), append(c.Nodes, ch.Nodes...)
 	}
 	cn.changeMu.Unlock()
-	select {
-	case cn.kick <- struct{}{}:
-	default:
-	}
+	platform.Wake(cn.kick)
 }
 
 // work is the worker: the only goroutine that applies changes of the store. The first change that it applies covers all
@@ -418,7 +416,7 @@ func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
 	}
 	if mine && !pt.Replica().Present() {
 		switch err := cn.e.openReplica(cn.topics[id.Topic], pt); {
-		case errors.Is(err, ErrClosed):
+		case errors.Is(err, errs.ErrClosed):
 			return
 		case err != nil:
 			cn.Log.Error("a copy of a partition could not be opened; it is tried again",
@@ -533,7 +531,7 @@ func (cn *clusterNode) linger(ctx context.Context) {
 // joined to other errors, if goroutines of this node still wait for the disk.
 func (cn *clusterNode) close() error {
 	for _, pt := range cn.e.store.Partitions() {
-		pt.Replica().End(ErrClosed)
+		pt.Replica().End(errs.ErrClosed)
 	}
 	cn.cancel()
 	cn.e.news.Raise()
@@ -547,7 +545,7 @@ func (cn *clusterNode) close() error {
 	cn.ops.Close()
 	cn.remotes.Close()
 	if !cn.Wait(cn.e.disks.Hangs) {
-		err = errors.Join(err, ErrDiskHung)
+		err = errors.Join(err, errs.ErrDiskHung)
 	}
 	return errors.Join(err, cn.Rows.Close())
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"penstock/internal/meta"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/forward"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/partition"
@@ -14,26 +15,17 @@ import (
 // the put waits in that queue, until its deadline. Puts of the engine itself are not forwarded: they get ErrNoLeader.
 func (cn *clusterNode) ForwardPut(pt *partition.Partition, p *inbox.Put) error {
 	if p.Kind.Internal() {
-		return ErrNoLeader
+		return errs.ErrNoLeader
 	}
 	p.Seq = 0
 	return cn.forward.Enqueue(pt, p)
 }
 
-// Freeze implements partition.Above: see forward.Forwarder.Freeze.
-func (cn *clusterNode) Freeze(pt *partition.Partition) { cn.forward.Freeze(pt) }
-
-// Reroute implements partition.Above.
-func (cn *clusterNode) Reroute(pt *partition.Partition) { cn.forward.Reroute(pt) }
-
-// HasExited implements partition.Above.
-func (cn *clusterNode) HasExited(node replicate.NodeID) bool { return cn.hasExited(node) }
-
-// TryLater implements partition.Above.
+func (cn *clusterNode) Freeze(pt *partition.Partition)               { cn.forward.Freeze(pt) }
+func (cn *clusterNode) Reroute(pt *partition.Partition)              { cn.forward.Reroute(pt) }
+func (cn *clusterNode) HasExited(node replicate.NodeID) bool         { return cn.hasExited(node) }
 func (cn *clusterNode) TryLater(topic *meta.Topic, partition uint32) { cn.tryLater(topic, partition) }
-
-// News implements partition.Above.
-func (cn *clusterNode) News() *platform.Notice { return &cn.e.news }
+func (cn *clusterNode) News() *platform.Notice                       { return &cn.e.news }
 
 // newForwarder returns the forwarder of puts for other nodes.
 func (cn *clusterNode) newForwarder() *forward.Forwarder {

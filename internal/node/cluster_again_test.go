@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // within returns a context that ends so soon that no request under it can be answered.
@@ -113,7 +114,7 @@ func TestClusterAskedWhileALeaderGoes(t *testing.T) {
 		t.Fatal("another leads")
 	}
 	tc.eventually("the old leader has heard of it", func() bool { return !node.Leads(l.e, "t", 0) })
-	if err := pause(within(t, patience)); !errors.Is(err, node.ErrNoLeader) {
+	if err := pause(within(t, patience)); !errors.Is(err, errs.ErrNoLeader) {
 		t.Errorf("a topic is paused by who does not lead it: %v", err)
 	}
 	if err := tc.topic(l, "t").Pause(within(t, patience)); err != nil {
@@ -136,14 +137,14 @@ func TestClusterDeletionAskedAgain(t *testing.T) {
 	topic := tc.topic(l, "t")
 	tc.network.isolate(l.name, true)
 	for range 2 {
-		if err := topic.DeleteChannel(within(t, patience), "c"); err == nil || errors.Is(err, node.ErrNoChannel) {
+		if err := topic.DeleteChannel(within(t, patience), "c"); err == nil || errors.Is(err, errs.ErrNoChannel) {
 			t.Fatalf("a deletion that nobody else has heard of: %v", err)
 		}
 	}
 	tc.network.isolate(l.name, false)
 	tc.eventually("the channel is deleted when the others hear of it", func() bool {
 		err := tc.topic(tc.leader("t", 0), "t").DeleteChannel(within(t, patience), "c")
-		return err == nil || errors.Is(err, node.ErrNoChannel)
+		return err == nil || errors.Is(err, errs.ErrNoChannel)
 	})
 	tc.awaitEqualCopies("t", 0)
 	for _, m := range tc.nodes {
@@ -151,7 +152,7 @@ func TestClusterDeletionAskedAgain(t *testing.T) {
 			t.Errorf("%s still has the channel", m.name)
 		}
 	}
-	if err := topic.DeleteChannel(within(t, patience), "never"); !errors.Is(err, node.ErrNoChannel) {
+	if err := topic.DeleteChannel(within(t, patience), "never"); !errors.Is(err, errs.ErrNoChannel) {
 		t.Errorf("a channel that never was: %v", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/netproto"
 )
 
@@ -327,10 +328,10 @@ func TestChannelsWithoutACopy(t *testing.T) {
 	if !channelStats(t, led).Paused {
 		t.Error("the channel is not paused")
 	}
-	if err := topic.ChannelElsewhere("d").Pause(t.Context()); !errors.Is(err, node.ErrNoChannel) {
+	if err := topic.ChannelElsewhere("d").Pause(t.Context()); !errors.Is(err, errs.ErrNoChannel) {
 		t.Errorf("a channel that is not there: %v", err)
 	}
-	if err := topic.DeleteChannel(t.Context(), "d"); !errors.Is(err, node.ErrNoChannel) {
+	if err := topic.DeleteChannel(t.Context(), "d"); !errors.Is(err, errs.ErrNoChannel) {
 		t.Errorf("a channel that is not there: %v", err)
 	}
 	stale, err := topic.CreateChannel(t.Context(), "d")
@@ -344,7 +345,7 @@ func TestChannelsWithoutACopy(t *testing.T) {
 	if err := tc.topic(tc.leader("t", 0), "t").DeleteChannel(t.Context(), "d"); err != nil {
 		t.Error(err)
 	}
-	if err := stale.Unpause(t.Context()); !errors.Is(err, node.ErrNoChannel) {
+	if err := stale.Unpause(t.Context()); !errors.Is(err, errs.ErrNoChannel) {
 		t.Errorf("a channel that is not there any more: %v", err)
 	}
 	names()
@@ -399,7 +400,7 @@ func TestClusterDeletedChannelIsNotCreatedLater(t *testing.T) {
 	if err := tc.topic(l, "t").DeleteChannel(t.Context(), "c"); err != nil {
 		t.Fatal(err)
 	}
-	if err := create(t.Context()); !errors.Is(err, node.ErrDeleted) {
+	if err := create(t.Context()); !errors.Is(err, errs.ErrDeleted) {
 		t.Errorf("the creation was answered %v", err)
 	}
 	if node.FoldHas(l.e, "t", 0, "c") {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"penstock/internal/node/errs"
 	"penstock/internal/node/health"
 	"penstock/internal/node/machine"
 	"penstock/replicate"
@@ -91,7 +92,7 @@ func (cn *clusterNode) askClock(id replicate.NodeID, a *clockAsk) {
 	s := machine.SampleClock(uint32(id), before, c.NowNs, after)
 	now, wait := cn.Now(), clockInterval
 	// ErrNoTopic: it is of an older version, and looked for the topic of an operation that it does not know.
-	if err != nil && !errors.Is(err, ErrNoTopic) || err == nil && s.ErrorNs > int64(vagueClock) {
+	if err != nil && !errors.Is(err, errs.ErrNoTopic) || err == nil && s.ErrorNs > int64(vagueClock) {
 		wait = clockRetry
 	}
 	cn.exitedMu.Lock()

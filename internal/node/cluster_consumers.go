@@ -5,6 +5,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node/clock"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/message"
 	"penstock/internal/node/names"
 	"penstock/internal/node/remote"
@@ -18,7 +19,6 @@ var (
 	_ remote.Above = (*clusterNode)(nil)
 )
 
-// Find implements remote.Above.
 func (cn *clusterNode) Find(id segment.Identity) (remote.Topic, remote.Partition) {
 	at := cn.placed(id)
 	if at.Partition == nil {
@@ -27,23 +27,22 @@ func (cn *clusterNode) Find(id segment.Identity) (remote.Topic, remote.Partition
 	return at.topic.View(), at.Partition
 }
 
-// Attach implements remote.Above.
 func (cn *clusterNode) Attach(
 	topic uuid.UUID, channel string, o message.ConsumerOptions, s message.Sink,
 ) (remote.Served, error) {
 	t := cn.placed(meta.PartitionID{Topic: topic}).topic
 	if t == nil {
-		return nil, ErrNoLeader
+		return nil, errs.ErrNoLeader
 	}
 	ctx, cancel := cn.e.host.WithTimeout(cn.Ctx, remote.ServeTime)
 	defer cancel()
 	if cn.Await(ctx, t.Local().HasAssigned) != nil { // this node may have been elected a moment ago
-		return nil, ErrNoLeader
+		return nil, errs.ErrNoLeader
 	}
 	c, ok := t.LookupChannel(channel)
 	if !ok {
 		if !names.Ephemeral(channel) || !names.ValidChannel(channel) {
-			return nil, ErrNoChannel
+			return nil, errs.ErrNoChannel
 		}
 		var err error
 		if c, err = t.Local().Create(ctx, channel); err != nil {
@@ -56,14 +55,3 @@ func (cn *clusterNode) Attach(
 	}
 	return k, nil
 }
-
-// RemoteStats counts deliveries of ordered channels that a node received from a leader and did not hand over to its
-// client, and fences that ended late.
-type RemoteStats = remote.Stats
-
-// RemoteStats returns these counters of this node, since Open; zeros on a single node.
-func (e *Engine) RemoteStats() RemoteStats {
-	return e.members.remoteStats()
-}
-
-func (cn *clusterNode) remoteStats() RemoteStats { return cn.remotes.Stats() }

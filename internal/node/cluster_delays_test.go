@@ -5,7 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/node"
+	"penstock/internal/meta"
+	"penstock/internal/node/errs"
 )
 
 // Delays and retention agree through every node: the leader refuses a forwarded delay that the topic's retention would
@@ -25,7 +26,7 @@ func TestClusterDelaysAndRetention(t *testing.T) {
 	other := tc.topic(tc.others(tc.leader("t", 0))[0], "t")
 	s := other.Settings()
 	s.RetentionAgeMs = (20 * time.Minute).Milliseconds()
-	if _, err := other.Configure(ctxBg, s); !errors.Is(err, node.ErrTopicSettings) {
+	if _, err := other.Configure(ctxBg, s); !errors.Is(err, meta.ErrSettings) {
 		t.Errorf("a retention that removes delayed messages: %v", err)
 	}
 	s.RetentionAgeMs = (40 * time.Minute).Milliseconds()
@@ -38,7 +39,7 @@ func TestClusterDelaysAndRetention(t *testing.T) {
 		})
 	}
 	for range 3 {
-		if _, err := other.PublishDeferred(ctxBg, []byte("later"), 50*time.Minute); !errors.Is(err, node.ErrDeferTooLong) {
+		if _, err := other.PublishDeferred(ctxBg, []byte("later"), 50*time.Minute); !errors.Is(err, errs.ErrDeferTooLong) {
 			t.Errorf("a delay beyond the retention: %v", err)
 		}
 	}

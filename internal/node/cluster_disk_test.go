@@ -10,6 +10,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/replicate/peer"
 	"penstock/segment/aio/faultaio"
 )
@@ -68,7 +69,7 @@ func TestClusterLeaderDiskHangs(t *testing.T) {
 	})
 	tc.awaitMoreAcks(h, 50)
 	tc.eventually("the others hear that the disk failed", func() bool { return rest[0].diskOf(l) == meta.DiskFailed })
-	tc.eventually("the node says so itself", func() bool { return errors.Is(l.e.Health(), node.ErrDiskHung) })
+	tc.eventually("the node says so itself", func() bool { return errors.Is(l.e.Health(), errs.ErrDiskHung) })
 	if row := rest[0].row("t", 0); row.State.Leader == l.e.Node().ID {
 		t.Error("a node whose disk hangs leads")
 	}
@@ -197,12 +198,12 @@ func TestCloseWithHungDisk(t *testing.T) {
 		published <- err
 	}()
 	eventually(t, "the disk has a write", func() bool { return node.WritesWaiting(e) > 0 })
-	eventually(t, "the disk counts as failed", func() bool { return errors.Is(e.Health(), node.ErrDiskHung) })
+	eventually(t, "the disk counts as failed", func() bool { return errors.Is(e.Health(), errs.ErrDiskHung) })
 	closed := make(chan error, 1)
 	go func() { closed <- e.Close() }()
 	select {
 	case err := <-closed:
-		if !errors.Is(err, node.ErrDiskHung) {
+		if !errors.Is(err, errs.ErrDiskHung) {
 			t.Errorf("Close: %v", err)
 		}
 	case <-time.After(patience):
@@ -226,7 +227,7 @@ func TestIdleDiskIsProbed(t *testing.T) {
 	}
 	long(t, "the disk is asked", func() bool { return e.Storage().DiskProbes > 0 })
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindAny, Hold: true, Count: -1})
-	long(t, "the hang is noticed", func() bool { return errors.Is(e.Health(), node.ErrDiskHung) })
+	long(t, "the hang is noticed", func() bool { return errors.Is(e.Health(), errs.ErrDiskHung) })
 	disk.ClearRules()
 	disk.ReleaseHeld()
 	long(t, "the disk is good again", func() bool { return e.Health() == nil && e.Storage().DiskState == "good" })

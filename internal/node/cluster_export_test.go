@@ -10,6 +10,7 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/partition"
 	tp "penstock/internal/node/topic"
@@ -89,14 +90,14 @@ func CopyOf(e *Engine, topic string, n int) (c Copy, err error) {
 func copyHere(e *Engine, topic string, n int) (*partition.Partition, error) {
 	t, ok := e.LookupTopic(topic)
 	if !ok {
-		return nil, ErrNoTopic
+		return nil, errs.ErrNoTopic
 	}
 	all := t.PartitionList()
 	if n >= len(all) { // the node has not learnt yet that the topic has more
-		return nil, ErrNoPartition
+		return nil, errs.ErrNoPartition
 	}
 	if !all[n].Replica().HasLog() {
-		return nil, ErrNoLeader
+		return nil, errs.ErrNoLeader
 	}
 	return all[n], nil
 }
@@ -144,7 +145,7 @@ func Present(e *Engine, topic string, n int) bool {
 func EndCopy(e *Engine, topic string, n int) {
 	t, _ := e.LookupTopic(topic)
 	pt := t.PartitionList()[n]
-	pt.Replica().End(ErrClosed)
+	pt.Replica().End(errs.ErrClosed)
 	e.cluster.applyRow(e.cluster.Rows.Snapshot(), pt.Identity())
 }
 
@@ -283,7 +284,7 @@ func FailFlush(e *Engine, topic string, n int) bool {
 	pt := t.PartitionList()[n]
 	for _, s := range pt.Log().Segments() {
 		if s.Err != nil && !pt.GivenUp() {
-			pt.CloseAndRefuse(ErrDisk, true)
+			pt.CloseAndRefuse(errs.ErrDisk, true)
 		}
 	}
 	return pt.WhyClosed() != nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/segment/aio/faultaio"
@@ -19,7 +20,7 @@ import (
 // duringFailover accepts the errors that a producer may get while its partition has no leader, or its node ends.
 func duringFailover(err error) bool {
 	for _, may := range []error{
-		node.ErrUnknown, node.ErrNoLeader, node.ErrDisk, node.ErrClosed, node.ErrNoQuorum,
+		errs.ErrUnknown, errs.ErrNoLeader, errs.ErrDisk, errs.ErrClosed, errs.ErrNoQuorum,
 	} {
 		if errors.Is(err, may) {
 			return true
@@ -167,7 +168,7 @@ func TestClusterRolling(t *testing.T) {
 	for _, m := range tc.nodes {
 		stop := tc.startProducers(h, tc.others(m), "t", m.name, never)
 		stopOwn := tc.startProducer(h, m, "t", m.name, func(err error) bool {
-			return errors.Is(err, node.ErrClosed) || errors.Is(err, node.ErrUnknown) // its own node is closed
+			return errors.Is(err, errs.ErrClosed) || errors.Is(err, errs.ErrUnknown) // its own node is closed
 		})
 		tc.awaitMoreAcks(h, 100)
 		tc.stop(m)
@@ -212,13 +213,13 @@ func TestClusterLease(t *testing.T) {
 		}
 		return !c.Serves
 	})
-	if err := s.Finish(first.id); !errors.Is(err, node.ErrNotInFlight) {
+	if err := s.Finish(first.id); !errors.Is(err, errs.ErrNotInFlight) {
 		t.Errorf("a FIN after the lease: %v", err)
 	}
 	_ = s.Ready(10)
 	s.Pump()
 	s.expectNothing("after the lease")
-	if err := h.publish(t.Context(), tc.topic(l, "t"), "after the lease"); !errors.Is(err, node.ErrNoLeader) {
+	if err := h.publish(t.Context(), tc.topic(l, "t"), "after the lease"); !errors.Is(err, errs.ErrNoLeader) {
 		t.Errorf("a publish after the lease: %v", err)
 	}
 	tc.awaitOtherLeader(other, l)
@@ -257,7 +258,7 @@ func TestClusterStoreLost(t *testing.T) {
 	h := newAckLog()
 	l := tc.leader("t", 0)
 	other := tc.others(l)[0]
-	stop := tc.startProducer(h, other, "t", "p", func(err error) bool { return errors.Is(err, node.ErrUnknown) })
+	stop := tc.startProducer(h, other, "t", "p", func(err error) bool { return errors.Is(err, errs.ErrUnknown) })
 	defer stop()
 	tc.eventually("writes go on", func() bool { return h.count() > 50 })
 	tc.kv.Cut(l.client)
@@ -306,7 +307,7 @@ func TestClusterForwardsLost(t *testing.T) {
 	tc.kill(l)
 	tc.network.rules(nil)
 	for i, done := range flying {
-		if r := answer(t, done); !errors.Is(r.err, node.ErrUnknown) {
+		if r := answer(t, done); !errors.Is(r.err, errs.ErrUnknown) {
 			t.Errorf("put %d: %v", i, r.err)
 		}
 	}
@@ -379,7 +380,7 @@ func TestClusterWiped(t *testing.T) {
 	}
 	tc.wipe(empty)
 	tc.start(empty)
-	if err := h.publish(t.Context(), tc.topic(empty, "t"), "to an empty disk"); !errors.Is(err, node.ErrNoLeader) {
+	if err := h.publish(t.Context(), tc.topic(empty, "t"), "to an empty disk"); !errors.Is(err, errs.ErrNoLeader) {
 		t.Errorf("only a node with an empty disk is up, and a publish says: %v", err)
 	}
 	tc.startAll()

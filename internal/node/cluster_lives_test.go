@@ -16,6 +16,7 @@ import (
 	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/errs"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -73,7 +74,7 @@ func (tc *testCluster) publishPart(h *ackLog, name string) {
 		switch err := h.publish(context.Background(), topic, fmt.Sprintf("message %d of part %s, try %d", i, name, try)); {
 		case err == nil:
 			i++
-		case !errors.Is(err, node.ErrUnknown) || try > 20: // the leader may just be another one
+		case !errors.Is(err, errs.ErrUnknown) || try > 20: // the leader may just be another one
 			tc.t.Fatal(err)
 		}
 	}

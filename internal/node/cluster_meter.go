@@ -115,6 +115,6 @@ func (cn *clusterNode) describe(out *StorageStats) {
 	if cn.olderDirectory.Load() {
 		out.OlderDirectory = 1
 	}
-	r := cn.remoteStats()
+	r := cn.remotes.Stats()
 	out.RemoteExpired, out.RemoteStale, out.RemoteLateFence = r.Expired, r.Stale, r.LateFences
 }

@@ -131,7 +131,7 @@ func TestClusterMovedBytesGoFromAFullLog(t *testing.T) {
 	t.Parallel()
 	tc, h, l, followers, free := moved(t)
 	from := followers[0]
-	configure(t, tc.topic(l, "t"), func(s *node.TopicSettings) { s.MinISR = 3 }) // so that the copy is needed as it is
+	configure(t, tc.topic(l, "t"), func(s *meta.TopicSettings) { s.MinISR = 3 }) // so that the copy is needed as it is
 	tc.eventually("it is in force", func() bool { return l.row("t", 0).State.MinISR == 3 })
 	segments := node.TopicDir(from.e, "t") + "/*/*.seg"
 	from.disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: segments, Count: -1, Err: syscall.EIO})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/fold"
 )
 
 // If an ordered channel passes over a message, the next leader decides alike, or the decision is committed before a
@@ -19,19 +20,19 @@ func TestClusterOrderedPassedOver(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
-		before node.ChannelSettings
-		change func(*node.ChannelSettings) // without a quorum
+		before fold.ChannelSettings
+		change func(*fold.ChannelSettings) // without a quorum
 		rate   int                         // of the consumer at the old leader
 	}{
-		{"a sample of the channel", node.ChannelSettings{Order: node.OrderPartition, SampleRate: 10}, nil, 0},
-		{"a sample of the channel, by keys", node.ChannelSettings{Order: node.OrderKey, SampleRate: 10}, nil, 0},
-		{"a new filter", node.ChannelSettings{Order: node.OrderPartition}, func(s *node.ChannelSettings) {
-			s.Filter = node.Filter{Rules: []node.Rule{{Header: "wanted", Match: node.MatchExists}}}
+		{"a sample of the channel", fold.ChannelSettings{Order: fold.OrderPartition, SampleRate: 10}, nil, 0},
+		{"a sample of the channel, by keys", fold.ChannelSettings{Order: fold.OrderKey, SampleRate: 10}, nil, 0},
+		{"a new filter", fold.ChannelSettings{Order: fold.OrderPartition}, func(s *fold.ChannelSettings) {
+			s.Filter = fold.Filter{Rules: []fold.Rule{{Header: "wanted", Match: fold.MatchExists}}}
 		}, 0},
-		{"a new sample", node.ChannelSettings{Order: node.OrderPartition}, func(s *node.ChannelSettings) {
+		{"a new sample", fold.ChannelSettings{Order: fold.OrderPartition}, func(s *fold.ChannelSettings) {
 			s.SampleRate = 10
 		}, 0},
-		{"a sample of a consumer", node.ChannelSettings{Order: node.OrderPartition}, nil, 10},
+		{"a sample of a consumer", fold.ChannelSettings{Order: fold.OrderPartition}, nil, 10},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -41,7 +42,7 @@ func TestClusterOrderedPassedOver(t *testing.T) {
 			var names []string
 			for i := range channels {
 				names = append(names, fmt.Sprint("c", i))
-				configureChannel(t, tc.channel("t", names[i]), func(s *node.ChannelSettings) {
+				configureChannel(t, tc.channel("t", names[i]), func(s *fold.ChannelSettings) {
 					version := s.Version
 					*s = c.before
 					s.Version = version

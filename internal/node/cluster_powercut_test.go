@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // TestClusterPowerCutAtSegmentEnds cuts the power of the nodes of a cluster at random operations, often again soon
@@ -111,7 +112,7 @@ func (p *powerCuts) restart(m *testNode) {
 func (p *powerCuts) produce(ctx context.Context, topic *node.Topic, prefix string) {
 	pad := string(make([]byte, 3000))
 	for i := 0; ctx.Err() == nil; i++ {
-		if errors.Is(p.h.publish(context.Background(), topic, fmt.Sprint(prefix, ".", i, pad)), node.ErrClosed) {
+		if errors.Is(p.h.publish(context.Background(), topic, fmt.Sprint(prefix, ".", i, pad)), errs.ErrClosed) {
 			return // other errors may be those of a leader that has lost its power
 		}
 	}

@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/netproto"
 )
 
@@ -150,17 +152,17 @@ func TestClusterRepeatWaitsForTheCommit(t *testing.T) {
 		}
 	}
 	other := tc.topic(tc.others(l)[0], "t")
-	if got := <-send(other, sealed(t, p, "p", 2, 1)); !errors.Is(got.err, node.ErrNoLeader) {
+	if got := <-send(other, sealed(t, p, "p", 2, 1)); !errors.Is(got.err, errs.ErrNoLeader) {
 		t.Errorf("a follower answers %+v", got)
 	}
-	if _, err := other.OpenProducer(t.Context(), 0, "p"); !errors.Is(err, node.ErrNoLeader) {
+	if _, err := other.OpenProducer(t.Context(), 0, "p"); !errors.Is(err, errs.ErrNoLeader) {
 		t.Errorf("a follower answers %v", err)
 	}
 	// A batch that is forwarded is judged by the leader, and the reason comes back.
 	if id, err := other.PublishSealed(t.Context(), sealed(t, p, "p", 0, 2)); id != first.first || err != nil {
 		t.Errorf("forwarded again: %v, %v", id, err)
 	}
-	if _, err := other.PublishSealed(t.Context(), sealed(t, p, "p", 9, 2)); !errors.Is(err, node.ErrSequence) {
+	if _, err := other.PublishSealed(t.Context(), sealed(t, p, "p", 9, 2)); !errors.Is(err, errs.ErrSequence) {
 		t.Errorf("a gap, forwarded: %v", err)
 	}
 	checkOnce(t, l.e, "p", 2)
@@ -266,13 +268,13 @@ func TestClusterProducersMove(t *testing.T) {
 	tc.start(l)
 	tc.awaitInSync("t")
 	topic := tc.topic(free, "t")
-	if _, err := topic.Configure(t.Context(), node.TopicSettings{Partitions: 3}); err != nil {
+	if _, err := topic.Configure(t.Context(), meta.TopicSettings{Partitions: 3}); err != nil {
 		t.Fatal(err)
 	}
 	for i, b := range batches {
 		got := tc.produceOnce(b)
 		old := i < 4 // not one of the last 8
-		if old && !errors.Is(got.err, node.ErrSequence) ||
+		if old && !errors.Is(got.err, errs.ErrSequence) ||
 			!old && (got.err != nil || !got.repeat || got.first != ids[i]) {
 			t.Errorf("batch %d again: %+v, was %v", i, got, ids[i])
 		}

@@ -7,7 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
 )
 
 // A program that consumes at one node goes on, and gets every message, while its own node gains and loses leaderships,
@@ -21,8 +24,8 @@ func TestConsumeThroughFaults(t *testing.T) {
 	tc.channel("t", "c")
 	p := tc.startProgram(here, "t", "c", node.ConsumeOptions{Workers: 2, RequeueDelay: -1})
 	stop := tc.startProducers(h, []*testNode{here, publisher}, "t", "r", func(err error) bool {
-		return errors.Is(err, node.ErrUnknown) || errors.Is(err, node.ErrNoLeader) ||
-			errors.Is(err, node.ErrNoQuorum) || errors.Is(err, node.ErrDeadline)
+		return errors.Is(err, errs.ErrUnknown) || errors.Is(err, errs.ErrNoLeader) ||
+			errors.Is(err, errs.ErrNoQuorum) || errors.Is(err, errs.ErrDeadline)
 	})
 	defer stop()
 	p.awaitMore(50)
@@ -34,7 +37,7 @@ func TestConsumeThroughFaults(t *testing.T) {
 	p.awaitMore(50)
 	tc.start(victim)
 	tc.awaitInSync("t")
-	configure(t, tc.topic(here, "t"), func(s *node.TopicSettings) { s.Partitions = 5 })
+	configure(t, tc.topic(here, "t"), func(s *meta.TopicSettings) { s.Partitions = 5 })
 	for n := range 5 { // a message of each of the new partitions comes
 		tc.leader("t", n)
 		tc.eventually("a message of the partition comes", func() bool {
@@ -88,7 +91,7 @@ func TestPullThroughMoves(t *testing.T) {
 			continue
 		}
 		for _, i := range []int{2, 0, 3, 1} {
-			if err := held[i].Finish(); err != nil && !errors.Is(err, node.ErrNotInFlight) {
+			if err := held[i].Finish(); err != nil && !errors.Is(err, errs.ErrNotInFlight) {
 				t.Error(err)
 			}
 		}
@@ -118,7 +121,7 @@ func TestPullThroughMoves(t *testing.T) {
 	s.Close()
 	select {
 	case err := <-ended:
-		if !errors.Is(err, node.ErrClosed) {
+		if !errors.Is(err, errs.ErrClosed) {
 			t.Errorf("Next returned %v", err)
 		}
 	case <-time.After(patience):
@@ -171,7 +174,7 @@ func TestConsumePartitionMoves(t *testing.T) {
 // Messages of an ordered channel come in order to a program at another node, while the leadership moves.
 func TestPullOrdered(t *testing.T) {
 	t.Parallel()
-	tc, leader, other, _ := newOrderedCluster(t, node.OrderPartition)
+	tc, leader, other, _ := newOrderedCluster(t, fold.OrderPartition)
 	c, err := tc.topic(other, "t").Channel(t.Context(), "c")
 	if err != nil {
 		t.Fatal(err)
@@ -191,7 +194,7 @@ func TestPullOrdered(t *testing.T) {
 		if string(m.Body) != body {
 			t.Fatalf("%s came, want %s", m.Body, body)
 		}
-		if err := m.Finish(); err != nil && !errors.Is(err, node.ErrNotInFlight) {
+		if err := m.Finish(); err != nil && !errors.Is(err, errs.ErrNotInFlight) {
 			t.Error(err)
 		}
 	}

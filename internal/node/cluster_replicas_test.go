@@ -7,6 +7,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // A topic has the replicas that it was made with. More of them are copied from the leader while messages are published,
@@ -21,7 +22,7 @@ func TestClusterReplicasOfATopic(t *testing.T) {
 	}
 	for _, bad := range []node.TopicOptions{{Replicas: 4}, {Replicas: 17}, {Replicas: -1}, {Partitions: -1}} {
 		_, err := first.e.CreateTopicWith(t.Context(), "u", bad)
-		if !errors.Is(err, meta.ErrTooFewNodes) && !errors.Is(err, node.ErrTopicOptions) {
+		if !errors.Is(err, meta.ErrTooFewNodes) && !errors.Is(err, errs.ErrTopicOptions) {
 			t.Errorf("%+v: %v", bad, err)
 		}
 	}
@@ -69,7 +70,7 @@ func TestClusterReplicasOfATopic(t *testing.T) {
 func TestReplicasOfASingleNode(t *testing.T) {
 	e := open(t, t.TempDir())
 	_, err := e.CreateTopicWith(t.Context(), "t", node.TopicOptions{Replicas: 2})
-	if !errors.Is(err, node.ErrTopicOptions) {
+	if !errors.Is(err, errs.ErrTopicOptions) {
 		t.Errorf("two replicas: %v", err)
 	}
 	if _, err = e.CreateTopicWith(t.Context(), "t", node.TopicOptions{Replicas: 1}); err != nil {

@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/segment"
 )
 
@@ -27,20 +29,20 @@ func TestClusterTopicSettings(t *testing.T) {
 	if s := tc.topic(other, "t").Settings(); s.Version != 0 || s.MinISR != 0 {
 		t.Errorf("a new topic has %+v", s)
 	}
-	want := configure(t, tc.topic(other, "t"), func(s *node.TopicSettings) { s.QuotaCount = quota })
-	everywhere := func(want node.TopicSettings) {
+	want := configure(t, tc.topic(other, "t"), func(s *meta.TopicSettings) { s.QuotaCount = quota })
+	everywhere := func(want meta.TopicSettings) {
 		t.Helper()
 		for _, m := range tc.running() {
 			tc.eventually("the settings are known", func() bool { return tc.topic(m, "t").Settings() == want })
 		}
 	}
 	everywhere(want)
-	if _, err := tc.topic(leader, "t").Configure(t.Context(), node.TopicSettings{}); !errors.Is(err, node.ErrVersion) {
+	if _, err := tc.topic(leader, "t").Configure(t.Context(), meta.TopicSettings{}); !errors.Is(err, errs.ErrVersion) {
 		t.Errorf("the version of before: %v", err)
 	}
-	if _, err := tc.topic(leader, "t").Configure(t.Context(), node.TopicSettings{
+	if _, err := tc.topic(leader, "t").Configure(t.Context(), meta.TopicSettings{
 		Version: 1, MinISR: 4,
-	}); !errors.Is(err, node.ErrTopicSettings) {
+	}); !errors.Is(err, meta.ErrSettings) {
 		t.Errorf("min_isr 4 of 3: %v", err)
 	}
 
@@ -48,7 +50,7 @@ func TestClusterTopicSettings(t *testing.T) {
 		t.Helper()
 		for ; ; n++ {
 			_, err := tc.topic(tc.others(tc.leader("t", 0))[0], "t").Publish(context.Background(), []byte("x"))
-			if errors.Is(err, node.ErrQuota) {
+			if errors.Is(err, errs.ErrQuota) {
 				return n
 			}
 			if err != nil || n > quota {
@@ -72,7 +74,7 @@ func TestClusterTopicSettings(t *testing.T) {
 	})
 	consumer.Close()
 
-	want = configure(t, tc.topic(tc.others(leader)[0], "t"), func(s *node.TopicSettings) {
+	want = configure(t, tc.topic(tc.others(leader)[0], "t"), func(s *meta.TopicSettings) {
 		s.QuotaCount, s.RetentionBytes = 0, -1
 	})
 	tc.start(leader)
@@ -99,7 +101,7 @@ func TestClusterMinISR(t *testing.T) {
 			})
 		}
 	}
-	configure(t, tc.topic(tc.nodes[0], "t"), func(s *node.TopicSettings) { s.MinISR = 3 })
+	configure(t, tc.topic(tc.nodes[0], "t"), func(s *meta.TopicSettings) { s.MinISR = 3 })
 	minISR(3)
 	publish(t, tc.topic(tc.nodes[1], "t"), "all three have it")
 	away := tc.others(tc.leader("t", 0))[0]
@@ -109,9 +111,9 @@ func TestClusterMinISR(t *testing.T) {
 	defer cancel()
 	tc.eventually("a write is refused while a replica is away", func() bool {
 		_, err := here.Publish(ctx, []byte("x"))
-		return errors.Is(err, node.ErrNoQuorum)
+		return errors.Is(err, errs.ErrNoQuorum)
 	})
-	configure(t, here, func(s *node.TopicSettings) { s.MinISR = 0 })
+	configure(t, here, func(s *meta.TopicSettings) { s.MinISR = 0 })
 	minISR(2)
 	tc.leader("t", 0)
 	tc.leader("t", 1)
@@ -139,7 +141,7 @@ func TestClusterKeepsASingleNodesSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := configure(t, topicOf(t, alone, "t"), func(s *node.TopicSettings) { s.QuotaCount, s.MinISR = 2, 1 })
+	want := configure(t, topicOf(t, alone, "t"), func(s *meta.TopicSettings) { s.QuotaCount, s.MinISR = 2, 1 })
 	want.MinISR = 0 // one node said nothing of a cluster's replicas
 	publish(t, topicOf(t, alone, "t"), "a", "b")
 	if err := alone.Close(); err != nil {
@@ -151,16 +153,16 @@ func TestClusterKeepsASingleNodesSettings(t *testing.T) {
 		topic := tc.topic(m, "t")
 		tc.eventually("the settings are known", func() bool { return topic.Settings() == want })
 		_, err := topic.Publish(t.Context(), []byte("c"))
-		over := &node.LimitError{
-			Err: node.ErrQuota, What: "with this request the number of the partition's unconfirmed messages", Value: 3,
+		over := &errs.LimitError{
+			Err: errs.ErrQuota, What: "with this request the number of the partition's unconfirmed messages", Value: 3,
 			Most:    2,
 			Setting: "quota-count", OfTopic: true,
 		}
-		if !errors.Is(err, node.ErrQuota) || err.Error() != over.Error() { // one of the nodes leads, and the others forward
+		if !errors.Is(err, errs.ErrQuota) || err.Error() != over.Error() { // one of the nodes leads, and the others forward
 			t.Errorf("through %s: %v", m.name, err)
 		}
 	}
-	want = configure(t, tc.topic(tc.nodes[1], "t"), func(s *node.TopicSettings) {
+	want = configure(t, tc.topic(tc.nodes[1], "t"), func(s *meta.TopicSettings) {
 		s.QuotaCount, s.RetentionCount = 0, -1
 	})
 	tc.eventually("the first node knows them", func() bool { return tc.topic(first, "t").Settings() == want })
@@ -173,12 +175,12 @@ func TestClusterKeepsASingleNodesSettings(t *testing.T) {
 
 // retentionLimits sets the limit of each topic of the test, by the topic's name. Each limit is far below what the test
 // publishes.
-var retentionLimits = map[string]func(*node.TopicSettings){
-	"bytes":      func(s *node.TopicSettings) { s.RetentionBytes = 200 << 10 },
-	"count":      func(s *node.TopicSettings) { s.RetentionCount = 130 },
-	"age":        func(s *node.TopicSettings) { s.RetentionAgeMs = 50 },
-	"drop-bytes": func(s *node.TopicSettings) { s.QuotaBytes, s.QuotaMode = 200<<10, node.QuotaDropOldest },
-	"drop-count": func(s *node.TopicSettings) { s.QuotaCount, s.QuotaMode = 130, node.QuotaDropOldest },
+var retentionLimits = map[string]func(*meta.TopicSettings){
+	"bytes":      func(s *meta.TopicSettings) { s.RetentionBytes = 200 << 10 },
+	"count":      func(s *meta.TopicSettings) { s.RetentionCount = 130 },
+	"age":        func(s *meta.TopicSettings) { s.RetentionAgeMs = 50 },
+	"drop-bytes": func(s *meta.TopicSettings) { s.QuotaBytes, s.QuotaMode = 200<<10, meta.QuotaDropOldest },
+	"drop-count": func(s *meta.TopicSettings) { s.QuotaCount, s.QuotaMode = 130, meta.QuotaDropOldest },
 }
 
 // newRetentionCluster makes a cluster with a topic for each of the limits, one topic without a limit, and a channel of
@@ -190,12 +192,12 @@ func newRetentionCluster(t *testing.T, names []string) *testCluster {
 		o.Cluster.Replication.LagMaxNs = int64(time.Second)
 	})
 	tc.create("keeps", 1)
-	configure(t, tc.topic(tc.nodes[0], "keeps"), func(s *node.TopicSettings) { s.RetentionCount = -1 })
+	configure(t, tc.topic(tc.nodes[0], "keeps"), func(s *meta.TopicSettings) { s.RetentionCount = -1 })
 	tc.channel("keeps", "c")
 	for i, name := range names {
 		tc.create(name, 1)
 		tc.channel(name, "c")
-		configure(t, tc.topic(tc.nodes[i%3], name), func(s *node.TopicSettings) {
+		configure(t, tc.topic(tc.nodes[i%3], name), func(s *meta.TopicSettings) {
 			s.RetentionCount = -1
 			retentionLimits[name](s)
 		})

@@ -11,6 +11,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/replicate"
 	"penstock/segment/aio/faultaio"
 )
@@ -29,10 +30,10 @@ func TestClusterAskDeletedTopic(t *testing.T) {
 	}
 	for m, topic := range topics {
 		tc.eventually("the topic is gone", func() bool { _, ok := m.e.LookupTopic("t"); return !ok })
-		if _, err := topic.Channel(t.Context(), "c"); !errors.Is(err, node.ErrDeleted) {
+		if _, err := topic.Channel(t.Context(), "c"); !errors.Is(err, errs.ErrDeleted) {
 			t.Errorf("%s: a channel is created: %v", m.name, err)
 		}
-		if _, err := topic.ChannelElsewhere("c").ReadSettings(t.Context()); !errors.Is(err, node.ErrDeleted) {
+		if _, err := topic.ChannelElsewhere("c").ReadSettings(t.Context()); !errors.Is(err, errs.ErrDeleted) {
 			t.Errorf("%s: settings are read: %v", m.name, err)
 		}
 	}

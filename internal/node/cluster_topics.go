@@ -10,6 +10,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fanout"
 	"penstock/internal/node/partition"
 	"penstock/internal/node/topic"
@@ -49,7 +50,7 @@ func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, erro
 	defer e.mu.Unlock()
 	if e.closed {
 		t.Local().Abandon()
-		return nil, ErrClosed
+		return nil, errs.ErrClosed
 	}
 	e.list(t)
 	e.store.Add(local)
@@ -113,7 +114,7 @@ func (e *Engine) dropTopic(t *Topic) {
 	t.OfPartitions().Deleted.Store(true) // before the replicas end, so that readers hear why
 	var local []*partition.Partition
 	for _, pt := range t.PartitionList() {
-		pt.Replica().End(ErrDeleted)
+		pt.Replica().End(errs.ErrDeleted)
 		if pt.Log() != nil {
 			local = append(local, pt)
 		}
@@ -122,7 +123,7 @@ func (e *Engine) dropTopic(t *Topic) {
 		e.mu.Lock()
 		e.unlist(t)
 		e.mu.Unlock()
-		t.Local().Close(ErrDeleted)
+		t.Local().Close(errs.ErrDeleted)
 		if e.store.Failure() != nil {
 			// The commit log could not be read and may contain batches of this topic. A later start that can read it
 			// replays them into the topic's files, so the files must stay. That start then deletes the topic.
@@ -136,7 +137,7 @@ func (e *Engine) dropTopic(t *Topic) {
 		return
 	}
 	e.cluster.Spawn(func() {
-		if err := e.deleteParts(t, local); err != nil && !errors.Is(err, ErrClosed) {
+		if err := e.deleteParts(t, local); err != nil && !errors.Is(err, errs.ErrClosed) {
 			e.log.Error("a deleted topic could not be removed from this node; it is removed at the next start",
 				"topic", t.Name(), "error", err)
 		}
@@ -171,7 +172,7 @@ func (cn *clusterNode) sleep(ctx context.Context, d time.Duration) error {
 	slept := cn.e.host.Pause(d, ctx.Done())
 	switch {
 	case cn.Ctx.Err() != nil:
-		return ErrClosed
+		return errs.ErrClosed
 	case slept:
 		return nil
 	}
@@ -189,7 +190,7 @@ func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
 	defer cancel()
 	if err := cn.Rows.DeleteTopic(ctx, t.ID()); err != nil {
 		if errors.Is(err, meta.ErrNotFound) { // another request deleted it a moment ago
-			return fanout.NewGoneError(0, ErrNoTopic)
+			return fanout.NewGoneError(0, errs.ErrNoTopic)
 		}
 		return err
 	}

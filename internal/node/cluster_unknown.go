@@ -1,6 +1,7 @@
 package node
 
 import (
+	"maps"
 	"slices"
 	"sync/atomic"
 
@@ -26,11 +27,7 @@ func (u *unknownTopics) set(id uuid.UUID, name string) {
 	if u.byID[id] = name; name == "" {
 		delete(u.byID, id)
 	}
-	names := make([]string, 0, len(u.byID))
-	for _, name := range u.byID {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(maps.Values(u.byID))
 	u.shown.Store(&names)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/netproto"
 	"penstock/segment/aio/faultaio"
 )
@@ -53,7 +54,7 @@ func TestClusterLeaderThatCannotWriteHandsOver(t *testing.T) {
 			var refused atomic.Bool
 			stop := tc.startProducers(h, tc.nodes, "t", "1", func(err error) bool {
 				refused.Store(true)
-				return errors.Is(err, node.ErrDisk)
+				return errors.Is(err, errs.ErrDisk)
 			})
 			defer func() { stop() }()
 			tc.eventually("it cannot be written", func() bool { return l.e.Health() != nil })
@@ -93,7 +94,7 @@ func TestClusterLeaderThatCannotWriteIsAlone(t *testing.T) {
 	topic, n := tc.topic(l, "t"), 0
 	tc.eventually("puts are refused", func() bool {
 		n++
-		return errors.Is(h.publish(t.Context(), topic, fmt.Sprintf("%d/%s", n, make([]byte, 3000))), node.ErrDisk)
+		return errors.Is(h.publish(t.Context(), topic, fmt.Sprintf("%d/%s", n, make([]byte, 3000))), errs.ErrDisk)
 	})
 	tc.start(x)
 	tc.eventually("another node leads", func() bool { return tc.leader("t", 0) != l })
@@ -187,7 +188,7 @@ func TestClusterLeaderThatCannotWriteTriesAgainSoon(t *testing.T) {
 	tc, h, l, x := twoTopics(t)
 	tc.failWhileAlone(h, l, x)
 	tc.eventually("puts are refused", func() bool {
-		return errors.Is(h.publish(t.Context(), tc.topic(l, "t"), "refused"), node.ErrDisk)
+		return errors.Is(h.publish(t.Context(), tc.topic(l, "t"), "refused"), errs.ErrDisk)
 	})
 	tc.network.rules(nil)
 	began := time.Now()

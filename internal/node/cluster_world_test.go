@@ -17,6 +17,7 @@ import (
 	"penstock/internal/cluster/kv/memory"
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/replicate"
 	"penstock/segment/aio/faultaio"
 )
@@ -368,7 +369,7 @@ func (h *ackLog) publish(ctx context.Context, topic *node.Topic, bodies ...strin
 		for i, b := range bodies {
 			h.acked[b] = id + node.ID(i)
 		}
-	case errors.Is(err, node.ErrUnknown), errors.Is(err, node.ErrDisk), errors.Is(err, node.ErrClosed):
+	case errors.Is(err, errs.ErrUnknown), errors.Is(err, errs.ErrDisk), errors.Is(err, errs.ErrClosed):
 		h.unknown++
 	default:
 		h.refused[err.Error()]++
@@ -383,11 +384,11 @@ func (h *ackLog) publish(ctx context.Context, topic *node.Topic, bodies ...strin
 // again.
 func (h *ackLog) publishInVain(t *testing.T, topic *node.Topic, body string) {
 	t.Helper()
-	err := node.ErrDeadline
-	for end := time.Now().Add(patience); errors.Is(err, node.ErrDeadline) && time.Now().Before(end); {
+	err := errs.ErrDeadline
+	for end := time.Now().Add(patience); errors.Is(err, errs.ErrDeadline) && time.Now().Before(end); {
 		err = h.publish(t.Context(), topic, body)
 	}
-	if !errors.Is(err, node.ErrUnknown) {
+	if !errors.Is(err, errs.ErrUnknown) {
 		t.Fatalf("nobody can store it everywhere: %v", err)
 	}
 }
@@ -435,7 +436,7 @@ func (tc *testCluster) startProducer(
 				tc.t.Errorf("%s, message %d: %v", prefix, i, err)
 				return
 			}
-			if errors.Is(err, node.ErrClosed) || errors.Is(err, node.ErrDisk) {
+			if errors.Is(err, errs.ErrClosed) || errors.Is(err, errs.ErrDisk) {
 				return
 			}
 		}
@@ -520,7 +521,7 @@ func (tc *testCluster) channel(topic, name string) *node.Channel {
 	var c *node.Channel
 	tc.eventually("channel "+name, func() bool {
 		var err error
-		if c, err = tc.topic(m, topic).Channel(ctx, name); err != nil && !errors.Is(err, node.ErrNoLeader) {
+		if c, err = tc.topic(m, topic).Channel(ctx, name); err != nil && !errors.Is(err, errs.ErrNoLeader) {
 			tc.t.Fatal(err)
 		}
 		return err == nil

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/netproto"
 	"penstock/segment/aio/faultaio"
 )
@@ -50,7 +51,7 @@ func TestClusterQuorum(t *testing.T) {
 	}
 	tc.crash(rest[1])
 	// Until the leader knows that, and its appended batch has been answered.
-	for i := 0; !errors.Is(err, node.ErrNoQuorum); i++ {
+	for i := 0; !errors.Is(err, errs.ErrNoQuorum); i++ {
 		if err = h.publish(t.Context(), topic, fmt.Sprint("with one", i)); err == nil || i == 20 {
 			t.Fatalf("with one of three: %v", err)
 		}
@@ -64,7 +65,7 @@ func TestClusterQuorum(t *testing.T) {
 		t.Errorf("%d messages were appended, %d are unknown", n, h.unknown)
 	}
 	at := after.Next
-	if err := h.publish(t.Context(), topic, "refused"); !errors.Is(err, node.ErrNoQuorum) {
+	if err := h.publish(t.Context(), topic, "refused"); !errors.Is(err, errs.ErrNoQuorum) {
 		t.Errorf("without a quorum: %v", err)
 	}
 	if after, _ = node.CopyOf(l.e, "t", 0); after.Next != at {
@@ -108,7 +109,7 @@ func TestClusterQuorumForwarded(t *testing.T) {
 	tc.crash(followers[0])
 	tc.crash(followers[1])
 	var err error
-	for i := 0; !errors.Is(err, node.ErrNoQuorum); i++ { // until the leader knows
+	for i := 0; !errors.Is(err, errs.ErrNoQuorum); i++ { // until the leader knows
 		if err = h.publish(t.Context(), tc.topic(l, "t"), fmt.Sprint("at the leader", i)); err == nil || i == 20 {
 			t.Fatalf("with one of three: %v", err)
 		}
@@ -120,7 +121,7 @@ func TestClusterQuorumForwarded(t *testing.T) {
 	for i := range 3 {
 		begun := time.Now()
 		err := h.publish(t.Context(), tc.topic(away, "t"), fmt.Sprint("forwarded", i))
-		if !errors.Is(err, node.ErrNoQuorum) {
+		if !errors.Is(err, errs.ErrNoQuorum) {
 			t.Errorf("the leader says that nothing was stored, and the node that forwarded says after %v: %v",
 				time.Since(begun), err)
 		}
@@ -156,7 +157,7 @@ func TestClusterNobodyLeads(t *testing.T) {
 	}
 	tc.start(late)
 	err := h.publish(t.Context(), tc.topic(late, "t"), "to nobody")
-	if !errors.Is(err, node.ErrNoLeader) {
+	if !errors.Is(err, errs.ErrNoLeader) {
 		t.Errorf("the only node up lacks messages, and a publish says: %v", err)
 	}
 	tc.startAll()
@@ -194,7 +195,7 @@ func TestClusterDeposed(t *testing.T) {
 	tc.eventually("the old leader appended", func() bool { c, _ := node.StateOf(l.e, "t", 0); return c.NextID >= 6 })
 	heir := tc.depose(l)
 	tc.network.rules(nil)
-	if r := answer(t, lost); !errors.Is(r.err, node.ErrUnknown) {
+	if r := answer(t, lost); !errors.Is(r.err, errs.ErrUnknown) {
 		t.Errorf("what a deposed leader had appended was answered %v", r.err)
 	}
 	for i := range 5 {
@@ -392,7 +393,7 @@ func TestClusterFollowerDisk(t *testing.T) {
 	if len(l.row("t", 0).State.ISR) != 2 {
 		t.Error("the broken follower is in the ISR again")
 	}
-	if err := bad.e.Health(); !errors.Is(err, node.ErrDisk) {
+	if err := bad.e.Health(); !errors.Is(err, errs.ErrDisk) {
 		t.Errorf("its health: %v", err)
 	}
 	tc.kill(bad)
@@ -413,14 +414,14 @@ func TestClusterLeaderDisk(t *testing.T) {
 	l := tc.leader("t", 0)
 	other := tc.others(l)[0]
 	stop := tc.startProducer(h, other, "t", "p", func(err error) bool {
-		return errors.Is(err, node.ErrUnknown) || errors.Is(err, node.ErrDisk)
+		return errors.Is(err, errs.ErrUnknown) || errors.Is(err, errs.ErrDisk)
 	})
 	defer stop()
 	tc.eventually("some are stored", func() bool { return h.count() > 50 })
 	l.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Err: syscall.EIO})
 	tc.eventually("another leads", func() bool { return other.row("t", 0).State.Leader != l.e.Node().ID })
 	stop()
-	stop = tc.startProducer(h, other, "t", "q", func(err error) bool { return errors.Is(err, node.ErrUnknown) })
+	stop = tc.startProducer(h, other, "t", "q", func(err error) bool { return errors.Is(err, errs.ErrUnknown) })
 	defer stop()
 	tc.awaitMoreAcks(h, 100)
 	stop()
@@ -461,7 +462,7 @@ func TestClusterBackpressure(t *testing.T) {
 			h.tried[body(i)] = true
 		}
 	}
-	if !errors.Is(err, node.ErrOverloaded) {
+	if !errors.Is(err, errs.ErrOverloaded) {
 		t.Fatalf("%d puts wait; then: %v", len(waiting), err)
 	}
 	tc.network.rules(nil)
@@ -487,7 +488,7 @@ func TestClusterBackpressure(t *testing.T) {
 		if len(done) == 0 {
 			continue
 		}
-		if r := answer(t, done); !errors.Is(r.err, node.ErrDeadline) {
+		if r := answer(t, done); !errors.Is(r.err, errs.ErrDeadline) {
 			t.Errorf("it waited longer than it may: %v", r.err)
 		}
 		delete(h.tried, body(i))

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -249,7 +250,7 @@ func TestDiskErrorEndsPublishing(t *testing.T) {
 				_, err := topic.Publish(context.Background(), fmt.Appendf(nil, "lost%d.%d", p, i))
 				if err == nil {
 					okAfter.Add(1)
-				} else if !errors.Is(err, node.ErrDisk) {
+				} else if !errors.Is(err, errs.ErrDisk) {
 					t.Errorf("publish after the fault: %v, want ErrDisk", err)
 				}
 			}
@@ -259,16 +260,16 @@ func TestDiskErrorEndsPublishing(t *testing.T) {
 	if n := okAfter.Load(); n != 0 {
 		t.Errorf("%d messages were answered OK after the fault", n)
 	}
-	if err := e.Health(); !errors.Is(err, node.ErrDisk) {
+	if err := e.Health(); !errors.Is(err, errs.ErrDisk) {
 		t.Errorf("Health says %v", err)
 	}
-	if _, err := e.CreateTopic(context.Background(), "new", 1); !errors.Is(err, node.ErrDisk) {
+	if _, err := e.CreateTopic(context.Background(), "new", 1); !errors.Is(err, errs.ErrDisk) {
 		t.Errorf("creating a topic after the fault: %v, want ErrDisk", err)
 	}
-	if err := ch.Pause(context.Background()); !errors.Is(err, node.ErrDisk) {
+	if err := ch.Pause(context.Background()); !errors.Is(err, errs.ErrDisk) {
 		t.Errorf("pausing a channel after the fault: %v, want ErrDisk", err)
 	}
-	if err := ch.Unpause(context.Background()); err != nil && !errors.Is(err, node.ErrDisk) {
+	if err := ch.Unpause(context.Background()); err != nil && !errors.Is(err, errs.ErrDisk) {
 		t.Errorf("unpausing: %v", err)
 	}
 	s.finish(held...) // earlier deliveries may be finished; the confirmations are lost with the process
@@ -313,7 +314,7 @@ func TestFullInboxRefuses(t *testing.T) {
 	bytes := 0
 	for i := 0; ; i++ {
 		done, err := submit(topic, time.Time{}, string(make([]byte, size-5))+fmt.Sprintf("%05d", i))
-		if errors.Is(err, node.ErrOverloaded) {
+		if errors.Is(err, errs.ErrOverloaded) {
 			break
 		}
 		if err != nil {
@@ -330,8 +331,8 @@ func TestFullInboxRefuses(t *testing.T) {
 	}
 	start := time.Now()
 	_, err := topic.Publish(context.Background(), make([]byte, size))
-	over, ok := errors.AsType[*node.LimitError](err)
-	if !errors.Is(err, node.ErrOverloaded) || !ok || over.Setting != "max-inbox-bytes" || over.Most != int64(64<<10) {
+	over, ok := errors.AsType[*errs.LimitError](err)
+	if !errors.Is(err, errs.ErrOverloaded) || !ok || over.Setting != "max-inbox-bytes" || over.Most != int64(64<<10) {
 		t.Errorf("a put into the full inbox: %v", err)
 	} else if waited := time.Since(start); waited < admitTimeout {
 		t.Errorf("refused after %v, AdmitTimeout is %v", waited, admitTimeout)
@@ -377,7 +378,7 @@ func TestDeadlineInTheQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, done := range map[string]chan result{"its own deadline": expired, "PublishTimeout": byDefault} {
-		if r := answer(t, done); !errors.Is(r.err, node.ErrDeadline) {
+		if r := answer(t, done); !errors.Is(r.err, errs.ErrDeadline) {
 			t.Errorf("%s: %v, want ErrDeadline", name, r.err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"penstock/internal/meta"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/health"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -15,15 +16,15 @@ import (
 // CopyOf asks a node of the cluster, which may be this one, where its copy of a partition ends and in which state it
 // is. It returns an error if the node cannot be reached, does not answer before ctx ends, has no copy, or is of a
 // version that does not know the request; ErrOptions on a single node, which has only one copy.
-func (e *Engine) CopyOf(ctx context.Context, id meta.PartitionID, node replicate.NodeID) (*CopyAnswer, error) {
+func (e *Engine) CopyOf(ctx context.Context, id meta.PartitionID, node replicate.NodeID) (*wire.CopyAnswer, error) {
 	if e.cluster == nil {
-		return nil, fmt.Errorf("%w: there is one copy only", ErrOptions)
+		return nil, fmt.Errorf("%w: there is one copy only", errs.ErrOptions)
 	}
 	op := wire.Operation{Kind: wire.OpCopy, Topic: id.Topic, Partitions: []uint32{id.Partition}}
 	if node == e.members.node().ID {
 		t := e.topicByID(id.Topic)
 		if t == nil {
-			return nil, ErrNoTopic
+			return nil, errs.ErrNoTopic
 		}
 		return t.CopyHere(op)
 	}
@@ -31,7 +32,7 @@ func (e *Engine) CopyOf(ctx context.Context, id meta.PartitionID, node replicate
 	if err != nil {
 		return nil, err
 	}
-	a := new(CopyAnswer)
+	a := new(wire.CopyAnswer)
 	if err := wire.DecodeResult(result, a); err != nil {
 		return nil, fmt.Errorf("engine: node %d answers something else than what its copy is: %w", node, err)
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/segment/aio"
 	"penstock/segment/aio/faultaio"
 )
@@ -173,7 +174,7 @@ func (w *workload) produce(e *node.Engine, h *history, topic, producer string, s
 		h.mu.Unlock()
 		id, err := t.PublishBatch(ctx, bodies)
 		if err != nil {
-			if errors.Is(err, node.ErrDisk) || errors.Is(err, node.ErrClosed) {
+			if errors.Is(err, errs.ErrDisk) || errors.Is(err, errs.ErrClosed) {
 				return
 			}
 			continue

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // A new channel starts where it is asked to, also after a crash. A channel that exists stays where it is, and the
@@ -82,11 +83,11 @@ func TestCreateChannelFromRefused(t *testing.T) {
 		from    node.SeekTo
 		want    error
 	}{
-		"a count":              {"c", node.SeekTo{Kind: node.SeekCount, Count: 1}, node.ErrSeek},
-		"nothing":              {"c", node.SeekTo{}, node.ErrSeek},
-		"no such partition":    {"c", node.SeekTo{Kind: node.SeekID, ID: 1 << 48}, node.ErrNoPartition},
-		"an ephemeral one":     {"c#ephemeral", node.SeekTo{Kind: node.SeekBeginning}, node.ErrSeek},
-		"no name of a channel": {"c c", node.SeekTo{Kind: node.SeekBeginning}, node.ErrChannelName},
+		"a count":              {"c", node.SeekTo{Kind: node.SeekCount, Count: 1}, errs.ErrSeek},
+		"nothing":              {"c", node.SeekTo{}, errs.ErrSeek},
+		"no such partition":    {"c", node.SeekTo{Kind: node.SeekID, ID: 1 << 48}, errs.ErrNoPartition},
+		"an ephemeral one":     {"c#ephemeral", node.SeekTo{Kind: node.SeekBeginning}, errs.ErrSeek},
+		"no name of a channel": {"c c", node.SeekTo{Kind: node.SeekBeginning}, errs.ErrChannelName},
 	} {
 		if _, err := topic.CreateChannelFrom(t.Context(), c.channel, c.from); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/segment"
 	"penstock/segment/aio/faultaio"
 )
@@ -129,7 +130,7 @@ func TestDamagedSegment(t *testing.T) {
 	}
 	publish(t, good, "still takes messages")
 	// After a reset behind the damage, reading goes on there.
-	if err := c.ResetToID(context.Background(), ids[len(ids)-1]); err != nil {
+	if err := c.Seek(context.Background(), node.SeekTo{Kind: node.SeekID, ID: ids[len(ids)-1]}); err != nil {
 		t.Fatal(err)
 	}
 	if m := s.next(); m.id != ids[len(ids)-1] {
@@ -179,7 +180,7 @@ func TestMissingAndCutSegments(t *testing.T) {
 			if name == "zeros" { // it shows when somebody reads there
 				readOnly = 0
 			}
-			if _, err := bad.Publish(ctxBg, []byte("new")); errors.Is(err, node.ErrReadOnly) != (readOnly == 1) {
+			if _, err := bad.Publish(ctxBg, []byte("new")); errors.Is(err, errs.ErrReadOnly) != (readOnly == 1) {
 				t.Errorf("publish: %v", err)
 			}
 			v := e.Verdict()
@@ -220,7 +221,7 @@ func TestDamagedCommitLog(t *testing.T) {
 	}
 	e = openOnDisk(t, after)
 	if err := e.Health(); err == nil || !strings.Contains(err.Error(), "nothing more is stored on this node") ||
-		!errors.Is(err, node.ErrReadOnly) {
+		!errors.Is(err, errs.ErrReadOnly) {
 		t.Errorf("Health says %v", err)
 	}
 	if len(e.Info().CorruptionsAtRecover) == 0 {
@@ -245,8 +246,8 @@ func TestDamagedCommitLog(t *testing.T) {
 	if count == 0 || count >= len(ids) {
 		t.Errorf("%d of %d messages came; those before the damage should", count, len(ids))
 	}
-	if _, err := topic.Publish(context.Background(), []byte("new")); !errors.Is(err, node.ErrDisk) &&
-		!errors.Is(err, node.ErrReadOnly) {
+	if _, err := topic.Publish(context.Background(), []byte("new")); !errors.Is(err, errs.ErrDisk) &&
+		!errors.Is(err, errs.ErrReadOnly) {
 		t.Errorf("publish: %v, want ErrDisk or ErrReadOnly", err)
 	}
 	e.Close()
@@ -325,7 +326,7 @@ func TestSegmentWriteError(t *testing.T) {
 		id, err := topic.Publish(ctxBg, []byte(body))
 		if err == nil {
 			acked[id] = body
-		} else if !errors.Is(err, node.ErrDisk) {
+		} else if !errors.Is(err, errs.ErrDisk) {
 			t.Fatalf("publish %d: %v, want ErrDisk", len(acked), err)
 		}
 		return err != nil
@@ -405,7 +406,7 @@ func TestSegmentSyncedWithoutRoom(t *testing.T) {
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindSync, Name: dir + "/*/*.seg", Err: syscall.ENOSPC})
 	eventually(t, "publishing ends", func() bool {
 		_, err := topic.Publish(ctxBg, make([]byte, 3000))
-		if err != nil && !errors.Is(err, node.ErrDisk) {
+		if err != nil && !errors.Is(err, errs.ErrDisk) {
 			t.Fatalf("%v, want ErrDisk", err)
 		}
 		return err != nil

@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
 	"penstock/internal/node/delivery"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/health"
 )
@@ -20,16 +22,16 @@ func TestDeadLetterCycleIsRefused(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
 	a, b := channelOf(t, topicOf(t, e, "a"), "c"), channelOf(t, topicOf(t, e, "b"), "c")
 	last := channelOf(t, topicOf(t, e, "c"), "c")
-	into := func(to string) func(*node.ChannelSettings) {
-		return func(s *node.ChannelSettings) { s.MaxAttempts, s.DeadLetter = 1, to }
+	into := func(to string) func(*fold.ChannelSettings) {
+		return func(s *fold.ChannelSettings) { s.MaxAttempts, s.DeadLetter = 1, to }
 	}
 	configureChannel(t, a, into("b"))
 	configureChannel(t, b, into("c"))
-	_, err := last.Configure(ctxBg, node.ChannelSettings{MaxAttempts: 1, DeadLetter: "a"})
-	if !errors.Is(err, node.ErrSettings) || !strings.Contains(err.Error(), "c to a to b to c") {
+	_, err := last.Configure(ctxBg, fold.ChannelSettings{MaxAttempts: 1, DeadLetter: "a"})
+	if !errors.Is(err, errs.ErrSettings) || !strings.Contains(err.Error(), "c to a to b to c") {
 		t.Fatalf("a cycle of three topics: %v", err)
 	}
-	configureChannel(t, b, func(s *node.ChannelSettings) { s.MaxAttempts = 0 })
+	configureChannel(t, b, func(s *fold.ChannelSettings) { s.MaxAttempts = 0 })
 	configureChannel(t, last, into("a"))
 }
 
@@ -45,7 +47,7 @@ func TestDeadLetterHops(t *testing.T) {
 		chs = append(chs, channelOf(t, topicOf(t, e, name(i)), "c"))
 	}
 	for i, ch := range chs {
-		configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts, s.DeadLetter = 1, name(i+1) })
+		configureChannel(t, ch, func(s *fold.ChannelSettings) { s.MaxAttempts, s.DeadLetter = 1, name(i+1) })
 		s := subscribe(t, ch, 1)
 		defer s.Close()
 		if i == 0 {
@@ -58,7 +60,7 @@ func TestDeadLetterHops(t *testing.T) {
 		s.Pump()
 		if i < delivery.MaxDeadHops {
 			dead := deadLetters(t, ch.Topic(), name(i+1), 1)
-			if got := valueOf(&dead[0], node.HopsHeader); got != fmt.Sprint(i+1) {
+			if got := valueOf(&dead[0], channel.HopsHeader); got != fmt.Sprint(i+1) {
 				t.Errorf("in %s after %s dead-letter topics", name(i+1), got)
 			}
 			continue
@@ -90,14 +92,14 @@ func TestDeadLettersAside(t *testing.T) {
 	e = openWith(t, o)
 	topic, _ = e.LookupTopic("t")
 	ch, _ := topic.LookupChannel("c")
-	configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts = 1 })
+	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.MaxAttempts = 1 })
 	s := subscribe(t, ch, len(ids))
 	defer s.Close()
 	failMessages(t, s, ids...)
 	deadLetters(t, topic, "t.DLQ", good)
 	eventually(t, "the others are moved", func() bool { return channelStats(t, ch).DeadLettered == good })
 	eventually(t, "the rest is aside", func() bool { return channelStats(t, ch).AsideCount == bad })
-	why := health.Text(node.ErrMessageTooBig) // without the name of a package
+	why := health.Text(errs.ErrMessageTooBig) // without the name of a package
 	if st := channelStats(t, ch); st.OutboxCount != bad || !strings.HasPrefix(st.AsideWhy, why) {
 		t.Errorf("%+v", st)
 	}
@@ -118,13 +120,13 @@ func TestDeadLettersAside(t *testing.T) {
 func TestSettingsKeepATopicForDeadLetters(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
 	ch := channelOf(t, topicOf(t, e, strings.Repeat("t", fold.MaxTopicNameBytes-1)), "c")
-	s := configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts, s.DeadLetter = 1, "dead" })
+	s := configureChannel(t, ch, func(s *fold.ChannelSettings) { s.MaxAttempts, s.DeadLetter = 1, "dead" })
 	s.MaxAttempts, s.DeadLetter = 0, ""
-	if _, err := ch.Configure(ctxBg, s); !errors.Is(err, node.ErrSettings) {
+	if _, err := ch.Configure(ctxBg, s); !errors.Is(err, errs.ErrSettings) {
 		t.Errorf("without a topic for dead letters: %v", err)
 	}
 	s.DeadLetter = ch.Topic().Name()
-	if _, err := ch.Configure(ctxBg, s); !errors.Is(err, node.ErrSettings) {
+	if _, err := ch.Configure(ctxBg, s); !errors.Is(err, errs.ErrSettings) {
 		t.Errorf("the topic itself for dead letters that wait: %v", err)
 	}
 	s.DeadLetter = "dead"

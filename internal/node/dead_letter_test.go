@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -38,8 +41,8 @@ func deadLetters(t *testing.T, topic *node.Topic, name string, n int) (got []nod
 		var err error
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		got, err = dlq.Peek(ctx, -1, 0, node.MaxListCount)
-		if err != nil && !errors.Is(err, node.ErrNoLeader) && ctx.Err() == nil {
+		got, err = dlq.Peek(ctx, -1, 0, channel.MaxListCount)
+		if err != nil && !errors.Is(err, errs.ErrNoLeader) && ctx.Err() == nil {
 			t.Fatal(err)
 		}
 		return len(got) >= n
@@ -65,7 +68,7 @@ func TestDeadLetters(t *testing.T) {
 	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
 	ch, other := channelOf(t, topic, "c"), channelOf(t, topic, "other")
-	configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts = 3 })
+	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.MaxAttempts = 3 })
 	bad := publishWith(t, topic, "bad", "kind", "x")
 	slow := publish(t, topic, "slow", "good")[0]
 	s := subscribe(t, ch, 10, node.ConsumerOptions{MsgTimeout: 500 * time.Millisecond})
@@ -88,8 +91,8 @@ func TestDeadLetters(t *testing.T) {
 	for i := range got {
 		m := &got[i]
 		id := map[string]node.ID{"bad": bad, "slow": slow}[string(m.Body)]
-		if valueOf(m, node.OriginTopicHeader) != "t" || valueOf(m, node.OriginChannelHeader) != "c" ||
-			valueOf(m, node.OriginIDHeader) != id.String() || valueOf(m, node.AttemptsHeader) != "3" {
+		if valueOf(m, channel.OriginTopicHeader) != "t" || valueOf(m, channel.OriginChannelHeader) != "c" ||
+			valueOf(m, channel.OriginIDHeader) != id.String() || valueOf(m, channel.AttemptsHeader) != "3" {
 			t.Errorf("%s: %+v", m.Body, m)
 		}
 		if string(m.Body) == "bad" && valueOf(m, "kind") != "x" {
@@ -137,7 +140,7 @@ func TestRedriveShared(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	for _, name := range []string{"a", "b"} {
 		ch := channelOf(t, topic, name)
-		configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts, s.DeadLetter = 1, "dead" })
+		configureChannel(t, ch, func(s *fold.ChannelSettings) { s.MaxAttempts, s.DeadLetter = 1, "dead" })
 	}
 	ids := publish(t, topic, numbered("m", 150, 0)...)
 	for _, name := range []string{"a", "b"} {
@@ -180,9 +183,9 @@ func TestMaxAttemptsLowered(t *testing.T) {
 	if err := s.Requeue(s.next().id, 500*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts = 2 })
+	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.MaxAttempts = 2 })
 	got := deadLetters(t, topic, "t.DLQ", 1)
-	if valueOf(&got[0], node.OriginIDHeader) != id.String() || valueOf(&got[0], node.AttemptsHeader) != "5" {
+	if valueOf(&got[0], channel.OriginIDHeader) != id.String() || valueOf(&got[0], channel.AttemptsHeader) != "5" {
 		t.Errorf("%+v", got[0])
 	}
 	s.expectNothing("it is dead")
@@ -251,7 +254,7 @@ func TestDeadLetterPowerCut(t *testing.T) {
 			t.Fatal(err)
 		}
 		topic := topicOf(t, e, "t")
-		configureChannel(t, channelOf(t, topic, "c"), func(s *node.ChannelSettings) { s.MaxAttempts = 2 })
+		configureChannel(t, channelOf(t, topic, "c"), func(s *fold.ChannelSettings) { s.MaxAttempts = 2 })
 		disk.CrashAt(disk.Ops() + cut)
 		acked, finished := deadRun(t, e, disk)
 		through := !disk.Crashed()
@@ -305,7 +308,7 @@ func TestClusterDeadLetters(t *testing.T) {
 	tc := newTestCluster(t, 3)
 	tc.create("t", 2)
 	c := tc.channel("t", "c")
-	configureChannel(t, c, func(s *node.ChannelSettings) { s.MaxAttempts = 2 })
+	configureChannel(t, c, func(s *fold.ChannelSettings) { s.MaxAttempts = 2 })
 	const n = 60
 	publish(t, tc.topic(tc.nodes[0], "t"), numbered("m", n, 0)...)
 	fail := func(part, count int) {

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
+	"slices"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -20,6 +22,7 @@ import (
 	"penstock/internal/node/clock"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/diskwatch"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fanout"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/partition"
@@ -308,10 +311,7 @@ func (e *Engine) CommitStats() clog.Stats { return e.store.CommitLog().Stats() }
 // Topics returns all topics, sorted by name. The slice belongs to the caller.
 func (e *Engine) Topics() []*Topic {
 	e.mu.RLock()
-	out := make([]*Topic, 0, len(e.topics))
-	for _, t := range e.topics {
-		out = append(out, t)
-	}
+	out := slices.AppendSeq(make([]*Topic, 0, len(e.topics)), maps.Values(e.topics))
 	e.mu.RUnlock()
 	sort.Slice(out, func(i, j int) bool { return out[i].Name() < out[j].Name() })
 	return out
@@ -409,7 +409,7 @@ func (e *Engine) Close() error {
 	e.mu.Lock()
 	if e.closed {
 		e.mu.Unlock()
-		return ErrClosed
+		return errs.ErrClosed
 	}
 	e.closed = true
 	e.mu.Unlock()
@@ -417,15 +417,15 @@ func (e *Engine) Close() error {
 		pt.Tell()
 	}
 	e.members.leaveBeforeClose()
-	e.forEachTopic(func(t *Topic) { t.Local().Close(ErrClosed) })
+	e.forEachTopic(func(t *Topic) { t.Local().Close(errs.ErrClosed) })
 	e.channels.Flush()
 	for _, pt := range e.store.Partitions() {
-		pt.CloseToNew(ErrClosed)
+		pt.CloseToNew(errs.ErrClosed)
 	}
 	err := e.stopLog()
-	hung := errors.Is(err, ErrDiskHung)
+	hung := errors.Is(err, errs.ErrDiskHung)
 	for _, pt := range e.store.Partitions() {
-		pt.CloseAndRefuse(ErrClosed, false)
+		pt.CloseAndRefuse(errs.ErrClosed, false)
 	}
 	close(e.stop)
 	e.disks.End()
@@ -434,7 +434,7 @@ func (e *Engine) Close() error {
 	hung = !e.host.Wait(&e.wg, e.disks.Hangs) || !e.disks.AwaitProbe() || hung
 	if hung {
 		// The kernel may still read the buffers and write to the files. They stay as they are until the process ends.
-		return errors.Join(ErrDiskHung, err, clusterErr)
+		return errors.Join(errs.ErrDiskHung, err, clusterErr)
 	}
 	if e.store.Failure() == nil {
 		e.store.Flusher().Finish()
@@ -451,7 +451,7 @@ func (e *Engine) stopLog() error {
 	err, ended := e.host.StopLog(e.store.CommitLog(), drained, e.disks.Hangs)
 	switch why := e.store.Failure(); {
 	case !ended:
-		return ErrDiskHung
+		return errs.ErrDiskHung
 	case err == nil && why != nil:
 		return why
 	}

@@ -10,10 +10,12 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
 )
 
 // refusedSettings are changes that a topic with two partitions and settings of version 1 must refuse.
-var refusedSettings = map[string]node.TopicSettings{
+var refusedSettings = map[string]meta.TopicSettings{
 	"fewer partitions":    {Version: 1, Partitions: 1},
 	"partitions below 0":  {Version: 1, Partitions: -1},
 	"too many partitions": {Version: 1, Partitions: node.MaxPartitions + 1},
@@ -24,7 +26,7 @@ func refuseSettings(t *testing.T, topic *node.Topic) {
 	t.Helper()
 	before := topic.Settings()
 	for name, s := range refusedSettings {
-		if _, err := topic.Configure(t.Context(), s); !errors.Is(err, node.ErrTopicSettings) {
+		if _, err := topic.Configure(t.Context(), s); !errors.Is(err, meta.ErrSettings) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -41,7 +43,7 @@ func TestFirstChannelAfterSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	configure(t, topic, func(s *node.TopicSettings) { s.QuotaCount = 1000 })
+	configure(t, topic, func(s *meta.TopicSettings) { s.QuotaCount = 1000 })
 	c := channelOf(t, topic, "c")
 	publish(t, topic, numbered("m", 9, 0)...)
 	if got := readAll(t, c); len(got) != 9 {
@@ -58,20 +60,20 @@ func TestPartitionsAsASetting(t *testing.T) {
 	disk := newDisk()
 	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
-	if s := topic.Settings(); s != (node.TopicSettings{Partitions: 1, Durability: node.DurabilitySynced}) {
+	if s := topic.Settings(); s != (meta.TopicSettings{Partitions: 1, Durability: meta.DurabilitySynced}) {
 		t.Errorf("a new topic has %+v", s)
 	}
 	a, b := channelOf(t, topic, "a"), channelOf(t, topic, "b")
 	x := channelOf(t, topic, "x#ephemeral")
-	if _, err := b.Configure(t.Context(), node.ChannelSettings{MaxAttempts: 7}); err != nil {
+	if _, err := b.Configure(t.Context(), fold.ChannelSettings{MaxAttempts: 7}); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	publish(t, topic, numbered("before", 3, 0)...)
-	s := configure(t, topic, func(s *node.TopicSettings) {
-		s.Partitions, s.QuotaCount, s.Durability = 4, 1000, node.DurabilitySynced
+	s := configure(t, topic, func(s *meta.TopicSettings) {
+		s.Partitions, s.QuotaCount, s.Durability = 4, 1000, meta.DurabilitySynced
 	})
 	if s.Partitions != 4 || s.Version != 1 || s.QuotaCount != 1000 || topic.Partitions() != 4 || topic.Settings() != s {
 		t.Fatalf("afterwards it has %+v and %d partitions", s, topic.Partitions())
@@ -108,7 +110,7 @@ func TestPartitionsAsASetting(t *testing.T) {
 	if err := topic.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	configure(t, topic, func(s *node.TopicSettings) { s.Partitions = 6 })
+	configure(t, topic, func(s *meta.TopicSettings) { s.Partitions = 6 })
 	publish(t, topic, numbered("held", 30, 0)...)
 	if st := channelStats(t, a); st.Depth != 0 {
 		t.Errorf("a paused topic hands over %d messages of its new partitions", st.Depth)
@@ -147,7 +149,7 @@ func TestPartitionsCrash(t *testing.T) {
 		channelOf(t, topic, "b")
 		publish(t, topic, "kept")
 		disk.CrashAt(disk.Ops() + after)
-		_, err := topic.Configure(t.Context(), node.TopicSettings{Partitions: 4})
+		_, err := topic.Configure(t.Context(), meta.TopicSettings{Partitions: 4})
 		if err == nil {
 			told++
 		}
@@ -179,7 +181,7 @@ func TestPartitionsCrash(t *testing.T) {
 			}
 		}
 		if s.Partitions == 1 {
-			configure(t, topic, func(s *node.TopicSettings) { s.Partitions = 4 })
+			configure(t, topic, func(s *meta.TopicSettings) { s.Partitions = 4 })
 		}
 		if err := e.Close(); err != nil {
 			t.Fatal(err)
@@ -205,14 +207,14 @@ func TestClusterPartitionsAsASetting(t *testing.T) {
 		tc.channel("t", name)
 	}
 	b := tc.channel("t", "b")
-	if _, err := b.Configure(t.Context(), node.ChannelSettings{MaxAttempts: 7}); err != nil {
+	if _, err := b.Configure(t.Context(), fold.ChannelSettings{MaxAttempts: 7}); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want := configure(t, tc.topic(other, "t"), func(s *node.TopicSettings) { s.Partitions, s.QuotaCount = 6, 1000 })
-	if want.Partitions != 6 || want.MinISR != 0 || want.Version != 1 || want.Durability != node.DurabilitySynced {
+	want := configure(t, tc.topic(other, "t"), func(s *meta.TopicSettings) { s.Partitions, s.QuotaCount = 6, 1000 })
+	if want.Partitions != 6 || want.MinISR != 0 || want.Version != 1 || want.Durability != meta.DurabilitySynced {
 		t.Fatalf("afterwards it has %+v", want)
 	}
 	h := newAckLog()
@@ -225,7 +227,7 @@ func TestClusterPartitionsAsASetting(t *testing.T) {
 		topic := tc.topic(m, "t")
 		tc.eventually("the settings are known", func() bool { return topic.Settings() == want })
 		refuseSettings(t, topic)
-		if _, err := topic.Configure(t.Context(), node.TopicSettings{Partitions: 8}); !errors.Is(err, node.ErrVersion) {
+		if _, err := topic.Configure(t.Context(), meta.TopicSettings{Partitions: 8}); !errors.Is(err, errs.ErrVersion) {
 			t.Errorf("the version of before: %v", err)
 		}
 	}
@@ -265,7 +267,7 @@ func TestClusterPartitionsAsASetting(t *testing.T) {
 
 // expandAgain adds a partition through the other API, which changes the version that a change of the settings must
 // name.
-func expandAgain(tc *testCluster, other *testNode, want node.TopicSettings) {
+func expandAgain(tc *testCluster, other *testNode, want meta.TopicSettings) {
 	t := tc.t
 	t.Helper()
 	if err := other.store.ExpandTopic(t.Context(), other.e.Snapshot().Names["t"].ID, 7); err != nil {

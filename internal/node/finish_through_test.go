@@ -8,6 +8,7 @@ import (
 
 	"penstock/internal/cluster"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // sync waits until all that was finished so far is committed.
@@ -50,7 +51,7 @@ func TestFinishThroughAndSync(t *testing.T) {
 	if err := s.Finish(got[15].id); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.FinishThrough(got[3].number); !errors.Is(err, node.ErrNotInFlight) {
+	if err := s.FinishThrough(got[3].number); !errors.Is(err, errs.ErrNotInFlight) {
 		t.Errorf("a delivery that was finished before: %v", err)
 	}
 	if err := s.Requeue(got[19].id, time.Hour/2); err != nil {
@@ -96,10 +97,10 @@ func TestSyncOfChannelsThatEnd(t *testing.T) {
 	if err := topic.DeleteChannel(ctxBg, "c"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.sync(); !errors.Is(err, node.ErrDeleted) {
+	if err := s.sync(); !errors.Is(err, errs.ErrDeleted) {
 		t.Errorf("of a deleted channel: %v", err)
 	}
-	if err := s.FinishThrough(1); !errors.Is(err, node.ErrDeleted) {
+	if err := s.FinishThrough(1); !errors.Is(err, errs.ErrDeleted) {
 		t.Errorf("a deleted channel: %v", err)
 	}
 }
@@ -172,7 +173,7 @@ func TestAttachLeader(t *testing.T) {
 		}
 		return s, err
 	}
-	if _, err := attach(at(second)); !errors.Is(err, node.ErrNoLeader) {
+	if _, err := attach(at(second)); !errors.Is(err, errs.ErrNoLeader) {
 		t.Fatalf("at a node that does not lead: %v", err)
 	}
 	s, err := attach(c)
@@ -193,17 +194,17 @@ func TestAttachLeader(t *testing.T) {
 	tc.eventually("the consumer is told", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return errors.Is(s.ended, node.ErrMoved)
+		return errors.Is(s.ended, errs.ErrMoved)
 	})
-	if err := s.FinishThrough(two.number); !errors.Is(err, node.ErrMoved) {
+	if err := s.FinishThrough(two.number); !errors.Is(err, errs.ErrMoved) {
 		t.Errorf("after the leadership: %v", err)
 	}
-	if err := s.sync(); !errors.Is(err, node.ErrMoved) {
+	if err := s.sync(); !errors.Is(err, errs.ErrMoved) {
 		t.Errorf("a Sync after the leadership: %v", err)
 	}
 	tc.eventually("the new leader serves", func() bool {
 		s, err = attach(at(second))
-		if err != nil && !errors.Is(err, node.ErrNoLeader) && !errors.Is(err, node.ErrMoved) {
+		if err != nil && !errors.Is(err, errs.ErrNoLeader) && !errors.Is(err, errs.ErrMoved) {
 			t.Fatal(err)
 		}
 		return err == nil

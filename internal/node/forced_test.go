@@ -9,6 +9,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // An operator chooses a leader that lacks what the others have committed. They do not refuse for ever: each gives its
@@ -27,7 +28,7 @@ func TestClusterForcedLeaderOverrules(t *testing.T) {
 		switch err := h.publish(context.Background(), tc.topic(tc.leader("t", 0), "t"), body); {
 		case err == nil:
 			late = append(late, body)
-		case !errors.Is(err, node.ErrUnknown) || i > 50:
+		case !errors.Is(err, errs.ErrUnknown) || i > 50:
 			t.Fatal(err)
 		}
 	}

@@ -160,7 +160,7 @@ func TestForgottenIsRefused(t *testing.T) {
 		for range 2 {
 			before := disk.Ops()
 			_, err := node.Open(context.Background(), smallOptions(disk))
-			if !errors.Is(err, node.ErrForgotten) || !strings.Contains(err.Error(), c.says) ||
+			if !errors.Is(err, clog.ErrForgotten) || !strings.Contains(err.Error(), c.says) ||
 				!strings.Contains(err.Error(), "accept-loss") {
 				t.Fatalf("%s: %v", c.name, err)
 			}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
 )
 
 // bodiesOf returns the bodies of a channel's messages, by the order of their ids.
@@ -31,7 +33,7 @@ func TestFork(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	c := channelOf(t, topic, "c")
 	channelOf(t, topic, "keeper") // what nobody confirmed stays
-	set, err := c.Configure(t.Context(), node.ChannelSettings{MaxAttempts: 3, SampleRate: 50})
+	set, err := c.Configure(t.Context(), fold.ChannelSettings{MaxAttempts: 3, SampleRate: 50})
 	if err == nil {
 		set.SampleRate = 0
 		set, err = c.Configure(t.Context(), set)
@@ -130,16 +132,16 @@ func TestForkRefuses(t *testing.T) {
 		at   *node.SeekTo
 		want error
 	}{
-		"it exists":          {c, "other", nil, node.ErrChannelExists},
-		"itself":             {c, "c", nil, node.ErrChannelExists},
-		"a count":            {c, "new", &count, node.ErrSeek},
-		"another channel":    {c, "new", &channel, node.ErrSeek},
-		"no such partition":  {c, "new", &far, node.ErrNoPartition},
-		"a bad name":         {c, "n n", nil, node.ErrChannelName},
-		"an ephemeral one":   {c, "n#ephemeral", nil, node.ErrSeek},
-		"of an ephemeral":    {ephemeral, "new", nil, node.ErrSeek},
-		"of none":            {topic.ChannelElsewhere("none"), "new", nil, node.ErrNoChannel},
-		"of none, at a time": {topic.ChannelElsewhere("none"), "new", &end, node.ErrNoChannel},
+		"it exists":          {c, "other", nil, errs.ErrChannelExists},
+		"itself":             {c, "c", nil, errs.ErrChannelExists},
+		"a count":            {c, "new", &count, errs.ErrSeek},
+		"another channel":    {c, "new", &channel, errs.ErrSeek},
+		"no such partition":  {c, "new", &far, errs.ErrNoPartition},
+		"a bad name":         {c, "n n", nil, errs.ErrChannelName},
+		"an ephemeral one":   {c, "n#ephemeral", nil, errs.ErrSeek},
+		"of an ephemeral":    {ephemeral, "new", nil, errs.ErrSeek},
+		"of none":            {topic.ChannelElsewhere("none"), "new", nil, errs.ErrNoChannel},
+		"of none, at a time": {topic.ChannelElsewhere("none"), "new", &end, errs.ErrNoChannel},
 	} {
 		if _, err := x.c.Fork(t.Context(), x.name, x.at); !errors.Is(err, x.want) {
 			t.Errorf("%s: %v", what, err)
@@ -158,7 +160,7 @@ func TestClusterFork(t *testing.T) {
 	tc.create("t", 3)
 	c := tc.channel("t", "c")
 	tc.awaitLevel()
-	if _, err := c.Configure(t.Context(), node.ChannelSettings{MaxAttempts: 4}); err != nil {
+	if _, err := c.Configure(t.Context(), fold.ChannelSettings{MaxAttempts: 4}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 30 {

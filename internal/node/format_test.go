@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/formattest"
+	"penstock/internal/meta"
 	"penstock/internal/node/datadir"
 )
 
@@ -23,7 +24,9 @@ func TestFormatOfFiles(t *testing.T) {
 		datadir.NodePath: datadir.Node{
 			Format: datadir.FormatOf(NewestLevel), Cluster: uuid.UUID{1}, Lives: []datadir.Life{{}},
 		},
-		datadir.TopicFile: datadir.Topic{Format: datadir.TopicFormat, MadeBy: "shop", Settings: TopicSettings{Version: 1}},
+		datadir.TopicFile: datadir.Topic{
+			Format: datadir.TopicFormat, MadeBy: "shop", Settings: meta.TopicSettings{Version: 1},
+		},
 	} {
 		var keys []string
 		for f := range reflect.TypeOf(file).Fields() {

@@ -3,6 +3,7 @@ package node
 import (
 	"errors"
 
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/segment"
 )
@@ -11,7 +12,7 @@ import (
 func ControlKinds(e *Engine, topic string, kinds map[fold.ControlKind]bool) error {
 	t, ok := e.LookupTopic(topic)
 	if !ok {
-		return ErrNoTopic
+		return errs.ErrNoTopic
 	}
 	for _, pt := range t.PartitionList() {
 		at, _, _ := pt.Log().Start()

@@ -13,8 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/errs"
 	"penstock/segment/aio"
 )
 
@@ -127,7 +129,7 @@ func groundIsTakenAway(t *testing.T, do func(dir string) error, seen string) {
 	if took > groundLimit {
 		t.Errorf("refused after %v", took)
 	}
-	if !errors.Is(err, node.ErrDisk) || strings.Contains(err.Error(), "safe") {
+	if !errors.Is(err, errs.ErrDisk) || strings.Contains(err.Error(), "safe") {
 		t.Errorf("a publisher is told: %v", err)
 	}
 	eventually(t, "the node says that it is lost", func() bool { return e.Storage().GroundLost })
@@ -167,7 +169,7 @@ func TestGroundHasNoFalseAlarm(t *testing.T) {
 	node.LookByHand(&o)
 	e := openWith(t, o)
 	kept := topicOf(t, e, "kept")
-	configure(t, kept, func(s *node.TopicSettings) { s.RetentionBytes = 100 << 10 })
+	configure(t, kept, func(s *meta.TopicSettings) { s.RetentionBytes = 100 << 10 })
 	var looking sync.WaitGroup
 	quit := make(chan struct{})
 	looking.Go(func() {

@@ -123,7 +123,6 @@ func (cn *clusterNode) handOverSome(ctx context.Context, wanted func(*partition.
 // confirmPatience is how long a hand-over waits until confirmations are committed.
 const confirmPatience = 500 * time.Millisecond
 
-// Confirm implements partition.Above.
 func (cn *clusterNode) Confirm(ctx context.Context, topic uuid.UUID) {
 	if t, ok := cn.e.LookupTopicID(topic); ok {
 		cn.confirm(ctx, []*Topic{t})

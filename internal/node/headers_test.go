@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/message"
 	"penstock/segment"
 )
 
@@ -193,7 +195,7 @@ func TestHeaderLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	many := make([]node.Header, node.MaxHeaderCount+1)
+	many := make([]node.Header, message.MaxHeaderCount+1)
 	for i := range many {
 		many[i] = headers(fmt.Sprint(i), "")[0]
 	}
@@ -211,32 +213,32 @@ func TestHeaderLimits(t *testing.T) {
 		want error
 		text string
 	}{
-		{"too many", one(node.Outgoing{Headers: many}), node.ErrHeaders, "is 249, and at most 248 is allowed, which no"},
+		{"too many", one(node.Outgoing{Headers: many}), errs.ErrHeaders, "is 249, and at most 248 is allowed, which no"},
 		{"a key makes one too many", one(node.Outgoing{
 			Headers: many[:248], Key: []byte("k"),
-		}), node.ErrHeaders, "is 249, and at most 248 is allowed, which no"},
+		}), errs.ErrHeaders, "is 249, and at most 248 is allowed, which no"},
 		{"too large", one(node.Outgoing{
 			Headers: headers("abc", strings.Repeat("x", 998)),
-		}), node.ErrHeaderBytes, "is 1001, and at most 1000 is allowed: see the node's setting max-header-bytes"},
-		{"no name", one(node.Outgoing{Headers: headers("", "x")}), node.ErrHeaders, "a name is empty"},
+		}), errs.ErrHeaderBytes, "is 1001, and at most 1000 is allowed: see the node's setting max-header-bytes"},
+		{"no name", one(node.Outgoing{Headers: headers("", "x")}), errs.ErrHeaders, "a name is empty"},
 		{"long name", one(node.Outgoing{
 			Headers: headers(strings.Repeat("n", 257), "x"),
-		}), node.ErrHeaders, "is 257, and at most 256"},
-		{"reserved", one(node.Outgoing{Headers: headers("penstock-channel", "c")}), node.ErrHeaders, "engine's own"},
-		{"two keys", one(node.Outgoing{Headers: headers("key", "x"), Key: []byte("k")}), node.ErrHeaders, "too"},
-		{"no body", []node.Outgoing{{Headers: headers("a", "b")}}, node.ErrEmptyMessage, ""},
+		}), errs.ErrHeaders, "is 257, and at most 256"},
+		{"reserved", one(node.Outgoing{Headers: headers("penstock-channel", "c")}), errs.ErrHeaders, "engine's own"},
+		{"two keys", one(node.Outgoing{Headers: headers("key", "x"), Key: []byte("k")}), errs.ErrHeaders, "too"},
+		{"no body", []node.Outgoing{{Headers: headers("a", "b")}}, errs.ErrEmptyMessage, ""},
 		{"keys of two partitions", []node.Outgoing{
 			{Body: []byte("b"), Key: []byte("k")},
 			{Body: []byte("b"), Key: []byte(other)},
-		}, node.ErrBatchKeys, ""},
-		{"two delays", []node.Outgoing{{Body: []byte("b"), Delay: 1}, {Body: []byte("b")}}, node.ErrBatchKeys, ""},
-		{"none", nil, node.ErrEmptyMessage, ""},
+		}, errs.ErrBatchKeys, ""},
+		{"two delays", []node.Outgoing{{Body: []byte("b"), Delay: 1}, {Body: []byte("b")}}, errs.ErrBatchKeys, ""},
+		{"none", nil, errs.ErrEmptyMessage, ""},
 		{"large with headers", []node.Outgoing{
 			{Body: make([]byte, 1<<20+1), Headers: headers("a", "b")},
-		}, node.ErrMessageTooBig, "is 1048577, and at most 16384 is allowed: see the node's setting max-message-bytes"},
+		}, errs.ErrMessageTooBig, "is 1048577, and at most 16384 is allowed: see the node's setting max-message-bytes"},
 		{"a delay", []node.Outgoing{
 			{Body: []byte("b"), Delay: 2 * time.Hour},
-		}, node.ErrDeferTooLong, "the delay is 2h0m0s, and at most 1h0m0s is allowed: see the node's setting max-defer"},
+		}, errs.ErrDeferTooLong, "the delay is 2h0m0s, and at most 1h0m0s is allowed: see the node's setting max-defer"},
 	} {
 		_, err := topic.PublishMessages(t.Context(), c.ms)
 		if !errors.Is(err, c.want) || !strings.Contains(fmt.Sprint(err), c.text) {
@@ -248,10 +250,10 @@ func TestHeaderLimits(t *testing.T) {
 		Headers:  make([][]node.Header, 1),
 		Done:     func(*node.Put) { t.Error("answered") },
 	}
-	if err := topic.Submit(p); !errors.Is(err, node.ErrHeaders) {
+	if err := topic.Submit(p); !errors.Is(err, errs.ErrHeaders) {
 		t.Errorf("one list for two messages: %v", err)
 	}
-	if err := topic.SubmitTo(2, p); !errors.Is(err, node.ErrNoPartition) {
+	if err := topic.SubmitTo(2, p); !errors.Is(err, errs.ErrNoPartition) {
 		t.Errorf("to a partition that is not there: %v", err)
 	}
 	var sb segment.Builder
@@ -261,7 +263,7 @@ func TestHeaderLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := topic.PublishSealed(t.Context(), batch); !errors.Is(err, node.ErrHeaders) {
+	if _, err := topic.PublishSealed(t.Context(), batch); !errors.Is(err, errs.ErrHeaders) {
 		t.Errorf("a reserved header in a sealed batch: %v", err)
 	}
 	// Headers of exactly the largest size are stored.

@@ -7,6 +7,7 @@ import (
 
 	"penstock/internal/descriptors"
 	"penstock/internal/meta"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/health"
 	"penstock/internal/node/machine"
 	"penstock/replicate"
@@ -42,7 +43,7 @@ func (e *Engine) HealthFacts() *health.Facts {
 		e.cluster.missing(f)
 	}
 	if err := e.store.Failure(); err != nil {
-		f.Failure, f.Curable = health.Text(err), errors.Is(err, ErrDisk)
+		f.Failure, f.Curable = health.Text(err), errors.Is(err, errs.ErrDisk)
 	}
 	if err := e.disks.Failure(); err != nil {
 		f.Disk = health.Text(err)

@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/node"
+	"penstock/internal/meta"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
 )
 
 // However many leaders a channel has, it has at most max_in_flight messages in flight, and all of them if consumers ask
@@ -20,9 +22,9 @@ func TestClusterMaxInFlight(t *testing.T) {
 	tc.create("t", 3)
 	c := tc.channel("t", "c")
 	const limit, n = 8, 100 // 3, 3 and 2 for three partitions, 2 each for four
-	configureChannel(t, c, func(s *node.ChannelSettings) { s.MaxInFlight = limit })
+	configureChannel(t, c, func(s *fold.ChannelSettings) { s.MaxInFlight = limit })
 	for round, partitions := range []int{3, 4} {
-		configure(t, c.Topic(), func(s *node.TopicSettings) { s.Partitions = partitions })
+		configure(t, c.Topic(), func(s *meta.TopicSettings) { s.Partitions = partitions })
 		for _, m := range tc.nodes {
 			tc.eventually(m.name+" has the partitions", func() bool {
 				return tc.topic(m, "t").Partitions() == partitions
@@ -91,22 +93,22 @@ func TestClusterMaxInFlightBelowPartitions(t *testing.T) {
 	tc.create("t", 3)
 	c := tc.channel("t", "c")
 	tc.channel("t", "unlimited")
-	_, err := c.Configure(t.Context(), node.ChannelSettings{MaxInFlight: 2})
-	if !errors.Is(err, node.ErrSettings) || !strings.Contains(err.Error(), "max_in_flight is 2, but topic t has 3") {
+	_, err := c.Configure(t.Context(), fold.ChannelSettings{MaxInFlight: 2})
+	if !errors.Is(err, errs.ErrSettings) || !strings.Contains(err.Error(), "max_in_flight is 2, but topic t has 3") {
 		t.Errorf("2 for 3 partitions: %v", err)
 	}
-	configureChannel(t, c, func(s *node.ChannelSettings) { s.MaxInFlight = 4 })
+	configureChannel(t, c, func(s *fold.ChannelSettings) { s.MaxInFlight = 4 })
 	before := c.Topic().Settings()
 	more := before
 	more.Partitions = 5
 	_, err = c.Topic().Configure(t.Context(), more)
-	if !errors.Is(err, node.ErrTopicSettings) || !strings.Contains(err.Error(), "max_in_flight of its channel c is 4") {
+	if !errors.Is(err, meta.ErrSettings) || !strings.Contains(err.Error(), "max_in_flight of its channel c is 4") {
 		t.Errorf("5 partitions for 4: %v", err)
 	}
 	if now := c.Topic().Settings(); now != before {
 		t.Errorf("refused partitions leave %+v", now)
 	}
-	configureChannel(t, c, func(s *node.ChannelSettings) { s.MaxInFlight = 0 })
+	configureChannel(t, c, func(s *fold.ChannelSettings) { s.MaxInFlight = 0 })
 	if _, err = c.Topic().Configure(t.Context(), more); err != nil {
 		t.Errorf("5 partitions without a limit: %v", err)
 	}
@@ -122,8 +124,8 @@ func TestMaxInFlightOfASingleNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := channelOf(t, topic, "c")
-	configureChannel(t, c, func(s *node.ChannelSettings) { s.MaxInFlight = 1 })
-	configure(t, topic, func(s *node.TopicSettings) { s.Partitions = 5 })
+	configureChannel(t, c, func(s *fold.ChannelSettings) { s.MaxInFlight = 1 })
+	configure(t, topic, func(s *meta.TopicSettings) { s.Partitions = 5 })
 	publish(t, topic, numbered("m", 20, 0)...)
 	s := subscribe(t, c, 100)
 	defer s.Close()

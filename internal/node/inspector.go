@@ -27,7 +27,6 @@ type Inspector struct {
 	marks PartitionMarks // scratch of EachMarks
 }
 
-// NewInspector makes an Inspector for an engine on h.
 func NewInspector(h *platform.Stepped) *Inspector { return &Inspector{host: h} }
 
 // Open is node.Open on the simulated host. Unlike the other methods, it must be called by one of the host's tasks.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/meta"
 	"penstock/internal/node"
 )
 
@@ -31,25 +32,25 @@ func TestKeepConfirmed(t *testing.T) {
 	t.Parallel()
 	const body, batch = 1500, 100
 	for name, c := range map[string]struct {
-		keep, less func(*node.TopicSettings) // less keeps less, so that the segments go
+		keep, less func(*meta.TopicSettings) // less keeps less, so that the segments go
 		kept       int                       // messages that stay at least
 		all        bool                      // all messages stay
 	}{
 		"bytes": {
-			keep: func(s *node.TopicSettings) { s.KeepBytes = 1 << 20 },
-			less: func(s *node.TopicSettings) { s.KeepBytes = 100 << 10 }, kept: 1 << 20 / (body + 150),
+			keep: func(s *meta.TopicSettings) { s.KeepBytes = 1 << 20 },
+			less: func(s *meta.TopicSettings) { s.KeepBytes = 100 << 10 }, kept: 1 << 20 / (body + 150),
 		},
 		"age": {
-			keep: func(s *node.TopicSettings) { s.KeepAgeMs = time.Hour.Milliseconds() },
-			less: func(s *node.TopicSettings) { s.KeepAgeMs = 1 }, all: true,
+			keep: func(s *meta.TopicSettings) { s.KeepAgeMs = time.Hour.Milliseconds() },
+			less: func(s *meta.TopicSettings) { s.KeepAgeMs = 1 }, all: true,
 		},
 		"bytes of any age": {
-			keep: func(s *node.TopicSettings) { s.KeepAgeMs, s.KeepBytes = -1, 1<<20 },
-			less: func(s *node.TopicSettings) { s.KeepAgeMs, s.KeepBytes = 1, 1<<20 }, kept: 1 << 20 / (body + 150),
+			keep: func(s *meta.TopicSettings) { s.KeepAgeMs, s.KeepBytes = -1, 1<<20 },
+			less: func(s *meta.TopicSettings) { s.KeepAgeMs, s.KeepBytes = 1, 1<<20 }, kept: 1 << 20 / (body + 150),
 		},
 		"for ever": {
-			keep: func(s *node.TopicSettings) { s.KeepBytes = -1 },
-			less: func(s *node.TopicSettings) { s.KeepBytes = 0 }, all: true,
+			keep: func(s *meta.TopicSettings) { s.KeepBytes = -1 },
+			less: func(s *meta.TopicSettings) { s.KeepBytes = 0 }, all: true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -120,12 +121,12 @@ func TestKeepConfirmed(t *testing.T) {
 func TestKeepNeedsItsLevel(t *testing.T) {
 	e := openOnDisk(t, newDisk(), func(o *node.Options) { o.MaxLevel = 2 })
 	topic := topicOf(t, e, "t")
-	for _, keep := range []node.TopicSettings{{KeepAgeMs: 1000}, {KeepBytes: -1}} {
-		if s, err := topic.Configure(t.Context(), keep); !errors.Is(err, node.ErrTopicSettings) || s.Version != 0 {
+	for _, keep := range []meta.TopicSettings{{KeepAgeMs: 1000}, {KeepBytes: -1}} {
+		if s, err := topic.Configure(t.Context(), keep); !errors.Is(err, meta.ErrSettings) || s.Version != 0 {
 			t.Errorf("%+v: %+v, %v", keep, s, err)
 		}
 	}
-	configure(t, topic, func(s *node.TopicSettings) { s.QuotaCount = 7 })
+	configure(t, topic, func(s *meta.TopicSettings) { s.QuotaCount = 7 })
 }
 
 // Every replica keeps what is confirmed, so the next leader has it, too.
@@ -136,7 +137,7 @@ func TestClusterKeepConfirmed(t *testing.T) {
 		tc.create(name, 1)
 		tc.channel(name, "c")
 	}
-	configure(t, tc.topic(tc.nodes[1], "keeps"), func(s *node.TopicSettings) { s.KeepAgeMs = time.Hour.Milliseconds() })
+	configure(t, tc.topic(tc.nodes[1], "keeps"), func(s *meta.TopicSettings) { s.KeepAgeMs = time.Hour.Milliseconds() })
 	for _, m := range tc.nodes {
 		tc.eventually("the settings are known", func() bool { return tc.topic(m, "keeps").Settings().KeepAgeMs != 0 })
 	}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/fold"
+	"penstock/internal/node/message"
 )
 
 // The lag of a channel is told by partition, with the message that holds up the most others of an ordered channel.
@@ -12,11 +14,11 @@ func TestLags(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
-	configureChannel(t, ch, func(s *node.ChannelSettings) { s.Order = node.OrderKey })
+	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.Order = fold.OrderKey })
 	var ids []node.ID
 	for _, key := range []string{"slow", "quick", "slow", "slow"} {
 		id, err := topic.PublishMessage(ctxBg, node.Outgoing{
-			Body: []byte("m"), Headers: []node.Header{{Key: []byte(node.KeyHeader), Value: []byte(key)}},
+			Body: []byte("m"), Headers: []node.Header{{Key: []byte(message.KeyHeader), Value: []byte(key)}},
 		})
 		if err != nil {
 			t.Fatal(err)

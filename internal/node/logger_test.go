@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -50,6 +51,6 @@ func TestLoggerThatPublishes(t *testing.T) {
 		d.ReleaseHeld()
 		<-done
 	}()
-	eventually(t, "the disk is found to hang", func() bool { return errors.Is(e.Health(), node.ErrDiskHung) })
+	eventually(t, "the disk is found to hang", func() bool { return errors.Is(e.Health(), errs.ErrDiskHung) })
 	eventually(t, "the logger's publish ends", func() bool { return h.ended.Load() > 0 })
 }

@@ -62,7 +62,6 @@ type membership interface {
 	// look returns what the node knows of its cluster; nil on a single node.
 	look() *health.Cluster
 	describe(out *StorageStats)
-	remoteStats() RemoteStats
 	snapshot() *meta.Snapshot
 	// exportMetadata returns the cluster's metadata for a backup; nil on a single node. It waits for the store.
 	exportMetadata() ([]byte, error)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // What a program does with a Message concerns that delivery alone: after a requeue, or when the message has timed out
@@ -37,7 +38,7 @@ func messageIsOneDelivery(t *testing.T, topic *node.Topic, c *node.Channel) {
 		for name, call := range map[string]func() error{
 			"Finish": m.Finish, "Touch": m.Touch, "Requeue": func() error { return m.Requeue(time.Hour) },
 		} {
-			if err := call(); !errors.Is(err, node.ErrNotInFlight) {
+			if err := call(); !errors.Is(err, errs.ErrNotInFlight) {
 				t.Errorf("%s of %s: %v", name, what, err)
 			}
 		}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
+	"penstock/internal/node/errs"
 )
 
 // openMessages opens the channel's messages, and closes them at the end of the test.
@@ -78,7 +80,7 @@ func TestMessages(t *testing.T) {
 	}
 	none := new(node.Message)
 	for _, call := range []func() error{held[1].Finish, held[1].Touch, none.Finish, none.Touch} {
-		if err := call(); !errors.Is(err, node.ErrNotInFlight) {
+		if err := call(); !errors.Is(err, errs.ErrNotInFlight) {
 			t.Errorf("a message that is not in flight: %v", err)
 		}
 	}
@@ -105,7 +107,7 @@ func TestMessagesEnd(t *testing.T) {
 	for _, o := range []node.ConsumeOptions{
 		{SampleRate: 100}, {SampleRate: -1}, {MsgTimeout: -1}, {MsgTimeout: time.Millisecond - 1}, {Partition: &five},
 	} {
-		if _, err := c.Open(t.Context(), o); !errors.Is(err, node.ErrOptions) && !errors.Is(err, node.ErrNoPartition) {
+		if _, err := c.Open(t.Context(), o); !errors.Is(err, errs.ErrOptions) && !errors.Is(err, errs.ErrNoPartition) {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
@@ -135,8 +137,8 @@ func TestMessagesEnd(t *testing.T) {
 	ended := waits(s)
 	s.Close()
 	s.Close()
-	expect(ended, node.ErrClosed)
-	if err := kept.Finish(); !errors.Is(err, node.ErrNotInFlight) || string(kept.Body) != "m" {
+	expect(ended, errs.ErrClosed)
+	if err := kept.Finish(); !errors.Is(err, errs.ErrNotInFlight) || string(kept.Body) != "m" {
 		t.Errorf("a message of closed Messages: %v %q", err, kept.Body)
 	}
 	s = openMessages(t, c, node.ConsumeOptions{})
@@ -147,15 +149,15 @@ func TestMessagesEnd(t *testing.T) {
 	if err := topic.DeleteChannel(t.Context(), "c"); err != nil {
 		t.Fatal(err)
 	}
-	expect(ended, node.ErrDeleted)
-	if _, err := c.Open(t.Context(), node.ConsumeOptions{}); !errors.Is(err, node.ErrDeleted) {
+	expect(ended, errs.ErrDeleted)
+	if _, err := c.Open(t.Context(), node.ConsumeOptions{}); !errors.Is(err, errs.ErrDeleted) {
 		t.Errorf("a deleted channel: %v", err)
 	}
 	ended = waits(openMessages(t, channelOf(t, topic, "d"), node.ConsumeOptions{}))
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	expect(ended, node.ErrClosed)
+	expect(ended, errs.ErrClosed)
 }
 
 // A consumer gets only the messages of its tag and its partition, and a share of a sampled channel.
@@ -174,7 +176,7 @@ func TestMessagesChosen(t *testing.T) {
 	tagged := openMessages(t, c, node.ConsumeOptions{Tag: "eu"})
 	for _, m := range []node.Outgoing{
 		{Key: key, Body: []byte("in its partition")},
-		{Key: key, Body: []byte("tagged"), Headers: headers(node.TagHeader, "eu")},
+		{Key: key, Body: []byte("tagged"), Headers: headers(channel.TagHeader, "eu")},
 	} {
 		if _, err := topic.PublishMessage(t.Context(), m); err != nil {
 			t.Fatal(err)

@@ -362,7 +362,7 @@ func (m *model) reset() {
 	}
 	to := part<<48 + node.ID(m.rng.Uint64N(uint64(m.end[part])+1))
 	m.say("reset %s to %s", c.name, to)
-	m.must(c.ch.ResetToID(ctxBg, to))
+	m.must(c.ch.Seek(ctxBg, node.SeekTo{Kind: node.SeekID, ID: to}))
 	c.forget()
 	for id := range m.held { // a reset reaches as far as the channel sees
 		if id.Partition() == uint32(part) {

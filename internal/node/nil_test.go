@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/offline"
 	topicpkg "penstock/internal/node/topic"
 )
@@ -101,14 +102,14 @@ func TestNilIsRefusedOrNone(t *testing.T) {
 			continue
 		}
 		delete(cases, name)
-		if err := x.call(); x.refuses != errors.Is(err, node.ErrOptions) || !x.refuses && err != nil {
+		if err := x.call(); x.refuses != errors.Is(err, errs.ErrOptions) || !x.refuses && err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for name := range cases {
 		t.Errorf("nothing is called %s", name)
 	}
-	if _, _, err := offline.AcceptLoss(t.TempDir(), nil); !errors.Is(err, node.ErrOptions) {
+	if _, _, err := offline.AcceptLoss(t.TempDir(), nil); !errors.Is(err, errs.ErrOptions) {
 		t.Errorf("AcceptLoss: %v", err)
 	}
 	publish(t, topic, "after all that") // the engine lives
@@ -123,7 +124,7 @@ func TestTimeoutsThatAreNone(t *testing.T) {
 		{MaxMsgTimeout: 50 * 24 * time.Hour}, {MaxMsgTimeout: -1}, {MsgTimeout: 1}, {MsgTimeout: -1},
 	} {
 		o.DataPath = t.TempDir()
-		if e, err := node.Open(t.Context(), o); !errors.Is(err, node.ErrOptions) {
+		if e, err := node.Open(t.Context(), o); !errors.Is(err, errs.ErrOptions) {
 			t.Errorf("%v and %v: %v", o.MsgTimeout, o.MaxMsgTimeout, err)
 			if err == nil {
 				e.Close()
@@ -153,7 +154,7 @@ func TestTimeoutsAtAllDoors(t *testing.T) {
 			for door, err := range map[string]error{
 				"Attach": attach, "AttachLeader": leader, "Subscribe": subscribe, "Open": open,
 			} {
-				if !errors.Is(err, node.ErrOptions) {
+				if !errors.Is(err, errs.ErrOptions) {
 					t.Errorf("%s, %s, %v: %v", name, door, timeout, err)
 				}
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // submitNumbered publishes a put of a named producer to t/0: messages "prefix N", with their numbers.
@@ -45,7 +46,7 @@ func TestSubmitNumbered(t *testing.T) {
 	put := func(of *node.Producer, base, count uint32) <-chan produced {
 		return submitNumbered(topic, "p", of.Tenure, "p", base, count)
 	}
-	expect("not opened", put(&node.Producer{Tenure: 1}, 0, 1), produced{err: node.ErrUnknownProducer})
+	expect("not opened", put(&node.Producer{Tenure: 1}, 0, 1), produced{err: errs.ErrUnknownProducer})
 	var err error
 	p, err = topic.OpenNamed(t.Context(), 0, "p")
 	if err != nil || p.Epoch != 1 || p.Sequence != 0 {
@@ -55,13 +56,13 @@ func TestSubmitNumbered(t *testing.T) {
 	second := expect("second", put(&p, 3, 1), produced{})
 	expect("first again", put(&p, 0, 3), produced{first: first, repeat: true})
 	expect("second again", put(&p, 3, 1), produced{first: second, repeat: true})
-	expect("gap", put(&p, 5, 1), produced{err: node.ErrSequence})
-	expect("other content", submitNumbered(topic, "p", p.Tenure, "q", 3, 1), produced{err: node.ErrSequence})
-	expect("overlap", put(&p, 3, 2), produced{err: node.ErrSequence})
-	expect("part of a put", put(&p, 0, 1), produced{err: node.ErrSequence})
+	expect("gap", put(&p, 5, 1), produced{err: errs.ErrSequence})
+	expect("other content", submitNumbered(topic, "p", p.Tenure, "q", 3, 1), produced{err: errs.ErrSequence})
+	expect("overlap", put(&p, 3, 2), produced{err: errs.ErrSequence})
+	expect("part of a put", put(&p, 0, 1), produced{err: errs.ErrSequence})
 	nobody := &node.Producer{Tenure: p.Tenure + 1}
-	expect("a tenure that nobody has", put(nobody, 4, 1), produced{err: node.ErrUnknownProducer})
-	expect("another's name", submitNumbered(topic, "q", p.Tenure, "p", 4, 1), produced{err: node.ErrUnknownProducer})
+	expect("a tenure that nobody has", put(nobody, 4, 1), produced{err: errs.ErrUnknownProducer})
+	expect("another's name", submitNumbered(topic, "q", p.Tenure, "p", 4, 1), produced{err: errs.ErrUnknownProducer})
 
 	// A batch that the same producer seals is in the same order.
 	expect("sealed", send(topic, sealed(t, p, "p", 4, 2)), produced{})
@@ -71,7 +72,7 @@ func TestSubmitNumbered(t *testing.T) {
 		again.Tenure <= p.Tenure {
 		t.Errorf("opened again it is %+v, %v", again, err)
 	}
-	expect("fenced", put(&p, 6, 1), produced{err: node.ErrFenced})
+	expect("fenced", put(&p, 6, 1), produced{err: errs.ErrFenced})
 	third := expect("third", put(&again, 6, 2), produced{})
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
@@ -157,31 +158,31 @@ func TestSubmitNumberedBetweenOthers(t *testing.T) {
 func TestSubmitNumberedRefuses(t *testing.T) {
 	e := openOnDisk(t, newDisk(), func(o *node.Options) { o.MaxLevel = 2 })
 	topic := topicOf(t, e, "t")
-	if _, err := topic.OpenNamed(t.Context(), 0, "p"); !errors.Is(err, node.ErrProducerLevel) {
+	if _, err := topic.OpenNamed(t.Context(), 0, "p"); !errors.Is(err, errs.ErrProducerLevel) {
 		t.Errorf("at level 2: %v", err)
 	}
-	if got := <-submitNumbered(topic, "p", 1, "p", 0, 1); !errors.Is(got.err, node.ErrProducerLevel) {
+	if got := <-submitNumbered(topic, "p", 1, "p", 0, 1); !errors.Is(got.err, errs.ErrProducerLevel) {
 		t.Errorf("at level 2: %+v", got)
 	}
 	e = openOnDisk(t, newDisk())
 	topic = topicOf(t, e, "t")
-	if _, err := topic.OpenNamed(t.Context(), 0, "a\xff"); !errors.Is(err, node.ErrProducerName) {
+	if _, err := topic.OpenNamed(t.Context(), 0, "a\xff"); !errors.Is(err, errs.ErrProducerName) {
 		t.Errorf("a name that is no UTF-8: %v", err)
 	}
 	for _, name := range []string{"", strings.Repeat("n", 256)} {
-		if _, err := topic.OpenNamed(t.Context(), 0, name); !errors.Is(err, node.ErrProducerName) {
+		if _, err := topic.OpenNamed(t.Context(), 0, name); !errors.Is(err, errs.ErrProducerName) {
 			t.Errorf("a name of %d bytes: %v", len(name), err)
 		}
-		if got := <-submitNumbered(topic, name, 1, "p", 0, 1); !errors.Is(got.err, node.ErrProducerName) {
+		if got := <-submitNumbered(topic, name, 1, "p", 0, 1); !errors.Is(got.err, errs.ErrProducerName) {
 			t.Errorf("a name of %d bytes: %+v", len(name), got)
 		}
 	}
 	for _, n := range []int{-1, 1} {
-		if _, err := topic.OpenNamed(t.Context(), n, "p"); !errors.Is(err, node.ErrNoPartition) {
+		if _, err := topic.OpenNamed(t.Context(), n, "p"); !errors.Is(err, errs.ErrNoPartition) {
 			t.Errorf("partition %d: %v", n, err)
 		}
 		err := topic.SubmitNumbered(n, &node.Put{Done: func(*node.Put) {}}, &node.Numbered{Name: []byte("p")})
-		if !errors.Is(err, node.ErrNoPartition) {
+		if !errors.Is(err, errs.ErrNoPartition) {
 			t.Errorf("partition %d: %v", n, err)
 		}
 	}
@@ -247,7 +248,7 @@ func TestClusterNumberedForwarded(t *testing.T) {
 		topic := tc.topic(through, "t")
 		next = publishNumbered(t, tc, topic, l, p, killed)
 		<-killed
-		if got := <-submitNumbered(topic, "p", old, "p", next, 1); old > 0 && !errors.Is(got.err, node.ErrFenced) {
+		if got := <-submitNumbered(topic, "p", old, "p", next, 1); old > 0 && !errors.Is(got.err, errs.ErrFenced) {
 			t.Errorf("an earlier epoch, forwarded: %+v", got)
 		}
 		tc.start(leader)
@@ -293,7 +294,7 @@ func publishNumbered(
 			case a.err == nil: // maybe behind one that was stored without an answer
 				l.note(t, "p", b.base, b.count, a)
 				continue
-			case errors.Is(a.err, node.ErrSequence) && failed, duringFailover(a.err):
+			case errors.Is(a.err, errs.ErrSequence) && failed, duringFailover(a.err):
 			default:
 				t.Errorf("put %+v: %v", b, a.err)
 			}

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 
+	"penstock/internal/node/errs"
 	"penstock/replicate/wire"
 )
 
@@ -13,17 +14,17 @@ import (
 func (cn *clusterNode) execute(ctx context.Context, op wire.Operation) ([]byte, error) {
 	if op.Kind == wire.OpFaults {
 		s := cn.e.Storage()
-		return wire.EncodeResult(s.Faults())
+		return wire.EncodeResult(s.Faults(), nil)
 	}
 	if op.Kind == wire.OpClock {
-		return wire.EncodeResult(wire.ClockAnswer{NowNs: cn.e.clock.NowNs()})
+		return wire.EncodeResult(wire.ClockAnswer{NowNs: cn.e.clock.NowNs()}, nil)
 	}
 	if op.Kind == wire.OpAsk {
 		return cn.e.answerQuestion(ctx, op.Ask)
 	}
 	t := cn.e.topicByID(op.Topic)
 	if t == nil {
-		return nil, ErrNoTopic
+		return nil, errs.ErrNoTopic
 	}
 	return t.Execute(ctx, op)
 }

@@ -1,12 +1,14 @@
 package node
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"penstock/batch"
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/flush"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/health"
@@ -135,7 +137,7 @@ type Options struct {
 	// recorder is needed first, with the channel's lock held: it must not block, or that channel's consumers wait. The
 	// recorder gets the time from publish to Finish of each message whose partition this node leads; ChannelStats has it.
 	// nil: nothing is measured.
-	Latencies func() LatencyRecorder
+	Latencies func() message.LatencyRecorder
 
 	// Startup is told what Open is doing and how far it has come. nil: nobody asks.
 	Startup *health.Startup
@@ -171,70 +173,54 @@ const (
 // Check returns an ErrOptions if the options contradict each other: what Open would say of them. It touches nothing.
 func (o Options) Check() error { return o.setDefaults() }
 
+// def makes v the value of what is not set.
+func def[T comparable](p *T, v T) { *p = cmp.Or(*p, v) }
+
 // setDefaults replaces zero values by the defaults, and returns an ErrOptions if the options contradict each other.
 func (o *Options) setDefaults() error {
-	def := func(p *int64, v int64) {
-		if *p == 0 {
-			*p = v
-		}
-	}
-	defInt := func(p *int, v int) {
-		if *p == 0 {
-			*p = v
-		}
-	}
-	defDur := func(p *time.Duration, v time.Duration) {
-		if *p == 0 {
-			*p = v
-		}
-	}
-	defDur(&o.markAfter, markAfter)
-	defDur(&o.ephemeralGrace, topic.EphemeralGrace)
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
-	if o.IO == "" {
-		o.IO = string(aio.ModeAuto)
-	}
-	defInt(&o.MaxLevel, NewestLevel)
+	def(&o.markAfter, markAfter)
+	def(&o.ephemeralGrace, topic.EphemeralGrace)
+	def(&o.Logger, slog.Default())
+	def(&o.IO, string(aio.ModeAuto))
+	def(&o.MaxLevel, NewestLevel)
 	def(&o.BufferBytes, 64<<20)
 	def(&o.CommitFileBytes, 32<<20)
 	def(&o.CommitLiveBytes, 256<<20)
-	defInt(&o.GroupsInFlight, 2)
+	def(&o.GroupsInFlight, 2)
 	def(&o.MinSegmentBytes, 1<<20)
 	def(&o.MaxSegmentBytes, 128<<20)
-	defInt(&o.MaxOpenSegments, flush.DefaultMaxOpenSegments)
-	defInt(&o.MaxMappedSegments, segment.DefaultMaxMappings)
-	defDur(&o.LockWait, aio.ExitTime)
-	defDur(&o.RetentionInterval, 5*time.Second)
-	defInt(&o.MaxMessageBytes, 1<<20)
-	defInt(&o.MaxBatchBytes, 6<<20)
-	defInt(&o.MaxHeaderBytes, min(32<<10, o.MaxBatchBytes))
-	defInt(&o.MaxInflationRatio, batch.MaxInflationRatio)
+	def(&o.MaxOpenSegments, flush.DefaultMaxOpenSegments)
+	def(&o.MaxMappedSegments, segment.DefaultMaxMappings)
+	def(&o.LockWait, aio.ExitTime)
+	def(&o.RetentionInterval, 5*time.Second)
+	def(&o.MaxMessageBytes, 1<<20)
+	def(&o.MaxBatchBytes, 6<<20)
+	def(&o.MaxHeaderBytes, min(32<<10, o.MaxBatchBytes))
+	def(&o.MaxInflationRatio, batch.MaxInflationRatio)
 	def(&o.MaxInflatedBytes, inbox.DefaultMaxInflatedBytes)
 	def(&o.MaxInboxBytes, 32<<20)
 	def(&o.MaxNodeInboxBytes, 128<<20)
-	defInt(&o.MaxTopics, 20000)
-	defInt(&o.MaxPartitions, 25000)
-	defInt(&o.MaxChannels, 1000)
-	defInt(&o.MaxRanges, 1<<18)
-	defInt(&o.MaxDeferred, 1<<20)
+	def(&o.MaxTopics, 20000)
+	def(&o.MaxPartitions, 25000)
+	def(&o.MaxChannels, 1000)
+	def(&o.MaxRanges, 1<<18)
+	def(&o.MaxDeferred, 1<<20)
 	def(&o.MaxStateBytes, 512<<20)
-	defInt(&o.TokenShare, 50)
-	defDur(&o.MaxDefer, 30*24*time.Hour)
-	defDur(&o.MsgTimeout, 60*time.Second)
-	defDur(&o.MaxMsgTimeout, 15*time.Minute)
-	defDur(&o.MaxReqTimeout, time.Hour)
-	defDur(&o.PublishTimeout, 5*time.Second)
-	defDur(&o.DiskPatience, 5*time.Second)
-	defDur(&o.DiskFailedAfter, 30*time.Second)
-	defDur(&o.DiskProbeAfter, machine.DiskProbeIdleNs)
-	defDur(&o.SlowCommit, 500*time.Millisecond)
-	defDur(&o.AdmitTimeout, 800*time.Millisecond)
-	defDur(&o.ConfirmInterval, 5*time.Millisecond)
-	defInt(&o.DefaultPartitions, 1)
-	defInt(&o.ReadAheadBytes, 256<<10)
-	defInt(&o.MaxDeliveriesAtOne, 4096)
+	def(&o.TokenShare, 50)
+	def(&o.MaxDefer, 30*24*time.Hour)
+	def(&o.MsgTimeout, 60*time.Second)
+	def(&o.MaxMsgTimeout, 15*time.Minute)
+	def(&o.MaxReqTimeout, time.Hour)
+	def(&o.PublishTimeout, 5*time.Second)
+	def(&o.DiskPatience, 5*time.Second)
+	def(&o.DiskFailedAfter, 30*time.Second)
+	def(&o.DiskProbeAfter, machine.DiskProbeIdleNs)
+	def(&o.SlowCommit, 500*time.Millisecond)
+	def(&o.AdmitTimeout, 800*time.Millisecond)
+	def(&o.ConfirmInterval, 5*time.Millisecond)
+	def(&o.DefaultPartitions, 1)
+	def(&o.ReadAheadBytes, 256<<10)
+	def(&o.MaxDeliveriesAtOne, 4096)
 	return o.check()
 }
 
@@ -255,45 +241,46 @@ func (o *Options) checkMemory() error {
 func (o *Options) check() error {
 	switch {
 	case o.DataPath == "" && o.Disk == nil:
-		return fmt.Errorf("%w: Options.DataPath is empty: name the data directory", ErrOptions)
+		return fmt.Errorf("%w: Options.DataPath is empty: name the data directory", errs.ErrOptions)
 	case !netproto.ValidNodeID(o.NodeID):
 		return fmt.Errorf("%w: Options.NodeID is %q; it can be at most %d printable ASCII characters without blanks",
-			ErrOptions, o.NodeID, netproto.MaxNodeIDBytes)
+			errs.ErrOptions, o.NodeID, netproto.MaxNodeIDBytes)
 	case o.MaxLevel < datadir.FirstLevel || o.MaxLevel > NewestLevel:
 		return fmt.Errorf("%w: MaxLevel is %d; this version knows %d to %d",
-			ErrOptions, o.MaxLevel, datadir.FirstLevel, NewestLevel)
+			errs.ErrOptions, o.MaxLevel, datadir.FirstLevel, NewestLevel)
 	case o.BufferBytes < 4*inbox.GroupBytes:
-		return fmt.Errorf("%w: BufferBytes is %d; it must be at least %d", ErrOptions, o.BufferBytes, 4*inbox.GroupBytes)
+		return fmt.Errorf("%w: BufferBytes is %d; it must be at least %d", errs.ErrOptions, o.BufferBytes, 4*inbox.GroupBytes)
 	case o.MaxBatchBytes > 15<<20:
-		return fmt.Errorf("%w: MaxBatchBytes is %d; a batch can be at most 15 MiB", ErrOptions, o.MaxBatchBytes)
+		return fmt.Errorf("%w: MaxBatchBytes is %d; a batch can be at most 15 MiB", errs.ErrOptions, o.MaxBatchBytes)
 	case o.MaxMessageBytes > o.MaxBatchBytes:
 		return fmt.Errorf("%w: MaxMessageBytes (%d) is larger than MaxBatchBytes (%d)",
-			ErrOptions, o.MaxMessageBytes, o.MaxBatchBytes)
+			errs.ErrOptions, o.MaxMessageBytes, o.MaxBatchBytes)
 	case o.MaxInflationRatio < 1 || o.MaxInflatedBytes < 1:
 		return fmt.Errorf("%w: MaxInflationRatio (%d) or MaxInflatedBytes (%d) is negative; leave it 0 for the default",
-			ErrOptions, o.MaxInflationRatio, o.MaxInflatedBytes)
+			errs.ErrOptions, o.MaxInflationRatio, o.MaxInflatedBytes)
 	case o.MaxHeaderBytes < 1 || o.MaxHeaderBytes > o.MaxBatchBytes:
 		return fmt.Errorf("%w: MaxHeaderBytes is %d; it must be 1 to MaxBatchBytes (%d)",
-			ErrOptions, o.MaxHeaderBytes, o.MaxBatchBytes)
+			errs.ErrOptions, o.MaxHeaderBytes, o.MaxBatchBytes)
 	case o.MsgTimeout < message.MinMsgTimeout:
-		return fmt.Errorf("%w: MsgTimeout is %v; it is at least %v", ErrOptions, o.MsgTimeout, message.MinMsgTimeout)
+		return fmt.Errorf("%w: MsgTimeout is %v; it is at least %v", errs.ErrOptions, o.MsgTimeout, message.MinMsgTimeout)
 	case o.MaxMsgTimeout < message.MinMsgTimeout || o.MaxMsgTimeout > message.MaxMaxMsgTimeout:
-		return fmt.Errorf("%w: MaxMsgTimeout is %v; it is %v to %v", ErrOptions, o.MaxMsgTimeout, message.MinMsgTimeout,
+		return fmt.Errorf("%w: MaxMsgTimeout is %v; it is %v to %v", errs.ErrOptions, o.MaxMsgTimeout, message.MinMsgTimeout,
 			message.MaxMaxMsgTimeout)
 	case o.TokenShare < 1 || o.TokenShare > 100:
-		return fmt.Errorf("%w: TokenShare is %d; it is 1 to 100 percent", ErrOptions, o.TokenShare)
+		return fmt.Errorf("%w: TokenShare is %d; it is 1 to 100 percent", errs.ErrOptions, o.TokenShare)
 	case o.DefaultQuotaBytes < 0:
-		return fmt.Errorf("%w: DefaultQuotaBytes is %d; it is 0 or more", ErrOptions, o.DefaultQuotaBytes)
+		return fmt.Errorf("%w: DefaultQuotaBytes is %d; it is 0 or more", errs.ErrOptions, o.DefaultQuotaBytes)
 	case o.MaxDefer > maxDefer:
-		return fmt.Errorf("%w: MaxDefer is %v; a message can wait for at most %v", ErrOptions, o.MaxDefer, maxDefer)
+		return fmt.Errorf("%w: MaxDefer is %v; a message can wait for at most %v", errs.ErrOptions, o.MaxDefer, maxDefer)
 	case o.DefaultPartitions < 1 || o.DefaultPartitions > MaxPartitions:
-		return fmt.Errorf("%w: DefaultPartitions is %d; a topic has 1 to %d", ErrOptions, o.DefaultPartitions, MaxPartitions)
+		return fmt.Errorf("%w: DefaultPartitions is %d; a topic has 1 to %d",
+			errs.ErrOptions, o.DefaultPartitions, MaxPartitions)
 	case o.CommitLiveBytes < 2*o.CommitFileBytes:
 		return fmt.Errorf("%w: CommitLiveBytes (%d) must hold at least two files of CommitFileBytes (%d)",
-			ErrOptions, o.CommitLiveBytes, o.CommitFileBytes)
+			errs.ErrOptions, o.CommitLiveBytes, o.CommitFileBytes)
 	case int64(o.MaxBatchBytes) > o.CommitFileBytes/2:
 		return fmt.Errorf("%w: CommitFileBytes (%d) must be at least twice MaxBatchBytes (%d)",
-			ErrOptions, o.CommitFileBytes, o.MaxBatchBytes)
+			errs.ErrOptions, o.CommitFileBytes, o.MaxBatchBytes)
 	}
 	return nil
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
 	"penstock/netproto"
 )
 
@@ -22,7 +24,7 @@ func TestOrdered(t *testing.T) {
 	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
-	configureChannel(t, ch, func(s *node.ChannelSettings) { s.Order = node.OrderPartition })
+	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.Order = fold.OrderPartition })
 	publish(t, topic, numbered("m", 50, 0)...)
 	s := subscribe(t, ch, 10, node.ConsumerOptions{MsgTimeout: time.Second})
 	m := s.next()
@@ -77,7 +79,7 @@ func TestOrdered(t *testing.T) {
 	}
 	s.expectNothing("the end")
 	// Without the order, many messages are in flight again.
-	configureChannel(t, ch, func(s *node.ChannelSettings) { s.Order = node.OrderNone })
+	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.Order = fold.OrderNone })
 	publish(t, topic, numbered("n", 10, 0)...)
 	for i := range 10 {
 		if m := s.next(); m.body != fmt.Sprint("n", i) {
@@ -95,7 +97,7 @@ func TestClusterOrdered(t *testing.T) {
 	tc := newTestCluster(t, 3)
 	tc.create("t", 1)
 	c := tc.channel("t", "c")
-	configureChannel(t, c, func(s *node.ChannelSettings) { s.Order = node.OrderPartition })
+	configureChannel(t, c, func(s *fold.ChannelSettings) { s.Order = fold.OrderPartition })
 	const n = 90
 	publish(t, tc.topic(tc.nodes[0], "t"), numbered("m", n, 0)...)
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -124,7 +126,7 @@ func TestClusterOrdered(t *testing.T) {
 				s.Pump()
 				next = i
 			default:
-				if err := s.Finish(m.id); err != nil && !errors.Is(err, node.ErrNotInFlight) {
+				if err := s.Finish(m.id); err != nil && !errors.Is(err, errs.ErrNotInFlight) {
 					t.Fatal(err)
 				}
 				s.Pump()
@@ -160,7 +162,7 @@ func TestKeyOrdered(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
-	configureChannel(t, ch, func(s *node.ChannelSettings) { s.Order = node.OrderKey })
+	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.Order = fold.OrderKey })
 	const keys, per = 40, 25
 	for i := range per {
 		for k := range keys {
@@ -237,7 +239,7 @@ func finishAnywhere(t *testing.T, seats []*testClient, m delivered) {
 			s.Pump()
 			return
 		}
-		if !errors.Is(err, node.ErrNotOwner) {
+		if !errors.Is(err, errs.ErrNotOwner) {
 			t.Fatalf("finish %s: %v", m.body, err)
 		}
 	}
@@ -250,7 +252,7 @@ func TestClusterKeyOrdered(t *testing.T) {
 	tc := newTestCluster(t, 3)
 	tc.create("t", 1)
 	c := tc.channel("t", "c")
-	configureChannel(t, c, func(s *node.ChannelSettings) { s.Order = node.OrderKey })
+	configureChannel(t, c, func(s *fold.ChannelSettings) { s.Order = fold.OrderKey })
 	topic := tc.topic(tc.nodes[0], "t")
 	const keys, per = 30, 6
 	for i := range per {
@@ -306,7 +308,7 @@ func TestClusterOrderedOutlastsQuorum(t *testing.T) {
 	})
 	tc.create("t", 1)
 	c, late := tc.channel("t", "c"), tc.channel("t", "late")
-	configureChannel(t, c, func(s *node.ChannelSettings) { s.Order = node.OrderPartition })
+	configureChannel(t, c, func(s *fold.ChannelSettings) { s.Order = fold.OrderPartition })
 	publish(t, tc.topic(tc.leader("t", 0), "t"), numbered("m", 5, 0)...)
 	s := subscribe(t, c, 5)
 	m := s.next()
@@ -317,7 +319,7 @@ func TestClusterOrderedOutlastsQuorum(t *testing.T) {
 		return 1
 	})
 	s.finish(m)
-	if _, err := late.Configure(t.Context(), node.ChannelSettings{Order: node.OrderPartition}); err == nil {
+	if _, err := late.Configure(t.Context(), fold.ChannelSettings{Order: fold.OrderPartition}); err == nil {
 		t.Error("settings were committed without a quorum")
 	}
 	if m, ok := s.poll(3 * timeout); ok {

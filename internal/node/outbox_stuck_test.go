@@ -6,7 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
+	"penstock/internal/node/fold"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -16,7 +19,7 @@ func noDeadLetterTopic(t *testing.T) (disk *faultaio.Disk, e *node.Engine, ch *n
 	disk = newDisk()
 	e = openOnDisk(t, disk)
 	ch = channelOf(t, topicOf(t, e, "t"), "c")
-	configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts = 1 })
+	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.MaxAttempts = 1 })
 	for _, name := range []string{"topics/*", "topics/*/topic.json*"} {
 		disk.Inject(faultaio.Rule{Kind: faultaio.KindMkdir, Name: name, Err: syscall.EIO, Count: -1})
 	}
@@ -32,7 +35,7 @@ func noDeadLetterTopic(t *testing.T) (disk *faultaio.Disk, e *node.Engine, ch *n
 func TestGoneDeadLetterLeavesTheOutbox(t *testing.T) {
 	t.Parallel()
 	_, _, ch, s := noDeadLetterTopic(t)
-	configure(t, ch.Topic(), func(s *node.TopicSettings) { s.RetentionBytes = 32 << 10 })
+	configure(t, ch.Topic(), func(s *meta.TopicSettings) { s.RetentionBytes = 32 << 10 })
 	finishMany(t, ch, s)
 	eventually(t, "it counts no more", func() bool { return channelStats(t, ch).OutboxCount == 0 })
 }
@@ -62,7 +65,7 @@ func TestStuckOutboxKeepsNoSegment(t *testing.T) {
 	}
 	disk.ClearRules()
 	dead := deadLetters(t, ch.Topic(), "t.DLQ", 1)
-	if string(dead[0].Body) != "dead" || valueOf(&dead[0], node.OriginChannelHeader) != "c" {
+	if string(dead[0].Body) != "dead" || valueOf(&dead[0], channel.OriginChannelHeader) != "c" {
 		t.Errorf("%+v", dead)
 	}
 	eventually(t, "it has left the outbox", func() bool { return channelStats(t, ch).OutboxCount == 0 })

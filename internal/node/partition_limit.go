@@ -1,5 +1,9 @@
 package node
 
+import (
+	"penstock/internal/node/errs"
+)
+
 // Every partition costs each node of the cluster some KiB of memory, and a file, also where the node has no copy of it.
 // So a node lets only MaxPartitions of them come about through it: those of all topics that it lists, and those that
 // are being made. What exists already always opens.
@@ -19,8 +23,8 @@ func (e *Engine) mayMake(by string, more int) error {
 	if n <= e.opts.MaxPartitions {
 		return e.mayShare(by, more)
 	}
-	return &LimitError{
-		Err: ErrTooManyPartitions, What: "with these the number of partitions of all topics", Value: n,
+	return &errs.LimitError{
+		Err: errs.ErrTooManyPartitions, What: "with these the number of partitions of all topics", Value: n,
 		Most: e.opts.MaxPartitions, Setting: "max-partitions",
 	}
 }

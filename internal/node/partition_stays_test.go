@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // moveLeadership makes to the leader of a partition, and waits until that node serves it. On a busy machine the
@@ -123,8 +124,8 @@ func TestPartitionConsumerStays(t *testing.T) {
 		tc.awaitConfirmed(l, "t", "c", finished.id)
 
 		tc.moveLeadership("t", 1, other)
-		goes.expectClosed(node.ErrMoved)
-		whole.expectClosed(node.ErrMoved)
+		goes.expectClosed(errs.ErrMoved)
+		whole.expectClosed(errs.ErrMoved)
 		stays.expectOpen("another partition went")
 		if err := goes.Finish(finished.id); err == nil {
 			t.Error("a consumer that was sent away finishes a message")
@@ -144,7 +145,7 @@ func TestPartitionConsumerStays(t *testing.T) {
 		there := subscribe(t, tc.channelAt(other, "t", "c"), 100, node.ConsumerOptions{Partition: &parts[1]})
 		tc.awaitConfirmed(other, "t", "c", there.rest(3, finished))
 		tc.moveLeadership("t", 1, l)
-		there.expectClosed(node.ErrMoved)
+		there.expectClosed(errs.ErrMoved)
 		stays.expectOpen("the partition came back")
 	}
 	back := subscribe(t, tc.channelAt(l, "t", "c"), 100, node.ConsumerOptions{Partition: &parts[1]})
@@ -154,7 +155,7 @@ func TestPartitionConsumerStays(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	tc.moveLeadership("t", 0, other)
-	stays.expectClosed(node.ErrMoved)
+	stays.expectClosed(errs.ErrMoved)
 	back.expectOpen("the other partition went")
 	tc.awaitEqualCopies("t", 0)
 	tc.awaitEqualCopies("t", 1)

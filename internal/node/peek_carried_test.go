@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
 )
 
 // carriedWorld stores deferred messages of channel c: three that were published with a delay, and one, "again", that
@@ -182,9 +183,9 @@ func TestPeekManyCarried(t *testing.T) {
 	if err != nil || !slices.Equal(peeked(got), []string{"last"}) || got[0].ID != last {
 		t.Errorf("%v, %v", peeked(got), err)
 	}
-	got, err = other.Peek(ctxBg, node.PeekOptions{Count: node.MaxListCount})
+	got, err = other.Peek(ctxBg, node.PeekOptions{Count: channel.MaxListCount})
 	byID := func(a, b node.PeekedMessage) int { return int(a.ID) - int(b.ID) }
-	if err != nil || len(got) != node.MaxListCount || !slices.IsSortedFunc(got, byID) {
+	if err != nil || len(got) != channel.MaxListCount || !slices.IsSortedFunc(got, byID) {
 		t.Errorf("the other channel shows %d messages, %v", len(got), err)
 	}
 }

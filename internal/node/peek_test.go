@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
+	"penstock/internal/node/errs"
 )
 
 func peeked(ms []node.PeekedMessage) (bodies []string) {
@@ -63,7 +65,7 @@ func TestPeek(t *testing.T) {
 			t.Errorf("%+v: %q, want %q", c.o, text, c.want)
 		}
 	}
-	if got, _ := ch.Peek(ctxBg, node.PeekOptions{}); len(got) != node.DefaultListCount {
+	if got, _ := ch.Peek(ctxBg, node.PeekOptions{}); len(got) != channel.DefaultListCount {
 		t.Errorf("%d messages without a count", len(got))
 	}
 	got, err := ch.Peek(ctxBg, node.PeekOptions{From: ids[19] + 1})
@@ -74,7 +76,7 @@ func TestPeek(t *testing.T) {
 	if after := channelStats(t, ch); after.Depth != before.Depth || after.InFlightCount != before.InFlightCount {
 		t.Errorf("peeking changed the channel: %+v, before %+v", after, before)
 	}
-	if _, err := ch.Peek(ctxBg, node.PeekOptions{Partition: 3}); !errors.Is(err, node.ErrNoPartition) {
+	if _, err := ch.Peek(ctxBg, node.PeekOptions{Partition: 3}); !errors.Is(err, errs.ErrNoPartition) {
 		t.Errorf("a partition that is not there: %v", err)
 	}
 	got, err = topic.Peek(ctxBg, 0, ids[4], 2)
@@ -104,8 +106,8 @@ func TestPeekIsBounded(t *testing.T) {
 			t.Errorf("message %d: %d of %d bytes, truncated %v", i, len(m.Body), m.BodyBytes, m.Truncated)
 		}
 	}
-	if total != node.MaxPeekBytes {
-		t.Errorf("%d bytes, want %d", total, node.MaxPeekBytes)
+	if total != channel.MaxPeekBytes {
+		t.Errorf("%d bytes, want %d", total, channel.MaxPeekBytes)
 	}
 }
 

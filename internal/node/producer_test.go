@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/segment"
 	"penstock/segment/aio/faultaio"
@@ -124,17 +125,17 @@ func TestProduceSealed(t *testing.T) {
 	if id, err := topic.PublishSealed(t.Context(), sealed(t, p, "p", 3, 1)); id != second || err != nil {
 		t.Errorf("published again: %v, %v", id, err)
 	}
-	expect("gap", sealed(t, p, "p", 5, 1), produced{err: node.ErrSequence})
-	expect("overlap", sealed(t, p, "p", 3, 2), produced{err: node.ErrSequence})
-	expect("unknown", sealed(t, node.Producer{ID: 1, Epoch: 1}, "p", 0, 1), produced{err: node.ErrUnknownProducer})
+	expect("gap", sealed(t, p, "p", 5, 1), produced{err: errs.ErrSequence})
+	expect("overlap", sealed(t, p, "p", 3, 2), produced{err: errs.ErrSequence})
+	expect("unknown", sealed(t, node.Producer{ID: 1, Epoch: 1}, "p", 0, 1), produced{err: errs.ErrUnknownProducer})
 	expect("without a producer", sealed(t, node.Producer{}, "n", 0, 1), produced{})
 	expect("no batch", []byte("x"), produced{err: segment.ErrInvalid})
 	old := p
 	if p = openProducer(t, topic, "p"); p.ID != old.ID || p.Epoch != old.Epoch+1 || p.Sequence != 4 {
 		t.Errorf("opened again it is %+v, was %+v", p, old)
 	}
-	expect("fenced", sealed(t, old, "p", 4, 1), produced{err: node.ErrFenced})
-	expect("fenced, again", sealed(t, old, "p", 3, 1), produced{err: node.ErrFenced})
+	expect("fenced", sealed(t, old, "p", 4, 1), produced{err: errs.ErrFenced})
+	expect("fenced, again", sealed(t, old, "p", 3, 1), produced{err: errs.ErrFenced})
 	third := expect("third", sealed(t, p, "p", 4, 2), produced{})
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
@@ -152,23 +153,23 @@ func TestProduceSealed(t *testing.T) {
 func TestOpenProducerRefuses(t *testing.T) {
 	e := openOnDisk(t, newDisk(), func(o *node.Options) { o.MaxLevel = 2 })
 	topic := topicOf(t, e, "t")
-	if _, err := topic.OpenProducer(t.Context(), 0, "p"); !errors.Is(err, node.ErrProducerLevel) {
+	if _, err := topic.OpenProducer(t.Context(), 0, "p"); !errors.Is(err, errs.ErrProducerLevel) {
 		t.Errorf("at level 2: %v", err)
 	}
 	got := <-send(topic, sealed(t, node.Producer{ID: 1, Epoch: 1}, "p", 0, 1))
-	if !errors.Is(got.err, node.ErrUnknownProducer) {
+	if !errors.Is(got.err, errs.ErrUnknownProducer) {
 		t.Errorf("at level 2: %+v", got)
 	}
 	e = openOnDisk(t, newDisk())
 	topic = topicOf(t, e, "t")
-	if _, err := topic.OpenProducer(t.Context(), 0, strings.Repeat("n", 256)); !errors.Is(err, node.ErrProducerName) {
+	if _, err := topic.OpenProducer(t.Context(), 0, strings.Repeat("n", 256)); !errors.Is(err, errs.ErrProducerName) {
 		t.Errorf("a long name: %v", err)
 	}
 	for _, n := range []int{-1, 1} {
-		if _, err := topic.OpenProducer(t.Context(), n, "p"); !errors.Is(err, node.ErrNoPartition) {
+		if _, err := topic.OpenProducer(t.Context(), n, "p"); !errors.Is(err, errs.ErrNoPartition) {
 			t.Errorf("partition %d: %v", n, err)
 		}
-		if err := topic.ProduceSealed(n, nil, false, func(node.Produced) {}); !errors.Is(err, node.ErrNoPartition) {
+		if err := topic.ProduceSealed(n, nil, false, func(node.Produced) {}); !errors.Is(err, errs.ErrNoPartition) {
 			t.Errorf("partition %d: %v", n, err)
 		}
 	}
@@ -185,7 +186,7 @@ func TestProducersFillTheState(t *testing.T) {
 	named := openProducer(t, topic, "p")
 	n := 0
 	for ; n < 100; n++ {
-		if _, err := topic.OpenProducer(t.Context(), 0, ""); errors.Is(err, node.ErrStateFull) {
+		if _, err := topic.OpenProducer(t.Context(), 0, ""); errors.Is(err, errs.ErrStateFull) {
 			break
 		} else if err != nil {
 			t.Fatal(err)
@@ -194,7 +195,7 @@ func TestProducersFillTheState(t *testing.T) {
 	if n < 10 || n == 100 {
 		t.Errorf("%d producers fill 16 KiB", n)
 	}
-	if _, err := topic.OpenProducer(t.Context(), 0, "q"); !errors.Is(err, node.ErrStateFull) {
+	if _, err := topic.OpenProducer(t.Context(), 0, "q"); !errors.Is(err, errs.ErrStateFull) {
 		t.Errorf("a producer with a new name: %v", err)
 	}
 	again, err := topic.OpenProducer(t.Context(), 0, "p")
@@ -250,7 +251,7 @@ func TestRepeatWaitsForTheCommit(t *testing.T) {
 		for i, a := range answers {
 			got := <-a
 			if fails {
-				if !errors.Is(got.err, node.ErrDisk) || got.repeat {
+				if !errors.Is(got.err, errs.ErrDisk) || got.repeat {
 					t.Errorf("batch %d: %+v", i, got)
 				}
 				continue
@@ -467,11 +468,11 @@ func TestProducerOwnerSurvives(t *testing.T) {
 		return <-done
 	}
 	for round := range uint32(2) {
-		if err := produce(bob, 2*round); !errors.Is(err, node.ErrProducerOwner) {
+		if err := produce(bob, 2*round); !errors.Is(err, errs.ErrProducerOwner) {
 			t.Errorf("another's batch: %v", err)
 		}
 		_, err := topic.OpenProducer(t.Context(), 0, node.OwnedName(bob, "p"))
-		if !errors.Is(err, node.ErrProducerOwner) {
+		if !errors.Is(err, errs.ErrProducerOwner) {
 			t.Errorf("opened by another: %v", err)
 		}
 		if err := errors.Join(produce(ann, 2*round), produce("", 2*round+1)); err != nil {
@@ -493,13 +494,13 @@ func TestProducerOwnerSurvives(t *testing.T) {
 
 // A name with its owner is as long as a name may be, and two names stay two.
 func TestLongOwnedNames(t *testing.T) {
-	owner, long := node.ProducerOwner("a"), strings.Repeat("x", node.MaxProducerNameBytes-1)
+	owner, long := node.ProducerOwner("a"), strings.Repeat("x", fold.MaxProducerNameBytes-1)
 	if len(owner) != fold.OwnerBytes || owner[0] != fold.OwnerMark || owner == node.ProducerOwner("b") {
 		t.Errorf("the owner is %q", owner)
 	}
-	for _, name := range []string{long, long + "y", long[:node.MaxProducerNameBytes-len(owner)]} {
+	for _, name := range []string{long, long + "y", long[:fold.MaxProducerNameBytes-len(owner)]} {
 		got := node.OwnedName(owner, name)
-		if len(got) > node.MaxProducerNameBytes || !strings.HasPrefix(got, owner) ||
+		if len(got) > fold.MaxProducerNameBytes || !strings.HasPrefix(got, owner) ||
 			string(node.OwnedName(owner, []byte(name))) != got {
 			t.Errorf("%d bytes give %q", len(name), got)
 		}

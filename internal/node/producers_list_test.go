@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 )
 
@@ -47,7 +48,7 @@ func TestOwnersHaveAShareOfTheNames(t *testing.T) {
 		t.Fatalf("%d of %d names were refused", len(refused), fold.MaxOwnedProducers+10)
 	}
 	for _, part := range []string{"1025", "1024", "of this token", "penstock producer remove"} {
-		if !errors.Is(refused[0], node.ErrTooManyProducers) || !strings.Contains(refused[0].Error(), part) {
+		if !errors.Is(refused[0], errs.ErrTooManyProducers) || !strings.Contains(refused[0].Error(), part) {
 			t.Errorf("the refusal does not name %q: %v", part, refused[0])
 		}
 	}
@@ -73,10 +74,10 @@ func TestOwnersHaveAShareOfTheNames(t *testing.T) {
 	if n, err := topic.RemoveProducer(ctxBg, "b1"); n != 1 || err != nil {
 		t.Fatalf("%d removed: %v", n, err)
 	}
-	if got := <-send(topic, sealed(t, p, "p", 2, 1)); !errors.Is(got.err, node.ErrUnknownProducer) {
+	if got := <-send(topic, sealed(t, p, "p", 2, 1)); !errors.Is(got.err, errs.ErrUnknownProducer) {
 		t.Errorf("a batch of a producer that was removed: %+v", got)
 	}
-	if n, err := topic.RemoveProducer(ctxBg, "b1"); n != 0 || !errors.Is(err, node.ErrNoProducer) {
+	if n, err := topic.RemoveProducer(ctxBg, "b1"); n != 0 || !errors.Is(err, errs.ErrNoProducer) {
 		t.Errorf("removed again: %d, %v", n, err)
 	}
 	if err := e.Close(); err != nil {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/message"
 )
 
 // PublishAsync stores headers, the key as a header and in its partition, and the delay, and refuses what PublishMessage
@@ -26,14 +28,14 @@ func TestPublishAsyncWithKeyAndHeaders(t *testing.T) {
 	hs := headers("a", "1", "b", "2")
 	for range 3 {
 		for _, m := range []node.Outgoing{
-			{Body: []byte("x"), Key: key, Headers: headers(node.KeyHeader, "other")},
+			{Body: []byte("x"), Key: key, Headers: headers(message.KeyHeader, "other")},
 			{Body: []byte("x"), Headers: headers("", "no name")},
 			{Headers: hs, Key: key},
 			{Body: []byte("x"), Delay: -1},
 		} {
 			err := topic.PublishAsync(m, func(node.ID, error) { t.Error("done is called for a refused message") })
-			if !errors.Is(err, node.ErrHeaders) && !errors.Is(err, node.ErrEmptyMessage) &&
-				!errors.Is(err, node.ErrDeferTooLong) {
+			if !errors.Is(err, errs.ErrHeaders) && !errors.Is(err, errs.ErrEmptyMessage) &&
+				!errors.Is(err, errs.ErrDeferTooLong) {
 				t.Errorf("%+v: %v", m, err)
 			}
 		}
@@ -57,7 +59,7 @@ func TestPublishAsyncWithKeyAndHeaders(t *testing.T) {
 	want := map[string]string{"keyed": "a=1,b=2,key=customer 7", "header": "key=customer 7", "plain": ""}
 	for _, m := range []node.Outgoing{
 		{Body: []byte("keyed"), Key: key, Headers: hs},
-		{Body: []byte("header"), Headers: headers(node.KeyHeader, string(key))},
+		{Body: []byte("header"), Headers: headers(message.KeyHeader, string(key))},
 	} {
 		if id := publish(m); int(id.Partition()) != topic.PartitionFor(key) {
 			t.Errorf("%s has the id %v; its key belongs to partition %d", m.Body, id, topic.PartitionFor(key))

@@ -14,6 +14,7 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/segment"
 )
 
@@ -230,10 +231,10 @@ func TestReaderStart(t *testing.T) {
 		from node.Start
 		want error
 	}{
-		"no such partition":       {1, node.Start{}, node.ErrNoPartition},
-		"below 0":                 {-1, node.Start{}, node.ErrNoPartition},
-		"id of another partition": {0, node.Start{Kind: node.StartAtID, ID: batch.MakeID(1, 5)}, node.ErrStart},
-		"no such kind":            {0, node.Start{Kind: 9}, node.ErrStart},
+		"no such partition":       {1, node.Start{}, errs.ErrNoPartition},
+		"below 0":                 {-1, node.Start{}, errs.ErrNoPartition},
+		"id of another partition": {0, node.Start{Kind: node.StartAtID, ID: batch.MakeID(1, 5)}, errs.ErrStart},
+		"no such kind":            {0, node.Start{Kind: 9}, errs.ErrStart},
 	} {
 		if r, err := topic.OpenReader(c.n, c.from); !errors.Is(err, c.want) || r != nil {
 			t.Errorf("%s: %v", name, err)
@@ -282,11 +283,11 @@ func TestReaderEnds(t *testing.T) {
 		end  func(*node.Engine, *node.Reader) error
 		want error
 	}{
-		"the reader is closed": {func(_ *node.Engine, r *node.Reader) error { r.Close(); return nil }, node.ErrClosed},
+		"the reader is closed": {func(_ *node.Engine, r *node.Reader) error { r.Close(); return nil }, errs.ErrClosed},
 		"the topic is deleted": {func(e *node.Engine, _ *node.Reader) error {
 			return e.DeleteTopic(ctxBg, "t")
-		}, node.ErrDeleted},
-		"the engine is closed": {func(e *node.Engine, _ *node.Reader) error { return e.Close() }, node.ErrClosed},
+		}, errs.ErrDeleted},
+		"the engine is closed": {func(e *node.Engine, _ *node.Reader) error { return e.Close() }, errs.ErrClosed},
 	} {
 		e := openOnDisk(t, newDisk())
 		topic := topicOf(t, e, "t")
@@ -316,7 +317,7 @@ func TestClusterReader(t *testing.T) {
 	for i := range 10 {
 		tc.publishIn("t", 0, fmt.Sprintf("m%d", i))
 	}
-	if _, err := tc.topic(other, "t").OpenReader(0, node.Start{}); !errors.Is(err, node.ErrNoLeader) {
+	if _, err := tc.topic(other, "t").OpenReader(0, node.Start{}); !errors.Is(err, errs.ErrNoLeader) {
 		t.Errorf("at a follower: %v", err)
 	}
 	topic := tc.topic(leader, "t")
@@ -346,7 +347,7 @@ func TestClusterReader(t *testing.T) {
 	replay(t, r, 10, 1, 1)
 	ended := awaitEnd(t, r)
 	tc.moveLeadership("t", 0, other)
-	if err := <-ended; !errors.Is(err, node.ErrNoLeader) {
+	if err := <-ended; !errors.Is(err, errs.ErrNoLeader) {
 		t.Fatalf("when the leadership goes: %v", err)
 	}
 	tc.publishIn("t", 0, "m11")
@@ -355,7 +356,7 @@ func TestClusterReader(t *testing.T) {
 		t.Errorf("at the next leader %q came", got)
 	}
 	tc.moveLeadership("t", 0, leader)
-	if _, err := r.Next(t.Context(), 1); !errors.Is(err, node.ErrNoLeader) {
+	if _, err := r.Next(t.Context(), 1); !errors.Is(err, errs.ErrNoLeader) {
 		t.Errorf("when it is back: %v", err)
 	}
 	again := openReader(t, topic, 0, node.Start{Kind: node.StartNewest})
@@ -363,7 +364,7 @@ func TestClusterReader(t *testing.T) {
 	if err := node.EngineOf(tc.topic(other, "t")).DeleteTopic(t.Context(), "t"); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-ended; !errors.Is(err, node.ErrDeleted) {
+	if err := <-ended; !errors.Is(err, errs.ErrDeleted) {
 		t.Errorf("when the topic is deleted: %v", err)
 	}
 }

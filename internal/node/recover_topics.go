@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/clog"
 	"penstock/internal/node/aside"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/partition"
@@ -37,7 +38,7 @@ func (e *Engine) recover() error {
 		e.forgotten, e.logEnd, e.logDamaged = found.Forgotten, found.LogEnd, found.LogDamaged
 	}()
 	err := r.Replay(e.node.StoreID(), e.node.Level())
-	if errors.Is(err, ErrForgotten) {
+	if errors.Is(err, clog.ErrForgotten) {
 		return fmt.Errorf("engine: %w: %s", err, forgottenHelp)
 	}
 	if err == nil {
@@ -175,7 +176,7 @@ func (r *topicRecovery) mustHaveLog(metas []datadir.Topic) error {
 					return r.NoteForgotten("clog", "the folder clog is empty or gone, and there are segments")
 				}
 				return fmt.Errorf("engine: %s has segments, and the commit log, which says where they end, is empty or gone: "+
-					"%w: %s", in, ErrForgotten, forgottenHelp)
+					"%w: %s", in, clog.ErrForgotten, forgottenHelp)
 			}
 		}
 	}
@@ -273,3 +274,7 @@ func (r *topicRecovery) openTopic(m *datadir.Topic) error {
 	e.list(t)
 	return nil
 }
+
+// forgottenHelp says what an operator can do about clog.ErrForgotten.
+const forgottenHelp = "messages that this node answered OK are missing: put the files back from where they were " +
+	"moved to, mount what is not mounted, or restore a backup; to go on without what is missing, run: penstock accept-loss"

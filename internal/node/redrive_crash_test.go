@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
+	"penstock/internal/node/fold"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -20,7 +22,7 @@ func redriveBegin(t *testing.T, e *node.Engine) *node.Channel {
 	t.Helper()
 	topic := topicOf(t, e, "t")
 	ch, other := channelOf(t, topic, "c"), channelOf(t, topic, "other")
-	configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts = 1 })
+	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.MaxAttempts = 1 })
 	ids := publish(t, topic, numbered("m", redriveCount, 0)...)
 	s := subscribe(t, ch, redriveCount)
 	failMessages(t, s, ids...)
@@ -46,7 +48,7 @@ func inStore(t *testing.T, topic *node.Topic) map[string]bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := store.Peek(ctx, node.PeekOptions{Partition: -1, Count: node.MaxListCount})
+	got, err := store.Peek(ctx, node.PeekOptions{Partition: -1, Count: channel.MaxListCount})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +159,7 @@ func clusterRedrive(t *testing.T, victim string, cut int) {
 	tc.create("t", 1)
 	l := tc.leader("t", 0)
 	c := tc.channel("t", "c")
-	configureChannel(t, c, func(s *node.ChannelSettings) { s.MaxAttempts = 1 })
+	configureChannel(t, c, func(s *fold.ChannelSettings) { s.MaxAttempts = 1 })
 	const n = 400 // several rounds, each with writes at every node
 	ids := publish(t, tc.topic(l, "t"), numbered("m", n, 0)...)
 	s := subscribe(t, tc.channelAt(l, "t", "c"), n)

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
+	"penstock/internal/node/fold"
 )
 
 // A dead-letter topic that others publish to, too, is not kept for ever by the channel that keeps the dead letters: it
@@ -14,7 +16,7 @@ func TestDeadLetterTopicInUseIsFreed(t *testing.T) {
 	dir := t.TempDir()
 	e := openWith(t, inDir(dir))
 	ch := channelOf(t, topicOf(t, e, "t"), "c")
-	configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts, s.DeadLetter = 1, "busy" })
+	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.MaxAttempts, s.DeadLetter = 1, "busy" })
 	busy := topicOf(t, e, "busy")
 	channelOf(t, busy, "reader")
 	makeDead(t, ch, "busy", 3, "a", "b", "c")
@@ -60,7 +62,7 @@ func inStoreOf(t *testing.T, dead *node.Topic) []node.PeekedMessage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := store.Peek(ctx, node.PeekOptions{Partition: -1, Count: node.MaxListCount})
+	got, err := store.Peek(ctx, node.PeekOptions{Partition: -1, Count: channel.MaxListCount})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,9 +74,9 @@ func TestRedriveChannelOfOthersKeepsAll(t *testing.T) {
 	t.Parallel()
 	e := openWith(t, inDir(t.TempDir()))
 	own := channelOf(t, topicOf(t, e, "own"), "redrive")
-	configureChannel(t, own, func(s *node.ChannelSettings) { s.RatePerSecond = 1000 })
+	configureChannel(t, own, func(s *fold.ChannelSettings) { s.RatePerSecond = 1000 })
 	ch := channelOf(t, topicOf(t, e, "t"), "c")
-	configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts, s.DeadLetter = 1, "own" })
+	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.MaxAttempts, s.DeadLetter = 1, "own" })
 	publish(t, own.Topic(), "x", "y")
 	makeDead(t, ch, "own", 3, "a")
 	node.SweepStores(e)
@@ -90,7 +92,7 @@ func TestClusterDeadLetterTopicInUseIsFreed(t *testing.T) {
 	tc.create("t", 1)
 	tc.create("busy", 1)
 	c := tc.channel("t", "c")
-	configureChannel(t, c, func(s *node.ChannelSettings) { s.MaxAttempts, s.DeadLetter = 1, "busy" })
+	configureChannel(t, c, func(s *fold.ChannelSettings) { s.MaxAttempts, s.DeadLetter = 1, "busy" })
 	l := tc.leader("t", 0)
 	ids := publish(t, tc.topic(l, "t"), "a", "b")
 	s := subscribe(t, tc.channelAt(l, "t", "c"), 2)

@@ -10,6 +10,9 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
+	"penstock/internal/node/topic"
 )
 
 // makeDead lets a channel give messages up, and waits until its dead-letter topic has count.
@@ -28,7 +31,7 @@ func makeDead(t *testing.T, ch *node.Channel, into string, count int, bodies ...
 func TestRedriveOneAtATime(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
 	ch := channelOf(t, topicOf(t, e, "t"), "c")
-	configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts = 1 })
+	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.MaxAttempts = 1 })
 	const n = 500
 	makeDead(t, ch, "t.DLQ", n, numbered("m", n, 0)...)
 	var wg sync.WaitGroup
@@ -39,7 +42,7 @@ func TestRedriveOneAtATime(t *testing.T) {
 				got, err := ch.Redrive(ctxBg, 100)
 				moved[i] += got
 				switch {
-				case errors.Is(err, node.ErrRedriving):
+				case errors.Is(err, topic.ErrRedriving):
 				case err != nil:
 					t.Error(err)
 					return
@@ -68,14 +71,14 @@ func TestRedriveFindsAll(t *testing.T) {
 	o := inDir(dir)
 	e := openWith(t, o)
 	ch := channelOf(t, topicOf(t, e, "t"), "c")
-	configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts, s.DeadLetter = 1, "old" })
+	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.MaxAttempts, s.DeadLetter = 1, "old" })
 	makeDead(t, ch, "old", 3, strings.Repeat("x", 2000), "a", "b")
-	configureChannel(t, ch, func(s *node.ChannelSettings) { s.DeadLetter = "new" })
+	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.DeadLetter = "new" })
 	makeDead(t, ch, "new", 1, "c")
 	if err := ch.Skip(ctxBg, true); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := ch.Redrive(ctxBg, 10); n != 0 || !errors.Is(err, node.ErrRedriveSkips) {
+	if n, err := ch.Redrive(ctxBg, 10); n != 0 || !errors.Is(err, topic.ErrRedriveSkips) {
 		t.Fatalf("into a channel that skips: %d, %v", n, err)
 	}
 	if err := ch.Skip(ctxBg, false); err != nil {
@@ -89,7 +92,7 @@ func TestRedriveFindsAll(t *testing.T) {
 	topic, _ := e.LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
 	n, err := ch.Redrive(ctxBg, 10)
-	if n != 3 || !errors.Is(err, node.ErrMessageTooBig) || !strings.Contains(err.Error(), "sent back: 1;") {
+	if n != 3 || !errors.Is(err, errs.ErrMessageTooBig) || !strings.Contains(err.Error(), "sent back: 1;") {
 		t.Errorf("with one that cannot be published: %d, %v", n, err)
 	}
 	if got := fmt.Sprint(len(values(readAll(t, ch)))); got != "3" {
@@ -101,7 +104,7 @@ func TestRedriveFindsAll(t *testing.T) {
 func TestRedriveOnly(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
 	ch := channelOf(t, topicOf(t, e, "t"), "c")
-	configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts = 1 })
+	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.MaxAttempts = 1 })
 	publish(t, ch.Topic(), "before") // so that the ids of letters and of their messages differ
 	if got := readAll(t, ch); len(got) != 1 {
 		t.Fatal(got)

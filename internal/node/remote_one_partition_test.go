@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // Only the leader serves a consumer of one partition: a node that leads no partition refuses it, instead of fetching
@@ -23,7 +24,7 @@ func TestRemoteOnePartition(t *testing.T) {
 	one := uint32(1)
 	g := &remoteTestClient{testClient: &testClient{t: t, came: make(chan struct{}, 1)}}
 	k, err := c.SubscribeClient(ctx, node.ConsumerOptions{Partition: &one}, g)
-	if errors.Is(err, node.ErrNoLeader) {
+	if errors.Is(err, errs.ErrNoLeader) {
 		return
 	}
 	if err != nil {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
 	"penstock/netproto"
 )
 
@@ -41,7 +43,7 @@ func (tc *testCluster) record(h *deliveryOrder, m *testNode, ready int, o node.C
 		if err == nil {
 			w.Consumer, err = c.SubscribeClient(tc.t.Context(), o, w)
 		}
-		if err != nil && !errors.Is(err, node.ErrMoved) {
+		if err != nil && !errors.Is(err, errs.ErrMoved) {
 			tc.t.Fatal(err)
 		}
 		return err == nil
@@ -55,7 +57,7 @@ func (tc *testCluster) record(h *deliveryOrder, m *testNode, ready int, o node.C
 
 // newOrderedCluster starts four nodes, three of which have a copy of the only partition of an ordered topic. between
 // has no copy, and other leads no partition.
-func newOrderedCluster(t *testing.T, order node.Order) (tc *testCluster, leader, other, between *testNode) {
+func newOrderedCluster(t *testing.T, order fold.Order) (tc *testCluster, leader, other, between *testNode) {
 	t.Helper()
 	tc = newTestCluster(t, 4, func(o *node.Options) { o.Cluster.Replicas = 3 })
 	tc.create("t", 1)
@@ -73,11 +75,11 @@ func newOrderedCluster(t *testing.T, order node.Order) (tc *testCluster, leader,
 
 // createOrderedChannel creates the ordered channel c of topic t, and waits until the feature level is in force at which
 // nodes hold its deliveries.
-func (tc *testCluster) createOrderedChannel(order node.Order) {
+func (tc *testCluster) createOrderedChannel(order fold.Order) {
 	tc.t.Helper()
-	configureChannel(tc.t, tc.channel("t", "c"), func(s *node.ChannelSettings) {
+	configureChannel(tc.t, tc.channel("t", "c"), func(s *fold.ChannelSettings) {
 		s.Order = order
-		if order == node.OrderKey {
+		if order == fold.OrderKey {
 			s.KeyHeader = "key"
 		}
 	})
@@ -121,7 +123,7 @@ func TestRemoteOrderedLate(t *testing.T) {
 	for _, cut := range []bool{false, true} {
 		t.Run(fmt.Sprintf("connection ends %v", cut), func(t *testing.T) {
 			t.Parallel()
-			tc, leader, other, between := newOrderedCluster(t, node.OrderPartition)
+			tc, leader, other, between := newOrderedCluster(t, fold.OrderPartition)
 			h := &deliveryOrder{}
 			a := tc.record(h, between, 1, node.ConsumerOptions{MsgTimeout: time.Second})
 			hold := tc.network.holdAside
@@ -143,7 +145,7 @@ func TestRemoteOrderedLate(t *testing.T) {
 			third := b.next()
 			release()
 			tc.eventually("the node in between has looked at what came", func() bool {
-				return cut || between.e.RemoteStats().Expired+between.e.RemoteStats().Stale > 0
+				return cut || between.e.Storage().RemoteExpired+between.e.Storage().RemoteStale > 0
 			})
 			b.done(third)
 			publish(t, tc.topic(leader, "t"), "m3") // a and b live on
@@ -172,7 +174,7 @@ func TestRemoteOrderedLate(t *testing.T) {
 // B57, B68 at a node that leads nothing.
 func TestRemoteOrderedLateOfOldLeader(t *testing.T) {
 	t.Parallel()
-	tc, leader, other, between := newOrderedCluster(t, node.OrderKey)
+	tc, leader, other, between := newOrderedCluster(t, fold.OrderKey)
 	h := &deliveryOrder{}
 	tc.record(h, between, 1, node.ConsumerOptions{})
 	held, release := tc.network.holdAside(leader.name, between.name, deliverKind)
@@ -197,7 +199,9 @@ func TestRemoteOrderedLateOfOldLeader(t *testing.T) {
 	third := b.next()
 	release()
 	releaseEnd()
-	tc.eventually("the node in between has looked at what came", func() bool { return between.e.RemoteStats().Stale > 0 })
+	tc.eventually("the node in between has looked at what came", func() bool {
+		return between.e.Storage().RemoteStale > 0
+	})
 	b.done(third)
 	tc.eventually("the channel is empty", func() bool {
 		s := channelStats(t, tc.channelAt(tc.leader("t", 0), "t", "c"))
@@ -214,7 +218,7 @@ func TestRemoteOrderedLateWhenAPartitionGoes(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3)
 	tc.create("t", 2)
-	tc.createOrderedChannel(node.OrderPartition)
+	tc.createOrderedChannel(fold.OrderPartition)
 	leader := tc.leader("t", 0)
 	tc.moveLeadership("t", 1, leader)
 	next, between := tc.others(leader)[0], tc.others(leader)[1]
@@ -242,8 +246,8 @@ func TestRemoteOrderedLateWhenAPartitionGoes(t *testing.T) {
 	tc.eventually("the node in between has looked at what came", func() bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		s := between.e.RemoteStats()
-		return s.Expired+s.Stale > 0 || h.all[len(h.all)-1] == "m0 at "+between.name
+		s := between.e.Storage()
+		return s.RemoteExpired+s.RemoteStale > 0 || h.all[len(h.all)-1] == "m0 at "+between.name
 	})
 	b.done(third)
 	h.forward(t)

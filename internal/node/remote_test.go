@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/message"
 	"penstock/netproto"
 )
 
@@ -22,10 +24,10 @@ type remoteTestClient struct {
 	failures []string
 }
 
-func (g *remoteTestClient) Failed(what node.FailedCall, id node.ID, err error) {
+func (g *remoteTestClient) Failed(what message.FailedCall, id node.ID, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.failures = append(g.failures, fmt.Sprint(what, " ", id, " ", errors.Is(err, node.ErrNotInFlight)))
+	g.failures = append(g.failures, fmt.Sprint(what, " ", id, " ", errors.Is(err, errs.ErrNotInFlight)))
 }
 
 func (g *remoteTestClient) failed() []string {
@@ -36,7 +38,7 @@ func (g *remoteTestClient) failed() []string {
 
 // done finishes a message that may be in flight to another client by now.
 func (g *remoteTestClient) done(m delivered) {
-	if err := g.Finish(m.id); err != nil && !errors.Is(err, node.ErrNotInFlight) {
+	if err := g.Finish(m.id); err != nil && !errors.Is(err, errs.ErrNotInFlight) {
 		g.t.Error(err)
 	}
 	g.Pump()
@@ -131,7 +133,7 @@ func TestRemoteConsumer(t *testing.T) {
 	}
 	g.Pump()
 	tc.eventually("the failure is told", func() bool {
-		return slices.Equal(g.failed(), []string{fmt.Sprint(node.FailedFinish, " ", first.id, " true")})
+		return slices.Equal(g.failed(), []string{fmt.Sprint(message.FailedFinish, " ", first.id, " true")})
 	})
 	g.Close()
 	tc.eventually("the leader knows that the client left", func() bool { return len(channelStats(t, c).Consumers) == 0 })
@@ -178,7 +180,7 @@ func TestRemoteFollowsLeaders(t *testing.T) {
 	g := tc.subscribeAt(p, "t", "c", 64)
 	h := newAckLog()
 	stop := tc.startProducer(h, p, "t", "p", func(err error) bool {
-		return errors.Is(err, node.ErrUnknown) || errors.Is(err, node.ErrNoLeader)
+		return errors.Is(err, errs.ErrUnknown) || errors.Is(err, errs.ErrNoLeader)
 	})
 	defer stop()
 	seen := map[string]bool{}
@@ -436,7 +438,7 @@ func TestRemoteChannelEnds(t *testing.T) {
 	tc.eventually("the client is told", func() bool {
 		g.testClient.mu.Lock()
 		defer g.testClient.mu.Unlock()
-		return errors.Is(g.ended, node.ErrDeleted) && g.closes == 1
+		return errors.Is(g.ended, errs.ErrDeleted) && g.closes == 1
 	})
 	g.Close()
 	g = tc.subscribeAt(p, "t", "c", 10)
@@ -460,7 +462,7 @@ func TestRemoteChannelEnds(t *testing.T) {
 	tc.eventually("the client is told of the topic's end", func() bool {
 		g.testClient.mu.Lock()
 		defer g.testClient.mu.Unlock()
-		return errors.Is(g.ended, node.ErrDeleted)
+		return errors.Is(g.ended, errs.ErrDeleted)
 	})
 }
 
@@ -479,7 +481,7 @@ func TestRemoteSubscribeIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		g := &remoteTestClient{testClient: &testClient{t: t, came: make(chan struct{}, 1)}}
-		if k, err := c.SubscribeClient(t.Context(), node.ConsumerOptions{}, g); !errors.Is(err, node.ErrDeleted) {
+		if k, err := c.SubscribeClient(t.Context(), node.ConsumerOptions{}, g); !errors.Is(err, errs.ErrDeleted) {
 			t.Fatalf("Subscribe says %v, and gives %v", err, k)
 		}
 		g.testClient.mu.Lock()
@@ -544,7 +546,7 @@ func TestRemoteLeavesNothing(t *testing.T) {
 		m.e = nil
 	}
 	for _, g := range guests {
-		if g.testClient.closes != 1 || !errors.Is(g.ended, node.ErrClosed) {
+		if g.testClient.closes != 1 || !errors.Is(g.ended, errs.ErrClosed) {
 			t.Errorf("told %d times: %v", g.testClient.closes, g.ended)
 		}
 		g.Close()

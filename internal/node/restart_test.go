@@ -173,7 +173,7 @@ var restartStates = []struct {
 	{"reset backward", func(t *testing.T, topic *node.Topic, ch *node.Channel) {
 		ids := publish(t, topic, numbered("m", 10, 0)...)
 		subscribe(t, ch, 5).take(10)
-		if err := ch.ResetToID(ctxBg, ids[6]); err != nil {
+		if err := ch.Seek(ctxBg, node.SeekTo{Kind: node.SeekID, ID: ids[6]}); err != nil {
 			t.Fatal(err)
 		}
 	}, func(t *testing.T, _ *node.Topic, ch *node.Channel, _ time.Time) {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
+	"penstock/internal/node/message"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -18,7 +20,7 @@ type runClient struct {
 	runs *int // counts runs of several messages
 }
 
-func (c *runClient) DeliverRun(r *node.Run) (count int, room bool) {
+func (c *runClient) DeliverRun(r *message.Run) (count int, room bool) {
 	for m := r.Next(); m != nil; m = r.Next() {
 		d := node.Delivery{
 			ID: r.ID + node.ID(count), Number: r.Number + uint64(count), Attempts: 1,
@@ -113,7 +115,7 @@ func (p *sinkPair) settle() {
 	}
 	p.open = append(p.open, came[0]...)
 	for _, c := range p.clients {
-		if n := c.Stats().InFlightCount; n != len(p.open) {
+		if n := c.Counts().InFlightCount; n != len(p.open) {
 			p.t.Fatalf("%d messages are in flight, not %d", n, len(p.open))
 		}
 	}
@@ -243,7 +245,7 @@ func TestRunSinkAndTags(t *testing.T) {
 	ms := make([]node.Outgoing, 10)
 	for i := range ms {
 		ms[i] = node.Outgoing{
-			Body: []byte("m"), Headers: []node.Header{{Key: []byte(node.TagHeader), Value: []byte("blue")}},
+			Body: []byte("m"), Headers: []node.Header{{Key: []byte(channel.TagHeader), Value: []byte("blue")}},
 		}
 	}
 	if _, err := topic.PublishMessages(t.Context(), ms); err != nil {
@@ -270,7 +272,7 @@ func (r *recorder) Record(int64) { (*atomic.Int64)(r).Add(1) }
 func TestRunSinkAndLatencies(t *testing.T) {
 	var r recorder
 	e := openOnDisk(t, newDisk(), func(o *node.Options) {
-		o.Latencies = func() node.LatencyRecorder { return &r }
+		o.Latencies = func() message.LatencyRecorder { return &r }
 	})
 	topic, runs := topicOf(t, e, "t"), 0
 	s := subscribeRuns(t, channelOf(t, topic, "c"), 100, &runs)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // sought is the expected result of a seek in messages m0 to m99. Before the seek, m0 to m49 are confirmed or in flight,
@@ -98,7 +99,7 @@ func TestSeek(t *testing.T) {
 				t.Errorf("depth %d, in flight %d; want %d and 0", st.Depth, st.InFlightCount, 100-c.next)
 			}
 			for _, m := range held {
-				if err := s.Finish(m.id); !errors.Is(err, node.ErrNotInFlight) {
+				if err := s.Finish(m.id); !errors.Is(err, errs.ErrNotInFlight) {
 					t.Errorf("a late FIN of %s: %v", m.body, err)
 				}
 			}
@@ -152,7 +153,7 @@ func TestSeekWhileDelivering(t *testing.T) {
 				if old++; old > 1 {
 					t.Fatalf("round %d: %s came, and another old one before; want m%d", round, m.body, want)
 				}
-				if err := s.Finish(m.id); !errors.Is(err, node.ErrNotInFlight) {
+				if err := s.Finish(m.id); !errors.Is(err, errs.ErrNotInFlight) {
 					t.Fatalf("round %d: the old one could be finished: %v", round, err)
 				}
 				s.Pump()
@@ -170,12 +171,12 @@ func TestSeekRefused(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	publish(t, topic, "m")
-	if err := ch.Seek(ctxBg, node.SeekTo{Kind: "nowhere"}); !errors.Is(err, node.ErrSeek) {
+	if err := ch.Seek(ctxBg, node.SeekTo{Kind: "nowhere"}); !errors.Is(err, errs.ErrSeek) {
 		t.Errorf("an unknown kind: %v", err)
 	}
 	if err := ch.Seek(ctxBg, node.SeekTo{
 		Kind: node.SeekID, ID: node.ID(5) << 48,
-	}); !errors.Is(err, node.ErrNoPartition) {
+	}); !errors.Is(err, errs.ErrNoPartition) {
 		t.Errorf("a partition that the topic does not have: %v", err)
 	}
 }

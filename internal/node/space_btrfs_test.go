@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/segment/aio/aiotest"
 )
 
@@ -48,10 +49,10 @@ func TestSnapshotOnFullBtrfs(t *testing.T) {
 		take()
 	}
 	eventually(t, "the commit log waits for room", func() bool { return node.CommitLogWaits(e) })
-	if _, err := topic.Publish(context.Background(), []byte("refused")); !errors.Is(err, node.ErrNoSpace) {
+	if _, err := topic.Publish(context.Background(), []byte("refused")); !errors.Is(err, errs.ErrNoSpace) {
 		t.Errorf("publish without room: %v", err)
 	}
-	if err := e.Health(); !errors.Is(err, node.ErrNoSpace) {
+	if err := e.Health(); !errors.Is(err, errs.ErrNoSpace) {
 		t.Errorf("health without room: %v", err)
 	}
 	if err := os.Remove(hog); err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -30,7 +31,7 @@ func fillUntilFull(t *testing.T, topic *node.Topic, acked map[node.ID]string) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		id, err := topic.Publish(ctx, []byte(body))
 		cancel()
-		if errors.Is(err, node.ErrNoSpace) {
+		if errors.Is(err, errs.ErrNoSpace) {
 			return
 		}
 		if err != nil {
@@ -64,7 +65,7 @@ func diskFull(t *testing.T, slack int64) {
 	}
 	disk.SetCapacity(usedBytes(t, disk) + slack)
 	fillUntilFull(t, topic, acked)
-	if err := e.Health(); err != nil && !errors.Is(err, node.ErrNoSpace) { // nil: there is room again already
+	if err := e.Health(); err != nil && !errors.Is(err, errs.ErrNoSpace) { // nil: there is room again already
 		t.Errorf("Health says %v", err)
 	}
 
@@ -86,7 +87,7 @@ func diskFull(t *testing.T, slack int64) {
 	check(readAll(t, ch)) // consuming goes on while the disk is full
 	eventually(t, "publishing resumes", func() bool {
 		_, err := topic.Publish(context.Background(), []byte("again"))
-		if err != nil && !errors.Is(err, node.ErrNoSpace) {
+		if err != nil && !errors.Is(err, errs.ErrNoSpace) {
 			t.Fatalf("publish: %v", err)
 		}
 		return err == nil
@@ -115,7 +116,7 @@ func TestDiskFullUntilSpaceIsAdded(t *testing.T) {
 	disk.SetCapacity(usedBytes(t, disk) + 1<<20)
 	fillUntilFull(t, topic, acked)
 	batch := [][]byte{[]byte("a"), []byte("b")}
-	if _, err := topic.PublishBatch(context.Background(), batch); !errors.Is(err, node.ErrNoSpace) {
+	if _, err := topic.PublishBatch(context.Background(), batch); !errors.Is(err, errs.ErrNoSpace) {
 		t.Errorf("a batch on the full disk: %v", err)
 	}
 	disk.SetCapacity(faultaio.DefaultCapacityBytes)
@@ -161,8 +162,8 @@ func TestNoRoomForTheCommitLog(t *testing.T) {
 				waited <- err
 			}()
 			eventually(t, "the commit log waits for room", func() bool { return node.CommitLogWaits(e) })
-			eventually(t, "health says so", func() bool { return errors.Is(e.Health(), node.ErrNoSpace) })
-			if _, err := topic.Publish(context.Background(), []byte("refused")); !errors.Is(err, node.ErrNoSpace) {
+			eventually(t, "health says so", func() bool { return errors.Is(e.Health(), errs.ErrNoSpace) })
+			if _, err := topic.Publish(context.Background(), []byte("refused")); !errors.Is(err, errs.ErrNoSpace) {
 				t.Errorf("publish without room: %v", err)
 			}
 			ops := disk.Ops()
@@ -182,7 +183,7 @@ func TestNoRoomForTheCommitLog(t *testing.T) {
 			switch err := <-waited; {
 			case err == nil:
 				acked[id] = "waits"
-			case !errors.Is(err, node.ErrNoSpace): // refused, if a group of the node's own found no room before
+			case !errors.Is(err, errs.ErrNoSpace): // refused, if a group of the node's own found no room before
 				t.Errorf("the put in the group without room: %v", err)
 			}
 			eventually(t, "publishing resumes", func() bool {
@@ -286,7 +287,7 @@ func TestRetentionByBytesAndAge(t *testing.T) {
 			}
 			// B67, B56: the log begins where retention left it.
 			late := channelOf(t, topic, "late")
-			if err := late.ResetToID(context.Background(), 0); err != nil {
+			if err := late.Seek(context.Background(), node.SeekTo{Kind: node.SeekID, ID: 0}); err != nil {
 				t.Fatal(err)
 			}
 			again := readAll(t, late)

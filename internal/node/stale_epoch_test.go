@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/node/fold"
 )
 
 // A node that does not lead a partition any more delivers no message of it, even while another operation on the topic
@@ -16,7 +17,7 @@ func TestClusterOutlivedChannelIsSilent(t *testing.T) {
 	tc := newTestCluster(t, 3)
 	tc.create("t", 1)
 	c := tc.channel("t", "c")
-	configureChannel(t, c, func(s *node.ChannelSettings) { s.Order = node.OrderPartition })
+	configureChannel(t, c, func(s *fold.ChannelSettings) { s.Order = fold.OrderPartition })
 	old := tc.leader("t", 0)
 	publish(t, tc.topic(old, "t"), numbered("m", 3, 0)...)
 	was := subscribe(t, tc.channelAt(old, "t", "c"), 5)

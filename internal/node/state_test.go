@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // smallFiles makes the state of channels soon larger than the commit log's files.
@@ -183,7 +184,7 @@ func TestClusterFollowerOverItsLimit(t *testing.T) {
 	}
 	tc.awaitInSync("t")
 	tc.moveLeadership("t", n, follower)
-	if err := later(follower); !errors.Is(err, node.ErrStateFull) {
+	if err := later(follower); !errors.Is(err, errs.ErrStateFull) {
 		t.Errorf("a delayed message at a leader over its limit: %v", err)
 	}
 	now := &node.Put{Messages: [][]byte{[]byte("now")}}
@@ -208,14 +209,14 @@ func TestStateFull(t *testing.T) {
 	for ; err == nil && n < 5000; n++ {
 		_, err = topic.PublishDeferred(ctxBg, []byte("later"), time.Hour)
 	}
-	over, ok := errors.AsType[*node.LimitError](err)
-	if !errors.Is(err, node.ErrStateFull) || n < 1000 || !ok || over.Most != int64(300_000) ||
+	over, ok := errors.AsType[*errs.LimitError](err)
+	if !errors.Is(err, errs.ErrStateFull) || n < 1000 || !ok || over.Most != int64(300_000) ||
 		over.Setting != "max-state-bytes" || over.Value.(int64) <= 300_000 {
 		t.Fatalf("after %d deferred messages: %v", n, err)
 	}
 	publish(t, topic, "now")
 	m := s.next()
-	if err := s.Requeue(m.id, time.Hour); !errors.Is(err, node.ErrStateFull) {
+	if err := s.Requeue(m.id, time.Hour); !errors.Is(err, errs.ErrStateFull) {
 		t.Errorf("a requeue with a delay: %v", err)
 	}
 	if err := s.Requeue(m.id, 0); err != nil {
@@ -226,7 +227,7 @@ func TestStateFull(t *testing.T) {
 		t.Errorf("%q came again", m.body)
 	}
 	s.finish(m)
-	if _, err := topic.Channel(ctxBg, "d"); !errors.Is(err, node.ErrStateFull) {
+	if _, err := topic.Channel(ctxBg, "d"); !errors.Is(err, errs.ErrStateFull) {
 		t.Errorf("a new channel: %v", err)
 	}
 	channelOf(t, topic, "e#ephemeral") // nothing of it is in the log
@@ -239,7 +240,7 @@ func TestStateFull(t *testing.T) {
 	}
 	e = openOnDisk(t, disk.Kill(1), func(o *node.Options) { o.MaxStateBytes = 300_000 })
 	topic = topicOf(t, e, "t")
-	if _, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour); !errors.Is(err, node.ErrStateFull) {
+	if _, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour); !errors.Is(err, errs.ErrStateFull) {
 		t.Errorf("after a restart: %v", err)
 	}
 	if err := channelOf(t, topic, "c").Empty(ctxBg); err != nil {
@@ -270,8 +271,8 @@ func TestPartitionStateFull(t *testing.T) {
 		}
 		_, err = topic.PublishMessages(ctxBg, ms)
 	}
-	over, ok := errors.AsType[*node.LimitError](err)
-	if !errors.Is(err, node.ErrStateFull) || n < 1<<20 || !ok || over.Setting != "" {
+	over, ok := errors.AsType[*errs.LimitError](err)
+	if !errors.Is(err, errs.ErrStateFull) || n < 1<<20 || !ok || over.Setting != "" {
 		t.Fatalf("after %d deferred messages: %v", n, err)
 	}
 	s := subscribe(t, ch, 1)
@@ -319,13 +320,13 @@ func TestDelaysNeverStopPlainMessages(t *testing.T) {
 		}
 		if i == 99 {
 			err := s.Requeue(m.id, time.Hour)
-			if !errors.Is(err, node.ErrGapsFull) || !errors.Is(err, node.ErrStateFull) {
+			if !errors.Is(err, errs.ErrGapsFull) || !errors.Is(err, errs.ErrStateFull) {
 				t.Errorf("a requeue with a delay: %v", err)
 			}
 		}
 		s.finish(m)
 		switch _, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour); {
-		case errors.Is(err, node.ErrGapsFull):
+		case errors.Is(err, errs.ErrGapsFull):
 			refused++
 		case err != nil || refused > 0:
 			t.Fatalf("delay %d: %v, after %d were refused", i, err, refused)

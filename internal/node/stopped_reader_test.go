@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/segment"
 )
@@ -33,7 +34,7 @@ func TestStoppedReaderGoesOnWhenRetentionRemovesTheDamage(t *testing.T) {
 	if before == 0 || before > 100 {
 		t.Fatalf("%d messages came before the damage", before)
 	}
-	configure(t, bad, func(s *node.TopicSettings) { s.RetentionBytes = 150_000 })
+	configure(t, bad, func(s *meta.TopicSettings) { s.RetentionBytes = 150_000 })
 	more := topicOf(t, e, "more")
 	eventually(t, "retention removes the damage", func() bool {
 		publish(t, more, numbered("x", 50, 3000)...) // the commit log has to move on first

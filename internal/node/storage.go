@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"penstock/clog"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/health"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -36,7 +37,7 @@ func (e *Engine) Storage() StorageStats {
 		DelaysCorrected: c.DelaysCorrected.Load(), FromTheFuture: c.FromTheFuture.Load(),
 		ClockSteps: e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(), ClockDiffersMs: e.clockAheadMs(),
 		Partitions: len(e.store.Partitions()), DiskFull: e.store.Flusher().NoSpace(),
-		NoInodes: e.store.Flusher().Full() == ErrNoInodes, Failed: e.store.Failure() != nil,
+		NoInodes: e.store.Flusher().Full() == errs.ErrNoInodes, Failed: e.store.Failure() != nil,
 		GroundLost: clog.Lost(e.store.Failure()) != nil, AuthSilentS: e.authSilentSeconds(),
 	}
 	for _, pt := range e.store.Partitions() {
@@ -103,7 +104,7 @@ func (e *Engine) describeDisk(out *StorageStats) {
 func (e *Engine) Warnings() []Fault {
 	c := &e.counters
 	s := StorageStats{
-		DiskFull: e.store.Flusher().NoSpace(), NoInodes: e.store.Flusher().Full() == ErrNoInodes,
+		DiskFull: e.store.Flusher().NoSpace(), NoInodes: e.store.Flusher().Full() == errs.ErrNoInodes,
 		Failed:     e.store.Failure() != nil,
 		GroundLost: clog.Lost(e.store.Failure()) != nil, TornGroups: e.store.CommitLog().Stats().Torn,
 		ISRHeldBack: c.ISRHeldBack.Load(), Stranded: c.Stranded.Load(), DelaysCorrected: c.DelaysCorrected.Load(),

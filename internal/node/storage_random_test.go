@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/node/backup"
 	"penstock/internal/node/datadir"
@@ -215,14 +216,14 @@ func (s *storeSim) finish() {
 
 func (s *storeSim) retain() {
 	bytes := []int64{-1, 100 << 10, 200 << 10}[s.rng.IntN(3)]
-	configure(s.t, s.topic(), func(o *node.TopicSettings) { o.RetentionBytes = bytes })
+	configure(s.t, s.topic(), func(o *meta.TopicSettings) { o.RetentionBytes = bytes })
 }
 
 // backUp makes a backup: of the running engine, or of its directory when it has ended.
 func (s *storeSim) backUp() {
 	b := &storeBackup{dir: filepath.Join(s.t.TempDir(), "backup"), has: map[string][]string{}}
 	for _, name := range storeTopics { // retention would go on meanwhile
-		configure(s.t, topicOf(s.t, s.e, name), func(o *node.TopicSettings) { o.RetentionBytes = -1 })
+		configure(s.t, topicOf(s.t, s.e, name), func(o *meta.TopicSettings) { o.RetentionBytes = -1 })
 	}
 	s.check()
 	for _, name := range storeTopics {

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
 )
 
 // expectRefused fails the test unless a put of "p" in a tenure is refused with one of the errors, or is a repetition of
@@ -42,15 +44,15 @@ func TestTenureOutlivesItsTopic(t *testing.T) {
 		t.Fatal(err)
 	}
 	topic = topicOf(t, e, "t")
-	expectRefused(t, "nobody has opened it here", topic, 0, first.Tenure, 1, node.ErrUnknownProducer)
+	expectRefused(t, "nobody has opened it here", topic, 0, first.Tenure, 1, errs.ErrUnknownProducer)
 	second, err := topic.OpenNamed(t.Context(), 0, "p")
 	if err != nil || second.Tenure <= first.Tenure || second.Sequence != 0 {
 		t.Fatalf("opened %+v, %v, behind %+v", second, err, first)
 	}
 	store(t, topic, 0, second.Tenure, 0, "of the second program")
-	expectRefused(t, "the first program goes on", topic, 0, first.Tenure, 1, node.ErrFenced)
-	expectRefused(t, "the first program begins anew", topic, 0, first.Tenure, 0, node.ErrFenced)
-	if _, err := topic.HoldNamed(t.Context(), 0, "p", first.Tenure); !errors.Is(err, node.ErrFenced) {
+	expectRefused(t, "the first program goes on", topic, 0, first.Tenure, 1, errs.ErrFenced)
+	expectRefused(t, "the first program begins anew", topic, 0, first.Tenure, 0, errs.ErrFenced)
+	if _, err := topic.HoldNamed(t.Context(), 0, "p", first.Tenure); !errors.Is(err, errs.ErrFenced) {
 		t.Errorf("the first program opens its name by itself: %v", err)
 	}
 	store(t, topic, 0, second.Tenure, 1, "of the second program, too")
@@ -90,15 +92,15 @@ func TestTenureInAllPartitions(t *testing.T) {
 	hold(2, older, nil) // nobody else has come there
 	store(t, topic, 2, older.Tenure, 0, "older")
 	hold(2, newer, nil)
-	hold(2, older, node.ErrFenced)
-	hold(1, older, node.ErrFenced)
+	hold(2, older, errs.ErrFenced)
+	hold(1, older, errs.ErrFenced)
 	hold(0, newer, nil)
 	for at, next := range []uint32{0, 0, 1} {
-		expectRefused(t, "older goes on", topic, at, older.Tenure, next, node.ErrFenced)
+		expectRefused(t, "older goes on", topic, at, older.Tenure, next, errs.ErrFenced)
 		store(t, topic, at, newer.Tenure, next, "newer")
 	}
-	expectRefused(t, "numbered for partition 0", topic, 2, newer.Tenure, 1, node.ErrSequence)
-	var sequence *node.SequenceError
+	expectRefused(t, "numbered for partition 0", topic, 2, newer.Tenure, 1, errs.ErrSequence)
+	var sequence *fold.SequenceError
 	done := make(chan error, 1)
 	p := &node.Put{Messages: [][]byte{[]byte("gap")}, Done: func(p *node.Put) { done <- p.Err }}
 	err = topic.SubmitNumbered(0, p, &node.Numbered{Name: []byte("p"), Tenure: newer.Tenure, Sequence: 9})
@@ -112,7 +114,7 @@ func TestTenureInAllPartitions(t *testing.T) {
 		t.Errorf("partition 2 has %s", got)
 	}
 	for _, bad := range []uint64{0, 1, 1<<32 - 1, 1 << 63} {
-		if _, err := topic.HoldNamed(t.Context(), 0, "p", bad); !errors.Is(err, node.ErrProducerTenure) {
+		if _, err := topic.HoldNamed(t.Context(), 0, "p", bad); !errors.Is(err, errs.ErrProducerTenure) {
 			t.Errorf("tenure %d: %v", bad, err)
 		}
 	}
@@ -135,13 +137,13 @@ func TestClusterTenures(t *testing.T) {
 	}
 	store(t, topic, 0, newer.Tenure, 0, "m")
 	store(t, topic, 0, newer.Tenure, 0, "m")
-	expectRefused(t, "other", topic, 0, newer.Tenure, 0, node.ErrSequence)
-	expectRefused(t, "older", topic, 0, older.Tenure, 1, node.ErrFenced)
-	if _, err := topic.HoldNamed(ctxBg, 0, "p", older.Tenure); !errors.Is(err, node.ErrFenced) {
+	expectRefused(t, "other", topic, 0, newer.Tenure, 0, errs.ErrSequence)
+	expectRefused(t, "older", topic, 0, older.Tenure, 1, errs.ErrFenced)
+	if _, err := topic.HoldNamed(ctxBg, 0, "p", older.Tenure); !errors.Is(err, errs.ErrFenced) {
 		t.Errorf("the older program opens its name again: %v", err)
 	}
 	got := <-submitNumbered(topic, "p", newer.Tenure, "p", 5, 1)
-	var sequence *node.SequenceError
+	var sequence *fold.SequenceError
 	if !errors.As(got.err, &sequence) || sequence.Want != 1 || sequence.Got != 5 ||
 		!strings.Contains(got.err.Error(), "from 1 to 4 are not stored") {
 		t.Errorf("a gap: %v", got.err)

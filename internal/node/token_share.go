@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"penstock/internal/node/budget"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/names"
 )
 
@@ -55,7 +56,7 @@ func (e *Engine) TokenUses() (all []TokenUse) {
 func checkMaker(name string) error {
 	if len(name) > names.MaxTokenBytes || !utf8.ValidString(name) {
 		return fmt.Errorf("%w: it remembers who made it by a name of at most %d bytes of UTF-8, not of %d",
-			ErrTopicOptions, names.MaxTokenBytes, len(name))
+			errs.ErrTopicOptions, names.MaxTokenBytes, len(name))
 	}
 	return nil
 }
@@ -70,8 +71,8 @@ func (e *Engine) ofShare(most int) int { return max(1, int(int64(most)*int64(e.o
 // held.
 func (e *Engine) mayMakeTopic(by string) error {
 	if n := e.topicCount(); n >= e.opts.MaxTopics {
-		return &LimitError{
-			Err: ErrTooManyTopics, What: "with this one the number of topics", Value: n + 1, Most: e.opts.MaxTopics,
+		return &errs.LimitError{
+			Err: errs.ErrTooManyTopics, What: "with this one the number of topics", Value: n + 1, Most: e.opts.MaxTopics,
 			Setting: "max-topics",
 		}
 	}
@@ -87,8 +88,8 @@ func (e *Engine) mayMakeTopic(by string) error {
 	if n <= most {
 		return nil
 	}
-	return &LimitError{
-		Err: ErrTopicShare, What: "with this one the number of topics of " + names.Token(by), Value: n, Most: most,
+	return &errs.LimitError{
+		Err: errs.ErrTopicShare, What: "with this one the number of topics of " + names.Token(by), Value: n, Most: most,
 		Setting: "token-share",
 	}
 }
@@ -113,9 +114,9 @@ func (e *Engine) mayShare(by string, more int) error {
 	if n <= most {
 		return nil
 	}
-	return &LimitError{
-		Err: ErrPartitionShare, What: "with these the number of partitions of all topics of " + names.Token(by), Value: n,
-		Most: most, Setting: "token-share",
+	return &errs.LimitError{
+		Err: errs.ErrPartitionShare, What: "with these the number of partitions of all topics of " + names.Token(by),
+		Value: n, Most: most, Setting: "token-share",
 	}
 }
 
@@ -126,10 +127,10 @@ func (e *Engine) TopicAs(ctx context.Context, token, name string) (*Topic, error
 		return t, nil
 	}
 	if !names.ValidTopic(name) {
-		return nil, ErrTopicName
+		return nil, errs.ErrTopicName
 	}
 	if e.opts.DisableAutoCreate {
-		return nil, ErrAutoCreateOff
+		return nil, errs.ErrAutoCreateOff
 	}
 	return e.CreateTopicWith(ctx, name, TopicOptions{MadeBy: token, quotaBytes: e.opts.DefaultQuotaBytes})
 }

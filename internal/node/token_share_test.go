@@ -10,7 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
 )
 
 // makeFor makes a topic that counts for a token.
@@ -45,7 +48,7 @@ func TestTokenShare(t *testing.T) {
 	refused := func(what string, is error, n, most int, err error) {
 		t.Helper()
 		want := fmt.Sprintf(`of token "a" is %d, and at most %d is allowed: see the node's setting token-share`, n, most)
-		if !errors.Is(err, is) || !errors.Is(err, node.ErrShare) || !strings.Contains(err.Error(), want) {
+		if !errors.Is(err, is) || !errors.Is(err, errs.ErrShare) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -54,12 +57,12 @@ func TestTokenShare(t *testing.T) {
 		return err
 	}
 	a := makeFor(t, e, "a", "a1", 6)
-	refused("five more partitions", node.ErrTooManyPartitions, 11, 10, create("a2", 5))
+	refused("five more partitions", errs.ErrTooManyPartitions, 11, 10, create("a2", 5))
 	makeFor(t, e, "a", "a2", 3)
 	set := a.Settings()
 	set.Partitions = 8
 	_, err := a.ConfigureAs(t.Context(), "a", set)
-	refused("growth", node.ErrTooManyPartitions, 11, 10, err)
+	refused("growth", errs.ErrTooManyPartitions, 11, 10, err)
 	counts(t, e, "a 2 9")
 	set.Partitions = 7
 	if set, err = a.ConfigureAs(t.Context(), "b", set); err != nil { // another tenant that may administer the topic
@@ -68,7 +71,7 @@ func TestTokenShare(t *testing.T) {
 	counts(t, e, "a 2 10")
 	set.Partitions = 8
 	_, err = a.ConfigureAs(t.Context(), "b", set)
-	refused("growth by another", node.ErrTooManyPartitions, 11, 10, err)
+	refused("growth by another", errs.ErrTooManyPartitions, 11, 10, err)
 	if set, err = a.Configure(t.Context(), set); err != nil {
 		t.Errorf("an administrator adds a partition: %v", err)
 	}
@@ -79,7 +82,7 @@ func TestTokenShare(t *testing.T) {
 	}
 	set = nobodys.Settings()
 	set.Partitions = 2
-	if _, err := nobodys.ConfigureAs(t.Context(), "a", set); !errors.Is(err, node.ErrTopicSettings) ||
+	if _, err := nobodys.ConfigureAs(t.Context(), "a", set); !errors.Is(err, meta.ErrSettings) ||
 		!strings.Contains(err.Error(), "token-share") {
 		t.Errorf("a token adds partitions that count for nobody: %v", err)
 	}
@@ -100,7 +103,7 @@ func TestTokenShare(t *testing.T) {
 			switch err := create(fmt.Sprint("many", i), 1); {
 			case err == nil:
 				made.Add(1)
-			case !errors.Is(err, node.ErrTooManyTopics):
+			case !errors.Is(err, errs.ErrTooManyTopics):
 				t.Error(err)
 			}
 		})
@@ -109,7 +112,7 @@ func TestTokenShare(t *testing.T) {
 	if made.Load() != 3 {
 		t.Errorf("the token made %d topics where its share had room for 3", made.Load())
 	}
-	refused("one topic too many", node.ErrTooManyTopics, 5, 4, create("more", 1))
+	refused("one topic too many", errs.ErrTooManyTopics, 5, 4, create("more", 1))
 	counts(t, e, "a 4 6, b 1 3")
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
@@ -122,7 +125,7 @@ func TestTokenShare(t *testing.T) {
 	if err := create("more", 1); err != nil {
 		t.Errorf("without shares: %v", err)
 	}
-	if err := create("other", 1); !errors.Is(err, node.ErrTooManyTopics) && err != nil {
+	if err := create("other", 1); !errors.Is(err, errs.ErrTooManyTopics) && err != nil {
 		t.Error(err)
 	}
 }
@@ -140,7 +143,7 @@ func TestTokenShareOfWhatIsBeingMade(t *testing.T) {
 		makeFor(t, e, "a", name, 1)
 	}
 	one := node.Creating(e, "a", "making", 1)
-	if err := create("more", 1); !errors.Is(err, node.ErrTopicShare) {
+	if err := create("more", 1); !errors.Is(err, errs.ErrTopicShare) {
 		t.Errorf("while a fourth topic is made: %v", err)
 	}
 	one()
@@ -152,7 +155,7 @@ func TestTokenShareOfWhatIsBeingMade(t *testing.T) {
 			t.Fatal(err)
 		}
 		done := begin()
-		if err := create("a3", 3); !errors.Is(err, node.ErrPartitionShare) {
+		if err := create("a3", 3); !errors.Is(err, errs.ErrPartitionShare) {
 			t.Errorf("while %s: %v", what, err)
 		}
 		done()
@@ -172,7 +175,7 @@ func TestTokenShareName(t *testing.T) {
 	e := openOnDisk(t, newDisk())
 	for _, name := range []string{strings.Repeat("x", 129), "\xff"} {
 		_, err := e.CreateTopicWith(t.Context(), "t", node.TopicOptions{MadeBy: name})
-		if _, ok := e.LookupTopic("t"); ok || !errors.Is(err, node.ErrTopicOptions) {
+		if _, ok := e.LookupTopic("t"); ok || !errors.Is(err, errs.ErrTopicOptions) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
@@ -254,8 +257,8 @@ func TestTokenStateShare(t *testing.T) {
 			for n := 0; err == nil && n < 5000; n++ {
 				_, err = a.PublishDeferred(ctxBg, []byte("later"), time.Hour)
 			}
-			over, ok := errors.AsType[*node.LimitError](err)
-			if !ok || !errors.Is(err, node.ErrStateFull) || errors.Is(err, node.ErrShare) != (percent < 100) ||
+			over, ok := errors.AsType[*errs.LimitError](err)
+			if !ok || !errors.Is(err, errs.ErrStateFull) || errors.Is(err, errs.ErrShare) != (percent < 100) ||
 				over.Most != int64(3000*percent) {
 				t.Fatalf("refused with %v", err)
 			}
@@ -265,18 +268,18 @@ func TestTokenStateShare(t *testing.T) {
 			full := func(what string, topic *node.Topic, want bool) {
 				t.Helper()
 				_, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour)
-				if errors.Is(err, node.ErrStateShare) != want {
+				if errors.Is(err, errs.ErrStateShare) != want {
 					t.Errorf("%s: a delayed message: %v", what, err)
 				}
-				if _, err := topic.OpenProducer(t.Context(), 0, "p"); errors.Is(err, node.ErrStateShare) != want {
+				if _, err := topic.OpenProducer(t.Context(), 0, "p"); errors.Is(err, errs.ErrStateShare) != want {
 					t.Errorf("%s: a producer: %v", what, err)
 				}
 				publish(t, topic, "now")
 				s := subscribe(t, channelOf(t, topic, "c"), 1)
-				if err := s.Requeue(s.next().id, time.Hour); errors.Is(err, node.ErrStateShare) != want {
+				if err := s.Requeue(s.next().id, time.Hour); errors.Is(err, errs.ErrStateShare) != want {
 					t.Errorf("%s: a requeue with a delay: %v", what, err)
 				}
-				if _, err := topic.Channel(ctxBg, "d"); errors.Is(err, node.ErrStateShare) != want {
+				if _, err := topic.Channel(ctxBg, "d"); errors.Is(err, errs.ErrStateShare) != want {
 					t.Errorf("%s: a channel: %v", what, err)
 				}
 			}
@@ -297,7 +300,7 @@ func TestTokenShareOfDeadLetters(t *testing.T) {
 	e := openOnDisk(t, newDisk())
 	topic := makeFor(t, e, "a", "t", 1)
 	ch := channelOf(t, topic, "c")
-	configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts = 1 })
+	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.MaxAttempts = 1 })
 	id := publish(t, topic, "bad")[0]
 	failMessages(t, subscribe(t, ch, 1), id)
 	deadLetters(t, topic, "t.DLQ", 1)
@@ -324,7 +327,7 @@ func TestClusterTokenShare(t *testing.T) {
 	alike("a 1 6")
 	for _, m := range tc.nodes {
 		_, err := m.e.CreateTopicWith(t.Context(), "u", node.TopicOptions{Partitions: 5, MadeBy: "a"})
-		if !errors.Is(err, node.ErrPartitionShare) {
+		if !errors.Is(err, errs.ErrPartitionShare) {
 			t.Errorf("%s: %v", m.name, err)
 		}
 	}
@@ -332,7 +335,7 @@ func TestClusterTokenShare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := topic.Settings(); s.QuotaBytes != 5<<20 || s.QuotaMode != node.QuotaReject || s.Version != 1 {
+	if s := topic.Settings(); s.QuotaBytes != 5<<20 || s.QuotaMode != meta.QuotaReject || s.Version != 1 {
 		t.Errorf("a topic that is made by use has %+v", s)
 	}
 	alike("a 2 7")
@@ -366,7 +369,7 @@ func TestDefaultQuota(t *testing.T) {
 			break
 		}
 	}
-	if over, ok := errors.AsType[*node.LimitError](err); !ok || !errors.Is(err, node.ErrQuota) ||
+	if over, ok := errors.AsType[*errs.LimitError](err); !ok || !errors.Is(err, errs.ErrQuota) ||
 		over.Most != int64(10_000) {
 		t.Errorf("a topic that is made by use takes more than its quota: %v", err)
 	}
@@ -394,13 +397,13 @@ func TestTokenFillsTheDisk(t *testing.T) {
 			body := strings.Repeat("x", 15<<10)
 			err := fillDisk(t, e, a, body, percent < 100)
 			if percent == 100 {
-				if !errors.Is(err, node.ErrNoSpace) {
+				if !errors.Is(err, errs.ErrNoSpace) {
 					t.Errorf("without shares: %v", err)
 				}
 				return
 			}
-			over, ok := errors.AsType[*node.LimitError](err)
-			if !ok || !errors.Is(err, node.ErrStoredShare) || !errors.Is(err, node.ErrQuota) ||
+			over, ok := errors.AsType[*errs.LimitError](err)
+			if !ok || !errors.Is(err, errs.ErrStoredShare) || !errors.Is(err, errs.ErrQuota) ||
 				over.Value.(int64) < 18<<20 || over.Most.(int64) > 16<<20 || over.Setting != "token-share" {
 				t.Fatalf("the token was refused with %v", err)
 			}
@@ -408,7 +411,7 @@ func TestTokenFillsTheDisk(t *testing.T) {
 				publish(t, b, body)
 			}
 			publish(t, topicOf(t, e, "nobodys"), body)
-			if _, err := a.Publish(ctxBg, []byte("x")); !errors.Is(err, node.ErrStoredShare) {
+			if _, err := a.Publish(ctxBg, []byte("x")); !errors.Is(err, errs.ErrStoredShare) {
 				t.Errorf("the token is refused no more: %v", err)
 			}
 			channelOf(t, a, "more") // control entries are stored

@@ -8,11 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/segment/aio/faultaio"
 )
 
-func configure(t testing.TB, topic *node.Topic, change func(*node.TopicSettings)) node.TopicSettings {
+func configure(t testing.TB, topic *node.Topic, change func(*meta.TopicSettings)) meta.TopicSettings {
 	t.Helper()
 	s := topic.Settings()
 	change(&s)
@@ -33,13 +35,13 @@ func TestTopicSettings(t *testing.T) {
 	disk := newDisk()
 	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
-	fresh := node.TopicSettings{Partitions: 1, Durability: node.DurabilitySynced}
+	fresh := meta.TopicSettings{Partitions: 1, Durability: meta.DurabilitySynced}
 	if s := topic.Settings(); s != fresh {
 		t.Errorf("a new topic has %+v", s)
 	}
-	want := node.TopicSettings{
+	want := meta.TopicSettings{
 		RetentionBytes: -1, RetentionCount: 10, RetentionAgeMs: 1000,
-		QuotaBytes: 5 << 20, QuotaCount: 7, QuotaMode: node.QuotaDropOldest, MinISR: 1,
+		QuotaBytes: 5 << 20, QuotaCount: 7, QuotaMode: meta.QuotaDropOldest, MinISR: 1,
 	}
 	got, err := topic.Configure(t.Context(), want)
 	want.Version, want.Partitions, want.Durability = 1, fresh.Partitions, fresh.Durability
@@ -47,14 +49,14 @@ func TestTopicSettings(t *testing.T) {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	for name, c := range map[string]struct {
-		s    node.TopicSettings
+		s    meta.TopicSettings
 		want error
 	}{
-		"the version of before": {node.TopicSettings{}, node.ErrVersion},
-		"a version to come":     {node.TopicSettings{Version: 2}, node.ErrVersion},
-		"min_isr":               {node.TopicSettings{Version: 1, MinISR: 2}, node.ErrTopicSettings},
-		"below 0":               {node.TopicSettings{Version: 1, QuotaBytes: -1}, node.ErrTopicSettings},
-		"mode":                  {node.TopicSettings{Version: 1, QuotaMode: "drop"}, node.ErrTopicSettings},
+		"the version of before": {meta.TopicSettings{}, errs.ErrVersion},
+		"a version to come":     {meta.TopicSettings{Version: 2}, errs.ErrVersion},
+		"min_isr":               {meta.TopicSettings{Version: 1, MinISR: 2}, meta.ErrSettings},
+		"below 0":               {meta.TopicSettings{Version: 1, QuotaBytes: -1}, meta.ErrSettings},
+		"mode":                  {meta.TopicSettings{Version: 1, QuotaMode: "drop"}, meta.ErrSettings},
 	} {
 		if got, err := topic.Configure(t.Context(), c.s); !errors.Is(err, c.want) || got != want {
 			t.Errorf("%s: %+v, %v", name, got, err)
@@ -63,7 +65,7 @@ func TestTopicSettings(t *testing.T) {
 	topicOf(t, e, "other")
 	after := func(e *node.Engine) {
 		t.Helper()
-		for name, s := range map[string]node.TopicSettings{"t": want, "other": fresh} {
+		for name, s := range map[string]meta.TopicSettings{"t": want, "other": fresh} {
 			if topic, _ := e.LookupTopic(name); topic.Settings() != s {
 				t.Errorf("topic %s has %+v afterwards, not %+v", name, topic.Settings(), s)
 			}
@@ -74,7 +76,7 @@ func TestTopicSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	after(openOnDisk(t, disk.Kill(1)))
-	if _, err := topic.Configure(t.Context(), want); !errors.Is(err, node.ErrClosed) {
+	if _, err := topic.Configure(t.Context(), want); !errors.Is(err, errs.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
 }
@@ -91,7 +93,7 @@ func TestTopicSettingsCrash(t *testing.T) {
 		e := openOnDisk(t, disk)
 		topic := topicOf(t, e, "t")
 		publish(t, topic, "kept")
-		old := configure(t, topic, func(s *node.TopicSettings) { s.QuotaCount = 100 })
+		old := configure(t, topic, func(s *meta.TopicSettings) { s.QuotaCount = 100 })
 		disk.CrashAt(disk.Ops() + after)
 		next := old
 		next.QuotaCount = 200
@@ -126,9 +128,9 @@ func TestTopicSettingsCrash(t *testing.T) {
 // Compare B20: that bounds the bytes that wait, this the bytes that are kept. B4 (a distinct error and no trace).
 func TestQuotaReject(t *testing.T) {
 	const body = 1000
-	for name, set := range map[string]func(*node.TopicSettings){
-		"count": func(s *node.TopicSettings) { s.QuotaCount = 50 },
-		"bytes": func(s *node.TopicSettings) { s.QuotaBytes = 60_000 },
+	for name, set := range map[string]func(*meta.TopicSettings){
+		"count": func(s *meta.TopicSettings) { s.QuotaCount = 50 },
+		"bytes": func(s *meta.TopicSettings) { s.QuotaBytes = 60_000 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			disk := newDisk()
@@ -143,7 +145,7 @@ func TestQuotaReject(t *testing.T) {
 			if stored := e.Stats("t", "")[0].StoredBytes; s.QuotaBytes != 0 && (first < 45 || stored > s.QuotaBytes+8192) {
 				t.Errorf("%d messages, %d bytes were stored; the quota is %d", first, stored, s.QuotaBytes)
 			}
-			if _, err := topic.PublishBatch(context.Background(), make2(3, body)); !errors.Is(err, node.ErrQuota) {
+			if _, err := topic.PublishBatch(context.Background(), make2(3, body)); !errors.Is(err, errs.ErrQuota) {
 				t.Errorf("a batch: %v", err)
 			}
 			publish(t, topicOf(t, e, "free"), numbered("m", 60, body)...)
@@ -182,16 +184,16 @@ func TestQuotaReject(t *testing.T) {
 			if n := fillQuota(t, topic, body); n > 2 {
 				t.Errorf("after a restart %d more were stored", n)
 			}
-			configure(t, topic, func(s *node.TopicSettings) { s.QuotaBytes, s.QuotaCount = 10*s.QuotaBytes, 10*s.QuotaCount })
+			configure(t, topic, func(s *meta.TopicSettings) { s.QuotaBytes, s.QuotaCount = 10*s.QuotaBytes, 10*s.QuotaCount })
 			publish(t, topic, "larger")
-			configure(t, topic, func(s *node.TopicSettings) { s.QuotaBytes, s.QuotaCount = 1, 1 })
-			if _, err := topic.Publish(t.Context(), make([]byte, body)); !errors.Is(err, node.ErrQuota) {
+			configure(t, topic, func(s *meta.TopicSettings) { s.QuotaBytes, s.QuotaCount = 1, 1 })
+			if _, err := topic.Publish(t.Context(), make([]byte, body)); !errors.Is(err, errs.ErrQuota) {
 				t.Errorf("with a quota below what is there: %v", err)
 			}
 			if got := readAll(t, ch); len(got) < first || len(got) > first+4 {
 				t.Errorf("%d messages were left", len(got))
 			}
-			configure(t, topic, func(s *node.TopicSettings) { s.QuotaBytes, s.QuotaCount = 0, 0 })
+			configure(t, topic, func(s *meta.TopicSettings) { s.QuotaBytes, s.QuotaCount = 0, 0 })
 			publish(t, topic, numbered("m", 60, body)...)
 		})
 	}
@@ -201,9 +203,9 @@ func TestQuotaReject(t *testing.T) {
 // for all others that are finished. What waits behind it counts, and so does what a channel wants again.
 func TestQuotaCountsWhatWaits(t *testing.T) {
 	const body = 1000
-	for name, set := range map[string]func(*node.TopicSettings){
-		"count": func(s *node.TopicSettings) { s.QuotaCount = 20 },
-		"bytes": func(s *node.TopicSettings) { s.QuotaBytes = 24_000 },
+	for name, set := range map[string]func(*meta.TopicSettings){
+		"count": func(s *meta.TopicSettings) { s.QuotaCount = 20 },
+		"bytes": func(s *meta.TopicSettings) { s.QuotaBytes = 24_000 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := openOnDisk(t, newDisk())
@@ -217,7 +219,7 @@ func TestQuotaCountsWhatWaits(t *testing.T) {
 			for i := range 100 {
 				eventually(t, "finished messages make room", func() bool {
 					_, err := topic.Publish(ctxBg, make([]byte, body))
-					if err != nil && !errors.Is(err, node.ErrQuota) {
+					if err != nil && !errors.Is(err, errs.ErrQuota) {
 						t.Fatal(i, err)
 					}
 					return err == nil
@@ -255,7 +257,7 @@ func fillQuota(t *testing.T, topic *node.Topic, size int) (n int) {
 	t.Helper()
 	for ; ; n++ {
 		_, err := topic.Publish(context.Background(), make([]byte, size))
-		if errors.Is(err, node.ErrQuota) {
+		if errors.Is(err, errs.ErrQuota) {
 			return n
 		}
 		if err != nil || n > 100 {
@@ -278,23 +280,23 @@ func make2(n, size int) (bodies [][]byte) {
 func TestTopicRetention(t *testing.T) {
 	t.Parallel()
 	const body, least = 1500, 300 << 10
-	for name, set := range map[string]func(*node.TopicSettings){
-		"bytes":      func(s *node.TopicSettings) { s.RetentionBytes = 200 << 10 },
-		"count":      func(s *node.TopicSettings) { s.RetentionCount = 130 },
-		"age":        func(s *node.TopicSettings) { s.RetentionAgeMs = 50 },
-		"drop bytes": func(s *node.TopicSettings) { s.QuotaBytes, s.QuotaMode = 200<<10, node.QuotaDropOldest },
-		"drop count": func(s *node.TopicSettings) { s.QuotaCount, s.QuotaMode = 130, node.QuotaDropOldest },
+	for name, set := range map[string]func(*meta.TopicSettings){
+		"bytes":      func(s *meta.TopicSettings) { s.RetentionBytes = 200 << 10 },
+		"count":      func(s *meta.TopicSettings) { s.RetentionCount = 130 },
+		"age":        func(s *meta.TopicSettings) { s.RetentionAgeMs = 50 },
+		"drop bytes": func(s *meta.TopicSettings) { s.QuotaBytes, s.QuotaMode = 200<<10, meta.QuotaDropOldest },
+		"drop count": func(s *meta.TopicSettings) { s.QuotaCount, s.QuotaMode = 130, meta.QuotaDropOldest },
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := inDir(t.TempDir())
 			o.RetentionCount = 1
 			e := openWith(t, o)
 			keeps := topicOf(t, e, "keeps")
-			configure(t, keeps, func(s *node.TopicSettings) { s.RetentionCount = -1 })
+			configure(t, keeps, func(s *meta.TopicSettings) { s.RetentionCount = -1 })
 			kept := channelOf(t, keeps, "c")
 			topic := topicOf(t, e, "t")
 			ch := channelOf(t, topic, "c")
-			configure(t, topic, func(s *node.TopicSettings) {
+			configure(t, topic, func(s *meta.TopicSettings) {
 				s.RetentionCount = -1
 				set(s)
 			})
@@ -306,7 +308,7 @@ func TestTopicRetention(t *testing.T) {
 				return e.Counters().TrimmedBytes.Load() > least
 			})
 			if name == "age" { // while they are read, more would become old
-				configure(t, topic, func(s *node.TopicSettings) { s.RetentionAgeMs = -1 })
+				configure(t, topic, func(s *meta.TopicSettings) { s.RetentionAgeMs = -1 })
 			}
 			got := readAll(t, ch)
 			if len(got) == 0 || len(got) >= total {
@@ -335,12 +337,12 @@ func TestDiskLowWaterAndQuota(t *testing.T) {
 	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
-	configure(t, topic, func(s *node.TopicSettings) { s.QuotaCount = 1 << 30 })
+	configure(t, topic, func(s *meta.TopicSettings) { s.QuotaCount = 1 << 30 })
 	acked := map[node.ID]string{publish(t, topic, "first")[0]: "first"}
 	disk.SetCapacity(usedBytes(t, disk) + 1<<20)
 	fillUntilFull(t, topic, acked)
 	_, err := topic.Publish(t.Context(), []byte("x"))
-	if !errors.Is(err, node.ErrNoSpace) || errors.Is(err, node.ErrQuota) {
+	if !errors.Is(err, errs.ErrNoSpace) || errors.Is(err, errs.ErrQuota) {
 		t.Errorf("on a full disk: %v", err)
 	}
 	s := subscribe(t, ch, 10)
@@ -381,18 +383,18 @@ func TestDelayBeyondRetention(t *testing.T) {
 		t.Fatal(setup)
 	}
 	for _, delay := range []time.Duration{50 * time.Minute, time.Hour} {
-		if err := later(delay); !errors.Is(err, node.ErrDeferRetention) || !errors.Is(err, node.ErrDeferTooLong) {
+		if err := later(delay); !errors.Is(err, errs.ErrDeferRetention) || !errors.Is(err, errs.ErrDeferTooLong) {
 			t.Errorf("a delay of %v: %v", delay, err)
 		}
 	}
 	publish(t, topic, "now")
 	s := subscribe(t, ch, 1)
-	if m := s.next(); !errors.Is(s.Requeue(m.id, 50*time.Minute), node.ErrDeferRetention) ||
+	if m := s.next(); !errors.Is(s.Requeue(m.id, 50*time.Minute), errs.ErrDeferRetention) ||
 		s.Requeue(m.id, time.Second) != nil {
 		t.Error("a requeue is not refused by its delay")
 	}
 	err := age(time.Minute)
-	if !errors.Is(err, node.ErrTopicSettings) || !strings.Contains(err.Error(), " messages of topic t") {
+	if !errors.Is(err, meta.ErrSettings) || !strings.Contains(err.Error(), " messages of topic t") {
 		t.Errorf("a retention that removes delayed messages: %v", err)
 	}
 	if got := topic.Settings().RetentionAgeMs; got != (50 * time.Minute).Milliseconds() {

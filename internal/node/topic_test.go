@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // Exactly MaxTopics topics can be made, however many are made at a time. The next one is refused.
@@ -40,7 +41,7 @@ func TestMaxTopics(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if _, err := e.CreateTopic(t.Context(), "more", 1); !errors.Is(err, node.ErrTooManyTopics) {
+		if _, err := e.CreateTopic(t.Context(), "more", 1); !errors.Is(err, errs.ErrTooManyTopics) {
 			t.Errorf("one more than MaxTopics: %v", err)
 		}
 		for i := range most {
@@ -65,7 +66,7 @@ func TestMaxPartitions(t *testing.T) {
 	refused := func(what string, n int, err error) {
 		t.Helper()
 		want := fmt.Sprintf("is %d, and at most 10 is allowed: see the node's setting max-partitions", n)
-		if !errors.Is(err, node.ErrTooManyPartitions) || !strings.Contains(err.Error(), want) {
+		if !errors.Is(err, errs.ErrTooManyPartitions) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"penstock/internal/node/channel"
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/flush"
 	"penstock/internal/node/partition"
 	"penstock/internal/node/topic"
@@ -67,7 +68,7 @@ func (c catalogView) AddCopies(parts []*partition.Partition) error {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
-		return ErrClosed
+		return errs.ErrClosed
 	}
 	c.store.Add(parts)
 	c.mu.Unlock()

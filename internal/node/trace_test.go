@@ -49,8 +49,8 @@ func TestTrace(t *testing.T) {
 	e := openWith(t, dir)
 	topic := topicOf(t, e, "t")
 	ch, picky := channelOf(t, topic, "c"), channelOf(t, topic, "picky")
-	configureChannel(t, ch, func(s *node.ChannelSettings) { s.MaxAttempts = 2 })
-	configureChannel(t, picky, func(s *node.ChannelSettings) {
+	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.MaxAttempts = 2 })
+	configureChannel(t, picky, func(s *fold.ChannelSettings) {
 		s.Filter.Rules = []fold.Rule{{Header: "kind", Pattern: "x"}}
 	})
 	began := time.Now()
@@ -118,11 +118,11 @@ func TestTrace(t *testing.T) {
 	}
 	check(false)
 	for _, id := range []node.ID{ids[3] + 1, ids[3] + 1000} {
-		if _, err := topic.Trace(ctxBg, id); !errors.Is(err, node.ErrNoMessage) {
+		if _, err := topic.Trace(ctxBg, id); !errors.Is(err, trace.ErrNoMessage) {
 			t.Errorf("%v was never published: %v", id, err)
 		}
 	}
-	if _, err := topic.Trace(ctxBg, batch.MakeID(7, 0)); !errors.Is(err, node.ErrNoMessage) ||
+	if _, err := topic.Trace(ctxBg, batch.MakeID(7, 0)); !errors.Is(err, trace.ErrNoMessage) ||
 		!strings.Contains(err.Error(), "it names partition 7, and topic t has 1") {
 		t.Errorf("a partition that is not there: %v", err)
 	}
@@ -227,7 +227,7 @@ func TestClusterTrace(t *testing.T) {
 		if c := inChannel(t, tr, "c"); tr.Stored.Epoch >= c.Epoch || tr.Events[len(tr.Events)-1].Leader != next.name {
 			t.Errorf("%s: %+v", m.name, tr)
 		}
-		if _, err := tc.topic(m, "t").Trace(ctxBg, id+9); !errors.Is(err, node.ErrNoMessage) {
+		if _, err := tc.topic(m, "t").Trace(ctxBg, id+9); !errors.Is(err, trace.ErrNoMessage) {
 			t.Errorf("%s: %v", m.name, err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/meta"
 	"penstock/internal/node"
 )
 
@@ -36,7 +37,7 @@ func kept(t *testing.T, topic *node.Topic) (n int64) {
 // retention off. It returns how many messages were published, and when.
 func trimUnread(t *testing.T, e *node.Engine, topic *node.Topic) (total int64, begun time.Time) {
 	t.Helper()
-	configure(t, topic, func(s *node.TopicSettings) { s.RetentionBytes = 200 << 10 })
+	configure(t, topic, func(s *meta.TopicSettings) { s.RetentionBytes = 200 << 10 })
 	before := e.Counters().TrimmedBytes.Load()
 	begun = e.Now()
 	eventually(t, "retention removes what was not read", func() bool {
@@ -44,7 +45,7 @@ func trimUnread(t *testing.T, e *node.Engine, topic *node.Topic) (total int64, b
 		total += 50
 		return e.Counters().TrimmedBytes.Load() > before+300<<10
 	})
-	configure(t, topic, func(s *node.TopicSettings) { s.RetentionBytes = -1 })
+	configure(t, topic, func(s *meta.TopicSettings) { s.RetentionBytes = -1 })
 	return total, begun
 }
 
@@ -178,7 +179,7 @@ func TestDepthOfCarried(t *testing.T) {
 		total += int64(len(ms))
 	}
 	other := topicOf(t, e, "other")
-	configure(t, other, func(s *node.TopicSettings) { s.RetentionBytes = 200 << 10 })
+	configure(t, other, func(s *meta.TopicSettings) { s.RetentionBytes = 200 << 10 })
 	eventually(t, "the first segment is not needed any more", func() bool {
 		publish(t, other, numbered("m", 50, 1500)...)
 		publish(t, topic, "plain")

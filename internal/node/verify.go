@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"penstock/internal/meta"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/scrub"
 	"penstock/replicate/wire"
 	"penstock/segment"
@@ -24,7 +25,7 @@ type Difference = scrub.Difference
 func (e *Engine) VerifySome(ctx context.Context, topic string, partition uint32, at segment.Offset) (*Verified, error) {
 	t, ok := e.LookupTopic(topic)
 	if !ok || int(partition) >= t.Partitions() {
-		return nil, ErrNoTopic
+		return nil, errs.ErrNoTopic
 	}
 	return e.members.verifySome(ctx, t, partition, at)
 }

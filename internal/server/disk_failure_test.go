@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/server/nsqtest"
 	"penstock/segment/aio/faultaio"
 )
@@ -20,9 +21,9 @@ func TestDiskFailure(t *testing.T) {
 	c.OK()
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Count: -1, Err: syscall.EIO})
 	c.Send(nsqtest.Pub("t", "y"))
-	c.Fatal("E_PUB_FAILED PUB failed " + node.ErrDisk.Error())
+	c.Fatal("E_PUB_FAILED PUB failed " + errs.ErrDisk.Error())
 	d.Send("MPUB t\n" + nsqtest.Sized(nsqtest.BatchBody("a", "b")))
-	d.Fatal("E_MPUB_FAILED MPUB failed " + node.ErrDisk.Error())
+	d.Fatal("E_MPUB_FAILED MPUB failed " + errs.ErrDisk.Error())
 	if code, body := n.do(t, "GET", "/ping", ""); code != 500 || !strings.HasPrefix(body, "NOK - ") {
 		t.Errorf("/ping: %d %s", code, body)
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
 	"penstock/internal/server/api"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/auth/authtest"
@@ -72,16 +74,16 @@ func TestChannelSettingsHTTP(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		first, last := nodes[0], nodes[len(nodes)-1]
 		path := "/channel/settings" + makeChannel(t, nodes, "t", "c", 3)
-		var s node.ChannelSettings
+		var s fold.ChannelSettings
 		last.ask(t, "GET", path, "", &s)
-		if s.Version != 0 || s.Order != node.OrderNone {
+		if s.Version != 0 || s.Order != fold.OrderNone {
 			t.Fatalf("settings that nobody made: %+v", s)
 		}
 		const body = `{"version":0,"order":"key","key_header":"key","max_attempts":7,"dead_letter":"dead",` +
 			`"rate_per_second":1000,"max_in_flight":20,"sample_rate":50,` +
 			`"filter":{"all":true,"invert":false,"rules":[{"header":"kind","match":"prefix","pattern":"in"}]}}`
 		first.ask(t, "POST", path, body, &s)
-		if s.Version != 1 || s.Order != node.OrderKey || s.MaxAttempts != 7 || len(s.Filter.Rules) != 1 {
+		if s.Version != 1 || s.Order != fold.OrderKey || s.MaxAttempts != 7 || len(s.Filter.Rules) != 1 {
 			t.Fatalf("got %+v", s)
 		}
 		for _, n := range nodes {
@@ -89,7 +91,7 @@ func TestChannelSettingsHTTP(t *testing.T) {
 			if want := strings.Replace(body, `"version":0`, `"version":1`, 1); got != want {
 				t.Errorf("GET gives %s, want %s", got, want)
 			}
-			n.refused(t, "POST", path, `{"version":0,"max_attempts":8}`, 409, sentence(node.ErrVersion))
+			n.refused(t, "POST", path, `{"version":0,"max_attempts":8}`, 409, sentence(errs.ErrVersion))
 		}
 		last.ask(t, "POST", path, `{"version":1}`, &s)
 		if s.Version != 2 || s.MaxAttempts != 0 {
@@ -348,7 +350,7 @@ func TestRedriveHTTP(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		q := makeChannel(t, nodes, "t", "c", 2)
 		other := makeChannel(t, nodes, "t", "other", 2)
-		var s node.ChannelSettings
+		var s fold.ChannelSettings
 		nodes[0].ask(t, "POST", "/channel/settings"+q, `{"version":0,"max_attempts":1}`, &s)
 		bodies := readBy(t, nodes, "c", "REQ %s 0\n")
 		expect := func() {
@@ -414,10 +416,10 @@ func TestForkHTTP(t *testing.T) {
 			for at, want := range map[string]int{"": 6, "&at=oldest": 10, "&at=newest": 0, "&at=0001000000000004": 4} {
 				name := fmt.Sprintf("fork%d-%d-%d", i, want, len(at))
 				n.post(t, "/channel/fork"+q+"&new="+name+at, "")
-				n.refused(t, "POST", "/channel/fork"+q+"&new="+name+at, "", 409, sentence(node.ErrChannelExists))
+				n.refused(t, "POST", "/channel/fork"+q+"&new="+name+at, "", 409, sentence(errs.ErrChannelExists))
 				var list api.PeekList
 				n.ask(t, "GET", "/channel/peek?topic=t&channel="+name+"&count=100", "", &list)
-				var set node.ChannelSettings
+				var set fold.ChannelSettings
 				n.ask(t, "GET", "/channel/settings?topic=t&channel="+name, "", &set)
 				if len(list.Messages) != want || set.MaxAttempts != 9 {
 					t.Errorf("%s has %d messages, want %d, and the settings %+v", name, len(list.Messages), want, set)

@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"penstock/internal/node"
+	"penstock/internal/meta"
+	"penstock/internal/node/errs"
 	"penstock/internal/server/api"
 	"penstock/internal/server/nsqtest"
 )
@@ -16,7 +17,7 @@ func TestTopicSettingsHTTP(t *testing.T) {
 		makeChannel(t, nodes, "t", "c", 2)
 		last := nodes[len(nodes)-1]
 		const path = "/topic/settings?topic=t"
-		var s node.TopicSettings
+		var s meta.TopicSettings
 		last.ask(t, "GET", path, "", &s)
 		if s.Version != 0 {
 			t.Fatalf("settings that nobody made: %+v", s)
@@ -31,11 +32,11 @@ func TestTopicSettingsHTTP(t *testing.T) {
 		}
 		for _, n := range nodes {
 			nsqtest.Eventually(t, "the node to have them", func() bool {
-				var got node.TopicSettings
+				var got meta.TopicSettings
 				n.ask(t, "GET", path, "", &got)
 				return got == s
 			})
-			n.refused(t, "POST", path, `{"version":0}`, 409, sentence(node.ErrVersion))
+			n.refused(t, "POST", path, `{"version":0}`, 409, sentence(errs.ErrVersion))
 		}
 		last.refused(t, "POST", path, `{"version":1,"quota_mode":"panic"}`, 400, "quota")
 		last.refused(t, "POST", path, `{"version":1,"quota":1}`, 400, "quota")
@@ -52,14 +53,14 @@ func TestTopicSettingsHTTP(t *testing.T) {
 			t.Error("a quota of two messages per partition let ten in")
 		}
 		// Partitions and durability belong to the settings: they are read, compared and changed like the others.
-		if s.Partitions != 2 || s.Durability != node.DurabilitySynced {
+		if s.Partitions != 2 || s.Durability != meta.DurabilitySynced {
 			t.Errorf("got %+v", s)
 		}
 		last.refused(t, "POST", path, `{"version":1,"partitions":1}`, 400, "the topic has 2, and none can be taken away")
 		last.refused(
 			t, "POST", path, `{"version":1,"durability":"memory"}`, 400, "it must be one of synced",
 		)
-		last.refused(t, "POST", path, `{"version":0,"partitions":4}`, 409, sentence(node.ErrVersion))
+		last.refused(t, "POST", path, `{"version":0,"partitions":4}`, 409, sentence(errs.ErrVersion))
 		last.ask(t, "POST", path, `{"version":1,"partitions":4,"durability":"synced","min_isr":1}`, &s)
 		if s.Version != 2 || s.Partitions != 4 || s.QuotaCount != 0 {
 			t.Errorf("got %+v", s)
@@ -68,7 +69,7 @@ func TestTopicSettingsHTTP(t *testing.T) {
 		bodies := map[string]bool{}
 		for _, n := range nodes {
 			nsqtest.Eventually(t, "the node to have them", func() bool {
-				var got node.TopicSettings
+				var got meta.TopicSettings
 				n.ask(t, "GET", path, "", &got)
 				return got == s && n.topicNow(t, "t").Partitions == 4
 			})
@@ -108,14 +109,14 @@ func TestTopicSettingsKeepWhatOldProgramsCannotName(t *testing.T) {
 			{`{"version":6,"keep_bytes":0}`, 0, 0, 0},
 			{`{"version":7,"quota_count":1}`, 0, 0, 1},
 		} {
-			var s node.TopicSettings
+			var s meta.TopicSettings
 			nodes[i%len(nodes)].ask(t, "POST", path, step.body, &s)
 			if s.KeepAgeMs != step.age || s.KeepBytes != step.bytes || s.QuotaCount != step.quota {
 				t.Errorf("after %s the settings are %+v", step.body, s)
 			}
-			nodes[i%len(nodes)].refused(t, "POST", path, step.body, 409, sentence(node.ErrVersion))
+			nodes[i%len(nodes)].refused(t, "POST", path, step.body, 409, sentence(errs.ErrVersion))
 		}
-		nodes[0].refused(t, "POST", path, `{"version":100}`, 409, sentence(node.ErrVersion))
+		nodes[0].refused(t, "POST", path, `{"version":100}`, 409, sentence(errs.ErrVersion))
 		nodes[0].refused(t, "POST", path, `{"version":8,"keep_age_ms":-2}`, 400, "keep_age_ms")
 	})
 }

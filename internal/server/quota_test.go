@@ -4,7 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/server/nsqtest"
 	"penstock/segment/aio/faultaio"
 )
@@ -19,7 +21,7 @@ func TestQuotaErrors(t *testing.T) {
 	n.post(t, "/topic/create?topic=t", "")
 	n.post(t, "/channel/create?topic=t&channel=c", "")
 	topic, _ := n.e.LookupTopic("t")
-	if _, err := topic.Configure(t.Context(), node.TopicSettings{QuotaCount: 3}); err != nil {
+	if _, err := topic.Configure(t.Context(), meta.TopicSettings{QuotaCount: 3}); err != nil {
 		t.Fatal(err)
 	}
 	n.post(t, "/mpub?topic=t", "a\nb\n")
@@ -27,8 +29,8 @@ func TestQuotaErrors(t *testing.T) {
 	p.Send(nsqtest.Pub("t", "c"))
 	p.OK()
 	p.Send(nsqtest.Pub("t", "d") + nsqtest.Pub("t", "e"))
-	over := &node.LimitError{
-		Err: node.ErrQuota, What: "with this request the number of the partition's unconfirmed messages", Value: 5, Most: 3,
+	over := &errs.LimitError{
+		Err: errs.ErrQuota, What: "with this request the number of the partition's unconfirmed messages", Value: 5, Most: 3,
 		Setting: "quota-count", OfTopic: true,
 	} // both are one request of the engine
 	p.Fatal("E_PUB_FAILED PUB failed " + over.Error())
@@ -73,7 +75,7 @@ func TestDiskLowWater(t *testing.T) {
 	})
 	p := n.dial(t)
 	p.Send(nsqtest.Pub("t", "x"))
-	p.Fatal("E_PUB_FAILED PUB failed " + node.ErrNoSpace.Error())
+	p.Fatal("E_PUB_FAILED PUB failed " + errs.ErrNoSpace.Error())
 	if status, text := n.do(t, "GET", "/ping", ""); status != 500 || !strings.Contains(text, "disk is full") {
 		t.Errorf("/ping: %d %s", status, text)
 	}

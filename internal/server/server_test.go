@@ -12,6 +12,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/server/nsqtest"
 )
 
@@ -56,7 +57,7 @@ func startNode(t testing.TB, eo node.Options, o Options) *testNode {
 		if err := <-served; err != nil {
 			t.Errorf("Serve: %v", err)
 		}
-		if err := e.Close(); err != nil && !errors.Is(err, node.ErrClosed) { // a test may have closed it
+		if err := e.Close(); err != nil && !errors.Is(err, errs.ErrClosed) { // a test may have closed it
 			t.Errorf("Close: %v", err)
 		}
 	})

@@ -12,6 +12,7 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node"
+	"penstock/internal/node/fold"
 	"penstock/internal/server/api"
 	"penstock/internal/server/listen"
 	"penstock/internal/server/lookup"
@@ -223,9 +224,9 @@ func TestYouzanOrdered(t *testing.T) {
 		c := lead.dial(t)
 		c.Send("SUB_ORDERED t c 0\n")
 		c.OK()
-		var s node.ChannelSettings
+		var s fold.ChannelSettings
 		nodes[0].ask(t, "GET", "/channel/settings"+q, "", &s)
-		if s.Order != node.OrderDeclared || s.Version != 1 {
+		if s.Order != fold.OrderDeclared || s.Version != 1 {
 			t.Errorf("settings after SUB_ORDERED: %+v", s)
 		}
 		for _, cmd := range []string{"SUB t c", "SUB t c 0", "SUB_ADVANCED t c 0", "SUB_ADVANCED t c"} {

@@ -56,7 +56,6 @@ func Listen(o Options) (*Net, error) {
 	return n, nil
 }
 
-// Addr returns the listener's address.
 func (n *Net) Addr() net.Addr { return n.o.Listener.Addr() }
 
 // SetNodes says which nodes there are, and their addresses. New nodes are dialed or admitted from now on. Missing nodes

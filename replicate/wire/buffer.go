@@ -18,7 +18,6 @@ func NewBuffer() *Buffer {
 	return b
 }
 
-// Release implements netproto.Releaser.
 func (b *Buffer) Release() {
 	if cap(b.Bytes) <= maxPooledBytes {
 		buffers.Put(b)

@@ -113,9 +113,14 @@ func DecodeOperation(p []byte) (op Operation, err error) {
 	return op, nil
 }
 
-// EncodeResult returns the payload of a ForwardOpAck that reports success. An operation without a result has no
-// payload.
-func EncodeResult(result any) ([]byte, error) { return json.Marshal(result) }
+// EncodeResult returns the payload of a ForwardOpAck that reports success, unless err is set, which it returns. An
+// operation without a result has no payload.
+func EncodeResult(result any, err error) ([]byte, error) {
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(result)
+}
 
 // DecodeResult reads a result. result must point to the type that the operation's kind documents.
 func DecodeResult(p []byte, result any) error { return json.Unmarshal(p, result) }

@@ -94,7 +94,7 @@ func operations() map[string]any {
 // Operations from before this package had them are written the same way, and read back as the same values.
 func TestGoldenOperations(t *testing.T) {
 	for name, v := range operations() {
-		p, err := EncodeResult(v)
+		p, err := EncodeResult(v, nil)
 		if op, ok := v.(*Operation); ok {
 			p, err = EncodeOperation(op)
 		}

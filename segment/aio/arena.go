@@ -247,10 +247,7 @@ func (a *Arena) Free() int {
 	return len(a.free)
 }
 
-// Count is the number of buffers, without large ones.
-func (a *Arena) Count() int { return len(a.bufs) }
-
-// BufBytes is the size of each buffer.
+func (a *Arena) Count() int    { return len(a.bufs) }
 func (a *Arena) BufBytes() int { return a.bufBytes }
 
 // LargeBytes is how many bytes the large buffers that are handed out have now.

@@ -21,6 +21,7 @@ import (
 	"penstock/internal/cluster/kv/file"
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
 	"penstock/replicate"
 )
 
@@ -245,7 +246,7 @@ func readAll(ctx context.Context, t *node.Topic, expected map[string]bool, wait 
 
 func readPartition(ctx context.Context, t *node.Topic, partition int, expected map[string]bool) error {
 	for from := node.ID(0); ; {
-		found, err := t.Peek(ctx, partition, from, node.MaxListCount)
+		found, err := t.Peek(ctx, partition, from, channel.MaxListCount)
 		if err != nil || len(found) == 0 {
 			return err
 		}

@@ -241,10 +241,8 @@ type logEnds struct {
 	parts map[segment.Identity]segment.State
 }
 
-// Restart implements clog.Replayer.
 func (l *logEnds) Restart() { *l = logEnds{} }
 
-// Checkpoint implements clog.Replayer.
 func (l *logEnds) Checkpoint(chunk []byte) error {
 	l.text = append(l.text, chunk...)
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"penstock/internal/node/delivery"
 	"penstock/internal/node/errs"
@@ -17,37 +18,29 @@ import (
 func (c *Channel) Perform(ctx context.Context, op wire.Operation) ([]byte, error) {
 	switch op.Kind {
 	case wire.OpPauseChannel:
-		return encoded(true, c.change(ctx, delivery.Event{Kind: delivery.EvPause, Flag: op.Flag}))
+		return wire.EncodeResult(true, c.change(ctx, delivery.Event{Kind: delivery.EvPause, Flag: op.Flag}))
 	case wire.OpSkipChannel:
-		return encoded(true, c.change(ctx, delivery.Event{Kind: delivery.EvSkip, Flag: op.Flag}))
+		return wire.EncodeResult(true, c.change(ctx, delivery.Event{Kind: delivery.EvSkip, Flag: op.Flag}))
 	case wire.OpEmptyChannel:
-		return encoded(true, c.change(ctx, delivery.Event{Kind: delivery.EvEmpty}))
+		return wire.EncodeResult(true, c.change(ctx, delivery.Event{Kind: delivery.EvEmpty}))
 	case wire.OpResolveSeek:
-		return encoded(c.resolveSeek(op))
+		return wire.EncodeResult(c.resolveSeek(op))
 	case wire.OpSeek:
-		return encoded(true, c.seek(ctx, op))
+		return wire.EncodeResult(true, c.seek(ctx, op))
 	case wire.OpPeek:
-		return encoded(c.peek(op))
+		return wire.EncodeResult(c.peek(op))
 	case wire.OpPending:
-		return encoded(c.pending(op))
+		return wire.EncodeResult(c.pending(op))
 	case wire.OpDeferred:
-		return encoded(c.deferredMessages(op))
+		return wire.EncodeResult(c.deferredMessages(op))
 	case wire.OpConfirm:
-		return encoded(true, c.confirm(ctx, op))
+		return wire.EncodeResult(true, c.confirm(ctx, op))
 	case wire.OpConfigure:
-		return encoded(c.configure(ctx, op))
+		return wire.EncodeResult(c.configure(ctx, op))
 	case wire.OpRedrive:
-		return encoded(c.claimRedrive(op))
+		return wire.EncodeResult(c.claimRedrive(op))
 	}
 	panic(fmt.Sprintf("BUG: engine: %q is not an operation of a channel", op.Kind))
-}
-
-// encoded encodes the result of an operation.
-func encoded(result any, err error) ([]byte, error) {
-	if err != nil {
-		return nil, err
-	}
-	return wire.EncodeResult(result)
 }
 
 // confirm confirms op.IDs, even those that are in flight.
@@ -182,10 +175,8 @@ func (c *Channel) stateControls() []fold.Control {
 
 // anyAbout says whether one of the events is about the partition, or about the channel as a whole.
 func anyAbout(evs []delivery.Event, number uint32) bool {
-	for i := range evs {
-		if n, one := partOf(&evs[i]); !one || n == number {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(evs, func(ev delivery.Event) bool {
+		n, one := partOf(&ev)
+		return !one || n == number
+	})
 }

@@ -2,6 +2,7 @@ package channel
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"sync/atomic"
 
@@ -151,7 +152,6 @@ func New(n *Shared, t Topic, name string) *Channel {
 	return c
 }
 
-// Name returns the channel's name.
 func (c *Channel) Name() string { return c.name }
 
 // Post queues a copy of *p, and keeps the slices in it. Any goroutine may call it, and may hold any lock that comes
@@ -185,10 +185,7 @@ func (c *Channel) Resume(partition uint32) {
 
 // Wake makes the channel's goroutine apply the posts and deliver. It does not wait.
 func (c *Channel) Wake() {
-	select {
-	case c.woken <- struct{}{}:
-	default:
-	}
+	platform.Wake(c.woken)
 }
 
 // Start starts the channel's goroutine. Until then the channel delivers only when a caller pumps it.
@@ -266,12 +263,7 @@ func (c *Channel) Shut(err error) {
 // clientIDs returns the consumers' ids in the order of their subscriptions, because a map's order differs from run to
 // run. mu is held.
 func (k *channelMachine) clientIDs() []delivery.ClientID {
-	ids := make([]delivery.ClientID, 0, len(k.consumers))
-	for id := range k.consumers {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
+	return slices.Sorted(maps.Keys(k.consumers))
 }
 
 // step runs c.ev through the machine. The result is valid until the next step. mu is held.

@@ -9,6 +9,7 @@ import (
 	"penstock/internal/node/delivery"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/platform"
 )
 
 // controlPut writes the control entries of one channel to the log of one partition. It is used again and again. While
@@ -224,10 +225,7 @@ func (n *Shared) add(c *Channel) {
 	n.mu.Lock()
 	n.list = append(n.list, c)
 	n.mu.Unlock()
-	select {
-	case n.kick <- struct{}{}:
-	default:
-	}
+	platform.Wake(n.kick)
 }
 
 // Run writes the control entries of listed channels until Stop is closed. One goroutine per node runs it.

@@ -123,7 +123,6 @@ func (k *Consumer) Ready(n int) error {
 	return k.do(delivery.Event{Kind: delivery.EvReady, Count: n})
 }
 
-// Finish confirms a message.
 func (k *Consumer) Finish(id message.ID) error { return k.FinishSeen(id, 0) }
 
 // FinishSeen is Finish for a client of another node; seen is delivery.Event.Seen.
@@ -182,7 +181,6 @@ func (k *Consumer) requeue(ev delivery.Event, delay time.Duration) error {
 	return k.do(ev)
 }
 
-// Touch starts the message's timeout anew.
 func (k *Consumer) Touch(id message.ID) error { return k.TouchSeen(id, 0) }
 
 // TouchSeen is Touch for a client of another node; seen is delivery.Event.Seen.
@@ -237,8 +235,6 @@ func (k *Consumer) Hold(ms int64) { _ = k.do(delivery.Event{Kind: delivery.EvHol
 
 // Pump delivers the messages that are ready now, to any consumer of the channel, on the caller's goroutine.
 func (k *Consumer) Pump() { k.ch.pump() }
-
-// Wake makes the channel's goroutine deliver.
 func (k *Consumer) Wake() { k.ch.Wake() }
 
 // Close unsubscribes the consumer: its messages in flight go to other consumers at once.

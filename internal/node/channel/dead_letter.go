@@ -358,12 +358,7 @@ func (c *Channel) claimRedrive(op wire.Operation) (wire.RedriveClaim, error) {
 
 // AboutMessage says whether a message was refused because of what it is, so that it would be refused each time.
 func AboutMessage(err error) bool {
-	for _, one := range []error{
+	return slices.ContainsFunc([]error{
 		errs.ErrMessageTooBig, errs.ErrBatchTooBig, errs.ErrEmptyMessage, errs.ErrHeaders, errs.ErrHeaderBytes, errHops,
-	} {
-		if errors.Is(err, one) {
-			return true
-		}
-	}
-	return false
+	}, func(one error) bool { return errors.Is(err, one) })
 }

@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -108,12 +109,7 @@ func (c *Channel) look() {
 
 // hasPartition says whether this node delivers messages of a partition to the channel. mu is held.
 func (r *channelReader) hasPartition() bool {
-	for i := range r.cursors {
-		if r.cursors[i].assigned {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.cursors, func(cur cursor) bool { return cur.assigned })
 }
 
 // note changes what last returns. mu is held.

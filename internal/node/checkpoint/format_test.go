@@ -28,7 +28,7 @@ func sampleEntry() Entry {
 		{Kind: fold.Confirmed, Channel: "c", Ranges: []fold.IDRange{{From: 5, To: 8}}},
 		{Kind: fold.ChannelPaused, Channel: "c", Flag: true},
 	} {
-		if err := state.Apply(&ct, 0x22); err != nil {
+		if err := state.ApplyAt(&ct, 0x22, 0); err != nil {
 			panic(err)
 		}
 	}

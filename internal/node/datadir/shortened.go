@@ -74,11 +74,8 @@ func NewCopyList() *CopyList {
 	return &CopyList{map[segment.Identity]bool{}, map[segment.Identity]bool{}}
 }
 
-// Add adds a copy.
 func (l *CopyList) Add(id segment.Identity) { l.ids[id] = true }
-
-// Len returns the number of entries.
-func (l *CopyList) Len() int { return len(l.ids) }
+func (l *CopyList) Len() int                { return len(l.ids) }
 
 // Decode adds the copies of a file.
 func (l *CopyList) Decode(data []byte) error {
@@ -152,7 +149,6 @@ func (s *Shortened) Count() int {
 	return len(s.ids)
 }
 
-// Add adds copies to the list, and returns when the file durably holds them. It takes file and mu.
 func (s *Shortened) Add(ids []segment.Identity) error {
 	s.mu.Lock()
 	for _, id := range ids {

@@ -51,9 +51,7 @@ func (a *Aside) Waits(id batch.ID, nowNs int64) bool {
 
 // Forget forgets a dead letter that is not in the outbox any more.
 func (a *Aside) Forget(id batch.ID) { delete(a.letters, id) }
-
-// Clear forgets everything, when the outbox is empty.
-func (a *Aside) Clear() { *a = Aside{} }
+func (a *Aside) Clear()             { *a = Aside{} }
 
 // Count returns how many of so many dead letters in the outbox could not be moved, and why the last one could not.
 func (a *Aside) Count(outbox int) (n int, why string) {

@@ -21,7 +21,7 @@ func takeAll(t *testing.T, c *Channel, log *fold.Cursors, end segment.MsgID) (ta
 			}
 			body = fold.AppendControl(body, &ct)
 		}
-		if err := log.ApplyBody(body, end); err != nil {
+		if err := log.ApplyBodyAt(body, end, 0); err != nil {
 			t.Fatal(err)
 		}
 		takes++
@@ -43,7 +43,7 @@ func TestTakeControlsIsBounded(t *testing.T) {
 	}
 	log := &fold.Cursors{}
 	ct := created("c", 0)
-	if err := log.Apply(&ct, count); err != nil {
+	if err := log.ApplyAt(&ct, count, 0); err != nil {
 		t.Fatal(err)
 	}
 	if takes := takeAll(t, b.c, log, count); takes != 2 {

@@ -248,12 +248,9 @@ func (cs *clients) anyOf(part uint32) bool {
 // awaited says whether a client that takes messages of the tag and the partition is subscribed, with credit or without.
 // A stopped client does not count, because it takes no message ever again.
 func (cs *clients) awaited(tag uint64, part uint32) bool {
-	for _, cl := range cs.all {
-		if cl.tag == tag && !cl.stopped && (cl.only == 0 || cl.only-1 == part) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(cs.all, func(cl *client) bool {
+		return cl.tag == tag && !cl.stopped && (cl.only == 0 || cl.only-1 == part)
+	})
 }
 
 // sampledOut says whether the sample of client cl, which is next in the ring, leaves the message out. As in nsqd, the

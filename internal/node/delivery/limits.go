@@ -1,6 +1,8 @@
 package delivery
 
 import (
+	"slices"
+
 	"penstock/batch"
 	"penstock/internal/node/fold"
 )
@@ -106,12 +108,7 @@ func (c *Channel) isSpecial() bool {
 		c.pace.limits() {
 		return true
 	}
-	for _, p := range c.parts {
-		if p != nil && len(p.remembered) > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.parts, func(p *partition) bool { return p != nil && len(p.remembered) > 0 })
 }
 
 // sampleSalt makes the channel's sample independent of its clients' samples.

@@ -120,7 +120,7 @@ func TestDeadLettersOverManyTakes(t *testing.T) {
 	}
 	log := &fold.Cursors{}
 	ct := created("c", 0)
-	if err := log.Apply(&ct, count); err != nil {
+	if err := log.ApplyAt(&ct, count, 0); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []int{MaxTakenDead, count} {
@@ -128,7 +128,7 @@ func TestDeadLettersOverManyTakes(t *testing.T) {
 		for _, ct := range b.c.TakeControls(0, nil) {
 			body = fold.AppendControl(body, &ct)
 		}
-		if err := log.ApplyBody(body, count); err != nil {
+		if err := log.ApplyBodyAt(body, count, 0); err != nil {
 			t.Fatal(err)
 		}
 		b.step(Event{Kind: EvConfirmsCommitted, Take: b.c.LastTake(0)})

@@ -29,14 +29,14 @@ func TestMemoryBytes(t *testing.T) {
 				for i := range segment.MsgID(4096) {
 					ct.Deferrals = append(ct.Deferrals, fold.Deferral{ID: id + i, DueMs: 1 << 40, Attempts: 1})
 				}
-				must(t, c.Apply(&ct, count))
+				must(t, c.ApplyAt(&ct, count, 0))
 			}
 		}},
 		"confirmed apart": {1, func(c *fold.Cursors) {
 			c.Publish(0, count)
 			for id := segment.MsgID(1); id < count; id += 2 {
 				ct := fold.Control{Kind: fold.Confirmed, Channel: "a", Ranges: []fold.IDRange{{From: id, To: id + 1}}}
-				must(t, c.Apply(&ct, count))
+				must(t, c.ApplyAt(&ct, count, 0))
 			}
 		}},
 	} {
@@ -44,7 +44,7 @@ func TestMemoryBytes(t *testing.T) {
 		c := new(fold.Cursors)
 		machines := make([]*Channel, tc.channels)
 		for i := range machines {
-			must(t, c.Apply(&fold.Control{Kind: fold.ChannelCreated, Channel: string(rune('a' + i))}, 0))
+			must(t, c.ApplyAt(&fold.Control{Kind: fold.ChannelCreated, Channel: string(rune('a' + i))}, 0, 0))
 		}
 		tc.build(c)
 		for i := range machines {

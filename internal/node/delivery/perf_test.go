@@ -222,7 +222,7 @@ func BenchmarkOfferFinishScattered(b *testing.B) {
 func BenchmarkDecodeApply(b *testing.B) {
 	c := fold.Cursors{}
 	ct := created("a", 0)
-	if err := c.Apply(&ct, 0); err != nil {
+	if err := c.ApplyAt(&ct, 0, 0); err != nil {
 		b.Fatal(err)
 	}
 	var body []byte
@@ -231,7 +231,7 @@ func BenchmarkDecodeApply(b *testing.B) {
 		at := segment.MsgID(i) * 4
 		ct := fold.Control{Kind: fold.Confirmed, Channel: "a", Ranges: []fold.IDRange{{From: at, To: at + 4}}}
 		body = fold.AppendControl(body[:0], &ct)
-		if err := c.ApplyBody(body, at+4); err != nil {
+		if err := c.ApplyBodyAt(body, at+4, 0); err != nil {
 			b.Fatal(err)
 		}
 	}

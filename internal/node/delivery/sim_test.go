@@ -548,7 +548,7 @@ func (s *sim) take() {
 				body = fold.AppendControl(body, &ct)
 			}
 			p.took(s.c.LastTake(p.number))
-			if err := p.log.ApplyBody(body, p.end); err != nil {
+			if err := p.log.ApplyBodyAt(body, p.end, 0); err != nil {
 				s.t.Fatalf("fold: %v", err)
 			}
 		}

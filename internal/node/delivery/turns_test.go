@@ -268,7 +268,7 @@ func TestAttemptsBeforeTheLimit(t *testing.T) {
 	b.step(Event{Kind: EvRequeue, Client: 1, ID: b.deliver()})
 	log := &fold.Cursors{}
 	ct := created("c", 0)
-	if err := log.Apply(&ct, 1); err != nil {
+	if err := log.ApplyAt(&ct, 1, 0); err != nil {
 		t.Fatal(err)
 	}
 	b.configure(fold.ChannelSettings{MaxAttempts: 5})

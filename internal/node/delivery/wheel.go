@@ -49,10 +49,6 @@ type timerList[T any] struct{ first *Timer[T] }
 // Due returns the time for which the timer was scheduled, in unix ms.
 func (t *Timer[T]) Due() int64 { return t.due }
 
-// Scheduled says whether the timer is in a wheel.
-func (t *Timer[T]) Scheduled() bool { return t.list != nil }
-
-// Len returns the number of scheduled timers.
 func (w *Wheel[T]) Len() int { return w.count }
 
 // Schedule makes t fire in the first Advance whose time is at or after dueMs. If t was scheduled, it moves. If dueMs

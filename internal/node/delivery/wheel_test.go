@@ -187,3 +187,6 @@ func BenchmarkWheelScheduleCancel(b *testing.B) {
 		w.Cancel(timer)
 	}
 }
+
+// Scheduled says whether the timer is in a wheel.
+func (t *Timer[T]) Scheduled() bool { return t.list != nil }

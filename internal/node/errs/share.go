@@ -7,10 +7,8 @@ type shareError struct {
 	limit error
 }
 
-func (e *shareError) Error() string { return e.text }
-func (e *shareError) Unwrap() error { return e.limit }
-
-// Is says that all are ErrShare.
+func (e *shareError) Error() string        { return e.text }
+func (e *shareError) Unwrap() error        { return e.limit }
 func (e *shareError) Is(target error) bool { return target == ErrShare }
 
 // ErrShare is each of the errors about a token's share.

@@ -26,10 +26,7 @@ type GoneError struct {
 // errs.ErrNoChannel.
 func NewGoneError(ago time.Duration, err error) *GoneError { return &GoneError{ago, err} }
 
-// Error implements error.
 func (e *GoneError) Error() string { return e.err.Error() }
-
-// Unwrap returns ErrNoTopic or ErrNoChannel.
 func (e *GoneError) Unwrap() error { return e.err }
 
 // DeletedNames are the deleted names of topics, or of one topic's channels, with the times of their deletion. The
@@ -76,7 +73,7 @@ func DeletionResult(err error) ([]byte, error) {
 	default:
 		d.Deleted = true
 	}
-	return wire.EncodeResult(d)
+	return wire.EncodeResult(d, nil)
 }
 
 // Add merges the answer of one more leader.

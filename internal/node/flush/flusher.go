@@ -147,12 +147,7 @@ func (f *Flusher) MarkDirty(p *Part) {
 }
 
 // WakeUp makes the flusher check whether there is work.
-func (f *Flusher) WakeUp() {
-	select {
-	case f.kick <- struct{}{}:
-	default:
-	}
-}
+func (f *Flusher) WakeUp() { platform.Wake(f.kick) }
 
 // WakeIfFull wakes the flusher at the start if the commit log is half full. Without it the flusher would look only at
 // the first tick, and a full commit log cannot begin a new file before that.
@@ -201,7 +196,7 @@ func (f *Flusher) Run() {
 	for !f.stopping() {
 		kicked, _ := h.EitherUntil(min(tick, retain), f.kick, f.n.Stop)
 		h.AwaitDisk(f.n.Stop) // simulated hosts only: the code below waits for the disk with locks held
-		if taken(f.kick) || kicked {
+		if platform.Taken(f.kick) || kicked {
 			if f.quotasAsked.Load() {
 				f.learnQuotas()
 			}
@@ -260,14 +255,7 @@ func (f *Flusher) work() {
 	}
 }
 
-func (f *Flusher) stopping() bool {
-	select {
-	case <-f.n.Stop:
-		return true
-	default:
-		return false
-	}
-}
+func (f *Flusher) stopping() bool { return platform.Taken(f.n.Stop) }
 
 // flushOldest flushes at most maxFlushBytes of the partition whose unflushed bytes are oldest. It says whether it wrote
 // anything. It passes over partitions whose files take nothing more, and forgets those whose topics were deleted.
@@ -397,14 +385,4 @@ func (f *Flusher) CloseLog(p *Part) error {
 	p.limit = 0
 	f.mu.Unlock()
 	return p.owner.Log().Close()
-}
-
-// taken receives a value from ch without blocking. It says whether it received one, or ch is closed.
-func taken(ch <-chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
-	}
 }

@@ -67,7 +67,6 @@ func (c *Cursors) Channel(name string) *Cursor {
 	return nil
 }
 
-// Len returns the number of channels.
 func (c *Cursors) Len() int { return len(c.channels) }
 
 // Each visits the channels in the order of their names.
@@ -147,20 +146,12 @@ func (c *Cursors) PublishDeferred(ds []DeferredMessage) {
 	}
 }
 
-// ApplyBody folds the body of a control batch; end is the id after the last message before the batch. After an error
-// the fold is unusable and must be rebuilt. A body that carries messages is an error here; see ApplyBodyAt.
-func (c *Cursors) ApplyBody(body []byte, end segment.MsgID) error {
-	return c.ApplyBodyAt(body, end, 0)
-}
-
-// ApplyBodyAt is ApplyBody for a batch that lies at the offset at.
+// ApplyBodyAt folds the body of a control batch, which lies at the offset at; end is the id after the last message
+// before the batch. After an error the fold is unusable and must be rebuilt.
 func (c *Cursors) ApplyBodyAt(body []byte, end segment.MsgID, at segment.Offset) error {
 	var ct Control
 	return decodeControls(&ct, body, c.internName, func(ct *Control) error { return c.ApplyAt(ct, end, at) })
 }
-
-// Apply folds one entry that carries no messages; see ApplyAt.
-func (c *Cursors) Apply(ct *Control, end segment.MsgID) error { return c.ApplyAt(ct, end, 0) }
 
 // ApplyAt folds one entry of the batch at the offset at. Only DeferredCarried needs at. ApplyAt copies what it keeps of
 // ct, except ct.Cursors and what ct.Settings points to. An entry about a channel that does not exist, or not any more,

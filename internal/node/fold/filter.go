@@ -38,10 +38,7 @@ const (
 
 var matchNames = [...]string{"exact", "prefix", "glob", "regexp", "exists"}
 
-// String returns the name that JSON uses.
-func (m Match) String() string { return nameOf(matchNames[:], int(m)) }
-
-// MarshalText returns the name; a match that does not exist is an error.
+func (m Match) String() string               { return nameOf(matchNames[:], int(m)) }
 func (m Match) MarshalText() ([]byte, error) { return marshalName("match", matchNames[:], int(m)) }
 
 // UnmarshalText parses a name; the empty name is MatchExact.
@@ -72,7 +69,6 @@ func ParseRule(text string) Rule {
 	return found
 }
 
-// String returns the rule in the notation of ParseRule.
 func (r Rule) String() string {
 	for _, op := range ruleOperators {
 		if op.match == r.Match {

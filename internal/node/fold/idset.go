@@ -25,7 +25,6 @@ type IDSet struct {
 // maxKeptRanges bounds the memory that an emptied set keeps for reuse (64 KiB).
 const maxKeptRanges = 4096
 
-// Len returns the number of ranges.
 func (s *IDSet) Len() int { return len(s.r) - s.head }
 
 // Ranges returns the ranges in order. They are borrowed until the next change.
@@ -48,7 +47,6 @@ func (s *IDSet) Count(from, to segment.MsgID) (n uint64) {
 	return n
 }
 
-// Contains says whether id is in the set.
 func (s *IDSet) Contains(id segment.MsgID) bool { return s.Covers(IDRange{id, id + 1}) }
 
 // Covers says whether the set contains all ids of r; an empty range is always covered.
@@ -82,7 +80,6 @@ func (s *IDSet) Gap(id segment.MsgID) uint64 {
 	return uint64(live[s.search(id+1)].From - id)
 }
 
-// Add adds one id and says whether it was new.
 func (s *IDSet) Add(id segment.MsgID) bool { return s.AddRange(IDRange{id, id + 1}) == 1 }
 
 // AddRange adds the ids of r and returns how many were new.

@@ -175,9 +175,7 @@ func (c *Cursors) NamedProducer(name []byte) (id uint64, known bool) {
 // nobody's. Unlike NamedProducer it looks at every producer, and makes nothing for the next call: it is for what is
 // rare, as opening one.
 func (c *Cursors) KnowsProducer(name string) bool { return c.producers.named(name) != nil }
-
-// ProducerCount returns the number of producers that the fold knows.
-func (c *Cursors) ProducerCount() int { return len(c.producers.all) }
+func (c *Cursors) ProducerCount() int             { return len(c.producers.all) }
 
 // JudgeBatch decides about a batch that names a producer, before it is appended. If the batch repeats an earlier one,
 // repeat is true, and first is the id of the first message of that one, which is in the log and perhaps not committed

@@ -147,10 +147,7 @@ const (
 
 var orderNames = [...]string{"none", "partition", "key", "declared"}
 
-// String returns the name that JSON uses.
-func (o Order) String() string { return nameOf(orderNames[:], int(o)) }
-
-// MarshalText returns the name; an order that does not exist is an error.
+func (o Order) String() string               { return nameOf(orderNames[:], int(o)) }
 func (o Order) MarshalText() ([]byte, error) { return marshalName("order", orderNames[:], int(o)) }
 
 // UnmarshalText parses a name; the empty name is OrderNone.

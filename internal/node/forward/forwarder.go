@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -207,10 +208,7 @@ func (f *Forwarder) sorted() []*lane {
 	if len(f.lanes) == 0 {
 		return nil
 	}
-	lanes := make([]*lane, 0, len(f.lanes))
-	for _, l := range f.lanes {
-		lanes = append(lanes, l)
-	}
+	lanes := slices.AppendSeq(make([]*lane, 0, len(f.lanes)), maps.Values(f.lanes))
 	slices.SortFunc(lanes, func(a, b *lane) int {
 		return cmp.Or(bytes.Compare(a.id.Topic[:], b.id.Topic[:]), cmp.Compare(a.id.Partition, b.id.Partition))
 	})

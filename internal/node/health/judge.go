@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -181,7 +182,7 @@ func checks(f *Facts) []Check {
 		return out
 	}
 	add(checkLog, f.Failure == "", f.Failure, "the commit log takes records")
-	add(checkDisk, f.Disk == "" && f.Full == "", orElse(f.Disk, f.Full), "the disk is writable")
+	add(checkDisk, f.Disk == "" && f.Full == "", cmp.Or(f.Disk, f.Full), "the disk is writable")
 	c := f.Cluster
 	if c == nil {
 		add(checkDrain, !f.Closing, "the node is shutting down", "the node takes work")
@@ -445,13 +446,6 @@ func are(n int, what string) string {
 		return plural(n, what) + " is"
 	}
 	return plural(n, what) + " are"
-}
-
-func orElse(s, other string) string {
-	if s != "" {
-		return s
-	}
-	return other
 }
 
 // Text returns the sentence of an error on one line, without the names of packages, which mean nothing to an operator.

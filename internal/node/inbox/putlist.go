@@ -10,17 +10,12 @@ type List struct {
 	bytes      int64 // sum of Put.Bytes, which does not change while a put is in a list
 }
 
-// First returns the oldest put, or nil if the list is empty.
 func (l *List) First() *Put { return l.head }
 
 // After returns the put behind p, or nil if p is the last. p is in the list.
 func (l *List) After(p *Put) *Put { return p.next }
-
-// Size is the sum of the sizes of the puts.
-func (l *List) Size() int64 { return l.bytes }
-
-// Empty says whether the list holds no puts.
-func (l *List) Empty() bool { return l.head == nil }
+func (l *List) Size() int64       { return l.bytes }
+func (l *List) Empty() bool       { return l.head == nil }
 
 // Count walks the list.
 func (l *List) Count() (n int) {

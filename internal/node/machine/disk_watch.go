@@ -101,7 +101,6 @@ func NewDiskWatch(cfg DiskConfig, now int64) *DiskWatch {
 	return &DiskWatch{cfg: cfg, at: now}
 }
 
-// State returns the state after the last Step.
 func (w *DiskWatch) State() DiskState { return w.state }
 
 // Step takes the time and the total numbers of writes that began and that came back; done <= begun.

@@ -155,10 +155,8 @@ type logEnds struct {
 	parts      map[segment.Identity]*segment.State
 }
 
-// Restart implements clog.Replayer.
 func (l *logEnds) Restart() { *l = logEnds{parts: map[segment.Identity]*segment.State{}} }
 
-// Checkpoint implements clog.Replayer.
 func (l *logEnds) Checkpoint(chunk []byte) error {
 	l.checkpoint = append(l.checkpoint, chunk...)
 	return nil

@@ -103,7 +103,6 @@ func (s *Dir) readNode() error {
 	return nil
 }
 
-// Close releases the locks.
 func (s *Dir) Close() error { return s.disk.Close() }
 
 // Copies returns the copies that the directory holds, by topic and number. odd says what is wrong with the commit log

@@ -21,7 +21,6 @@ type Batches struct {
 
 var pool = sync.Pool{New: func() any { return new(Batches) }}
 
-// Get returns empty Batches from the pool.
 func Get() *Batches { return pool.Get().(*Batches) }
 
 // Release unpins the bytes of the log, and puts b back into the pool. It implements netproto.Releaser.

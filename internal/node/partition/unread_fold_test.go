@@ -25,7 +25,7 @@ func TestCopyThatBeginsWithoutAFold(t *testing.T) {
 
 	whole := new(fold.Cursors)
 	whole.Publish(0, 710)
-	if err := whole.Apply(&fold.Control{Kind: fold.ChannelCreated, Channel: "c", ID: 3}, 710); err != nil {
+	if err := whole.ApplyAt(&fold.Control{Kind: fold.ChannelCreated, Channel: "c", ID: 3}, 710, 0); err != nil {
 		t.Fatal(err)
 	}
 	receive := func(h segment.Header, controls ...fold.Control) {

@@ -124,8 +124,16 @@ type Loop struct {
 	Run   func(timeUp bool)
 }
 
-// taken receives a value from ch without blocking. It says whether it received one, or ch is closed.
-func taken(ch <-chan struct{}) bool {
+// Wake puts a value into ch, which has room for one, unless it has one.
+func Wake(ch chan<- struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// Taken receives a value from ch without blocking. It says whether it received one, or ch is closed.
+func Taken(ch <-chan struct{}) bool {
 	select {
 	case <-ch:
 		return true

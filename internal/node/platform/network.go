@@ -37,7 +37,6 @@ func (n *Network) TrySend(to replicate.NodeID, f *netproto.Frame) error {
 	return n.simulated.TrySend(to, &own)
 }
 
-// AwaitRoom is peer.Net.AwaitRoom.
 func (n *Network) AwaitRoom(ctx context.Context, to replicate.NodeID) error {
 	if n.real != nil {
 		return n.real.AwaitRoom(ctx, to)
@@ -53,7 +52,6 @@ func (n *Network) Stats() peer.Stats {
 	return peer.Stats{}
 }
 
-// Connected is peer.Net.Connected.
 func (n *Network) Connected(node replicate.NodeID) bool {
 	if n.real != nil {
 		return n.real.Connected(node)
@@ -77,7 +75,6 @@ func (n *Network) Shown(node replicate.NodeID) *x509.Certificate {
 	return nil
 }
 
-// Disconnect is peer.Net.Disconnect.
 func (n *Network) Disconnect(node replicate.NodeID, reason error) {
 	n.transport().Disconnect(node, reason)
 }
@@ -89,11 +86,8 @@ func (n *Network) ReadOn(after time.Duration) {
 	}
 }
 
-// SetNodes is peer.Net.SetNodes.
 func (n *Network) SetNodes(nodes map[replicate.NodeID]*peer.Node) { n.transport().SetNodes(nodes) }
-
-// Close is peer.Net.Close.
-func (n *Network) Close() { n.transport().Close() }
+func (n *Network) Close()                                         { n.transport().Close() }
 
 func (n *Network) transport() Transport {
 	if n.real != nil {

@@ -164,7 +164,7 @@ func (s *Stepped) Sleep(ctx context.Context, d time.Duration) bool { return s.Pa
 
 func (s *Stepped) Pause(d time.Duration, stop <-chan struct{}) bool {
 	stopped := false
-	s.wait(func() bool { stopped = taken(stop); return stopped }, s.Mono()+d)
+	s.wait(func() bool { stopped = Taken(stop); return stopped }, s.Mono()+d)
 	return !stopped
 }
 
@@ -189,19 +189,19 @@ func (s *Stepped) Wait(*sync.WaitGroup, func() bool) bool {
 
 func (s *Stepped) Lock(mu Mutex) { s.WaitUntil(mu.TryLock) }
 
-func (s *Stepped) Receive(ch <-chan struct{}) { s.WaitUntil(func() bool { return taken(ch) }) }
+func (s *Stepped) Receive(ch <-chan struct{}) { s.WaitUntil(func() bool { return Taken(ch) }) }
 
 func (s *Stepped) Either(a, b <-chan struct{}) bool {
 	var first bool
-	s.WaitUntil(func() bool { first = taken(a); return first || taken(b) })
+	s.WaitUntil(func() bool { first = Taken(a); return first || Taken(b) })
 	return first
 }
 
 func (s *Stepped) EitherUntil(at time.Duration, a, b <-chan struct{}) (isA, byTime bool) {
 	var isB bool
 	s.wait(func() bool {
-		isA = taken(a)
-		isB = !isA && taken(b)
+		isA = Taken(a)
+		isB = !isA && Taken(b)
 		return isA || isB
 	}, at)
 	return isA, !isA && !isB
@@ -214,7 +214,7 @@ func (s *Stepped) Result(ch <-chan error, stop <-chan struct{}) (err error, ok b
 			ok = true
 			return true
 		default:
-			return taken(stop)
+			return Taken(stop)
 		}
 	})
 	return err, ok
@@ -248,7 +248,7 @@ func (s *Stepped) Listen(o peer.Options) (*Network, error) {
 }
 
 func (s *Stepped) AwaitDisk(stop <-chan struct{}) {
-	s.WaitUntil(func() bool { return !s.world.Hung() || taken(stop) })
+	s.WaitUntil(func() bool { return !s.world.Hung() || Taken(stop) })
 }
 
 func (s *Stepped) DiskQueues() bool { return s.world.Slow() }
@@ -362,7 +362,7 @@ func (s *Stepped) rest() {
 func (s *Stepped) runLoops() (any bool) {
 	for i := 0; i < len(s.loops); i++ {
 		l := s.loops[i]
-		if taken(l.Done) {
+		if Taken(l.Done) {
 			s.loops = slices.Delete(s.loops, i, i+1)
 			i--
 			continue
@@ -371,7 +371,7 @@ func (s *Stepped) runLoops() (any bool) {
 		if timeUp {
 			l.timer.at = never
 		}
-		if woken := taken(l.Woken); timeUp || woken {
+		if woken := Taken(l.Woken); timeUp || woken {
 			l.Run(timeUp)
 			any = true
 		}

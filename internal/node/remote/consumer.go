@@ -539,7 +539,6 @@ func (r *Consumer) rotateCredit() (rotates, short bool) {
 	return true, r.legs.Credit().InShortTurn()
 }
 
-// Close unsubscribes at all leaders.
 func (r *Consumer) Close() { r.end() }
 
 // end unsubscribes at all leaders and removes the client. first is false if end ran before. The caller holds no lock.
@@ -595,5 +594,4 @@ func (r *Consumer) Counts() message.ConsumerStats {
 	return s
 }
 
-// requeueDelay returns the delay in milliseconds.
 func requeueDelay(d time.Duration) uint64 { return uint64(max(0, d.Milliseconds())) }

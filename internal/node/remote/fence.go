@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"maps"
 	"slices"
 
 	"penstock/netproto"
@@ -87,10 +88,7 @@ func (k fenceKey) wire() *wire.Fence {
 // tickFences repeats the unanswered Fence frames.
 func (rs *Consumers) tickFences() {
 	rs.mu.Lock()
-	var keys []fenceKey
-	for key := range rs.fences {
-		keys = append(keys, key)
-	}
+	keys := slices.Collect(maps.Keys(rs.fences))
 	rs.mu.Unlock()
 	slices.SortFunc(keys, func(a, b fenceKey) int {
 		return slices.Compare(wire.AppendFence(nil, a.wire()), wire.AppendFence(nil, b.wire()))

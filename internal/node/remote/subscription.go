@@ -176,7 +176,6 @@ func (s *subscription) Deliver(d *message.Delivery) bool {
 	return !s.blocked
 }
 
-// Flush implements Sink.
 func (s *subscription) Flush() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -112,7 +112,6 @@ func (r *Replay) Restart() {
 	*r = *New(r.o)
 }
 
-// Checkpoint implements clog.Replayer.
 func (r *Replay) Checkpoint(chunk []byte) error {
 	r.checkpoint = append(r.checkpoint, chunk...)
 	return nil
@@ -137,7 +136,6 @@ func (r *Replay) add(p *Partition) {
 	r.order = append(r.order, p)
 }
 
-// Record implements clog.Replayer.
 func (r *Replay) Record(rec *clog.Record) error {
 	if err := r.Finish(); err != nil { // the first record comes after the whole checkpoint
 		return err

@@ -93,9 +93,7 @@ func (l *Lane) Answered(refused bool, next uint32) {
 // Freeze stops all puts until Thaw. The owner calls it when this node has lost the leadership: the puts in the inbox
 // came before those that wait here, and will be inserted in front of them.
 func (l *Lane) Freeze() { l.frozen = true }
-
-// Thaw ends Freeze.
-func (l *Lane) Thaw() { l.frozen = false }
+func (l *Lane) Thaw()   { l.frozen = false }
 
 // Last returns the order for a put that goes behind all others.
 func (l *Lane) Last() uint64 {

@@ -107,7 +107,6 @@ func (s *Scrub) Stats() Stats {
 	}
 }
 
-// pause waits for d. It returns false if the engine closes meanwhile.
 func (s *Scrub) pause(d time.Duration) bool { return s.n.Host.Pause(d, s.n.Stop) }
 
 // pauseFor waits as long as reading n bytes may take. It returns false if the engine closes meanwhile.

@@ -42,14 +42,9 @@ func handleOf(t *Topic, local *channel.Channel) *Channel {
 	return &Channel{env: t.env, t: t, name: local.Name(), ephemeral: names.Ephemeral(local.Name()), local: local}
 }
 
-// Name returns the channel's name.
-func (c *Channel) Name() string { return c.name }
-
-// Local returns this node's part of the channel.
+func (c *Channel) Name() string            { return c.name }
 func (c *Channel) Local() *channel.Channel { return c.local }
-
-// Topic returns the channel's topic.
-func (c *Channel) Topic() *Topic { return c.t }
+func (c *Channel) Topic() *Topic           { return c.t }
 
 // create writes the channel into the log of every partition that this node leads, and returns when that is committed.
 // In each partition the channel begins to follow at the moment its creation is committed, so that it misses no message.
@@ -121,7 +116,6 @@ func (s channelTopic) ID() uuid.UUID                     { return s.t.shared.ID 
 func (s channelTopic) Count() int                        { return s.t.Partitions() }
 func (s channelTopic) Partition(n int) channel.Partition { return s.t.PartitionList()[n] }
 func (s channelTopic) ServesAny() bool                   { return s.t.servesAny() }
-
 func (s channelTopic) Unwatch(c *channel.Channel, n int) { s.t.PartitionList()[n].Unwatch(c) }
 
 // FenceMs implements channel.Topic. It returns 0 if no delivery of an earlier leader can be on its way any more.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"penstock/internal/meta"
 	"penstock/internal/node/delivery"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
@@ -14,34 +15,10 @@ import (
 	"penstock/replicate/wire"
 )
 
-// ChannelSettings are the settings of a channel that an operator can change. The other types are those of its fields.
-// Channels share Filter.Rules: do not change it in a value that a method returned or was given.
-type (
-	ChannelSettings = fold.ChannelSettings
-	Filter          = fold.Filter
-	Rule            = fold.Rule
-	Order           = fold.Order
-	Match           = fold.Match
-)
-
-// Values of ChannelSettings.Order and Rule.Match.
-const (
-	OrderNone      = fold.OrderNone
-	OrderPartition = fold.OrderPartition
-	OrderKey       = fold.OrderKey
-	OrderDeclared  = fold.OrderDeclared
-
-	MatchExact  = fold.MatchExact
-	MatchPrefix = fold.MatchPrefix
-	MatchGlob   = fold.MatchGlob
-	MatchRegexp = fold.MatchRegexp
-	MatchExists = fold.MatchExists
-)
-
 // Settings returns the channel's settings as this node knows them. If this node leads a partition of the topic, they
 // are the current ones. Otherwise they come from this node's copies, which may lag behind, or are the defaults if it
 // has none. ReadSettings asks the leaders.
-func (c *Channel) Settings() ChannelSettings {
+func (c *Channel) Settings() fold.ChannelSettings {
 	s, current := c.local.Settings()
 	if current {
 		return s
@@ -62,12 +39,12 @@ func (c *Channel) Settings() ChannelSettings {
 // ReadSettings asks the leaders of all partitions for the channel's settings, and returns those with the highest
 // version. It returns ErrNoChannel if no leader has the channel, and ErrNoLeader if leaders cannot be reached within
 // Options.PublishTimeout.
-func (c *Channel) ReadSettings(ctx context.Context) (s ChannelSettings, err error) {
+func (c *Channel) ReadSettings(ctx context.Context) (s fold.ChannelSettings, err error) {
 	if err := c.local.Err(); err != nil {
 		return s, err
 	}
 	err = c.ask(ctx, wire.Operation{Kind: wire.OpSettings}, nil, func(result []byte) error {
-		var one ChannelSettings
+		var one fold.ChannelSettings
 		err := wire.DecodeResult(result, &one)
 		if one.Version > s.Version {
 			s = one
@@ -88,21 +65,21 @@ func (c *Channel) ReadSettings(ctx context.Context) (s ChannelSettings, err erro
 // change has the same version, the settings of this call reach every leader then, under the next version. If there were
 // several such changes, one has a higher version, and its settings replace those of this call everywhere. ReadSettings
 // shows which settings won.
-func (c *Channel) Configure(ctx context.Context, s ChannelSettings) (ChannelSettings, error) {
+func (c *Channel) Configure(ctx context.Context, s fold.ChannelSettings) (fold.ChannelSettings, error) {
 	if err := c.checkSettings(&s); err != nil {
-		return ChannelSettings{}, err
+		return fold.ChannelSettings{}, err
 	}
 	if err := c.local.Err(); err != nil {
-		return ChannelSettings{}, err
+		return fold.ChannelSettings{}, err
 	}
 	if err := c.checkWaiting(ctx, &s); err != nil {
-		return ChannelSettings{}, err
+		return fold.ChannelSettings{}, err
 	}
 	if err := c.checkInFlight(&s); err != nil {
-		return ChannelSettings{}, err
+		return fold.ChannelSettings{}, err
 	}
 	if err := c.checkCycle(ctx, &s); err != nil {
-		return ChannelSettings{}, err
+		return fold.ChannelSettings{}, err
 	}
 	s.Version++
 	// If two callers change the same settings at once, the leader of partition 0 decides which change wins, and the
@@ -113,16 +90,16 @@ func (c *Channel) Configure(ctx context.Context, s ChannelSettings) (ChannelSett
 		func([]byte) error { heard = true; return nil })
 	switch {
 	case err != nil:
-		return ChannelSettings{}, err
+		return fold.ChannelSettings{}, err
 	case !heard:
-		return ChannelSettings{}, errs.ErrNoChannel
+		return fold.ChannelSettings{}, errs.ErrNoChannel
 	}
 	rest := func(n uint32) bool { return n != 0 }
 	return s, c.ask(ctx, wire.Operation{Kind: wire.OpConfigure, Settings: &s}, rest, nil)
 }
 
 // checkSettings returns an ErrSettings if the channel cannot have these settings. It looks at no other node.
-func (c *Channel) checkSettings(s *ChannelSettings) error {
+func (c *Channel) checkSettings(s *fold.ChannelSettings) error {
 	if c.ephemeral {
 		return fmt.Errorf("%w: an ephemeral channel has none", errs.ErrSettings)
 	}
@@ -155,7 +132,7 @@ func (c *Channel) checkSettings(s *ChannelSettings) error {
 
 // checkSettingsLevel returns an ErrSettings if the feature level in force does not allow the settings. The leader
 // checks it, too, because a level comes into force at one node after the other.
-func (t *Topic) checkSettingsLevel(s *ChannelSettings) error {
+func (t *Topic) checkSettingsLevel(s *fold.ChannelSettings) error {
 	if need, name := s.Level(); need > t.env.Level() {
 		return fmt.Errorf("%w: %s needs feature level %d, because older versions would not obey it; this is level %d: "+
 			"upgrade it first", errs.ErrSettings, name, need, t.env.Level())
@@ -165,7 +142,7 @@ func (t *Topic) checkSettingsLevel(s *ChannelSettings) error {
 
 // checkCycle returns an ErrSettings if dead letters would come back to the topic, through the dead-letter topics of
 // other channels.
-func (c *Channel) checkCycle(ctx context.Context, s *ChannelSettings) error {
+func (c *Channel) checkCycle(ctx context.Context, s *fold.ChannelSettings) error {
 	dead := s.DeadLetterTopic(c.t.Name())
 	if dead == "" {
 		return nil
@@ -181,7 +158,7 @@ func (c *Channel) checkCycle(ctx context.Context, s *ChannelSettings) error {
 
 // checkInFlight returns an ErrSettings if partitions of the topic would get no share of max_in_flight. A single node
 // leads all partitions, so it divides nothing.
-func (c *Channel) checkInFlight(s *ChannelSettings) error {
+func (c *Channel) checkInFlight(s *fold.ChannelSettings) error {
 	n := c.t.Partitions()
 	if c.env.Cluster == nil || !s.LacksShares(n) {
 		return nil
@@ -204,11 +181,11 @@ func (t *Topic) CheckPartitions(ctx context.Context, partitions int) (err error)
 	}
 	ctx, cancel := t.env.Host.WithTimeout(ctx, checkTime)
 	defer cancel()
-	t.readAllSettings(ctx, func(channel string, s *ChannelSettings) {
+	t.readAllSettings(ctx, func(channel string, s *fold.ChannelSettings) {
 		if err == nil && s.LacksShares(partitions) {
 			err = fmt.Errorf("%w: topic %s cannot have %d partitions, because max_in_flight of its channel %s is %d, and the "+
 				"limit is divided among the partitions: raise it to %d first, or set it to 0 for no limit",
-				ErrTopicSettings, t.Name(), partitions, channel, s.MaxInFlight, partitions)
+				meta.ErrSettings, t.Name(), partitions, channel, s.MaxInFlight, partitions)
 		}
 	})
 	return err
@@ -221,7 +198,7 @@ func (s *Shared) deadTargets(ctx context.Context, topic string) (targets []strin
 	if !ok {
 		return nil
 	}
-	t.readAllSettings(ctx, func(_ string, c *ChannelSettings) {
+	t.readAllSettings(ctx, func(_ string, c *fold.ChannelSettings) {
 		if dead := c.DeadLetterTopic(topic); dead != "" {
 			targets = append(targets, dead)
 		}
@@ -231,7 +208,7 @@ func (s *Shared) deadTargets(ctx context.Context, topic string) (targets []strin
 
 // readAllSettings passes the settings of the topic's channels to take, except ephemeral channels, which have none. Of
 // leaders that do not answer, it takes what this node knows.
-func (t *Topic) readAllSettings(ctx context.Context, take func(channel string, s *ChannelSettings)) {
+func (t *Topic) readAllSettings(ctx context.Context, take func(channel string, s *fold.ChannelSettings)) {
 	all, err := t.ReadChannelNames(ctx)
 	if err != nil {
 		all = t.channelNames()
@@ -255,7 +232,7 @@ func (t *Topic) readAllSettings(ctx context.Context, take func(channel string, s
 // checkWaiting returns an ErrSettings if earlier dead letters, which may wait to be moved, would have no topic any
 // more. Those move to the topic that the settings in force name, or to the one named after the topic; in a topic with a
 // long name, that one cannot be.
-func (c *Channel) checkWaiting(ctx context.Context, s *ChannelSettings) error {
+func (c *Channel) checkWaiting(ctx context.Context, s *fold.ChannelSettings) error {
 	dead := c.t.Name() + fold.DeadLetterSuffix
 	if s.DeadLetter != "" || s.MaxAttempts != 0 || names.ValidTopic(dead) {
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 
@@ -30,10 +31,7 @@ func (t *Topic) LookupChannel(name string) (*Channel, bool) {
 // Channels returns the channels that this node has, sorted by name. The slice belongs to the caller.
 func (t *Topic) Channels() []*Channel {
 	t.local.mu.Lock()
-	out := make([]*Channel, 0, len(t.local.channels))
-	for _, c := range t.local.channels {
-		out = append(out, c)
-	}
+	out := slices.AppendSeq(make([]*Channel, 0, len(t.local.channels)), maps.Values(t.local.channels))
 	t.local.mu.Unlock()
 	sort.Slice(out, func(i, j int) bool { return out[i].name < out[j].name })
 	return out
@@ -49,7 +47,7 @@ func (t *Topic) Channel(ctx context.Context, name string) (*Channel, error) {
 }
 
 // ChannelFrom is Channel for a channel that starts at from if it does not exist yet: see CreateChannelFrom.
-func (t *Topic) ChannelFrom(ctx context.Context, name string, from SeekTo) (*Channel, error) {
+func (t *Topic) ChannelFrom(ctx context.Context, name string, from wire.SeekTo) (*Channel, error) {
 	return t.channelOr(ctx, name, func() (*Channel, error) { return t.CreateChannelFrom(ctx, name, from) })
 }
 
@@ -76,7 +74,7 @@ func (t *Topic) CreateChannel(ctx context.Context, name string) (*Channel, error
 // newest one, at a time, or at an id (in the partitions that the id is not in, where other channels start). A channel
 // that exists stays where it is. CreateChannelFrom returns ErrSeek for a count and for an ephemeral channel,
 // ErrNoPartition for an id in a partition that the topic does not have, and ErrFromLevel.
-func (t *Topic) CreateChannelFrom(ctx context.Context, name string, from SeekTo) (*Channel, error) {
+func (t *Topic) CreateChannelFrom(ctx context.Context, name string, from wire.SeekTo) (*Channel, error) {
 	if err := t.checkStart(name, from); err != nil {
 		return nil, err
 	}
@@ -84,10 +82,10 @@ func (t *Topic) CreateChannelFrom(ctx context.Context, name string, from SeekTo)
 }
 
 // checkStart returns why a new channel of this name cannot start at from, or nil.
-func (t *Topic) checkStart(name string, from SeekTo) error {
+func (t *Topic) checkStart(name string, from wire.SeekTo) error {
 	switch from.Kind {
-	case SeekBeginning, SeekEnd, SeekTime:
-	case SeekID:
+	case wire.SeekBeginning, wire.SeekEnd, wire.SeekTime:
+	case wire.SeekID:
 		if err := t.checkHas(from.ID); err != nil {
 			return err
 		}
@@ -169,12 +167,7 @@ func (t *Topic) channelNames() []string {
 		}
 		pt.ReadChannels(func(cur *fold.Cursor) { seen[cur.Name] = true })
 	}
-	names := make([]string, 0, len(seen))
-	for name := range seen {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	return names
+	return slices.Sorted(maps.Keys(seen))
 }
 
 // ChannelNames returns the sorted names of the topic's channels, as far as this node knows them from its copies of

@@ -10,7 +10,6 @@ import (
 	"penstock/internal/node/errs"
 	"penstock/internal/node/message"
 	"penstock/internal/node/remote"
-	"penstock/replicate/wire"
 )
 
 // Consumer is one subscriber of a channel. Its methods are safe for concurrent use, but must not be called from within
@@ -27,23 +26,42 @@ import (
 //	Subscribe        local               remote
 //	SubscribeClient  local               local if this node leads a partition, otherwise remote
 type Consumer struct {
-	ch     *Channel
-	served servedConsumer
+	ch *Channel
+	served
 }
 
-// RemoteLabel is the ConsumerStats.Label, at a leader, of a consumer whose client is connected to another node.
-type RemoteLabel = wire.Label
-
-// servedConsumer is implemented by the local and the remote consumer. The methods of Consumer have the comments.
-type servedConsumer interface {
+// served is the local or the remote consumer.
+type served interface {
+	// Ready sets how many messages may be in flight to this consumer, 0 or more; 0 pauses it. Deliveries do not use the
+	// number up.
 	Ready(n int) error
+	// Finish confirms a message. It returns before the confirmation is stored: that is in the log within
+	// Options.ConfirmInterval, and after a crash before that the message is delivered again. For a remote consumer the
+	// interval begins when the leader has received the FIN. Finish returns ErrNotInFlight if the message is not in
+	// flight, because it timed out, for example, and ErrNotOwner if it is in flight to another consumer.
 	Finish(id message.ID) error
+	// Requeue gives a message back, to be delivered again after delay: whole milliseconds, at most Options.MaxReqTimeout.
+	// A message that has had its last attempt (ChannelSettings.MaxAttempts) becomes a dead letter instead. Requeue
+	// returns the errors of Finish. It also fails, and leaves the message in flight, if too many messages are deferred
+	// already: with ErrStateFull, or with another error at Options.MaxDeferred.
 	Requeue(id message.ID, delay time.Duration) error
+	// Touch restarts the message's timeout, but not beyond Options.MaxMsgTimeout after its delivery. Its errors are those
+	// of Finish.
 	Touch(id message.ID) error
+	// StopDelivery ends deliveries to this consumer for good. Messages in flight can still be finished.
 	StopDelivery()
+	// Unblock says that the sink has room again after Deliver has returned false. It may deliver on the caller's
+	// goroutine.
 	Unblock()
+	// Pump delivers the messages that are ready now, to any local consumer of the channel, on the caller's goroutine. A
+	// remote consumer sends the calls that wait, such as Finish, to the leaders. Call Pump after a run of Ready, Finish
+	// and Requeue.
 	Pump()
+	// Close unsubscribes. Messages in flight go to other consumers at once. An ephemeral channel is deleted with its last
+	// consumer. Close does not call Sink.Closed.
 	Close()
+	// Counts returns a snapshot of this consumer's counters. A remote consumer does not know how many messages it has in
+	// flight.
 	Counts() message.ConsumerStats
 }
 
@@ -149,16 +167,6 @@ func (c *Channel) SubscribeClient(ctx context.Context, o message.ConsumerOptions
 	return c.Subscribe(ctx, o, s)
 }
 
-// Ready sets how many messages may be in flight to this consumer, 0 or more; 0 pauses it. Deliveries do not use the
-// number up.
-func (k *Consumer) Ready(n int) error { return k.served.Ready(n) }
-
-// Finish confirms a message. It returns before the confirmation is stored: that is in the log within
-// Options.ConfirmInterval, and after a crash before that the message is delivered again. For a remote consumer the
-// interval begins when the leader has received the FIN. Finish returns ErrNotInFlight if the message is not in flight,
-// because it timed out, for example, and ErrNotOwner if it is in flight to another consumer.
-func (k *Consumer) Finish(id message.ID) error { return k.served.Finish(id) }
-
 // FinishDelivery is Finish for the delivery with this Delivery.Number alone: it does not confirm a later delivery of
 // the same message, which Finish does if it comes late. A remote consumer, whose deliveries have no numbers, returns
 // ErrNotServed; so do RequeueDelivery and TouchDelivery.
@@ -221,37 +229,6 @@ func (k *Consumer) Timeouts() (untouched, most time.Duration) {
 	}
 	return 0, 0
 }
-
-// Requeue gives a message back, to be delivered again after delay: whole milliseconds, at most Options.MaxReqTimeout. A
-// message that has had its last attempt (ChannelSettings.MaxAttempts) becomes a dead letter instead. Requeue returns
-// the errors of Finish. It also fails, and leaves the message in flight, if too many messages are deferred already:
-// with ErrStateFull, or with another error at Options.MaxDeferred.
-func (k *Consumer) Requeue(id message.ID, delay time.Duration) error {
-	return k.served.Requeue(id, delay)
-}
-
-// Touch restarts the message's timeout, but not beyond Options.MaxMsgTimeout after its delivery. Touch returns the
-// errors of Finish.
-func (k *Consumer) Touch(id message.ID) error { return k.served.Touch(id) }
-
-// StopDelivery ends deliveries to this consumer for good. Messages in flight can still be finished.
-func (k *Consumer) StopDelivery() { k.served.StopDelivery() }
-
-// Unblock says that the sink has room again after Deliver has returned false. It may deliver on the caller's goroutine.
-func (k *Consumer) Unblock() { k.served.Unblock() }
-
-// Pump delivers the messages that are ready now, to any local consumer of the channel, on the caller's goroutine. A
-// remote consumer sends the calls that wait, such as Finish, to the leaders. Call Pump after a run of Ready, Finish and
-// Requeue.
-func (k *Consumer) Pump() { k.served.Pump() }
-
-// Close unsubscribes. Messages in flight go to other consumers at once. An ephemeral channel is deleted with its last
-// consumer. Close does not call Sink.Closed.
-func (k *Consumer) Close() { k.served.Close() }
-
-// Stats returns a snapshot of this consumer's counters. A remote consumer does not know how many messages it has in
-// flight.
-func (k *Consumer) Stats() message.ConsumerStats { return k.served.Counts() }
 
 // checkHas returns ErrNoPartition if the topic does not have the partition of an id. Ids come from clients, who may
 // send anything.

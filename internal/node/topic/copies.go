@@ -7,11 +7,8 @@ import (
 	"penstock/replicate/wire"
 )
 
-// CopyAnswer is what a node knows of its copy of a partition.
-type CopyAnswer = wire.CopyAnswer
-
 // CopyHere describes this node's copy of op's one partition.
-func (t *Topic) CopyHere(op wire.Operation) (*CopyAnswer, error) {
+func (t *Topic) CopyHere(op wire.Operation) (*wire.CopyAnswer, error) {
 	if len(op.Partitions) != 1 || int(op.Partitions[0]) >= t.Partitions() {
 		return nil, scrub.ErrRequest
 	}

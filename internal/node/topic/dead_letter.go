@@ -20,19 +20,6 @@ const RedriveChannel = "redrive"
 // maxRedriveCount bounds the dead letters that Redrive sends back in one round.
 const maxRedriveCount = 64
 
-// Headers that the engine adds. A dead letter has the first five; a message that Redrive sent back has ChannelHeader.
-const (
-	OriginTopicHeader   = channel.OriginTopicHeader   // the topic from which the dead letter came
-	OriginChannelHeader = channel.OriginChannelHeader // the channel that gave the message up
-	OriginIDHeader      = channel.OriginIDHeader      // its id there, 16 hex digits; equal ones are duplicates
-	AttemptsHeader      = channel.AttemptsHeader      // how often it was delivered, decimal
-	HopsHeader          = channel.HopsHeader          // how many dead-letter topics it has come to, decimal
-	ChannelHeader       = channel.ChannelHeader       // the one channel that gets the message
-)
-
-// TagHeader is the header with a message's tag, which selects its consumers: see ConsumerOptions.Tag.
-const TagHeader = channel.TagHeader
-
 // deadLetterTopic returns the dead-letter topic of that name. It creates the topic and its channel redriveChannel if
 // they do not exist, and waits until the channel is committed. The topic counts for the token for which that of the
 // dead letters counts (madeBy).

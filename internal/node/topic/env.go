@@ -80,14 +80,8 @@ type Shared struct {
 	tenureMs   atomic.Int64 // of the newest tenure that began at this node: see Topic.newTenure
 }
 
-// NewShared returns a Shared without topics.
 func NewShared(e Env) *Shared { return &Shared{Env: e} }
 
-// Partitions returns how many partitions all listed topics have.
 func (s *Shared) Partitions() int64 { return s.partitions.Load() }
-
-// Level returns the feature level in force.
-func (s *Shared) Level() int { return s.Store.Feature() }
-
-// Now returns the time by the engine's clock.
-func (s *Shared) Now() time.Time { return time.Unix(0, s.Clock.NowNs()) }
+func (s *Shared) Level() int        { return s.Store.Feature() }
+func (s *Shared) Now() time.Time    { return time.Unix(0, s.Clock.NowNs()) }

@@ -17,7 +17,7 @@ import (
 // origin says how a channel that is created begins. The zero value is a channel about which nobody says anything: it
 // starts where channels do otherwise, with the default settings.
 type origin struct {
-	from     *SeekTo
+	from     *wire.SeekTo
 	settings *fold.ChannelSettings
 }
 
@@ -33,8 +33,8 @@ func originOf(op *wire.Operation) origin { return origin{op.Seek, op.Settings} }
 // that is none of these and for an ephemeral channel, which has no place in the log, ErrFromLevel, and the errors of
 // CreateChannelFrom. After any other error the channel may exist in some partitions. If somebody else creates a channel
 // of that name at the same time, the request that comes first to a partition decides where the channel begins there.
-func (c *Channel) Fork(ctx context.Context, name string, at *SeekTo) (*Channel, error) {
-	from := SeekTo{Kind: wire.SeekChannel}
+func (c *Channel) Fork(ctx context.Context, name string, at *wire.SeekTo) (*Channel, error) {
+	from := wire.SeekTo{Kind: wire.SeekChannel}
 	if at != nil {
 		from = *at
 	}
@@ -88,11 +88,11 @@ func (c *Channel) creation(pt *partition.Partition, o origin) ([]fold.Control, e
 }
 
 // startIn returns the id at which a channel starts in a partition; nil: where channels start if nobody says anything.
-func startIn(pt *partition.Partition, from *SeekTo) (*segment.MsgID, error) {
+func startIn(pt *partition.Partition, from *wire.SeekTo) (*segment.MsgID, error) {
 	switch {
 	case from == nil:
 		return nil, nil
-	case from.Kind == wire.SeekChannel, from.Kind == SeekID && from.ID.Partition() != pt.Number():
+	case from.Kind == wire.SeekChannel, from.Kind == wire.SeekID && from.ID.Partition() != pt.Number():
 		if from.Channel == "" {
 			return nil, nil
 		}

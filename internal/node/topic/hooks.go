@@ -67,5 +67,4 @@ func (h Hooks) Ask(ctx context.Context, c *Channel, op wire.Operation, only func
 	return c.ask(ctx, op, only, nil)
 }
 
-// Catalog returns what the topic was made with.
 func (h Hooks) Catalog() Catalog { return h.T.env.Catalog }

@@ -39,7 +39,6 @@ type Local struct {
 	incomplete []incompletePart // set by Restore, consumed by Complete
 }
 
-// Local returns this node's part of the topic.
 func (t *Topic) Local() *Local { return &t.local }
 
 // create creates the channel in the partitions that this node leads, and returns when that is committed.

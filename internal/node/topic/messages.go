@@ -7,6 +7,7 @@ import (
 	"penstock/internal/lock"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/message"
+	"penstock/internal/node/platform"
 	"penstock/internal/node/pull"
 )
 
@@ -234,10 +235,7 @@ func (s *Messages) Next(ctx context.Context, m *Message) error {
 }
 
 func (s *Messages) wake() {
-	select {
-	case s.news <- struct{}{}:
-	default:
-	}
+	platform.Wake(s.news)
 }
 
 // Close unsubscribes. A Next that waits returns ErrClosed, and messages that are not finished go to other consumers at
@@ -272,14 +270,12 @@ func (s *messagesSink) Deliver(d *message.Delivery) bool {
 	return true
 }
 
-// Flush implements Sink.
 func (s *messagesSink) Flush() {
 	s.mu.Lock()
 	s.running = false
 	s.mu.Unlock()
 }
 
-// Closed implements Sink.
 func (s *messagesSink) Closed(err error) {
 	s.mu.Lock()
 	wake := s.queue.End(err)
@@ -289,14 +285,12 @@ func (s *messagesSink) Closed(err error) {
 	}
 }
 
-// Drained implements HeldSink.
 func (s *messagesSink) Drained() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.queue.Drained()
 }
 
-// Lost implements QueueSink.
 func (s *messagesSink) Lost(origin any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -311,7 +305,6 @@ func (s *messagesSink) Withdraw(id message.ID) bool {
 	return true
 }
 
-// Dropped implements HeldSink.
 func (s *messagesSink) Dropped(dst []message.HeldDelivery) []message.HeldDelivery {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,9 +17,6 @@ import (
 // beside their messages, through any node: the leader finds the producer by its name, and the rules of ProduceSealed
 // hold for each put as for a batch.
 
-// MaxProducerNameBytes is the longest name of a producer.
-const MaxProducerNameBytes = fold.MaxProducerNameBytes
-
 // Numbered says which messages of a named producer a Put has. It is borrowed until the Put's Done is called, and may
 // then be used again.
 type Numbered struct {

@@ -50,9 +50,9 @@ func (t *Topic) performHere(
 func (t *Topic) Execute(ctx context.Context, op wire.Operation) ([]byte, error) {
 	switch op.Kind {
 	case wire.OpVerify:
-		return marshal(t.VerifyHere(op))
+		return wire.EncodeResult(t.VerifyHere(op))
 	case wire.OpCopy:
-		return marshal(t.CopyHere(op))
+		return wire.EncodeResult(t.CopyHere(op))
 	}
 	epochs, ok := t.local.assignedEpochs(op.Partitions)
 	if !ok {
@@ -130,7 +130,7 @@ func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) 
 				s.Early, s.LastDueMs = s.Early+count, max(s.LastDueMs, last)
 			}
 		}
-		return marshal(s, nil)
+		return wire.EncodeResult(s, nil)
 	case wire.OpCreateChannel:
 		if err := t.local.initPartitions(ctx, t.PartitionList()); err != nil {
 			return nil, err
@@ -146,16 +146,16 @@ func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) 
 		return nil, t.local.empty(ctx)
 	case wire.OpPeek:
 		if op.Channel == "" {
-			return marshal(channel.PeekTopic(channelTopic{t}, op, t.env.Options.ReadAheadBytes))
+			return wire.EncodeResult(channel.PeekTopic(channelTopic{t}, op, t.env.Options.ReadAheadBytes))
 		}
 	case wire.OpTrace:
-		return marshal(t.traceLocal(ctx, op))
+		return wire.EncodeResult(t.traceLocal(ctx, op))
 	case wire.OpOpenProducer:
-		return marshal(t.openProducerLocal(ctx, op))
+		return wire.EncodeResult(t.openProducerLocal(ctx, op))
 	case wire.OpProducers:
-		return marshal(t.producersLocal(op), nil)
+		return wire.EncodeResult(t.producersLocal(op), nil)
 	case wire.OpRemoveProducer:
-		return marshal(t.removeProducerLocal(ctx, op))
+		return wire.EncodeResult(t.removeProducerLocal(ctx, op))
 	case wire.OpDeleteChannel:
 		return fanout.DeletionResult(t.local.deleteNamed(ctx, op.Channel))
 	case wire.OpPauseChannel, wire.OpSkipChannel, wire.OpEmptyChannel, wire.OpResolveSeek, wire.OpSeek, wire.OpPending,
@@ -174,17 +174,9 @@ func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) 
 // returns a result, if only true, because a missing result means that the channel is not here.
 func (c *Channel) perform(ctx context.Context, op wire.Operation) ([]byte, error) {
 	if op.Kind == wire.OpSettings {
-		return marshal(c.Settings(), nil)
+		return wire.EncodeResult(c.Settings(), nil)
 	}
 	return c.local.Perform(ctx, op)
-}
-
-// marshal encodes the result of an operation, unless err is set.
-func marshal(result any, err error) ([]byte, error) {
-	if err != nil {
-		return nil, err
-	}
-	return wire.EncodeResult(result)
 }
 
 // assignedEpochs returns the epochs in which this node's channels serve these partitions. ok is false if they do not

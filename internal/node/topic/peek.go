@@ -12,15 +12,6 @@ import (
 	"penstock/replicate/wire"
 )
 
-// Limits of lists.
-const (
-	MaxListCount     = channel.MaxListCount     // the most messages that Peek, Pending and DeferredMessages return
-	DefaultListCount = channel.DefaultListCount // how many they return if the caller's count is 0 or less
-	// MaxPeekBytes bounds the bodies and headers that Peek returns, in bytes, and those that each leader reads for it.
-	// Peek cuts a body that does not fit: see PeekedMessage.
-	MaxPeekBytes = channel.MaxPeekBytes
-)
-
 // PeekOptions selects what Peek returns.
 type PeekOptions struct {
 	Partition int        // -1: all
@@ -29,18 +20,11 @@ type PeekOptions struct {
 	Count int
 }
 
-// PeekedMessage is a copy of a stored message. PendingMessage is a message that a consumer has in flight, or that is
-// deferred. Their bytes belong to the caller.
-type (
-	PeekedMessage  = wire.PeekedMessage
-	PendingMessage = wire.PendingMessage
-)
-
 // Peek returns messages that the channel has not confirmed, including those in flight and deferred, oldest first. A
 // deferred message stands where it was published, even if only a carried copy at a later place is left in the log. Peek
 // changes nothing. It returns ErrNoPartition, ErrNoChannel, or the error with which the channel was closed; in a
 // cluster also ErrNoLeader.
-func (c *Channel) Peek(ctx context.Context, o PeekOptions) ([]PeekedMessage, error) {
+func (c *Channel) Peek(ctx context.Context, o PeekOptions) ([]wire.PeekedMessage, error) {
 	only, err := c.t.onlyPartition(o.Partition)
 	if err != nil {
 		return nil, err
@@ -48,7 +32,7 @@ func (c *Channel) Peek(ctx context.Context, o PeekOptions) ([]PeekedMessage, err
 	if err := c.local.Err(); err != nil {
 		return nil, err
 	}
-	var all []PeekedMessage
+	var all []wire.PeekedMessage
 	req := &wire.PeekRequest{From: o.From, Count: channel.ListCount(o.Count)}
 	if err := c.ask(ctx, wire.Operation{Kind: wire.OpPeek, Peek: req}, only, collect(&all)); err != nil {
 		return nil, err
@@ -58,7 +42,7 @@ func (c *Channel) Peek(ctx context.Context, o PeekOptions) ([]PeekedMessage, err
 
 // Peek returns up to count stored messages of a partition (-1: of all together), oldest first, whatever channels exist.
 // from and count are those of PeekOptions. Peek returns ErrNoPartition or ErrClosed, and in a cluster ErrNoLeader.
-func (t *Topic) Peek(ctx context.Context, partition int, from message.ID, count int) ([]PeekedMessage, error) {
+func (t *Topic) Peek(ctx context.Context, partition int, from message.ID, count int) ([]wire.PeekedMessage, error) {
 	only, err := t.onlyPartition(partition)
 	if err != nil {
 		return nil, err
@@ -66,7 +50,7 @@ func (t *Topic) Peek(ctx context.Context, partition int, from message.ID, count 
 	if t.env.Closed() {
 		return nil, errs.ErrClosed
 	}
-	var all []PeekedMessage
+	var all []wire.PeekedMessage
 	req := &wire.PeekRequest{From: from, Count: channel.ListCount(count)}
 	if err := t.onLeaders(ctx, wire.Operation{Kind: wire.OpPeek, Peek: req}, only, collect(&all)); err != nil {
 		return nil, err
@@ -98,16 +82,16 @@ func collect[T any](all *[]T) func([]byte) error {
 
 // Pending returns messages that consumers have in flight, the oldest delivery first, at most max (0: DefaultListCount;
 // never more than MaxListCount). Its errors are those of Peek.
-func (c *Channel) Pending(ctx context.Context, max int) ([]PendingMessage, error) {
-	return c.list(ctx, wire.OpPending, max, func(a, b PendingMessage) int {
+func (c *Channel) Pending(ctx context.Context, max int) ([]wire.PendingMessage, error) {
+	return c.list(ctx, wire.OpPending, max, func(a, b wire.PendingMessage) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.ID, b.ID))
 	})
 }
 
 // DeferredMessages returns deferred messages, the next due first, at most max (0: DefaultListCount; never more than
 // MaxListCount). Its errors are those of Peek.
-func (c *Channel) DeferredMessages(ctx context.Context, max int) ([]PendingMessage, error) {
-	return c.list(ctx, wire.OpDeferred, max, func(a, b PendingMessage) int {
+func (c *Channel) DeferredMessages(ctx context.Context, max int) ([]wire.PendingMessage, error) {
+	return c.list(ctx, wire.OpDeferred, max, func(a, b wire.PendingMessage) int {
 		return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.ID, b.ID))
 	})
 }
@@ -115,12 +99,12 @@ func (c *Channel) DeferredMessages(ctx context.Context, max int) ([]PendingMessa
 // list asks all leaders for the list that an operation of this kind returns, merges the lists by order, and returns the
 // first max items.
 func (c *Channel) list(
-	ctx context.Context, kind wire.OperationKind, max int, order func(a, b PendingMessage) int,
-) ([]PendingMessage, error) {
+	ctx context.Context, kind wire.OperationKind, max int, order func(a, b wire.PendingMessage) int,
+) ([]wire.PendingMessage, error) {
 	if err := c.local.Err(); err != nil {
 		return nil, err
 	}
-	var all []PendingMessage
+	var all []wire.PendingMessage
 	n := channel.ListCount(max)
 	if err := c.ask(ctx, wire.Operation{Kind: kind, Count: n}, nil, collect(&all)); err != nil {
 		return nil, err

@@ -22,12 +22,6 @@ type Producer struct {
 	Tenure uint64
 }
 
-// SequenceError is ErrSequence with the number that the partition expects.
-type SequenceError = fold.SequenceError
-
-// FencedError is ErrFenced with the tenure that is known of the holder.
-type FencedError = fold.FencedError
-
 // OpenProducer opens a producer of a partition that this node leads, and returns when that is on stable storage. A
 // producer with a name keeps its ID and its sequence when it is opened again, and gets a higher epoch: from then on
 // batches of earlier epochs are refused with ErrFenced. It also begins a tenure, for which the program holds the name

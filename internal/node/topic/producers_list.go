@@ -12,38 +12,29 @@ import (
 	"penstock/replicate/wire"
 )
 
-// KnownProducer is what one partition knows of a producer. ProducerList are those of a topic that have a name.
-type (
-	KnownProducer = wire.KnownProducer
-	ProducerList  = wire.ProducerList
-)
-
-// MaxProducerRows is the most rows of a ProducerList.
-const MaxProducerRows = fold.MaxProducerCount
-
 // Producers returns the producers with a name that the partitions know, sorted by name, owner and partition; with a
 // name only the one that KnownProducer.Name has so. It returns ErrClosed, and in a cluster ErrNoLeader.
-func (t *Topic) Producers(ctx context.Context, name string) (ProducerList, error) {
+func (t *Topic) Producers(ctx context.Context, name string) (wire.ProducerList, error) {
 	if t.env.Closed() {
-		return ProducerList{}, errs.ErrClosed
+		return wire.ProducerList{}, errs.ErrClosed
 	}
-	var all ProducerList
-	op := wire.Operation{Kind: wire.OpProducers, Producer: name, Count: MaxProducerRows}
+	var all wire.ProducerList
+	op := wire.Operation{Kind: wire.OpProducers, Producer: name, Count: fold.MaxProducerCount}
 	err := t.onLeaders(ctx, op, nil, func(result []byte) error {
-		var some ProducerList
+		var some wire.ProducerList
 		err := wire.DecodeResult(result, &some)
 		all.Producers = append(all.Producers, some.Producers...)
 		all.Nameless += some.Nameless
 		all.More = all.More || some.More
 		return err
 	})
-	trimProducers(&all, MaxProducerRows)
+	trimProducers(&all, fold.MaxProducerCount)
 	return all, err
 }
 
 // trimProducers sorts the list and keeps so many rows.
-func trimProducers(l *ProducerList, most int) {
-	slices.SortFunc(l.Producers, func(a, b KnownProducer) int {
+func trimProducers(l *wire.ProducerList, most int) {
+	slices.SortFunc(l.Producers, func(a, b wire.KnownProducer) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Partition, b.Partition))
 	})
 	if len(l.Producers) > most {
@@ -58,22 +49,22 @@ func knownProducers(pt *partition.Partition) (named []fold.KnownProducer, namele
 }
 
 // producersLocal executes OpProducers.
-func (t *Topic) producersLocal(op wire.Operation) ProducerList {
-	var l ProducerList
+func (t *Topic) producersLocal(op wire.Operation) wire.ProducerList {
+	var l wire.ProducerList
 	for _, n := range op.Partitions {
 		named, nameless := knownProducers(t.PartitionList()[n])
 		l.Nameless += nameless
 		for i := range named {
 			p := &named[i]
 			if name := p.Shown(); op.Producer == "" || name == op.Producer {
-				l.Producers = append(l.Producers, KnownProducer{
+				l.Producers = append(l.Producers, wire.KnownProducer{
 					Name: name, Owner: p.Owner, Partition: n, Epoch: p.Epoch, Tenure: p.Tenure, Sequence: p.Next,
 					Used: time.Unix(0, p.UsedNs).UTC(),
 				})
 			}
 		}
 	}
-	trimProducers(&l, min(max(op.Count, 1), MaxProducerRows))
+	trimProducers(&l, min(max(op.Count, 1), fold.MaxProducerCount))
 	return l
 }
 

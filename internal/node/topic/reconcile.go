@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/internal/node/fold"
 	"penstock/replicate/wire"
 )
 
@@ -105,9 +106,9 @@ func (c *Channel) reconcile(ctx context.Context) error {
 	if c.ephemeral || c.local.Err() != nil {
 		return nil
 	}
-	var all []ChannelSettings
+	var all []fold.ChannelSettings
 	collect := func(result []byte) error {
-		var s ChannelSettings
+		var s fold.ChannelSettings
 		err := wire.DecodeResult(result, &s)
 		all = append(all, s)
 		return err
@@ -127,7 +128,7 @@ func (c *Channel) reconcile(ctx context.Context) error {
 
 // compareSettings returns the latest of the leaders' settings, whether some leader has older ones, and whether two have
 // different ones under the latest version.
-func compareSettings(all []ChannelSettings) (latest ChannelSettings, older, differ bool) {
+func compareSettings(all []fold.ChannelSettings) (latest fold.ChannelSettings, older, differ bool) {
 	for _, s := range all {
 		if s.Version > latest.Version {
 			latest = s
@@ -142,7 +143,7 @@ func compareSettings(all []ChannelSettings) (latest ChannelSettings, older, diff
 
 // sameContent compares settings of one version as the log has them. Settings that the log cannot have are left alone:
 // version 0 stands for none, and what is not valid here comes from another version of the program.
-func sameContent(a, b *ChannelSettings) bool {
+func sameContent(a, b *fold.ChannelSettings) bool {
 	if a.Version == 0 || a.Validate() != nil || b.Validate() != nil {
 		return true
 	}
@@ -154,7 +155,7 @@ func sameContent(a, b *ChannelSettings) bool {
 // caller who knew only the version before made another change. If partition 0 has older settings than the others, the
 // next comparison goes on from there.
 func (c *Channel) decide(ctx context.Context) error {
-	var s ChannelSettings
+	var s fold.ChannelSettings
 	first := func(n uint32) bool { return n == 0 }
 	err := c.ask(ctx, wire.Operation{Kind: wire.OpSettings}, first, func(result []byte) error {
 		return wire.DecodeResult(result, &s)

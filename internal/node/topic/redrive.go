@@ -137,7 +137,7 @@ func (r *redrive) from(ctx context.Context, t *Topic) error {
 		if err := r.claim(ctx); err != nil {
 			return err
 		}
-		var dead []PeekedMessage
+		var dead []wire.PeekedMessage
 		if req.Count = min(r.left, maxRedriveCount); r.only != nil {
 			req.Count = maxRedriveCount
 		}
@@ -164,15 +164,15 @@ func (r *redrive) from(ctx context.Context, t *Topic) error {
 }
 
 // chosen returns those of the listed dead letters that are to be sent back.
-func (r *redrive) chosen(dead []PeekedMessage) []PeekedMessage {
+func (r *redrive) chosen(dead []wire.PeekedMessage) []wire.PeekedMessage {
 	if r.only == nil {
 		return dead[:min(len(dead), r.left)]
 	}
-	var out []PeekedMessage
+	var out []wire.PeekedMessage
 	for _, m := range dead {
 		if slices.ContainsFunc(m.Headers, func(h message.Header) bool {
 			id, err := batch.ParseID(h.Value)
-			return string(h.Key) == OriginIDHeader && err == nil && slices.Contains(r.only, id)
+			return string(h.Key) == channel.OriginIDHeader && err == nil && slices.Contains(r.only, id)
 		}) {
 			out = append(out, m)
 		}
@@ -181,11 +181,11 @@ func (r *redrive) chosen(dead []PeekedMessage) []PeekedMessage {
 }
 
 // sendBack publishes dead letters to the channel's topic, and confirms those that are stored there in store.
-func (r *redrive) sendBack(ctx context.Context, store *Channel, dead []PeekedMessage) (err error) {
+func (r *redrive) sendBack(ctx context.Context, store *Channel, dead []wire.PeekedMessage) (err error) {
 	ms := make([]message.Outgoing, len(dead))
 	for i := range dead {
 		headers := channel.WithRoom(channel.WithoutReserved(dead[i].Headers))
-		headers = append(headers, channel.NewHeader(ChannelHeader, r.c.name))
+		headers = append(headers, channel.NewHeader(channel.ChannelHeader, r.c.name))
 		ms[i] = message.Outgoing{Body: dead[i].Body, Headers: headers}
 	}
 	var ids []message.ID

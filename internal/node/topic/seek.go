@@ -4,26 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"penstock/internal/node/errs"
 	"penstock/internal/node/message"
 	"penstock/replicate/wire"
-)
-
-// SeekTo is a place in a topic; SeekKind says which of its fields counts. Both travel to the leaders.
-type (
-	SeekTo   = wire.SeekTo
-	SeekKind = wire.SeekKind
-)
-
-// The kinds of SeekTo.
-const (
-	SeekBeginning = wire.SeekBeginning // at the oldest message that is stored
-	SeekEnd       = wire.SeekEnd       // at the next message that is published
-	SeekID        = wire.SeekID        // at SeekTo.ID, in its partition only
-	SeekTime      = wire.SeekTime      // at the first batch stored at or after SeekTo.Time
-	SeekCount     = wire.SeekCount     // SeekTo.Count messages from the oldest unconfirmed one, in each partition
 )
 
 // Seek makes the channel continue at another place, backward or forward, in every partition; with SeekID only in that
@@ -35,29 +19,29 @@ const (
 // Seek returns ErrSeek for a kind that does not exist, ErrNoPartition for an id in a partition that the topic does not
 // have, and ErrNoChannel. After any other error some partitions may have been changed. Seek may then be repeated with
 // an id or a time; a count would be applied twice.
-func (c *Channel) Seek(ctx context.Context, to SeekTo) error { return c.seek(ctx, to, nil) }
+func (c *Channel) Seek(ctx context.Context, to wire.SeekTo) error { return c.seek(ctx, to, nil) }
 
 // SeekPartition is Seek in one partition. It returns ErrNoPartition if the topic does not have it, and ErrSeek for an
 // id of another partition.
-func (c *Channel) SeekPartition(ctx context.Context, partition int, to SeekTo) error {
+func (c *Channel) SeekPartition(ctx context.Context, partition int, to wire.SeekTo) error {
 	only, err := c.t.onlyPartition(partition)
 	switch {
 	case err != nil:
 		return err
-	case to.Kind == SeekID && int(to.ID.Partition()) != partition:
+	case to.Kind == wire.SeekID && int(to.ID.Partition()) != partition:
 		return fmt.Errorf("%w (message %v is in partition %d, not in %d)", errs.ErrSeek, to.ID, to.ID.Partition(), partition)
 	}
 	return c.seek(ctx, to, only)
 }
 
 // seek is Seek in the partitions that only selects (nil: all).
-func (c *Channel) seek(ctx context.Context, to SeekTo, only func(partition uint32) bool) error {
+func (c *Channel) seek(ctx context.Context, to wire.SeekTo, only func(partition uint32) bool) error {
 	if err := c.local.Err(); err != nil {
 		return err // the logs of the partitions are closed as well
 	}
 	switch to.Kind {
-	case SeekBeginning, SeekEnd, SeekTime, SeekCount:
-	case SeekID:
+	case wire.SeekBeginning, wire.SeekEnd, wire.SeekTime, wire.SeekCount:
+	case wire.SeekID:
 		if err := c.t.checkHas(to.ID); err != nil {
 			return err
 		}
@@ -112,14 +96,4 @@ func (c *Channel) ask(
 		return err
 	}
 	return c.t.performHere(ctx, op, only, take, c.perform)
-}
-
-// ResetToID is Seek with an id.
-func (c *Channel) ResetToID(ctx context.Context, id message.ID) error {
-	return c.Seek(ctx, SeekTo{Kind: SeekID, ID: id})
-}
-
-// ResetToTime is Seek with a time.
-func (c *Channel) ResetToTime(ctx context.Context, when time.Time) error {
-	return c.Seek(ctx, SeekTo{Kind: SeekTime, Time: when})
 }

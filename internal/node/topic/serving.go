@@ -226,12 +226,7 @@ func (l *Local) HasAssigned() bool {
 
 // servesAny says whether this node's channels may deliver messages of any partition of t.
 func (t *Topic) servesAny() bool {
-	for _, pt := range t.PartitionList() {
-		if pt.Serves() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(t.PartitionList(), (*partition.Partition).Serves)
 }
 
 // closeLeftoverConsumers closes the local consumers from Subscribe if this node serves no partition of the topic any

@@ -14,24 +14,9 @@ import (
 	"penstock/replicate/wire"
 )
 
-// TopicSettings are the settings of a topic that an operator can change. All numbers but Partitions and MinISR are per
-// partition.
-type TopicSettings = meta.TopicSettings
-
-// The values of TopicSettings.QuotaMode and TopicSettings.Durability.
-const (
-	QuotaReject     = meta.QuotaReject     // at the quota, publishing fails with ErrQuota
-	QuotaDropOldest = meta.QuotaDropOldest // at the quota, the oldest segments are removed, confirmed or not
-
-	DurabilitySynced = meta.DurabilitySynced // the only durability: see Topic.Publish
-)
-
-// ErrTopicSettings is wrapped by errors that say what is wrong with a topic's settings. Nothing was changed.
-var ErrTopicSettings = meta.ErrSettings
-
 // Settings returns the topic's settings as this node knows them. In a cluster they may lag behind a change that was
 // made through another node.
-func (t *Topic) Settings() TopicSettings {
+func (t *Topic) Settings() meta.TopicSettings {
 	s := *t.settings.Load()
 	s.Partitions, s.Durability = t.Partitions(), meta.DurabilitySynced
 	return s
@@ -45,11 +30,11 @@ func (t *Topic) Settings() TopicSettings {
 // After ErrTopicSettings, ErrVersion, ErrTooManyPartitions or ErrDeleted nothing was changed. After any other error the
 // change may have been made, or may be found after a restart: read the settings again. Configure waits for the disk, or
 // for the metadata store at most Options.PublishTimeout.
-func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, error) {
+func (t *Topic) Configure(ctx context.Context, s meta.TopicSettings) (meta.TopicSettings, error) {
 	return t.configureAs(ctx, "", s)
 }
 
-func (t *Topic) configureAs(ctx context.Context, token string, s TopicSettings) (TopicSettings, error) {
+func (t *Topic) configureAs(ctx context.Context, token string, s meta.TopicSettings) (meta.TopicSettings, error) {
 	if err := s.Validate(); err != nil {
 		return t.Settings(), err
 	}
@@ -76,7 +61,7 @@ func (t *Topic) configureAs(ctx context.Context, token string, s TopicSettings) 
 
 // checkDelays returns an ErrTopicSettings if retention by age would become shorter, and remove delayed messages before
 // they are due. Of leaders that do not answer within checkTime it knows nothing.
-func (t *Topic) checkDelays(ctx context.Context, s *TopicSettings) error {
+func (t *Topic) checkDelays(ctx context.Context, s *meta.TopicSettings) error {
 	now, next := t.shared.Limits.Load().RetentionAge, t.limitsOf(s).RetentionAge
 	if next == 0 || now != 0 && next >= now {
 		return nil
@@ -96,17 +81,17 @@ func (t *Topic) checkDelays(ctx context.Context, s *TopicSettings) error {
 	}
 	return fmt.Errorf("%w: retention_age_ms of %v could remove %d delayed messages of topic %s before they are due, "+
 		"the last of them at %s: set more, wait until then, or empty the channels first",
-		ErrTopicSettings, next, early, t.Name(), time.UnixMilli(last).UTC().Format(time.RFC3339))
+		meta.ErrSettings, next, early, t.Name(), time.UnixMilli(last).UTC().Format(time.RFC3339))
 }
 
 // limitsOf returns the limits that the topic has with the settings s.
-func (t *Topic) limitsOf(s *TopicSettings) *flush.Limits {
+func (t *Topic) limitsOf(s *meta.TopicSettings) *flush.Limits {
 	return flush.LimitsOf(s, t.env.Options.Retention)
 }
 
 // configure makes s the settings that this node uses from now on. One goroutine at a time calls it for a topic: the one
 // that makes the topic; later the worker in a cluster, or the holder of changing on a single node.
-func (t *Topic) configure(s TopicSettings) {
+func (t *Topic) configure(s meta.TopicSettings) {
 	t.settings.Store(&s)
 	t.shared.Limits.Store(t.limitsOf(&s))
 	t.env.Store.Flusher().AskQuotas()
@@ -147,7 +132,7 @@ func (l *Local) Learn(mt *meta.Topic) {
 }
 
 // configureInCluster changes the settings in the metadata store, and returns when this node has applied them.
-func (t *Topic) configureInCluster(ctx context.Context, s TopicSettings) (TopicSettings, error) {
+func (t *Topic) configureInCluster(ctx context.Context, s meta.TopicSettings) (meta.TopicSettings, error) {
 	ctx, cancel := t.env.Host.WithTimeout(ctx, t.env.Options.PublishTimeout)
 	defer cancel()
 	mt, err := t.env.Cluster.Rows.ConfigureTopic(ctx, t.shared.ID, s)
@@ -171,7 +156,7 @@ func (t *Topic) configureInCluster(ctx context.Context, s TopicSettings) (TopicS
 }
 
 // configureHere changes the settings on a single node. It takes changing and waits for the disk.
-func (t *Topic) configureHere(ctx context.Context, s TopicSettings) (TopicSettings, error) {
+func (t *Topic) configureHere(ctx context.Context, s meta.TopicSettings) (meta.TopicSettings, error) {
 	t.env.Host.Lock(&t.local.changing)
 	defer t.local.changing.Unlock()
 	now := t.Settings()
@@ -183,7 +168,7 @@ func (t *Topic) configureHere(ctx context.Context, s TopicSettings) (TopicSettin
 	case s.Version != now.Version:
 		return now, errs.ErrVersion
 	case s.MinISR > 1:
-		return now, fmt.Errorf("%w: min_isr is %d; a single node is one replica", ErrTopicSettings, s.MinISR)
+		return now, fmt.Errorf("%w: min_isr is %d; a single node is one replica", meta.ErrSettings, s.MinISR)
 	}
 	partitions, err := s.WantedPartitions(now.Partitions, datadir.MaxPartitions)
 	if err != nil {

@@ -1,8 +1,11 @@
 package topic
 
 import (
+	"slices"
+
 	"penstock/internal/node/channel"
 	"penstock/internal/node/health"
+	"penstock/internal/node/partition"
 )
 
 // Stats, ChannelStats and ConsumerStats are snapshots with the names of NSQ's /stats. They cover this node: the
@@ -36,18 +39,15 @@ type Stats struct {
 	// ones, and refuses further named ones.
 	Producers    int
 	MaxProducers int
-	Channels     []ChannelStats // by name; nil if this node serves no partition of the topic
+	Channels     []channel.Stats // by name; nil if this node serves no partition of the topic
 }
-
-// ChannelStats: see Stats.
-type ChannelStats = channel.Stats
 
 // Stats returns the statistics of the topic, with the channel of that name ("": all).
 func (t *Topic) Stats(channel string) Stats {
 	s := Stats{
 		Name: t.Name(), MadeBy: t.MadeBy(), MessageCount: t.shared.Messages.Load(), MessageBytes: t.shared.Bytes.Load(),
 		Paused: t.paused.Load(), Partitions: len(t.PartitionList()), Served: []int{},
-		DelaysRefused: t.delaysRefused(), ReadOnly: t.readOnly(),
+		DelaysRefused: t.led(refusesDelays), ReadOnly: t.led((*partition.Partition).ReadOnly),
 	}
 	for n, pt := range t.PartitionList() {
 		if pt.Replica().HasLog() {
@@ -80,55 +80,32 @@ func (t *Topic) Stats(channel string) Stats {
 	return s
 }
 
-// leadsSome says whether this node leads a partition of the topic, and so knows its state.
-func (t *Topic) leadsSome() bool {
+// led counts the partitions that this node leads and of which is says so.
+func (t *Topic) led(is func(*partition.Partition) bool) (count int) {
 	for _, pt := range t.PartitionList() {
-		if pt.Leads() {
-			return true
-		}
-	}
-	return false
-}
-
-// overQuota counts the partitions of the topic that are led here and over its quota.
-func (t *Topic) overQuota() (n int) {
-	for _, pt := range t.PartitionList() {
-		if pt.Leads() && pt.OverQuota(t.env.Clock.Mono()) {
-			n++
-		}
-	}
-	return n
-}
-
-// delaysRefused counts the partitions that this node leads and that refuse delayed messages now.
-func (t *Topic) delaysRefused() (count int) {
-	for _, pt := range t.PartitionList() {
-		if pt.Leads() && pt.RefusesDelay(1, 0) != nil {
+		if pt.Leads() && is(pt) {
 			count++
 		}
 	}
 	return count
 }
 
-// readOnly counts the partitions that this node leads and that store nothing new until a restart.
-func (t *Topic) readOnly() (count int) {
-	for _, pt := range t.PartitionList() {
-		if pt.Leads() && pt.ReadOnly() {
-			count++
-		}
-	}
-	return count
-}
+func refusesDelays(pt *partition.Partition) bool { return pt.RefusesDelay(1, 0) != nil }
 
 // Troubles adds the topic to f if it is paused, over its quota or read-only, or refuses delays, and its channels that
 // do not go on as they should. f keeps the first of each kind.
 func (l *Local) Troubles(f *health.Facts) {
-	if l.t.paused.Load() && l.t.leadsSome() {
+	if l.t.paused.Load() && slices.ContainsFunc(l.t.PartitionList(), (*partition.Partition).Leads) {
 		f.PausedTopic = f.PausedTopic.And(health.Channel{Topic: l.t.Name()})
 	}
-	f.QuotaTopic = f.QuotaTopic.With(health.Channel{Topic: l.t.Name(), Count: l.t.overQuota()})
-	f.ReadOnlyTopic = f.ReadOnlyTopic.With(health.Channel{Topic: l.t.Name(), Count: l.t.readOnly()})
-	f.DelaysRefused = f.DelaysRefused.With(health.Channel{Topic: l.t.Name(), Count: l.t.delaysRefused()})
+	count := func(is func(*partition.Partition) bool) health.Channel {
+		return health.Channel{Topic: l.t.Name(), Count: l.t.led(is)}
+	}
+	f.QuotaTopic = f.QuotaTopic.With(count(func(pt *partition.Partition) bool {
+		return pt.OverQuota(l.t.env.Clock.Mono())
+	}))
+	f.ReadOnlyTopic = f.ReadOnlyTopic.With(count((*partition.Partition).ReadOnly))
+	f.DelaysRefused = f.DelaysRefused.With(count(refusesDelays))
 	for _, c := range l.t.Channels() {
 		now := c.local.Troubles()
 		one := func(count int, why string) health.Channel {

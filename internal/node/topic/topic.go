@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/internal/meta"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/partition"
 	"penstock/replicate/wire"
@@ -27,7 +28,7 @@ type Topic struct {
 	hasRedrive atomic.Bool // set once this process has seen the channel redrive of this dead-letter topic committed
 	paused     atomic.Bool
 
-	settings atomic.Pointer[TopicSettings] // configure sets it, together with partition.Topic.Limits
+	settings atomic.Pointer[meta.TopicSettings] // configure sets it, together with partition.Topic.Limits
 
 	local   Local // this node's part of the channels
 	created int64 // when the topic was created: engine's time, ns since 1970
@@ -68,9 +69,7 @@ func (t *Topic) OfPartitions() *partition.Topic { return &t.shared }
 
 // CreatedNs returns when the topic was created: engine's time, ns since 1970.
 func (t *Topic) CreatedNs() int64 { return t.created }
-
-// Name returns the topic's name.
-func (t *Topic) Name() string { return t.shared.Name }
+func (t *Topic) Name() string     { return t.shared.Name }
 
 // Partitions returns the number of partitions of the topic, on whatever nodes they are. It only grows.
 func (t *Topic) Partitions() int { return len(t.PartitionList()) }

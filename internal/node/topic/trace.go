@@ -14,14 +14,6 @@ import (
 	"penstock/segment"
 )
 
-// Trace tells the life of one message. Its parts are TraceStored, TraceEvent and TraceChannel.
-type (
-	Trace        = wire.Trace
-	TraceStored  = wire.TraceStored
-	TraceEvent   = wire.TraceEvent
-	TraceChannel = wire.TraceChannel
-)
-
 // ErrNoMessage says that no message of the topic ever had this id.
 var ErrNoMessage = trace.ErrNoMessage
 
@@ -29,19 +21,19 @@ var ErrNoMessage = trace.ErrNoMessage
 // in each channel. The leader of the partition reads the log from the message on, without any lock that clients need,
 // until all channels are done with the message or a limit (trace.MaxBytes, trace.MaxTime) is reached;
 // Trace.Cut says which. Trace returns ErrNoMessage or ErrClosed, and in a cluster ErrNoLeader.
-func (t *Topic) Trace(ctx context.Context, id message.ID) (*Trace, error) {
+func (t *Topic) Trace(ctx context.Context, id message.ID) (*wire.Trace, error) {
 	only, err := t.onlyPartition(int(id.Partition()))
 	if err != nil {
-		return nil, fmt.Errorf("%w: it names partition %d, and topic %s has %d", ErrNoMessage, id.Partition(), t.Name(),
-			t.Partitions())
+		return nil, fmt.Errorf("%w: it names partition %d, and topic %s has %d", ErrNoMessage,
+			id.Partition(), t.Name(), t.Partitions())
 	}
 	if t.env.Closed() {
 		return nil, errs.ErrClosed
 	}
-	var tr *Trace
+	var tr *wire.Trace
 	op := wire.Operation{Kind: wire.OpTrace, IDs: []message.ID{id}}
 	err = t.onLeaders(ctx, op, only, func(result []byte) error {
-		tr = new(Trace)
+		tr = new(wire.Trace)
 		return wire.DecodeResult(result, tr)
 	})
 	switch {
@@ -56,7 +48,7 @@ func (t *Topic) Trace(ctx context.Context, id message.ID) (*Trace, error) {
 
 // traceLocal traces op's one message on this node, which leads its partition. A result without an id says that there is
 // no such message.
-func (t *Topic) traceLocal(ctx context.Context, op wire.Operation) (*Trace, error) {
+func (t *Topic) traceLocal(ctx context.Context, op wire.Operation) (*wire.Trace, error) {
 	if len(op.IDs) != 1 || !op.About(op.IDs[0].Partition()) {
 		return nil, errors.New("engine: a trace is about one message of one partition")
 	}
@@ -64,7 +56,7 @@ func (t *Topic) traceLocal(ctx context.Context, op wire.Operation) (*Trace, erro
 	env := trace.Env{Topic: t.Name(), Log: t.env.Log, Mono: t.env.Host.Mono}
 	tr, err := trace.Message(ctx, env, t.PartitionList()[id.Partition()], id.MsgID(), trace.Limits{})
 	if errors.Is(err, ErrNoMessage) {
-		return new(Trace), nil
+		return new(wire.Trace), nil
 	}
 	if err != nil {
 		return nil, err
@@ -77,7 +69,7 @@ func (t *Topic) traceLocal(ctx context.Context, op wire.Operation) (*Trace, erro
 
 // traceDelivery adds facts that only the leader's memory has: the consumer of a message in flight, and the number of
 // deliveries.
-func (t *Topic) traceDelivery(c *TraceChannel, id message.ID) {
+func (t *Topic) traceDelivery(c *wire.TraceChannel, id message.ID) {
 	ch, ok := t.LookupChannel(c.Channel)
 	if !ok || !slices.Contains([]fold.TraceState{fold.StateWaiting, fold.StateDeferred}, c.State) {
 		return
@@ -94,7 +86,7 @@ func (t *Topic) traceDelivery(c *TraceChannel, id message.ID) {
 
 // nameLeaders names the nodes that led in the epochs of a trace, as far as the cluster's metadata says. A single node
 // led in all of them.
-func (t *Topic) nameLeaders(tr *Trace, partition uint32) {
+func (t *Topic) nameLeaders(tr *wire.Trace, partition uint32) {
 	nameOf := func(segment.Epoch) string { return t.env.NodeID }
 	if t.env.Cluster != nil {
 		snap := t.env.Cluster.Rows.Snapshot()

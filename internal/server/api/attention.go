@@ -7,7 +7,7 @@ import (
 	"net/url"
 	"slices"
 
-	"penstock/internal/node"
+	"penstock/internal/node/topic"
 	"penstock/internal/server/history"
 )
 
@@ -27,7 +27,7 @@ type AttentionPage struct {
 // attentionHere returns this node's rows: those with a reason or, with keys, the rows of these.
 func (s *Service) attentionHere(keys []string) []history.Attention {
 	return s.history.Attention(maxAttention, keys, func(channel string) bool {
-		return channel == node.RedriveChannel // what waits there is told as dead letters
+		return channel == topic.RedriveChannel // what waits there is told as dead letters
 	})
 }
 

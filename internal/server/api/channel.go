@@ -15,6 +15,7 @@ import (
 	"penstock/batch"
 	"penstock/internal/jsonbody"
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
 	"penstock/internal/node/fold"
 	"penstock/internal/server/web"
 	"penstock/segment"
@@ -81,7 +82,7 @@ func (s *Service) serveChannelSettings(c *node.Channel, r *http.Request, _ url.V
 	if r.Method == http.MethodGet {
 		return c.ReadSettings(r.Context())
 	}
-	var set node.ChannelSettings
+	var set fold.ChannelSettings
 	if err := s.readSettings(r, &set); err != nil {
 		return nil, err
 	}
@@ -94,7 +95,7 @@ func (s *Service) serveChannelSettings(c *node.Channel, r *http.Request, _ url.V
 // mayFeed reports whether the client may let the channel send its dead letters where the settings say. Otherwise rights
 // on one topic would be rights to publish to every other one, and to create it. The channel's own dead-letter topic,
 // which is named after its topic, belongs to the topic. O7
-func (s *Service) mayFeed(r *http.Request, c *node.Channel, set *node.ChannelSettings) error {
+func (s *Service) mayFeed(r *http.Request, c *node.Channel, set *fold.ChannelSettings) error {
 	own := c.Topic().Name()
 	if set.DeadLetter == "" || set.DeadLetter == own+fold.DeadLetterSuffix {
 		return nil
@@ -273,8 +274,8 @@ func listCount(q url.Values) (int, error) {
 		return 0, nil
 	}
 	n, err := strconv.Atoi(q.Get("count"))
-	if err != nil || n < 1 || n > node.MaxListCount {
-		return 0, badArgument("count=%q is not a number from 1 to %d", q.Get("count"), node.MaxListCount)
+	if err != nil || n < 1 || n > channel.MaxListCount {
+		return 0, badArgument("count=%q is not a number from 1 to %d", q.Get("count"), channel.MaxListCount)
 	}
 	return n, nil
 }
@@ -304,7 +305,7 @@ func (s *Service) serveChannelRedrive(c *node.Channel, r *http.Request, q url.Va
 		return nil, err // the dead letters are taken out of that topic
 	}
 	if n == 0 {
-		n = node.MaxListCount
+		n = channel.MaxListCount
 	}
 	ids, err := messageIDs(q["id"])
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"slices"
 
-	"penstock/internal/node"
+	"penstock/internal/node/topic"
 )
 
 // DeadLetters is how many dead letters wait in a topic until somebody redrives them, or deletes the topic.
@@ -22,10 +22,10 @@ const maxLetterTopics = 100
 func (s *Service) lettersHere() []DeadLetters {
 	out := []DeadLetters{}
 	for _, t := range s.engine.Topics() {
-		if _, ok := t.LookupChannel(node.RedriveChannel); !ok {
+		if _, ok := t.LookupChannel(topic.RedriveChannel); !ok {
 			continue
 		}
-		for _, st := range s.engine.Stats(t.Name(), node.RedriveChannel) {
+		for _, st := range s.engine.Stats(t.Name(), topic.RedriveChannel) {
 			for i := range st.Channels {
 				if c := &st.Channels[i]; c.Depth+int64(c.InFlightCount)+int64(c.DeferredCount) > 0 {
 					out = append(out, DeadLetters{st.Name, c.Depth + int64(c.InFlightCount) + int64(c.DeferredCount)})

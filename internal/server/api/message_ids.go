@@ -7,14 +7,15 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
 	"penstock/internal/server/web"
 )
 
-// messageIDs parses the values of id, at most node.MaxListCount.
+// messageIDs parses the values of id, at most channel.MaxListCount.
 func messageIDs(texts []string) ([]node.ID, error) {
-	if len(texts) > node.MaxListCount {
+	if len(texts) > channel.MaxListCount {
 		return nil, badArgument("%d ids are more than a request may name, which is %d; nothing was changed", len(texts),
-			node.MaxListCount)
+			channel.MaxListCount)
 	}
 	var ids []node.ID
 	for _, text := range texts {

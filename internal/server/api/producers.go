@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
+	"penstock/internal/node/message"
 	"penstock/internal/server/publish"
 	"penstock/internal/server/web"
 )
@@ -133,10 +136,10 @@ func numberedFailure(err error) error {
 	switch code := publish.ProducerCode(err); {
 	case code != "":
 		return web.Fail(http.StatusConflict, strings.TrimPrefix(code, "E_")+": "+strings.TrimPrefix(err.Error(), "engine: "))
-	case errors.Is(err, node.ErrNoPartition), errors.Is(err, node.ErrProducerName),
-		errors.Is(err, node.ErrProducerLevel), errors.Is(err, node.ErrProducerTenure):
+	case errors.Is(err, errs.ErrNoPartition), errors.Is(err, errs.ErrProducerName),
+		errors.Is(err, errs.ErrProducerLevel), errors.Is(err, errs.ErrProducerTenure):
 		return web.Fail(400, err.Error())
-	case errors.Is(err, node.ErrTooManyProducers):
+	case errors.Is(err, errs.ErrTooManyProducers):
 		return web.Fail(http.StatusInsufficientStorage, err.Error())
 	}
 	return err
@@ -165,8 +168,8 @@ func (s *Service) serveProducerOpen(r *http.Request, q url.Values) (any, error) 
 	if len(n.Producer) == 0 {
 		return nil, web.Fail(400, "MISSING_ARG_PRODUCER")
 	}
-	if len(n.Producer) > node.MaxProducerNameBytes {
-		return nil, numberedFailure(node.ErrProducerName)
+	if len(n.Producer) > fold.MaxProducerNameBytes {
+		return nil, numberedFailure(errs.ErrProducerName)
 	}
 	owner, err := s.ownerOf(r)
 	if err != nil {
@@ -181,7 +184,7 @@ func (s *Service) serveProducerOpen(r *http.Request, q url.Values) (any, error) 
 	}
 	var lists [][]node.Header
 	if key := q.Get("key"); key != "" {
-		lists = [][]node.Header{{{Key: []byte(node.KeyHeader), Value: []byte(key)}}}
+		lists = [][]node.Header{{{Key: []byte(message.KeyHeader), Value: []byte(key)}}}
 	}
 	var opened ProducerOpened
 	err = publish.RetryDeleted(r.Context(), func() error {

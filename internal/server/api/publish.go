@@ -16,6 +16,8 @@ import (
 
 	"penstock/internal/clip"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/message"
 	"penstock/internal/server/publish"
 	"penstock/internal/server/web"
 	"penstock/internal/shares"
@@ -204,10 +206,10 @@ func (s *Service) putOfProducer(
 		return nil, err
 	}
 	if key := q.Get("key"); key != "" {
-		if slices.ContainsFunc(headers, func(h node.Header) bool { return string(h.Key) == node.KeyHeader }) {
-			return nil, fmt.Errorf("%w: there is a key and a header %q, too", node.ErrHeaders, node.KeyHeader)
+		if slices.ContainsFunc(headers, func(h node.Header) bool { return string(h.Key) == message.KeyHeader }) {
+			return nil, fmt.Errorf("%w: there is a key and a header %q, too", errs.ErrHeaders, message.KeyHeader)
 		}
-		headers = append(headers, node.Header{Key: []byte(node.KeyHeader), Value: []byte(key)})
+		headers = append(headers, node.Header{Key: []byte(message.KeyHeader), Value: []byte(key)})
 	}
 	reply, err := s.put(r, name, func(t *node.Topic) error {
 		_, err := s.putNumbered(r, t, at, &node.Put{Messages: messages, Defer: delay}, headers, n)

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"penstock/batch"
+	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/server/web"
 )
 
@@ -63,14 +65,14 @@ func (s *Service) serveTopicSettings(t *node.Topic, r *http.Request, _ url.Value
 // like the number of partitions. Otherwise such a program would let the topic's confirmed messages go when it changes
 // something else.
 type topicChange struct {
-	node.TopicSettings
+	meta.TopicSettings
 	KeepAgeMs *int64 `json:"keep_age_ms"`
 	KeepBytes *int64 `json:"keep_bytes"`
 }
 
 // over returns the settings that the change means for t. In a cluster, this node may not have heard yet of the version
 // that the client has read elsewhere: then over waits, as far as it has to know the settings of that version.
-func (ch *topicChange) over(ctx context.Context, t *node.Topic) (node.TopicSettings, error) {
+func (ch *topicChange) over(ctx context.Context, t *node.Topic) (meta.TopicSettings, error) {
 	set := ch.TopicSettings
 	if ch.KeepAgeMs == nil || ch.KeepBytes == nil {
 		now, err := settingsOf(ctx, t, set.Version)
@@ -95,7 +97,7 @@ const (
 
 // settingsOf returns the settings of this version, or ErrVersion if there are newer ones, or if this node does not hear
 // of the version in time.
-func settingsOf(ctx context.Context, t *node.Topic, version uint64) (node.TopicSettings, error) {
+func settingsOf(ctx context.Context, t *node.Topic, version uint64) (meta.TopicSettings, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxSettingsWait)
 	defer cancel()
 	for {
@@ -103,12 +105,12 @@ func settingsOf(ctx context.Context, t *node.Topic, version uint64) (node.TopicS
 		case now.Version == version:
 			return now, nil
 		case now.Version > version:
-			return now, node.ErrVersion
+			return now, errs.ErrVersion
 		}
 		select {
 		case <-time.After(settingsPause):
 		case <-ctx.Done():
-			return node.TopicSettings{}, node.ErrVersion
+			return meta.TopicSettings{}, errs.ErrVersion
 		}
 	}
 }

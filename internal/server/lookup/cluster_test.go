@@ -12,6 +12,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/server/listen"
 )
 
@@ -158,9 +159,9 @@ func TestLookupClusterChanges(t *testing.T) {
 		{"/topic/delete?topic=t", meta.ErrNotFound, 200, "", "delete t"},
 		{"/topic/delete?topic=t", meta.ErrUnavailable, 503, sentence(meta.ErrUnavailable), "delete t"},
 		{"/channel/create?topic=t&channel=c", nil, 200, "", "create t/c"},
-		{"/channel/create?topic=t&channel=c", node.ErrTooManyChans, 503, sentence(node.ErrTooManyChans), "create t/c"},
+		{"/channel/create?topic=t&channel=c", errs.ErrTooManyChans, 503, sentence(errs.ErrTooManyChans), "create t/c"},
 		{"/channel/delete?topic=t&channel=c", nil, 200, "", "delete t/c"},
-		{"/channel/delete?topic=t&channel=c", node.ErrNoChannel, 404, "CHANNEL_NOT_FOUND", "delete t/c"},
+		{"/channel/delete?topic=t&channel=c", errs.ErrNoChannel, 404, "CHANNEL_NOT_FOUND", "delete t/c"},
 		{"/channel/delete?topic=t&channel=c", meta.ErrNotFound, 404, "CHANNEL_NOT_FOUND", "delete t/c"},
 		{"/channel/delete?topic=t&channel=c", meta.ErrUnavailable, 503, sentence(meta.ErrUnavailable), "delete t/c"},
 		{

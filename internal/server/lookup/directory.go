@@ -11,11 +11,12 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/replicate"
 )
 
 // Directory is the source of the answers about our own topics; the engine is one. Methods are safe for concurrent use.
-// They report a missing topic or channel as node.ErrNoTopic, node.ErrNoChannel or meta.ErrNotFound.
+// They report a missing topic or channel as errs.ErrNoTopic, errs.ErrNoChannel or meta.ErrNotFound.
 type Directory interface {
 	// Snapshot returns the newest state of the cluster that has reached this node; every node sees the same states,
 	// sooner or later. nil: this node is alone, and the only producer of every topic.
@@ -59,7 +60,7 @@ func (d engineDirectory) TopicNames() []string {
 func (d engineDirectory) ChannelNames(ctx context.Context, topic string) ([]string, error) {
 	t, ok := d.e.LookupTopic(topic)
 	if !ok {
-		return nil, node.ErrNoTopic
+		return nil, errs.ErrNoTopic
 	}
 	return t.ReadChannelNames(ctx)
 }
@@ -87,7 +88,7 @@ func (d engineDirectory) CreateChannel(
 func (d engineDirectory) DeleteChannel(ctx context.Context, topic, channel string) error {
 	t, ok := d.e.LookupTopic(topic)
 	if !ok {
-		return node.ErrNoTopic
+		return errs.ErrNoTopic
 	}
 	return t.DeleteChannel(ctx, channel)
 }

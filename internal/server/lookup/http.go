@@ -14,6 +14,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/server/web"
 	"penstock/replicate"
 )
@@ -337,7 +338,7 @@ func (a *api) serveDebug(r *http.Request, _ url.Values) (any, error) {
 }
 
 func isMissing(err error) bool {
-	return errors.Is(err, node.ErrNoTopic) || errors.Is(err, node.ErrNoChannel) || errors.Is(err, meta.ErrNotFound)
+	return errors.Is(err, errs.ErrNoTopic) || errors.Is(err, errs.ErrNoChannel) || errors.Is(err, meta.ErrNotFound)
 }
 
 // serveTopicCreate accepts two parameters that nsqlookupd does not have: partitions and replicas, as in our nsqd's

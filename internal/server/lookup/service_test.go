@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/server/listen"
 	"penstock/internal/server/web"
 	"penstock/internal/sparing"
@@ -77,7 +78,7 @@ func start(t testing.TB, eo node.Options, o Options) *service {
 		if err := <-served; err != nil {
 			t.Errorf("Serve: %v", err)
 		}
-		if err := e.Close(); err != nil && !errors.Is(err, node.ErrClosed) { // a test may have closed it
+		if err := e.Close(); err != nil && !errors.Is(err, errs.ErrClosed) { // a test may have closed it
 			t.Errorf("Close: %v", err)
 		}
 	})

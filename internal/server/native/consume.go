@@ -10,6 +10,7 @@ import (
 
 	"penstock/internal/clip"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/native/wire"
 	"penstock/internal/server/stats"
@@ -86,7 +87,7 @@ func (u *subscription) stop() { u.wish(func(w *wishes) { w.stop = true }) }
 
 // openSubscription registers the subscription that a Subscribe asks for. It returns the limit if there are too many,
 // and an error if the request already names one.
-func (s *session) openSubscription(request uint64, m *wire.Subscribe) (*node.LimitError, error) {
+func (s *session) openSubscription(request uint64, m *wire.Subscribe) (*errs.LimitError, error) {
 	u := &subscription{s: s, request: request, ask: m, wake: make(chan struct{}, 1)}
 	u.packer = newPacker(u)
 	u.packer.allow(m.Bytes)
@@ -229,7 +230,7 @@ func (u *subscription) answers() bool {
 }
 
 // refuseOrder answers an order that there is no room for.
-func (s *session) refuseOrder(u *subscription, o *order, over *node.LimitError) error {
+func (s *session) refuseOrder(u *subscription, o *order, over *errs.LimitError) error {
 	var r wire.Refused
 	add := func(h wire.Handle) {
 		r.Messages = append(r.Messages, wire.Refusal{Handle: h, Kind: uint16(o.typ), Status: netproto.StatusFull})
@@ -392,7 +393,7 @@ func (u *subscription) judge(typ netproto.Type, h wire.Handle, err error) {
 	}
 	status := netproto.StatusFull
 	switch {
-	case errors.Is(err, node.ErrNotInFlight), errors.Is(err, node.ErrNotOwner):
+	case errors.Is(err, errs.ErrNotInFlight), errors.Is(err, errs.ErrNotOwner):
 		status = netproto.StatusRejected
 	case typ == wire.TypeFinishThrough: // not even the deliveries before it are finished
 		status = netproto.StatusNotLeader
@@ -455,7 +456,7 @@ func (u *subscription) sayEnd(err error) {
 	_ = u.s.post(&f)
 }
 
-// Consumer describes a native client in the statistics of a channel (node.ConsumerStats.Label).
+// Consumer describes a native client in the statistics of a channel (message.ConsumerStats.Label).
 type Consumer struct {
 	Client  string // name and version of its program, as it says
 	Address string // from which it is connected

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/message"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 	"penstock/segment/aio/faultaio"
@@ -336,7 +338,7 @@ func TestConsumeFromANodeThatStops(t *testing.T) {
 		o.Topic = func(context.Context, string, string) (*node.Topic, bool, error) {
 			entered <- struct{}{}
 			<-release
-			return nil, false, node.ErrOverloaded
+			return nil, false, errs.ErrOverloaded
 		}
 	})
 	topic, _ := stock(t, w, 3)
@@ -400,7 +402,7 @@ func TestConsumerIsShown(t *testing.T) {
 	c := w.dial()
 	c.login("")
 	c.subscribe(topic, "c", func(m *wire.Subscribe) { m.SampleRate = 50 })
-	var cons []node.ConsumerStats
+	var cons []message.ConsumerStats
 	eventually(t, "the consumer is ready", func() bool {
 		cons = channelStats(t, w, "c").Consumers
 		return len(cons) == 1 && cons[0].ReadyCount == 1000

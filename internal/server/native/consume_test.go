@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
+	"penstock/internal/node/fold"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
@@ -478,9 +480,9 @@ func TestConsumeAsTheChannelSays(t *testing.T) {
 		c := w.dial()
 		eu := c.subscribe(topic, "tags", func(m *wire.Subscribe) { m.Tag = "eu" })
 		rest := w.dial().subscribe(topic, "tags", nil)
-		publish("one", node.TagHeader, "eu")
+		publish("one", channel.TagHeader, "eu")
 		publish("two")
-		publish("three", node.TagHeader, "us")
+		publish("three", channel.TagHeader, "us")
 		eu.expect("one")
 		rest.expect("two", "three")
 	})
@@ -498,12 +500,12 @@ func TestConsumeAsTheChannelSays(t *testing.T) {
 			t.Errorf("%d of 200 messages in a sample of 30 percent", n)
 		}
 	})
-	for _, order := range []node.Order{node.OrderPartition, node.OrderKey} {
+	for _, order := range []fold.Order{fold.OrderPartition, fold.OrderKey} {
 		t.Run(fmt.Sprint("order ", order), func(t *testing.T) {
 			name := fmt.Sprint("ordered_", order)
 			k := w.dial().subscribe(topic, name, nil)
 			ch, _ := topic.LookupChannel(name)
-			if _, err := ch.Configure(t.Context(), node.ChannelSettings{Order: order}); err != nil {
+			if _, err := ch.Configure(t.Context(), fold.ChannelSettings{Order: order}); err != nil {
 				t.Fatal(err)
 			}
 			for i := range 5 {
@@ -519,8 +521,8 @@ func TestConsumeAsTheChannelSays(t *testing.T) {
 	t.Run("filter", func(t *testing.T) {
 		k := w.dial().subscribe(topic, "filtered", nil)
 		ch, _ := topic.LookupChannel("filtered")
-		if _, err := ch.Configure(t.Context(), node.ChannelSettings{
-			Filter: node.Filter{Rules: []node.Rule{{Header: "kind", Pattern: "a"}}},
+		if _, err := ch.Configure(t.Context(), fold.ChannelSettings{
+			Filter: fold.Filter{Rules: []fold.Rule{{Header: "kind", Pattern: "a"}}},
 		}); err != nil {
 			t.Fatal(err)
 		}

@@ -1,7 +1,7 @@
 package native
 
 import (
-	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
@@ -107,17 +107,17 @@ type load struct{ count, bytes int }
 type limits struct{ count, bytes int }
 
 // beyond returns the limit that a further request of n bytes would exceed, or nil if there is room for it.
-func (l load) beyond(n int, most limits) *node.LimitError {
+func (l load) beyond(n int, most limits) *errs.LimitError {
 	switch {
 	case l.count == 0:
 		return nil
 	case l.count >= most.count:
-		return &node.LimitError{
+		return &errs.LimitError{
 			What: "with this one the number of the connection's requests that wait for an answer", Value: l.count + 1,
 			Most: most.count,
 		}
 	case l.bytes+n > most.bytes:
-		return &node.LimitError{
+		return &errs.LimitError{
 			What:  "with this one the size in bytes of the connection's requests that wait for an answer",
 			Value: l.bytes + n, Most: most.bytes, Setting: "max-conn-in-flight-bytes",
 		}
@@ -126,4 +126,4 @@ func (l load) beyond(n int, most limits) *node.LimitError {
 }
 
 // later says that a request is refused because of what is open or waits just now.
-func later(l *node.LimitError) string { return l.Text() + "; repeat it later" }
+func later(l *errs.LimitError) string { return l.Text() + "; repeat it later" }

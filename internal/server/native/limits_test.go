@@ -7,7 +7,9 @@ import (
 	"testing"
 
 	"penstock/batch"
+	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/message"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 )
@@ -70,14 +72,14 @@ func TestRefusalsNameTheLimit(t *testing.T) {
 			"header's name in bytes is 257, and at most 256 is allowed, which no setting changes",
 		},
 		{
-			whole(record(1, slices.Repeat([]batch.KV{{Key: text(1)}}, node.MaxHeaderCount+1)...)), netproto.StatusRejected,
+			whole(record(1, slices.Repeat([]batch.KV{{Key: text(1)}}, message.MaxHeaderCount+1)...)), netproto.StatusRejected,
 			"headers of a message is 249, and at most 248 is allowed, which no setting changes",
 		},
 	} {
 		says(c.refusal(c.publish(topic.ID(), 0, x.sealed), wire.TypeProduced, x.status), x.want)
 	}
 
-	if _, err := topic.Configure(t.Context(), node.TopicSettings{QuotaCount: 1}); err != nil {
+	if _, err := topic.Configure(t.Context(), meta.TopicSettings{QuotaCount: 1}); err != nil {
 		t.Fatal(err)
 	}
 	says(c.refusal(c.publish(topic.ID(), 0, whole(record(1), record(1))), wire.TypeProduced, netproto.StatusFull),

@@ -3,7 +3,7 @@ package native
 import (
 	"errors"
 
-	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/shares"
 )
 
@@ -27,23 +27,23 @@ func newOpened[T any](what string, limit int, all *shares.Budget, maxAll int) op
 
 // add keeps v until remove is called, as one of who's. If a limit is reached, it returns that and keeps nothing. It
 // returns an error if the number is taken.
-func (o *opened[T]) add(who string, request uint64, v *T) (*node.LimitError, error) {
+func (o *opened[T]) add(who string, request uint64, v *T) (*errs.LimitError, error) {
 	if o.byRequest[request] != nil {
 		return nil, errNumberTaken
 	}
 	if n := len(o.byRequest) + 1; n > o.max {
-		return &node.LimitError{
+		return &errs.LimitError{
 			What: "with this one the number of the connection's open " + o.what, Value: n, Most: o.max,
 		}, nil
 	}
 	switch err := o.all.TryTake(who, 1); {
 	case errors.Is(err, shares.ErrShare):
-		return &node.LimitError{
+		return &errs.LimitError{
 			What: "with this one the number of open " + o.what + " of this token or address", Value: o.all.Share() + 1,
 			Most: o.all.Share(),
 		}, nil
 	case err != nil:
-		return &node.LimitError{
+		return &errs.LimitError{
 			What: "with this one the number of open " + o.what + " of all connections", Value: o.maxAll + 1, Most: o.maxAll,
 		}, nil
 	}

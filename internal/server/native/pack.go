@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/message"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
@@ -98,7 +100,7 @@ func (k *packer) Deliver(d *node.Delivery) bool {
 	return room
 }
 
-func (k *packer) DeliverRun(r *node.Run) (count int, room bool) {
+func (k *packer) DeliverRun(r *message.Run) (count int, room bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.ended {
@@ -205,7 +207,7 @@ func (k *packer) send(p *pack) {
 		k.u.s.conn.Abort(errUnread)
 	case errors.Is(err, netproto.ErrTooBig):
 		k.mu.Lock()
-		k.broken = node.ErrMessageTooBig
+		k.broken = errs.ErrMessageTooBig
 		k.mu.Unlock()
 		k.u.rouse()
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/meta"
-	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 	"penstock/replicate"
@@ -112,16 +112,16 @@ func TestLoad(t *testing.T) {
 func TestStatusOf(t *testing.T) {
 	for err, want := range map[error]netproto.Status{
 		nil:                          netproto.StatusOK,
-		node.ErrNoLeader:             netproto.StatusNotLeader,
-		node.ErrQuota:                netproto.StatusFull,
-		node.ErrFenced:               netproto.StatusOldEpoch,
-		node.ErrSequence:             netproto.StatusGap,
-		node.ErrUnknownProducer:      netproto.StatusDiverged,
-		node.ErrNoQuorum:             netproto.StatusOverloaded,
-		node.ErrUnknown:              netproto.StatusUnknown,
-		node.ErrClosed:               netproto.StatusUnknown, // it may have been stored
-		node.ErrBatchTooBig:          netproto.StatusTooBig,
-		node.ErrTopicName:            netproto.StatusRejected,
+		errs.ErrNoLeader:             netproto.StatusNotLeader,
+		errs.ErrQuota:                netproto.StatusFull,
+		errs.ErrFenced:               netproto.StatusOldEpoch,
+		errs.ErrSequence:             netproto.StatusGap,
+		errs.ErrUnknownProducer:      netproto.StatusDiverged,
+		errs.ErrNoQuorum:             netproto.StatusOverloaded,
+		errs.ErrUnknown:              netproto.StatusUnknown,
+		errs.ErrClosed:               netproto.StatusUnknown, // it may have been stored
+		errs.ErrBatchTooBig:          netproto.StatusTooBig,
+		errs.ErrTopicName:            netproto.StatusRejected,
 		errors.New("something else"): netproto.StatusInternal,
 	} {
 		wrapped := err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
@@ -71,7 +72,7 @@ func (r *reading) spend(n int) {
 
 // openReader registers the reader that a Read asks for. It returns the limit if there are too many, and an error if
 // the request already names one.
-func (s *session) openReader(request uint64, m *wire.Read) (*node.LimitError, error) {
+func (s *session) openReader(request uint64, m *wire.Read) (*errs.LimitError, error) {
 	r := &reading{s: s, request: request, ask: m, more: make(chan struct{}, 1)}
 	r.credit.give(m.Credit)
 	r.ctx, r.cancel = context.WithCancel(s.ctx)
@@ -244,7 +245,7 @@ func (r *reading) send(got *node.Stored) error {
 		r.spend(n)
 		return nil
 	case errors.Is(err, netproto.ErrTooBig):
-		return node.ErrBatchTooBig
+		return errs.ErrBatchTooBig
 	}
 	return context.Canceled // the connection has ended, or the client has ended the reader
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 	"penstock/segment/aio/faultaio"
@@ -57,7 +58,7 @@ func TestMetadataIsPushed(t *testing.T) {
 func TestMetadataCreatesAsTheNodeDoes(t *testing.T) {
 	w := open(t, func(o *Options) {
 		o.Topic = func(context.Context, string, string) (*node.Topic, bool, error) {
-			return nil, false, node.ErrTooManyTopics
+			return nil, false, errs.ErrTooManyTopics
 		}
 	})
 	if m := w.dial().ask(true, "orders"); m.Topics[0].Status != netproto.StatusFull {
@@ -249,7 +250,7 @@ func TestFullInbox(t *testing.T) {
 		o.MaxConnInFlightCount = 4
 		o.Topic = func(ctx context.Context, _, name string) (*node.Topic, bool, error) {
 			<-release
-			return nil, false, node.ErrOverloaded
+			return nil, false, errs.ErrOverloaded
 		}
 	})
 	c := w.dial()
@@ -316,7 +317,7 @@ func TestShutdown(t *testing.T) {
 		o.Topic = func(context.Context, string, string) (*node.Topic, bool, error) {
 			entered <- struct{}{}
 			<-release
-			return nil, false, node.ErrOverloaded
+			return nil, false, errs.ErrOverloaded
 		}
 	})
 	c := w.dial()

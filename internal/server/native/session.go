@@ -17,6 +17,7 @@ import (
 	"penstock/internal/clip"
 	"penstock/internal/netio"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/native/wire"
@@ -260,7 +261,7 @@ func (t *task) decode(f *netproto.Received) error {
 }
 
 // push appends a request to the inbox, or returns the limit that does not allow it.
-func (s *session) push(t task) *node.LimitError {
+func (s *session) push(t task) *errs.LimitError {
 	if over := s.reserve(t.payer(s), t.bytes); over != nil {
 		return over
 	}
@@ -272,10 +273,10 @@ func (s *session) push(t task) *node.LimitError {
 }
 
 // reserve takes a request's part of the limits, or returns the one that does not allow it.
-func (s *session) reserve(who string, bytes int) *node.LimitError {
+func (s *session) reserve(who string, bytes int) *errs.LimitError {
 	o := &s.srv.opts
 	if err := s.srv.inFlight.TryTake(who, int64(bytes)); err != nil {
-		over := &node.LimitError{
+		over := &errs.LimitError{
 			What:  "with this one the size in bytes of the requests of all native connections that wait for an answer",
 			Value: s.srv.inFlight.Used() + int64(bytes), Most: o.MaxInFlightBytes,
 		}

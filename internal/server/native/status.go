@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"penstock/internal/meta"
-	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/netproto"
 )
 
@@ -15,27 +15,27 @@ var statuses = []struct {
 	status netproto.Status
 	errs   []error
 }{
-	{netproto.StatusOldEpoch, []error{node.ErrFenced}},
-	{netproto.StatusGap, []error{node.ErrSequence}},
-	{netproto.StatusDiverged, []error{node.ErrUnknownProducer}},
-	{netproto.StatusUnproven, []error{errRevoked, node.ErrProducerOwner}},
+	{netproto.StatusOldEpoch, []error{errs.ErrFenced}},
+	{netproto.StatusGap, []error{errs.ErrSequence}},
+	{netproto.StatusDiverged, []error{errs.ErrUnknownProducer}},
+	{netproto.StatusUnproven, []error{errRevoked, errs.ErrProducerOwner}},
 	// A partition that this node does not know may be known elsewhere, because the topic has just grown.
-	{netproto.StatusNotLeader, []error{node.ErrNoLeader, node.ErrMoved, node.ErrDeleted, node.ErrNoPartition}},
+	{netproto.StatusNotLeader, []error{errs.ErrNoLeader, errs.ErrMoved, errs.ErrDeleted, errs.ErrNoPartition}},
 	{netproto.StatusFull, []error{
-		node.ErrOverloaded, node.ErrDeadline, node.ErrNoSpace, node.ErrQuota, node.ErrStateFull,
-		node.ErrTooManyTopics, node.ErrTooManyPartitions, node.ErrFewInodes,
-		node.ErrTooManyChans, node.ErrTooManyClients,
+		errs.ErrOverloaded, errs.ErrDeadline, errs.ErrNoSpace, errs.ErrQuota, errs.ErrStateFull,
+		errs.ErrTooManyTopics, errs.ErrTooManyPartitions, errs.ErrFewInodes,
+		errs.ErrTooManyChans, errs.ErrTooManyClients,
 	}},
-	{netproto.StatusOverloaded, []error{node.ErrNoQuorum, meta.ErrTooFewNodes, meta.ErrUnavailable}},
+	{netproto.StatusOverloaded, []error{errs.ErrNoQuorum, meta.ErrTooFewNodes, meta.ErrUnavailable}},
 	{netproto.StatusClosed, []error{context.Canceled}},
-	{netproto.StatusTooBig, []error{node.ErrMessageTooBig, node.ErrBatchTooBig, node.ErrHeaderBytes}},
+	{netproto.StatusTooBig, []error{errs.ErrMessageTooBig, errs.ErrBatchTooBig, errs.ErrHeaderBytes}},
 	{netproto.StatusRejected, []error{
-		node.ErrTopicName, node.ErrNoTopic, node.ErrAutoCreateOff, node.ErrTopicOptions, node.ErrEmptyMessage,
-		node.ErrDeferTooLong, node.ErrHeaders, node.ErrStart, node.ErrProducerName, node.ErrProducerLevel,
-		node.ErrProducerTenure, node.ErrTooManyProducers, errBatch,
-		node.ErrChannelName, node.ErrNoChannel, node.ErrSeek, node.ErrFromLevel, node.ErrOptions,
+		errs.ErrTopicName, errs.ErrNoTopic, errs.ErrAutoCreateOff, errs.ErrTopicOptions, errs.ErrEmptyMessage,
+		errs.ErrDeferTooLong, errs.ErrHeaders, errs.ErrStart, errs.ErrProducerName, errs.ErrProducerLevel,
+		errs.ErrProducerTenure, errs.ErrTooManyProducers, errBatch,
+		errs.ErrChannelName, errs.ErrNoChannel, errs.ErrSeek, errs.ErrFromLevel, errs.ErrOptions,
 	}},
-	{netproto.StatusUnknown, []error{node.ErrUnknown, node.ErrDisk, node.ErrDiskHung, node.ErrClosed}},
+	{netproto.StatusUnknown, []error{errs.ErrUnknown, errs.ErrDisk, errs.ErrDiskHung, errs.ErrClosed}},
 }
 
 func statusOf(err error) netproto.Status {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
@@ -64,7 +65,7 @@ func (u *subscription) begin() bool {
 func (u *subscription) attach() error {
 	m := u.ask
 	if m.Partition != wire.NoPartition && int64(m.Partition) >= int64(u.topic.Partitions()) {
-		return node.ErrNoPartition
+		return errs.ErrNoPartition
 	}
 	creates := u.creates()
 	c, err := u.channel()
@@ -101,7 +102,7 @@ func (u *subscription) creates() bool {
 func (u *subscription) channel() (*node.Channel, error) {
 	m := u.ask
 	if _, ok := u.topic.LookupChannel(m.Channel); !ok && !m.Create {
-		return nil, node.ErrNoChannel
+		return nil, errs.ErrNoChannel
 	}
 	switch m.From {
 	case wire.FromID:

@@ -6,6 +6,8 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
@@ -70,12 +72,12 @@ func (s *session) use(t netproto.Type, id uuid.UUID, action auth.Permission) (*n
 func (s *session) failed(to netproto.Type, request uint64, topic *node.Topic, partition uint32, err error) {
 	out := wire.Outcome{Text: err.Error()}
 	status := statusOf(err)
-	var fenced *node.FencedError
+	var fenced *fold.FencedError
 	switch {
 	case to != wire.TypeOpenProducer:
 	case errors.As(err, &fenced):
 		out.First = fenced.Tenure
-	case errors.Is(err, node.ErrTooManyProducers):
+	case errors.Is(err, errs.ErrTooManyProducers):
 		out.First = wire.TooManyProducers
 	}
 	if status == netproto.StatusNotLeader {

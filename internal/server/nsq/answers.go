@@ -8,6 +8,7 @@ import (
 
 	"penstock/internal/lock"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/server/nsq/command"
 	"penstock/internal/server/publish"
 )
@@ -231,7 +232,7 @@ func (c *conn) answer(p *pending) (fatal bool) {
 // publishFailed returns the error frame for a Put that failed, or whose outcome is unknown.
 func publishFailed(v command.Verb, err error) string {
 	why := err.Error()
-	if errors.Is(err, node.ErrClosed) {
+	if errors.Is(err, errs.ErrClosed) {
 		why = "exiting"
 	}
 	return "E_" + v.String() + "_FAILED " + v.String() + " failed " + why

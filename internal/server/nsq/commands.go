@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/server/nsq/command"
 	"penstock/internal/server/publish"
 )
@@ -147,7 +148,7 @@ func (c *conn) send(p *pending, alone bool) {
 		c.place.Leave()
 		c.drain()
 	}
-	if errors.Is(err, node.ErrDeleted) { // the topic may have been created again since
+	if errors.Is(err, errs.ErrDeleted) { // the topic may have been created again since
 		err = publish.RetryDeleted(c.ctx, func() error {
 			if err := c.resolve(to); err != nil {
 				return err
@@ -168,7 +169,7 @@ func (c *conn) finish(cmd *command.Command) {
 	consumer := c.consumer.Load()
 	id, err := c.messageID(cmd.ID)
 	if err != nil {
-		err = node.ErrNotInFlight // no message has such an id
+		err = errs.ErrNotInFlight // no message has such an id
 	} else {
 		switch cmd.Verb {
 		case command.VerbFin:
@@ -208,9 +209,9 @@ func (c *conn) requeueDelay(millis uint64) time.Duration {
 // finishFailure returns nsqd's wording of the error.
 func finishFailure(err error) string {
 	switch {
-	case errors.Is(err, node.ErrNotInFlight):
+	case errors.Is(err, errs.ErrNotInFlight):
 		return "ID not in flight"
-	case errors.Is(err, node.ErrNotOwner):
+	case errors.Is(err, errs.ErrNotOwner):
 		return "client does not own message"
 	}
 	return err.Error()
@@ -233,10 +234,10 @@ func (c *conn) subscribe(cmd *command.Command) *command.Fault {
 	case err == nil:
 	case cmd.BeyondNSQ() && publish.YouzanCode(err) != "":
 		return command.Faultf("%s SUB failed %v", publish.YouzanCode(err), err)
-	case errors.Is(err, node.ErrTooManyClients):
+	case errors.Is(err, errs.ErrTooManyClients):
 		return command.Faultf("E_SUB_FAILED SUB failed consumers for %s:%s exceeds limit of %d",
 			topic, channel, c.srv.opts.MaxChannelConsumers)
-	case errors.Is(err, node.ErrDeleted):
+	case errors.Is(err, errs.ErrDeleted):
 		return command.NewFault("E_SUB_FAILED SUB failed to deleted topic/channel")
 	default:
 		return command.Faultf("E_SUB_FAILED SUB failed %v", err)

@@ -72,7 +72,7 @@ func (s *Server) Publishers(topic string) (out []stats.Client) {
 	s.each(func(c *conn) {
 		if cs := c.stats(topic); len(cs.PubCounts) > 0 {
 			if consumer := c.consumer.Load(); consumer != nil {
-				cs.Consume(consumer.Stats())
+				cs.Consume(consumer.Counts())
 			}
 			out = append(out, cs)
 		}

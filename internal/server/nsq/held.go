@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"penstock/internal/node"
+	"penstock/internal/node/message"
 )
 
 // errLate says that the time for writing a message of an ordered channel passed when half of its frame was on the
@@ -15,7 +16,7 @@ var errLate = errors.New("nsq: the client did not read an ordered message for so
 // given the next message of the ordered channel.
 type heldFrame struct {
 	from, to int // the frame is chunk.p[from:to]
-	what     node.HeldDelivery
+	what     message.HeldDelivery
 }
 
 // holdLast marks the last frame in next, which begins at from, as held if the delivery d has a deadline. The caller
@@ -25,7 +26,7 @@ func (o *output) holdLast(from int, d *node.Delivery) {
 		if o.next.held == nil {
 			o.next.held, o.spareHeld = o.spareHeld, nil
 		}
-		o.next.held = append(o.next.held, heldFrame{from, len(o.next.p), node.HeldDelivery{ID: d.ID, Until: d.Until}})
+		o.next.held = append(o.next.held, heldFrame{from, len(o.next.p), message.HeldDelivery{ID: d.ID, Until: d.Until}})
 		o.heldCount++
 	}
 }
@@ -99,7 +100,7 @@ func (s *sink) Drained() bool {
 	return o.heldCount == 0 || o.failed != nil && o.lent.k == nil
 }
 
-// Withdraw implements node.HeldSink. A frame that a system call is writing at this moment counts as sent: Withdraw
+// Withdraw implements message.HeldSink. A frame that a system call is writing at this moment counts as sent: Withdraw
 // leaves it alone.
 func (s *sink) Withdraw(id node.ID) bool {
 	o := &s.out
@@ -118,7 +119,7 @@ func (s *sink) Withdraw(id node.ID) bool {
 	return err == nil
 }
 
-func (s *sink) Dropped(dst []node.HeldDelivery) []node.HeldDelivery {
+func (s *sink) Dropped(dst []message.HeldDelivery) []message.HeldDelivery {
 	o := &s.out
 	o.mu.Lock()
 	n := len(dst)

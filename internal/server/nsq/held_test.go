@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/message"
 	"penstock/internal/server/nsqtest"
 )
 
@@ -36,10 +37,10 @@ func heldConn(t *testing.T) (*nsqtest.Client, *conn) {
 const heldBodyBytes = 16 << 20 // more than the buffers of two sockets hold
 
 // held delivers one message whose deadline passes by the clock; nil: no deadline.
-func held(server *conn, id node.ID, size int, clock node.DeadlineClock) {
+func held(server *conn, id node.ID, size int, clock message.DeadlineClock) {
 	s := (*sink)(server)
 	s.Deliver(&node.Delivery{
-		ID: id, Attempts: 1, Body: bytes.Repeat([]byte{byte(id)}, size), Until: node.Deadline{Clock: clock},
+		ID: id, Attempts: 1, Body: bytes.Repeat([]byte{byte(id)}, size), Until: message.Deadline{Clock: clock},
 	})
 	s.Flush()
 }

@@ -14,6 +14,7 @@ import (
 
 	"penstock/internal/lock"
 	"penstock/internal/node"
+	"penstock/internal/node/message"
 )
 
 const (
@@ -88,7 +89,7 @@ type output struct {
 
 	heldCount int // held frames in next and in the owner's chunk
 	spareHeld []heldFrame
-	dropped   []node.HeldDelivery
+	dropped   []message.HeldDelivery
 	slow      *chunk // the chunk that the writer goroutine is writing; slowAt bytes of it are written
 	slowAt    int
 

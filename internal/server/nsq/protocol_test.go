@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/server/nsqtest"
 	"penstock/segment/aio/faultaio"
 )
@@ -74,7 +75,7 @@ func TestRefusedPutIsFatalInItsTurn(t *testing.T) {
 		c.OK()
 		c.OK()
 		c.Send(x.cmd + nsqtest.Pub("other", "3"))
-		c.Fatal(x.code + node.ErrMessageTooBig.Error() + ": the size of a message in bytes is 1001, and at most 1000 is " +
+		c.Fatal(x.code + errs.ErrMessageTooBig.Error() + ": the size of a message in bytes is 1001, and at most 1000 is " +
 			"allowed: see the node's setting max-message-bytes")
 	}
 }
@@ -83,10 +84,10 @@ func TestTopicCreationOff(t *testing.T) {
 	n := startNode(t, node.Options{DisableAutoCreate: true}, Settings{})
 	c := n.dial(t)
 	c.Send(nsqtest.Pub("t", "x"))
-	c.Fatal("E_PUB_FAILED PUB failed " + node.ErrAutoCreateOff.Error())
+	c.Fatal("E_PUB_FAILED PUB failed " + errs.ErrAutoCreateOff.Error())
 	d := n.dial(t)
 	d.Send("SUB t c\n")
-	d.Fatal("E_SUB_FAILED SUB failed " + node.ErrAutoCreateOff.Error())
+	d.Fatal("E_SUB_FAILED SUB failed " + errs.ErrAutoCreateOff.Error())
 }
 
 func TestAnswersAfterHalfClose(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"penstock/internal/descriptors"
 	"penstock/internal/netio"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/server/audit"
 	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/publish"
@@ -85,7 +86,7 @@ func startNode(t testing.TB, eo node.Options, set Settings, with ...func(*Option
 		flusher.Close()
 		o.Audit.Close(ctx)
 		log.Close()
-		if err := e.Close(); err != nil && !errors.Is(err, node.ErrClosed) {
+		if err := e.Close(); err != nil && !errors.Is(err, errs.ErrClosed) {
 			t.Errorf("Close: %v", err)
 		}
 	})

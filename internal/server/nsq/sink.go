@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"penstock/internal/node"
+	"penstock/internal/node/message"
 	"penstock/internal/server/nsq/command"
 )
 
@@ -29,16 +30,16 @@ func (s *sink) Flush() { s.out.flushAside() }
 // Closed ends the connection, which is how nsqd tells a client that its channel is gone.
 func (s *sink) Closed(error) { (*conn)(s).stop() }
 
-// Failed implements node.FailureSink: a FIN, REQ or TOUCH that was forwarded to another node failed there. The client
-// gets the error frame that the reader would have sent if the failure had been known at once. It comes after the
+// Failed implements message.FailureSink: a FIN, REQ or TOUCH that was forwarded to another node failed there. The
+// client gets the error frame that the reader would have sent if the failure had been known at once. It comes after the
 // answers to commands that arrived in between.
-func (s *sink) Failed(what node.FailedCall, id node.ID, err error) {
+func (s *sink) Failed(what message.FailedCall, id node.ID, err error) {
 	c := (*conn)(s)
 	v := command.VerbTouch
 	switch what {
-	case node.FailedFinish:
+	case message.FailedFinish:
 		v = command.VerbFin
-	case node.FailedRequeue:
+	case message.FailedRequeue:
 		v = command.VerbReq
 	}
 	text := id.Append(nil)

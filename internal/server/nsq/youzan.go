@@ -10,6 +10,7 @@ import (
 	"penstock/batch"
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/internal/server/nsq/command"
 	"penstock/internal/server/publish"
@@ -117,7 +118,7 @@ func (c *conn) makeOrdered(ch *node.Channel) *command.Fault {
 			_, err = ch.Configure(c.ctx, s)
 		}
 		switch {
-		case errors.Is(err, node.ErrVersion): // most likely set by another ordered consumer: read the settings again
+		case errors.Is(err, errs.ErrVersion): // most likely set by another ordered consumer: read the settings again
 		case err != nil:
 			return command.Faultf("E_SUB_FAILED SUB failed %v", err)
 		default:

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"slices"
 
-	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // youzan's error codes. After the first three its clients look the topic up again.
@@ -33,17 +33,17 @@ func (all codes) of(err error) string {
 }
 
 // IsAny reports whether err is one of the errors.
-func IsAny(err error, errs []error) bool {
-	return slices.ContainsFunc(errs, func(e error) bool { return errors.Is(err, e) })
+func IsAny(err error, all []error) bool {
+	return slices.ContainsFunc(all, func(e error) bool { return errors.Is(err, e) })
 }
 
 // YouzanCode returns youzan's code for an error that its clients treat specially, or "" for other errors.
 func YouzanCode(err error) string {
 	return codes{
-		{CodeTopicMissing, []error{node.ErrNoPartition, node.ErrNoTopic, node.ErrAutoCreateOff}},
-		{CodeNotLeader, []error{node.ErrNoLeader, node.ErrMoved}},
-		{CodeNotWritable, []error{node.ErrNoQuorum, node.ErrNoSpace, node.ErrReadOnly, node.ErrDisk}},
-		{CodeBadExt, []error{node.ErrHeaders}},
+		{CodeTopicMissing, []error{errs.ErrNoPartition, errs.ErrNoTopic, errs.ErrAutoCreateOff}},
+		{CodeNotLeader, []error{errs.ErrNoLeader, errs.ErrMoved}},
+		{CodeNotWritable, []error{errs.ErrNoQuorum, errs.ErrNoSpace, errs.ErrReadOnly, errs.ErrDisk}},
+		{CodeBadExt, []error{errs.ErrHeaders}},
 	}.of(err)
 }
 
@@ -59,9 +59,9 @@ const (
 // ProducerCode returns the code of an error of the rules of producers, or "" for other errors.
 func ProducerCode(err error) string {
 	return codes{
-		{CodeFenced, []error{node.ErrFenced}},
-		{CodeSequence, []error{node.ErrSequence}},
-		{CodeUnknownProducer, []error{node.ErrUnknownProducer}},
-		{CodeProducerOwner, []error{node.ErrProducerOwner}},
+		{CodeFenced, []error{errs.ErrFenced}},
+		{CodeSequence, []error{errs.ErrSequence}},
+		{CodeUnknownProducer, []error{errs.ErrUnknownProducer}},
+		{CodeProducerOwner, []error{errs.ErrProducerOwner}},
 	}.of(err)
 }

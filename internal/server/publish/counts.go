@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 
-	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/server/metrics"
 )
 
@@ -59,18 +59,18 @@ var reasons = []struct {
 	reason
 	errs []error
 }{
-	{reasonOverloaded, []error{node.ErrOverloaded}},
-	{reasonDeadline, []error{node.ErrDeadline}},
-	{reasonNoLeader, []error{node.ErrNoLeader, node.ErrMoved}},
-	{reasonNoQuorum, []error{node.ErrNoQuorum}},
-	{reasonDiskFull, []error{node.ErrNoSpace}},
-	{reasonDisk, []error{node.ErrDisk, node.ErrDiskHung, node.ErrReadOnly}},
-	{reasonUnknown, []error{node.ErrUnknown}},
-	{reasonShare, []error{node.ErrShare}}, // before those of the node's limits
-	{reasonQuota, []error{node.ErrQuota}},
-	{reasonStateFull, []error{node.ErrStateFull}},
-	{reasonTooBig, []error{node.ErrMessageTooBig, node.ErrBatchTooBig}},
-	{reasonClosing, []error{node.ErrClosed}},
+	{reasonOverloaded, []error{errs.ErrOverloaded}},
+	{reasonDeadline, []error{errs.ErrDeadline}},
+	{reasonNoLeader, []error{errs.ErrNoLeader, errs.ErrMoved}},
+	{reasonNoQuorum, []error{errs.ErrNoQuorum}},
+	{reasonDiskFull, []error{errs.ErrNoSpace}},
+	{reasonDisk, []error{errs.ErrDisk, errs.ErrDiskHung, errs.ErrReadOnly}},
+	{reasonUnknown, []error{errs.ErrUnknown}},
+	{reasonShare, []error{errs.ErrShare}}, // before those of the node's limits
+	{reasonQuota, []error{errs.ErrQuota}},
+	{reasonStateFull, []error{errs.ErrStateFull}},
+	{reasonTooBig, []error{errs.ErrMessageTooBig, errs.ErrBatchTooBig}},
+	{reasonClosing, []error{errs.ErrClosed}},
 }
 
 func reasonOf(err error) reason {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 func TestReasonOf(t *testing.T) {
@@ -13,13 +13,13 @@ func TestReasonOf(t *testing.T) {
 		err  error
 		want string
 	}{
-		{node.ErrOverloaded, "overloaded"},
-		{fmt.Errorf("topic t: %w", node.ErrQuota), "quota"},
-		{node.ErrMoved, "no_leader"},
-		{node.ErrNoSpace, "disk_full"},
-		{node.ErrDisk, "disk"},
-		{errors.Join(node.ErrUnknown, errors.New("why")), "unknown"},
-		{node.ErrClosed, "closing"},
+		{errs.ErrOverloaded, "overloaded"},
+		{fmt.Errorf("topic t: %w", errs.ErrQuota), "quota"},
+		{errs.ErrMoved, "no_leader"},
+		{errs.ErrNoSpace, "disk_full"},
+		{errs.ErrDisk, "disk"},
+		{errors.Join(errs.ErrUnknown, errors.New("why")), "unknown"},
+		{errs.ErrClosed, "closing"},
 		{errors.New("something"), "other"},
 	} {
 		if got := reasonNames[reasonOf(x.err)]; got != x.want {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // A client may name a topic or channel that is being deleted, such as an ephemeral one whose last client has just left.
@@ -21,7 +21,7 @@ const (
 func RetryDeleted(ctx context.Context, do func() error) error {
 	for try := 0; ; try++ {
 		err := do()
-		if !errors.Is(err, node.ErrDeleted) && !errors.Is(err, node.ErrMoved) || try == maxDeletedTries {
+		if !errors.Is(err, errs.ErrDeleted) && !errors.Is(err, errs.ErrMoved) || try == maxDeletedTries {
 			return err
 		}
 		if try == 0 {

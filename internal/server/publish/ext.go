@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
+	"penstock/internal/node/message"
 )
 
 // youzan's clients send headers as one JSON object before the body, the message's "ext". Each member of the object
@@ -42,7 +44,7 @@ func ValidTag(tag string) bool {
 var (
 	extRawName  = []byte(extRawNames)
 	extNoNames  = []byte("[]")
-	tagHeader   = []byte(node.TagHeader)
+	tagHeader   = []byte(channel.TagHeader)
 	errNoObject = errors.New("it is not a JSON object")
 )
 
@@ -82,7 +84,7 @@ func AppendPlainExt(dst []node.Header, ext []byte) (headers []node.Header, trace
 		name, isName := s.text()
 		colon := s.take(':')
 		value, isText := s.text()
-		if !isName || !colon || !isText || len(headers)-first >= node.MaxHeaderCount {
+		if !isName || !colon || !isText || len(headers)-first >= message.MaxHeaderCount {
 			return dst, 0, false, false
 		}
 		switch string(name) {
@@ -189,8 +191,8 @@ func decodeExt(ext []byte) (headers []node.Header, trace uint64, traced bool, er
 		if err != nil || !isText {
 			return nil, 0, false, errNoObject
 		}
-		if len(headers) >= node.MaxHeaderCount { // checked early, because each member is compared with all before it
-			return nil, 0, false, fmt.Errorf("it has more than %d members", node.MaxHeaderCount)
+		if len(headers) >= message.MaxHeaderCount { // checked early, because each member is compared with all before it
+			return nil, 0, false, fmt.Errorf("it has more than %d members", message.MaxHeaderCount)
 		}
 		h := node.Header{Key: []byte(name), Value: value}
 		var text string
@@ -206,12 +208,12 @@ func decodeExt(ext []byte) (headers []node.Header, trace uint64, traced bool, er
 			}
 			traced = true
 		case extTag:
-			headers = append(headers, node.Header{Key: []byte(node.TagHeader), Value: h.Value})
+			headers = append(headers, node.Header{Key: []byte(channel.TagHeader), Value: h.Value})
 		case extRawNames:
 			continue // our own; computed from the values below
 		}
 		headers = slices.DeleteFunc(headers, func(o node.Header) bool {
-			return string(o.Key) == name && name != node.TagHeader
+			return string(o.Key) == name && name != channel.TagHeader
 		})
 		headers = append(headers, h)
 	}
@@ -249,7 +251,7 @@ func AppendExt(dst []byte, headers []node.Header) []byte {
 		switch {
 		case string(h.Key) == extRawNames:
 			continue
-		case string(h.Key) == node.TagHeader && dispatch != nil && bytes.Equal(h.Value, dispatch):
+		case string(h.Key) == channel.TagHeader && dispatch != nil && bytes.Equal(h.Value, dispatch):
 			dispatch = nil // the engine's copy of the tag; a second one is the producer's own header
 			continue
 		}

@@ -10,12 +10,13 @@ import (
 	"testing"
 
 	"penstock/internal/node"
+	"penstock/internal/node/message"
 )
 
 // Objects of plain strings are parsed in place, and all others by the JSON package. Where both parsers apply they must
 // agree, which FuzzExt checks.
 func TestPlainExt(t *testing.T) {
-	long := make([]string, node.MaxHeaderCount+1)
+	long := make([]string, message.MaxHeaderCount+1)
 	for i := range long {
 		long[i] = fmt.Sprintf(`"%d":""`, i)
 	}

@@ -8,6 +8,9 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/fold"
+	"penstock/internal/node/message"
 )
 
 // A publisher that numbers its messages names itself in three headers of a message: in the JSON headers of a PUB_EXT or
@@ -62,14 +65,14 @@ func CutNumbers(headers []node.Header, n *Numbers) (rest []node.Header, has bool
 			continue
 		}
 		if seen[i] {
-			return nil, false, fmt.Errorf("%w: there are two headers %s", node.ErrHeaders, h.Key)
+			return nil, false, fmt.Errorf("%w: there are two headers %s", errs.ErrHeaders, h.Key)
 		}
 		seen[i] = true
 		switch NumberHeaders[i] {
 		case producerHeader:
-			if n.Producer = h.Value; len(n.Producer) == 0 || len(n.Producer) > node.MaxProducerNameBytes {
+			if n.Producer = h.Value; len(n.Producer) == 0 || len(n.Producer) > fold.MaxProducerNameBytes {
 				err = fmt.Errorf("%w: the name of a producer has %d bytes; it needs 1 to %d",
-					node.ErrHeaders, len(n.Producer), node.MaxProducerNameBytes)
+					errs.ErrHeaders, len(n.Producer), fold.MaxProducerNameBytes)
 			}
 		case epochHeader:
 			n.Tenure, n.of, err = ParseEpoch(h)
@@ -82,7 +85,7 @@ func CutNumbers(headers []node.Header, n *Numbers) (rest []node.Header, has bool
 	}
 	if slices.Contains(seen[:], false) {
 		return nil, false, fmt.Errorf("%w: a producer's message needs the three headers %s",
-			node.ErrHeaders, strings.Join(NumberHeaders[:], ", "))
+			errs.ErrHeaders, strings.Join(NumberHeaders[:], ", "))
 	}
 	return rest, true, nil
 }
@@ -99,7 +102,7 @@ func ParseEpoch(h node.Header) (tenure uint64, of int, err error) {
 		of++
 	}
 	if err != nil || of < 0 || named && (of == 0 || partition[0] == '+') {
-		return 0, 0, fmt.Errorf("%w: %s is %q; it is what /producer/open has answered", node.ErrHeaders, h.Key, h.Value)
+		return 0, 0, fmt.Errorf("%w: %s is %q; it is what /producer/open has answered", errs.ErrHeaders, h.Key, h.Value)
 	}
 	return tenure, of, nil
 }
@@ -107,7 +110,7 @@ func ParseEpoch(h node.Header) (tenure uint64, of int, err error) {
 func parseNumber(h node.Header) (uint32, error) {
 	n, err := strconv.ParseUint(string(h.Value), 10, 32)
 	if err != nil {
-		return 0, fmt.Errorf("%w: %s is %q; it is a number from 0 to 4294967295", node.ErrHeaders, h.Key, h.Value)
+		return 0, fmt.Errorf("%w: %s is %q; it is a number from 0 to 4294967295", errs.ErrHeaders, h.Key, h.Value)
 	}
 	return uint32(n), nil
 }
@@ -137,7 +140,7 @@ func CutAllNumbers(lists [][]node.Header, n *Numbers) (*Numbers, error) {
 		if !has || string(own.Producer) != string(n.Producer) || own.Tenure != n.Tenure || own.of != n.of ||
 			own.Sequence != n.Sequence+uint32(i) {
 			return nil, fmt.Errorf("%w: message %d of the batch does not follow the first one, by its producer, epoch and "+
-				"sequence", node.ErrHeaders, i)
+				"sequence", errs.ErrHeaders, i)
 		}
 	}
 	if !has {
@@ -152,13 +155,13 @@ func CutAllNumbers(lists [][]node.Header, n *Numbers) (*Numbers, error) {
 func NumberedPartition(t *node.Topic, lists [][]node.Header, n *Numbers) (int, error) {
 	at := -1
 	for _, headers := range lists {
-		i := slices.IndexFunc(headers, func(h node.Header) bool { return string(h.Key) == node.KeyHeader })
+		i := slices.IndexFunc(headers, func(h node.Header) bool { return string(h.Key) == message.KeyHeader })
 		if i < 0 {
 			continue
 		}
 		of := batch.PartitionOf(headers[i].Value, t.Partitions())
 		if at >= 0 && of != at {
-			return 0, node.ErrBatchKeys
+			return 0, errs.ErrBatchKeys
 		}
 		at = of
 	}
@@ -174,7 +177,7 @@ func Submit(t *node.Topic, at int, p *node.Put, n *Numbers, owner string) error 
 	if n.of != 0 && n.of != at+1 && at < t.Partitions() {
 		return fmt.Errorf("%w: the message belongs to partition %d, and the epoch is of partition %d; nothing was stored: "+
 			"open the name in that partition, with this epoch, and use the epoch and the numbers that are answered",
-			node.ErrUnknownProducer, at, n.of-1)
+			errs.ErrUnknownProducer, at, n.of-1)
 	}
 	return t.SubmitNumbered(at, p, &n.Numbered)
 }
@@ -201,7 +204,7 @@ func KeyPartition(t *node.Topic, lists [][]node.Header) int {
 // KeyOf returns the value of the header that holds a message's key, or nil.
 func KeyOf(headers []node.Header) []byte {
 	for i := range headers {
-		if string(headers[i].Key) == node.KeyHeader {
+		if string(headers[i].Key) == message.KeyHeader {
 			return headers[i].Value
 		}
 	}

@@ -9,14 +9,14 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"penstock/internal/lock"
-	"penstock/internal/node"
+	"penstock/internal/node/message"
 )
 
 // Latencies returns a function that makes the recorder of a channel's processing latency, for node.Options.Latencies.
 // The latency is the time from publish to FIN, over a window that moves by halves, as nsqd measures it with
 // --e2e-processing-latency-percentile. Each percentile is above 0 and at most 1. Without percentiles Latencies returns
 // nil, and nothing is measured. The recorder of a channel with traffic takes about 70 KiB.
-func Latencies(percentiles []float64, window time.Duration) (func() node.LatencyRecorder, error) {
+func Latencies(percentiles []float64, window time.Duration) (func() message.LatencyRecorder, error) {
 	for _, p := range percentiles {
 		if !(p > 0 && p <= 1) {
 			return nil, fmt.Errorf("nsq: %v is not a percentile: it must be above 0 and at most 1", p)
@@ -28,7 +28,7 @@ func Latencies(percentiles []float64, window time.Duration) (func() node.Latency
 	if window < time.Millisecond {
 		return nil, fmt.Errorf("nsq: latencies over a window of %v mean nothing: it must be a millisecond or more", window)
 	}
-	return func() node.LatencyRecorder {
+	return func() message.LatencyRecorder {
 		return &sketch{percentiles: percentiles, half: window / 2, rotated: time.Now()}
 	}, nil
 }
@@ -97,7 +97,7 @@ func (s *sketch) addTo(sum *hdrhistogram.Histogram, now time.Time) {
 
 // latencyOf returns the percentiles over all measurements of these channels. If none of the channels is measured, it
 // returns the latency that /stats shows for such a channel.
-func latencyOf(now time.Time, of ...node.LatencyRecorder) Latency {
+func latencyOf(now time.Time, of ...message.LatencyRecorder) Latency {
 	var sum *hdrhistogram.Histogram
 	var percentiles []float64
 	for _, r := range of {

@@ -9,6 +9,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/node/health"
+	"penstock/internal/node/message"
 )
 
 // Reply is what /stats answers. Its field names are a public contract: nsqadmin, nsq_stat and exporters read them.
@@ -194,7 +195,7 @@ func (c *Collector) Collect(topic, channel string, clients bool) *Reply {
 			Partitions: t.Partitions, Served: t.Served, DelaysRefused: t.DelaysRefused,
 			ReadOnly: t.ReadOnly, MadeBy: t.MadeBy,
 		}
-		var latencies []node.LatencyRecorder
+		var latencies []message.LatencyRecorder
 		for i := range t.Channels {
 			out.Channels = append(out.Channels, ChannelOf(&t.Channels[i], clients, now))
 			latencies = append(latencies, t.Channels[i].Latencies)
@@ -209,7 +210,7 @@ func (c *Collector) Collect(topic, channel string, clients bool) *Reply {
 	return r
 }
 
-// Describer is the label of a consumer that has a connection (node.ConsumerStats.Label).
+// Describer is the label of a consumer that has a connection (message.ConsumerStats.Label).
 type Describer interface{ Describe() Client }
 
 // TroubleOf returns the trouble of a channel.
@@ -250,7 +251,7 @@ func ChannelOf(ch *node.ChannelStats, clients bool, now time.Time) Channel {
 }
 
 // Consume adds the numbers of a subscription.
-func (cs *Client) Consume(st node.ConsumerStats) {
+func (cs *Client) Consume(st message.ConsumerStats) {
 	cs.State = StateSubscribed
 	if st.Stopped {
 		cs.State = stateClosing

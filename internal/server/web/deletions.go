@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"penstock/internal/node"
+	"penstock/internal/node/fanout"
 )
 
 // maxDeletionCount bounds the number of names in a Deletions.
@@ -29,7 +29,7 @@ type Deletions struct {
 
 // Answer returns the error to send for the deletion of name that began at began and ended with err; nil: success.
 func (d *Deletions) Answer(name string, began time.Time, err error) error {
-	var gone *node.GoneError
+	var gone *fanout.GoneError
 	deletedNow := err == nil
 	if !deletedNow && !errors.As(err, &gone) {
 		return err

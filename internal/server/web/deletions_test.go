@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 func TestDeletions(t *testing.T) {
 	var d Deletions
 	now := time.Now()
-	if err := d.Answer("a", now, node.ErrNoTopic); !errors.Is(err, node.ErrNoTopic) {
+	if err := d.Answer("a", now, errs.ErrNoTopic); !errors.Is(err, errs.ErrNoTopic) {
 		t.Errorf("what never was: %v", err)
 	}
 	for i := range 2 * maxDeletionCount {
@@ -23,7 +23,7 @@ func TestDeletions(t *testing.T) {
 	if len(d.at) > maxDeletionCount {
 		t.Errorf("%d answers are remembered", len(d.at))
 	}
-	if err := d.Answer("a", now, node.ErrClosed); !errors.Is(err, node.ErrClosed) {
+	if err := d.Answer("a", now, errs.ErrClosed); !errors.Is(err, errs.ErrClosed) {
 		t.Errorf("another failure: %v", err)
 	}
 }

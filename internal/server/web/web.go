@@ -14,7 +14,10 @@ import (
 	"strconv"
 	"strings"
 
+	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/topic"
 )
 
 // CommandLine answers /debug/pprof/cmdline with the name of the program only: arguments may hold secrets. GET /config
@@ -94,7 +97,7 @@ func Beyond(status int, code, what string, value, limit any, setting string) *Er
 
 // BeyondText says that a value is above the limit of a setting.
 func BeyondText(what string, value, limit any, setting string) string {
-	return (&node.LimitError{What: what, Value: value, Most: limit, Setting: setting}).Text()
+	return (&errs.LimitError{What: what, Value: value, Most: limit, Setting: setting}).Text()
 }
 
 func (e *Error) Error() string { return e.code }
@@ -105,21 +108,21 @@ var statuses = []struct {
 	code   string
 	errs   []error
 }{
-	{http.StatusServiceUnavailable, "EXITING", []error{node.ErrClosed}},
-	{http.StatusNotFound, "TOPIC_NOT_FOUND", []error{node.ErrNoTopic}},
-	{http.StatusNotFound, "CHANNEL_NOT_FOUND", []error{node.ErrNoChannel}},
-	{http.StatusNotFound, "", []error{node.ErrNoMessage, node.ErrNoProducer}},
-	{http.StatusRequestEntityTooLarge, "MSG_TOO_BIG", []error{node.ErrMessageTooBig}},
-	{http.StatusRequestEntityTooLarge, "BODY_TOO_BIG", []error{node.ErrBatchTooBig}},
-	{http.StatusConflict, "", []error{node.ErrVersion, node.ErrChannelExists, node.ErrRedriving, node.ErrRedriveSkips}},
+	{http.StatusServiceUnavailable, "EXITING", []error{errs.ErrClosed}},
+	{http.StatusNotFound, "TOPIC_NOT_FOUND", []error{errs.ErrNoTopic}},
+	{http.StatusNotFound, "CHANNEL_NOT_FOUND", []error{errs.ErrNoChannel}},
+	{http.StatusNotFound, "", []error{topic.ErrNoMessage, errs.ErrNoProducer}},
+	{http.StatusRequestEntityTooLarge, "MSG_TOO_BIG", []error{errs.ErrMessageTooBig}},
+	{http.StatusRequestEntityTooLarge, "BODY_TOO_BIG", []error{errs.ErrBatchTooBig}},
+	{http.StatusConflict, "", []error{errs.ErrVersion, errs.ErrChannelExists, topic.ErrRedriving, topic.ErrRedriveSkips}},
 	{http.StatusBadRequest, "", []error{
-		node.ErrHeaders, node.ErrBatchKeys, node.ErrTopicSettings, node.ErrTopicOptions, node.ErrDeferTooLong,
-		node.ErrSettings, node.ErrSeek, node.ErrNoPartition, node.ErrFromLevel, node.ErrChannelName, node.ErrProducerLevel,
+		errs.ErrHeaders, errs.ErrBatchKeys, meta.ErrSettings, errs.ErrTopicOptions, errs.ErrDeferTooLong,
+		errs.ErrSettings, errs.ErrSeek, errs.ErrNoPartition, errs.ErrFromLevel, errs.ErrChannelName, errs.ErrProducerLevel,
 	}},
 	// Not 413, which would say that this request is too large, and not 503, which would say that the server is unable: the
 	// request is fine, but the topic has used up the space it may take.
 	{http.StatusInsufficientStorage, "", []error{
-		node.ErrQuota, node.ErrStateFull, node.ErrTooManyPartitions, node.ErrShare,
+		errs.ErrQuota, errs.ErrStateFull, errs.ErrTooManyPartitions, errs.ErrShare,
 	}},
 }
 
@@ -135,7 +138,7 @@ func AsError(err error) *Error {
 			break
 		}
 	}
-	if over, ok := errors.AsType[*node.LimitError](err); ok && out.Status == http.StatusRequestEntityTooLarge {
+	if over, ok := errors.AsType[*errs.LimitError](err); ok && out.Status == http.StatusRequestEntityTooLarge {
 		out.detail = over.Text()
 	}
 	return out

@@ -1,7 +1,9 @@
 package faultaio
 
 import (
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 )
 
@@ -128,7 +130,7 @@ func (d *Disk) collapse(n *node, rng *rand.Rand) {
 		return
 	}
 	n.entries = make(map[string]*node, len(n.durableEntries))
-	for _, name := range sortedNames(n.durableEntries) { // sorted, so that the seed alone decides
+	for _, name := range slices.Sorted(maps.Keys(n.durableEntries)) { // sorted, so that the seed alone decides
 		child := n.durableEntries[name]
 		n.entries[name] = child
 		d.collapse(child, rng)

@@ -23,12 +23,14 @@
 package faultaio
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"path"
-	"sort"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -235,15 +237,8 @@ func (d *Disk) Open(name string) (aio.File, error) {
 
 // Rename is atomic, also across a crash.
 func (d *Disk) Rename(oldname, newname string) error {
-	if err := contract.ChangeName("rename", oldname); err != nil {
-		return err
-	}
-	if err := contract.ChangeName("rename", newname); err != nil {
-		return err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.rename(oldname, newname)
+	err := cmp.Or(contract.ChangeName("rename", oldname), contract.ChangeName("rename", newname))
+	return d.locked(err, func() error { return d.rename(oldname, newname) })
 }
 
 func (d *Disk) rename(oldname, newname string) error {
@@ -270,28 +265,38 @@ func (d *Disk) rename(oldname, newname string) error {
 	case old != nil && len(old.entries) > 0:
 		return pathError("rename", newname, syscall.ENOTEMPTY)
 	}
-	v, err := d.start(KindRename, oldname, 0, 0, true)
+	return d.perform(KindRename, oldname, dirChange{from, oldBase, nil}, dirChange{to, newBase, n})
+}
+
+// perform performs an operation that only changes names, as the rules say. d.mu is held.
+func (d *Disk) perform(kind Kind, name string, changes ...dirChange) error {
+	v, err := d.start(kind, name, 0, 0, true)
 	if err != nil {
 		return err
 	}
 	if v.Err != nil {
-		return pathError("rename", oldname, v.Err)
+		return pathError(kind.String(), name, v.Err)
 	}
-	d.change(dirChange{from, oldBase, nil}, dirChange{to, newBase, n})
+	d.change(changes...)
 	if v.crash {
 		return ErrCrashed
 	}
 	return nil
 }
 
-// Remove removes a file or an empty directory.
-func (d *Disk) Remove(name string) error {
-	if err := contract.ChangeName("remove", name); err != nil {
+// locked calls do with d.mu held, unless err, which is what is wrong with the names, is set.
+func (d *Disk) locked(err error, do func() error) error {
+	if err != nil {
 		return err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.remove(name)
+	return do()
+}
+
+// Remove removes a file or an empty directory.
+func (d *Disk) Remove(name string) error {
+	return d.locked(contract.ChangeName("remove", name), func() error { return d.remove(name) })
 }
 
 func (d *Disk) remove(name string) error {
@@ -306,28 +311,12 @@ func (d *Disk) remove(name string) error {
 	if len(n.entries) > 0 {
 		return pathError("remove", name, syscall.ENOTEMPTY)
 	}
-	v, err := d.start(KindRemove, name, 0, 0, true)
-	if err != nil {
-		return err
-	}
-	if v.Err != nil {
-		return pathError("remove", name, v.Err)
-	}
-	d.change(dirChange{dir, base, nil})
-	if v.crash {
-		return ErrCrashed
-	}
-	return nil
+	return d.perform(KindRemove, name, dirChange{dir, base, nil})
 }
 
 // RemoveAll removes entry by entry, deepest first, each an operation of its own.
 func (d *Disk) RemoveAll(name string) error {
-	if err := contract.ChangeName("removeall", name); err != nil {
-		return err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.removeAll(name)
+	return d.locked(contract.ChangeName("removeall", name), func() error { return d.removeAll(name) })
 }
 
 func (d *Disk) removeAll(name string) error {
@@ -338,7 +327,7 @@ func (d *Disk) removeAll(name string) error {
 	if err != nil {
 		return err
 	}
-	for _, base := range sortedNames(n.entries) {
+	for _, base := range slices.Sorted(maps.Keys(n.entries)) {
 		if err := d.removeAll(name + "/" + base); err != nil {
 			return err
 		}
@@ -346,23 +335,9 @@ func (d *Disk) removeAll(name string) error {
 	return d.remove(name)
 }
 
-func sortedNames(entries map[string]*node) []string {
-	names := make([]string, 0, len(entries))
-	for name := range entries {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	return names
-}
-
 // MkdirAll makes the directory and its parents, and syncs each parent.
 func (d *Disk) MkdirAll(name string) error {
-	if err := contract.Name("mkdir", name); err != nil {
-		return err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.mkdirAll(name)
+	return d.locked(contract.Name("mkdir", name), func() error { return d.mkdirAll(name) })
 }
 
 func (d *Disk) mkdirAll(name string) error {
@@ -379,16 +354,8 @@ func (d *Disk) mkdirAll(name string) error {
 	}
 	switch n := dir.entries[base]; {
 	case n == nil:
-		v, err := d.start(KindMkdir, name, 0, 0, true)
-		if err != nil {
+		if err := d.perform(KindMkdir, name, dirChange{dir, base, newDir()}); err != nil {
 			return err
-		}
-		if v.Err != nil {
-			return pathError("mkdir", name, v.Err)
-		}
-		d.change(dirChange{dir, base, newDir()})
-		if v.crash {
-			return ErrCrashed
 		}
 	case !n.dir:
 		return pathError("mkdir", name, syscall.ENOTDIR)
@@ -398,12 +365,7 @@ func (d *Disk) mkdirAll(name string) error {
 
 // SyncDir makes the names of one directory durable.
 func (d *Disk) SyncDir(name string) error {
-	if err := contract.Name("syncdir", name); err != nil {
-		return err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.syncDir(name)
+	return d.locked(contract.Name("syncdir", name), func() error { return d.syncDir(name) })
 }
 
 func (d *Disk) syncDir(name string) error {
@@ -424,12 +386,7 @@ func (d *Disk) syncDir(name string) error {
 		return pathError("syncdir", name, v.Err)
 	}
 	d.dirOps = settle(d.dirOps, func(_ int, op dirOp) bool {
-		for _, c := range op.changes {
-			if c.dir == n {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(op.changes, func(c dirChange) bool { return c.dir == n })
 	})
 	return nil
 }
@@ -452,7 +409,7 @@ func (d *Disk) ReadDir(name string) ([]fs.FileInfo, error) {
 		return nil, pathError("readdir", name, syscall.ENOTDIR)
 	}
 	infos := make([]fs.FileInfo, 0, len(n.entries))
-	for _, base := range sortedNames(n.entries) {
+	for _, base := range slices.Sorted(maps.Keys(n.entries)) {
 		e := n.entries[base]
 		infos = append(infos, info{name: base, size: e.now.size, dir: e.dir})
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -350,12 +351,6 @@ func (m *mapping) Unmap() error {
 	}
 	m.gone = true
 	m.giveBack()
-	maps := m.file.node.maps
-	for i := range maps {
-		if maps[i] == m {
-			m.file.node.maps = append(maps[:i:i], maps[i+1:]...)
-			break
-		}
-	}
+	m.file.node.maps = slices.DeleteFunc(slices.Clone(m.file.node.maps), func(o *mapping) bool { return o == m })
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
+	"penstock/internal/node/message"
 )
 
 // agent consumes a channel on a node: what the node serves of it or, where the world has FeatureRemote and the node
@@ -116,7 +118,7 @@ func (n *host) subscribe(c *channelModel) {
 		ctx := context.Background()
 		topic, ok := n.topic(c.t)
 		if !ok {
-			return node.ErrNoTopic
+			return errs.ErrNoTopic
 		}
 		ch, ok := topic.LookupChannel(c.name)
 		if !ok {
@@ -173,8 +175,8 @@ func (a *agent) Deliver(d *node.Delivery) bool {
 // runAgent is an agent that takes messages next to each other at once.
 type runAgent struct{ *agent }
 
-// DeliverRun implements node.RunSink.
-func (a runAgent) DeliverRun(r *node.Run) (count int, room bool) {
+// DeliverRun implements message.RunSink.
+func (a runAgent) DeliverRun(r *message.Run) (count int, room bool) {
 	for m := r.Next(); m != nil; m = r.Next() {
 		d := node.Delivery{
 			ID: r.ID + node.ID(count), Number: r.Number + uint64(count), Attempts: 1,
@@ -253,7 +255,7 @@ func (a *agent) Flush() {}
 // Closed implements node.Sink.
 func (a *agent) Closed(err error) {
 	a.closed = true
-	if a.n.w.cfg.Trace != nil && !errors.Is(err, node.ErrMoved) {
+	if a.n.w.cfg.Trace != nil && !errors.Is(err, errs.ErrMoved) {
 		a.n.w.showf("%s: the end of %s: %v", a.n.name, a.c.name, err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/segment"
 )
@@ -217,8 +218,8 @@ func (b *book) answer(first, count int, p *node.Put) {
 	case p.Err == nil:
 		f = acked
 		w.Stats.Acked += count
-	case w.refusedByDeletion(p.Err, &b.values[first]), errors.Is(p.Err, node.ErrUnknown),
-		errors.Is(p.Err, node.ErrDisk), errors.Is(p.Err, node.ErrClosed):
+	case w.refusedByDeletion(p.Err, &b.values[first]), errors.Is(p.Err, errs.ErrUnknown),
+		errors.Is(p.Err, errs.ErrDisk), errors.Is(p.Err, errs.ErrClosed):
 		f = unknown
 		w.Stats.Unknown += count
 	default:

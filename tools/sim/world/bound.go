@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"penstock/internal/meta"
-	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/forward"
 	"penstock/replicate"
 )
@@ -169,8 +169,8 @@ func (n *host) unwell() bool {
 // judgeRefusal looks at what a put was answered.
 func (b *book) judgeRefusal(v *value, err error) {
 	w := b.w
-	if !w.boundApplies() || !w.withinBound(v) || errors.Is(err, node.ErrQuota) ||
-		v.deferred && errors.Is(err, node.ErrDeferTooLong) { // of another node it comes without the kind
+	if !w.boundApplies() || !w.withinBound(v) || errors.Is(err, errs.ErrQuota) ||
+		v.deferred && errors.Is(err, errs.ErrDeferTooLong) { // of another node it comes without the kind
 		return
 	}
 	if w.Stats.Bound++; err != nil {

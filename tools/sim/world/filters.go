@@ -10,6 +10,8 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/segment"
 )
@@ -125,7 +127,7 @@ func (c *channelModel) spared(s *stored, val *value) bool {
 // onlyFor is the channel that a message was sent back to; "": it is nobody's in particular.
 func onlyFor(headers []node.Header) string {
 	for _, h := range headers {
-		if string(h.Key) == node.ChannelHeader {
+		if string(h.Key) == channel.ChannelHeader {
 			return string(h.Value)
 		}
 	}
@@ -141,7 +143,7 @@ func (a *agent) sawHeaders(d *node.Delivery, v int, val *value) {
 		return
 	}
 	own := slices.DeleteFunc(slices.Clone(d.Headers), func(h node.Header) bool {
-		return string(h.Key) == node.ChannelHeader
+		return string(h.Key) == channel.ChannelHeader
 	})
 	if !slices.EqualFunc(own, val.headers, func(a, b node.Header) bool {
 		return bytes.Equal(a.Key, b.Key) && bytes.Equal(a.Value, b.Value)
@@ -198,11 +200,11 @@ func (w *World) redrive(c *channelModel) {
 	n.task(func(*node.Engine) (err error) {
 		topic, ok := n.topic(c.t)
 		if !ok {
-			return node.ErrNoTopic
+			return errs.ErrNoTopic
 		}
 		ch, ok := topic.LookupChannel(c.name)
 		if !ok {
-			return node.ErrNoChannel
+			return errs.ErrNoChannel
 		}
 		if w.cfg.Break == MutantLostLetters {
 			return w.loseLetters(n, c)
@@ -259,11 +261,11 @@ func (w *World) noteCopies(c *channelModel, id meta.PartitionID, h *segment.Head
 func (w *World) loseLetters(n *host, c *channelModel) error {
 	topic, ok := n.e.LookupTopic(w.dead[c.t.index].name)
 	if !ok {
-		return node.ErrNoTopic
+		return errs.ErrNoTopic
 	}
 	ch, ok := topic.LookupChannel("redrive")
 	if !ok {
-		return node.ErrNoChannel
+		return errs.ErrNoChannel
 	}
 	return ch.Empty(context.Background())
 }

@@ -9,6 +9,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
 	"penstock/internal/node/fold"
 	"penstock/segment"
 )
@@ -475,8 +476,8 @@ func (w *World) readLetters() {
 			_ = n.eachRecord(v.ID, func(r *segment.Record) {
 				headers := headersOf(r)
 				var id node.ID
-				c := t.of.channelNamed(headers[node.OriginChannelHeader])
-				if _, err := fmt.Sscanf(headers[node.OriginIDHeader], "%016x", &id); err != nil || c == nil {
+				c := t.of.channelNamed(headers[channel.OriginChannelHeader])
+				if _, err := fmt.Sscanf(headers[channel.OriginIDHeader], "%016x", &id); err != nil || c == nil {
 					return
 				}
 				if f.letters[c] == nil {

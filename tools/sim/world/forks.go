@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // Forks are channels that begin where another one stands, or at the oldest message that is kept. What was answered OK
@@ -58,11 +59,11 @@ func (w *World) fork(n *host, of *channelModel, oldest bool) {
 	n.task(func(*node.Engine) error {
 		topic, ok := n.topic(t)
 		if !ok {
-			return node.ErrNoTopic
+			return errs.ErrNoTopic
 		}
 		ch, ok := topic.LookupChannel(of.name)
 		if !ok {
-			return node.ErrNoChannel
+			return errs.ErrNoChannel
 		}
 		var at *node.SeekTo
 		if oldest {

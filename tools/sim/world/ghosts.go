@@ -7,6 +7,7 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // A ghost is a program that holds a publisher's name no more, and does not know it: its successor has opened the name,
@@ -110,8 +111,8 @@ func (w *World) haunts(g *ghost, n *host, topic *node.Topic, t *topicModel, at u
 			b.fate, b.answered, g.next = acked, w.now, number.Sequence+1
 			w.Stats.Acked++
 			w.book.place(v, first)
-		case errors.Is(err, node.ErrFenced), errors.Is(err, node.ErrUnknownProducer),
-			errors.Is(err, node.ErrSequence):
+		case errors.Is(err, errs.ErrFenced), errors.Is(err, errs.ErrUnknownProducer),
+			errors.Is(err, errs.ErrSequence):
 			b.fate = refused
 		default:
 			b.fate = unknown

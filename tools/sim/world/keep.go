@@ -8,6 +8,7 @@ import (
 	"penstock/batch"
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/segment"
 )
 
@@ -206,7 +207,7 @@ func (n *host) replay(t *topicModel, partition int) error {
 	w := n.w
 	topic, ok := n.topic(t)
 	if !ok {
-		return node.ErrNoTopic
+		return errs.ErrNoTopic
 	}
 	r, err := topic.OpenReader(partition, node.Start{Kind: node.StartOldest})
 	if err != nil {
@@ -279,7 +280,7 @@ func (w *World) checkKept() {
 			for _, n := range w.nodes {
 				err := n.replay(t, partition)
 				read = read || err == nil
-				if err != nil && !errors.Is(err, node.ErrNoLeader) && !w.isRotten(n.replica()) {
+				if err != nil && !errors.Is(err, errs.ErrNoLeader) && !w.isRotten(n.replica()) {
 					w.fail("%s: a reader of %s/%d: %v", n.name, t.name, partition, err)
 				}
 			}

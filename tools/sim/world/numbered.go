@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // Publishers that cannot seal batches name a producer beside their puts, and publish at any node, which forwards the
@@ -81,13 +82,13 @@ func (p *producer) hearPut(b *sealedBatch, first node.ID, repeat bool, err error
 			p.last, p.sent = p.sent[0], p.sent[1:]
 			p.told = p.last.base + p.last.count
 		}
-	case errors.Is(err, node.ErrFenced):
+	case errors.Is(err, errs.ErrFenced):
 		p.open = false // an opening whose answer was lost may have been carried out later
-	case errors.Is(err, node.ErrUnknownProducer):
+	case errors.Is(err, errs.ErrUnknownProducer):
 		if !p.t.doomed {
 			wrong("is refused")
 		}
-	case errors.Is(err, node.ErrQuota) && !w.loaded:
+	case errors.Is(err, errs.ErrQuota) && !w.loaded:
 		p.forget()
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/segment"
 )
 
@@ -265,13 +266,13 @@ func (p *producer) hear(b *sealedBatch, failed *bool, first node.ID, repeat bool
 			w.book.place(b.value+i, first+node.ID(i))
 		}
 		w.Stats.Acked += int(b.count)
-	case errors.Is(err, node.ErrFenced), errors.Is(err, node.ErrUnknownProducer):
+	case errors.Is(err, errs.ErrFenced), errors.Is(err, errs.ErrUnknownProducer):
 		if !p.t.doomed {
 			wrong("is refused")
 		}
-	case errors.Is(err, node.ErrQuota) && !w.loaded:
+	case errors.Is(err, errs.ErrQuota) && !w.loaded:
 		p.forget() // the quota may be less than one batch: it gives up
-	case errors.Is(err, node.ErrSequence) && !*failed:
+	case errors.Is(err, errs.ErrSequence) && !*failed:
 		wrong("is refused, and all before it were stored")
 	}
 	*failed = *failed || err != nil

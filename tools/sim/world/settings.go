@@ -9,6 +9,8 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/segment"
 )
@@ -84,11 +86,11 @@ func (w *World) configure(n *host, c *channelModel, change func(*fold.ChannelSet
 		ctx := context.Background()
 		topic, ok := n.topic(c.t)
 		if !ok {
-			return node.ErrNoTopic
+			return errs.ErrNoTopic
 		}
 		ch, ok := topic.LookupChannel(c.name)
 		if !ok {
-			return node.ErrNoChannel
+			return errs.ErrNoChannel
 		}
 		before := c.acked.Version
 		s, err := ch.ReadSettings(ctx)
@@ -153,8 +155,8 @@ func (t *topicModel) has(id node.ID, v int) bool {
 func (w *World) noteLetter(t *topicModel, at node.ID, v int, headers map[string]string) {
 	of := w.book.values[v].topic
 	var id node.ID
-	if _, err := fmt.Sscanf(headers[node.OriginIDHeader], "%016x", &id); err != nil ||
-		headers[node.OriginTopicHeader] != of.name {
+	if _, err := fmt.Sscanf(headers[channel.OriginIDHeader], "%016x", &id); err != nil ||
+		headers[channel.OriginTopicHeader] != of.name {
 		w.fail("value %d is in topic %s with headers %v", v, t.name, headers)
 		return
 	}
@@ -177,7 +179,7 @@ func (w *World) noteLetter(t *topicModel, at node.ID, v int, headers map[string]
 	if t.lettersIn == nil {
 		t.lettersIn = map[uint32][]placedLetter{}
 	}
-	l := letter{headers[node.OriginChannelHeader], id}
+	l := letter{headers[channel.OriginChannelHeader], id}
 	t.lettersIn[at.Partition()] = append(t.lettersIn[at.Partition()], placedLetter{at.MsgID(), v, l})
 	of.letters[l] = true
 	// One that was sent back may fail again, and every delivery of it may have been lost on the way to another node.
@@ -234,7 +236,7 @@ func (w *World) configureTopic(n *host, t *topicModel, change func(*meta.TopicSe
 	n.task(func(*node.Engine) error {
 		topic, ok := n.topic(t)
 		if !ok {
-			return node.ErrNoTopic
+			return errs.ErrNoTopic
 		}
 		s := topic.Settings()
 		change(&s)
@@ -368,7 +370,7 @@ func (c *channelModel) settledAt(n *host, topic *node.Topic) string {
 
 // refusedByQuota counts what a quota refused.
 func (w *World) refusedByQuota(err error, count int) {
-	if errors.Is(err, node.ErrQuota) {
+	if errors.Is(err, errs.ErrQuota) {
 		w.Stats.OverQuota += count
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 // Topics that are deleted and made again under the same name are several topicModels, one for each uuid that the store
@@ -97,7 +98,7 @@ func (w *World) deleteTopic(t *topicModel) {
 		life := n.life
 		n.task(func(e *node.Engine) error {
 			if _, ok := n.topic(t); !ok {
-				return node.ErrNoTopic
+				return errs.ErrNoTopic
 			}
 			return e.DeleteTopic(context.Background(), t.name)
 		}, func(err error) {
@@ -116,7 +117,7 @@ func (w *World) deleteTopic(t *topicModel) {
 
 // refusedByDeletion: what is published while a topic goes may have been stored before.
 func (w *World) refusedByDeletion(err error, v *value) bool {
-	if !errors.Is(err, node.ErrDeleted) && !errors.Is(err, node.ErrNoTopic) {
+	if !errors.Is(err, errs.ErrDeleted) && !errors.Is(err, errs.ErrNoTopic) {
 		return false
 	}
 	if !v.topic.doomed {

@@ -6,6 +6,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 )
 
@@ -134,12 +135,12 @@ func (w *World) createUntilDone(c *channelModel) {
 			n.task(func(*node.Engine) error {
 				topic, ok := n.topic(t)
 				if !ok {
-					return node.ErrNoTopic
+					return errs.ErrNoTopic
 				}
 				_, err := topic.CreateChannel(context.Background(), name)
 				return err
 			}, func(err error) {
-				if err == nil || err == node.ErrNoTopic {
+				if err == nil || err == errs.ErrNoTopic {
 					c.asking-- // else a leader may still be about to do it
 				}
 				w.tracef("channel %s of %s: %v", name, t.name, err)
@@ -186,7 +187,7 @@ func (w *World) administer() {
 			n.task(func(*node.Engine) error {
 				topic, ok := n.topic(t)
 				if !ok {
-					return node.ErrNoTopic
+					return errs.ErrNoTopic
 				}
 				return topic.DeleteChannel(context.Background(), c.name)
 			}, func(err error) {
@@ -259,11 +260,11 @@ func (w *World) changeChannel(n *host, c *channelModel, pause bool, then func(er
 	n.task(func(*node.Engine) error {
 		topic, ok := n.topic(c.t)
 		if !ok {
-			return node.ErrNoTopic
+			return errs.ErrNoTopic
 		}
 		ch, ok := topic.LookupChannel(c.name)
 		if !ok {
-			return node.ErrNoChannel
+			return errs.ErrNoChannel
 		}
 		if pause {
 			return ch.Pause(context.Background())
@@ -280,7 +281,7 @@ func (w *World) pauseTopic(n *host, t *topicModel, pause bool) (done *bool) {
 	n.task(func(*node.Engine) error {
 		topic, ok := n.topic(t)
 		if !ok {
-			return node.ErrNoTopic
+			return errs.ErrNoTopic
 		}
 		if pause {
 			return topic.Pause(context.Background())

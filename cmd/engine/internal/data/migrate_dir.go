@@ -12,6 +12,7 @@ import (
 	"penstock/batch"
 	"penstock/internal/migrate"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 )
 
 const (
@@ -78,7 +79,7 @@ func (d *DirTarget) CreateChannel(ctx context.Context, topic, channel string) er
 func (d *DirTarget) topic(name string) (*node.Topic, error) {
 	t, ok := d.e.LookupTopic(name)
 	if !ok {
-		return nil, node.ErrNoTopic
+		return nil, errs.ErrNoTopic
 	}
 	return t, nil
 }
@@ -90,7 +91,7 @@ func (d *DirTarget) channel(topic, channel string) (*node.Channel, error) {
 	}
 	c, ok := t.LookupChannel(channel)
 	if !ok {
-		return nil, node.ErrNoChannel
+		return nil, errs.ErrNoChannel
 	}
 	return c, nil
 }

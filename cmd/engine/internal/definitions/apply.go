@@ -11,7 +11,7 @@ import (
 	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/operate"
 	"penstock/internal/cluster/admin"
-	"penstock/internal/node"
+	"penstock/internal/node/fold"
 )
 
 // applied is what `definitions apply --json` prints.
@@ -155,7 +155,7 @@ func (o *operator) applyOne(ctx context.Context, c *definitionChange) error {
 	case "create-channel":
 		return o.Client.Post(ctx, "/channel/create", q, nil, nil)
 	case "set-channel":
-		var now node.ChannelSettings
+		var now fold.ChannelSettings
 		if err := o.Client.Get(ctx, "/channel/settings", q, &now); err != nil {
 			return err
 		}

@@ -27,6 +27,7 @@ import (
 	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/topic"
 )
 
 // operator is cli.Operator with the commands of this package.
@@ -61,7 +62,7 @@ type topicDefinition struct {
 
 type channelDefinition struct {
 	Name     string                `json:"name"`
-	Settings *node.ChannelSettings `json:"settings,omitempty"`
+	Settings *fold.ChannelSettings `json:"settings,omitempty"`
 }
 
 // change is one step from what there is to what a document says.
@@ -189,7 +190,7 @@ func (o *operator) definitions(ctx context.Context) (*definitions, error) {
 			if strings.HasSuffix(c.Name, ephemeralSuffix) {
 				continue
 			}
-			set := new(node.ChannelSettings)
+			set := new(fold.ChannelSettings)
 			if err := o.Client.Get(ctx, "/channel/settings", cli.QueryOf(t.Name, c.Name), set); err != nil {
 				return nil, err
 			}
@@ -442,7 +443,7 @@ func deadLetters(is, want *definitions) map[string]bool {
 // channelChanges returns the changes of a topic's channels. dead says that the topic may have dead letters: then the
 // channel from which they are sent back stays.
 func channelChanges(h, w *topicDefinition, prune, dead bool) (out []definitionChange) {
-	had := map[string]*node.ChannelSettings{}
+	had := map[string]*fold.ChannelSettings{}
 	for i := range h.Channels {
 		had[h.Channels[i].Name] = h.Channels[i].Settings
 	}
@@ -451,7 +452,7 @@ func channelChanges(h, w *topicDefinition, prune, dead bool) (out []definitionCh
 		set, exists := had[c.Name]
 		if !exists {
 			out = append(out, definitionChange{Action: "create-channel", Topic: w.Name, Channel: c.Name, channel: c})
-			set = new(node.ChannelSettings)
+			set = new(fold.ChannelSettings)
 		}
 		if c.Settings != nil {
 			if detail := fieldDiff(set, c.Settings); detail != "" {
@@ -464,7 +465,7 @@ func channelChanges(h, w *topicDefinition, prune, dead bool) (out []definitionCh
 	}
 	for i := range h.Channels {
 		name := h.Channels[i].Name
-		if _, left := had[name]; left && prune && !(dead && name == node.RedriveChannel) {
+		if _, left := had[name]; left && prune && !(dead && name == topic.RedriveChannel) {
 			out = append(out, definitionChange{
 				Action: "delete-channel", Topic: w.Name, Channel: name, Detail: "with its backlog",
 			})

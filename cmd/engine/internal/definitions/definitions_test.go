@@ -5,14 +5,14 @@ import (
 	"testing"
 
 	"penstock/internal/meta"
-	"penstock/internal/node"
+	"penstock/internal/node/fold"
 )
 
 // What the engine made for a channel that stays is not pruned, although no document names it: its dead-letter topics,
 // also those of the settings that it has no more, and their channels from which letters are sent back.
 func TestPruneKeepsDeadLetters(t *testing.T) {
 	channel := func(name string, attempts uint16, dead string) channelDefinition {
-		return channelDefinition{name, &node.ChannelSettings{MaxAttempts: attempts, DeadLetter: dead}}
+		return channelDefinition{name, &fold.ChannelSettings{MaxAttempts: attempts, DeadLetter: dead}}
 	}
 	topic := func(name string, channels ...channelDefinition) topicDefinition {
 		return topicDefinition{Name: name, Settings: new(meta.TopicSettings), Channels: channels}
@@ -48,7 +48,7 @@ func TestPruneKeepsDeadLetters(t *testing.T) {
 // way round.
 func TestDefinitionsRaiseLimitsBeforePartitions(t *testing.T) {
 	topic := func(n int) *definitions {
-		c := channelDefinition{Name: "c", Settings: &node.ChannelSettings{MaxInFlight: uint32(n)}}
+		c := channelDefinition{Name: "c", Settings: &fold.ChannelSettings{MaxInFlight: uint32(n)}}
 		return &definitions{nodes: 3, Topics: []topicDefinition{{
 			Name: "t", Partitions: n, Settings: new(meta.TopicSettings), Channels: []channelDefinition{c},
 		}}}

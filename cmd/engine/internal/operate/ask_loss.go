@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"penstock/cmd/engine/internal/cli"
-	"penstock/internal/node"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/topic"
 )
 
 // one returns the numbers of a topic.
@@ -93,16 +93,16 @@ func (o *operator) channelSeekLoses(ctx context.Context, args []string) (string,
 }
 
 func (o *operator) redriveSays(ctx context.Context, args []string) (string, error) {
-	var s node.ChannelSettings
+	var s fold.ChannelSettings
 	if err := o.Client.Get(ctx, "/channel/settings", cli.QueryOf(args[0], args[1]), &s); err != nil {
 		return "", err
 	}
-	topic := cmp.Or(s.DeadLetter, args[0]+fold.DeadLetterSuffix)
-	waits, err := o.channelOf(ctx, []string{topic, node.RedriveChannel})
+	dead := cmp.Or(s.DeadLetter, args[0]+fold.DeadLetterSuffix)
+	waits, err := o.channelOf(ctx, []string{dead, topic.RedriveChannel})
 	if err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("The dead letters of channel %s are published to topic %s again, for this channel only, and "+
 		"their\nattempts begin anew: of the %s in topic %s, those that are of this channel.", args[1], args[0],
-		cli.InNumber(waits.Depth, "dead letter", "dead letters"), topic), nil
+		cli.InNumber(waits.Depth, "dead letter", "dead letters"), dead), nil
 }

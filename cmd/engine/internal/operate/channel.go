@@ -13,7 +13,8 @@ import (
 
 	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/values"
-	"penstock/internal/node"
+	"penstock/internal/node/channel"
+	"penstock/internal/node/fold"
 	"penstock/internal/server/api"
 )
 
@@ -179,7 +180,7 @@ func (o *operator) channelListCommand() *cobra.Command {
 func (o *operator) channelSettingsCommand() *cobra.Command {
 	return o.Action("settings TOPIC CHANNEL", "Show a channel's settings", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
-			var set node.ChannelSettings
+			var set fold.ChannelSettings
 			if err := o.Client.Get(ctx, "/channel/settings", cli.QueryOf(args[0], args[1]), &set); err != nil {
 				return err
 			}
@@ -222,8 +223,8 @@ func (o *operator) seekCommand() *cobra.Command {
 func (o *operator) peekFlags(cmd *cobra.Command) (ask func(q url.Values) url.Values) {
 	var from string
 	var count, partition int
-	cmd.Flags().IntVar(&count, "count", node.DefaultListCount,
-		fmt.Sprintf("maximum number of messages to show, 1 to %d", node.MaxListCount))
+	cmd.Flags().IntVar(&count, "count", channel.DefaultListCount,
+		fmt.Sprintf("maximum number of messages to show, 1 to %d", channel.MaxListCount))
 	cmd.Flags().IntVar(&partition, "partition", -1, "show only this partition; -1 means all")
 	cmd.Flags().StringVar(&from, "from", "",
 		"first message to show: its id or, with --partition, its number in the partition")
@@ -259,7 +260,7 @@ func (o *operator) peek(ctx context.Context, path string, q url.Values) error {
 
 // waitingCommand makes the command pending or deferred. when is the column that distinguishes them in the output.
 func (o *operator) waitingCommand(what, short, when string) *cobra.Command {
-	count := node.DefaultListCount
+	count := channel.DefaultListCount
 	cmd := o.Action(what+" TOPIC CHANNEL", short, cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
 		q := cli.QueryOf(args[0], args[1])
 		q.Set("count", strconv.Itoa(count))
@@ -270,7 +271,7 @@ func (o *operator) waitingCommand(what, short, when string) *cobra.Command {
 		return o.Print(list, func(w io.Writer) error { return printWaiting(w, &list, when) })
 	})
 	cmd.Flags().IntVar(&count, "count", count,
-		fmt.Sprintf("maximum number of messages to show, 1 to %d", node.MaxListCount))
+		fmt.Sprintf("maximum number of messages to show, 1 to %d", channel.MaxListCount))
 	return cmd
 }
 
@@ -310,7 +311,7 @@ func (o *operator) redriveCommand() *cobra.Command {
 			total := 0
 			for most == 0 || total < most {
 				q := cli.QueryOf(args[0], args[1])
-				ask := node.MaxListCount
+				ask := channel.MaxListCount
 				if most > 0 {
 					ask = min(ask, most-total)
 				}

@@ -7,12 +7,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/cmd/engine/internal/cli"
-	"penstock/internal/node"
 	"penstock/internal/node/fold"
 )
 
 func (o *operator) channelSetCommand() *cobra.Command {
-	f := &settingFlags[node.ChannelSettings]{rows: fold.ChannelRows}
+	f := &settingFlags[fold.ChannelSettings]{rows: fold.ChannelRows}
 	noFilter := false
 	var cmd *cobra.Command
 	cmd = o.Action("set TOPIC CHANNEL", "Change a channel's settings", cobra.ExactArgs(2),
@@ -20,7 +19,7 @@ func (o *operator) channelSetCommand() *cobra.Command {
 			if !cli.AnyOwn(cmd) {
 				return cli.Fail(cli.ExitUsage, errors.New("say what to set; see penstock channel set --help"))
 			}
-			var s node.ChannelSettings
+			var s fold.ChannelSettings
 			q := cli.QueryOf(args[0], args[1])
 			if err := o.Client.Get(ctx, "/channel/settings", q, &s); err != nil {
 				return err
@@ -50,6 +49,6 @@ func (o *operator) channelSetCommand() *cobra.Command {
 	return cmd
 }
 
-func (o *operator) showChannelSettings(s *node.ChannelSettings) error {
+func (o *operator) showChannelSettings(s *fold.ChannelSettings) error {
 	return showSettings(o, s.Version, s, fold.ChannelRows)
 }

@@ -17,10 +17,12 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 
+	"penstock/clog"
 	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/settings"
 	"penstock/internal/cluster/trust"
 	"penstock/internal/node"
+	"penstock/internal/node/errs"
 	"penstock/internal/node/health"
 	"penstock/internal/server"
 	"penstock/internal/server/api"
@@ -154,11 +156,11 @@ func openEngine(ctx context.Context, n *settings.Options) (*node.Engine, error) 
 	}
 	e, err := node.Open(ctx, o)
 	switch {
-	case errors.Is(err, node.ErrOptions):
+	case errors.Is(err, errs.ErrOptions):
 		return nil, cli.Fail(cli.ExitUsage, err)
 	case errors.As(err, new(*node.MemoryError)):
 		return nil, cli.Fail(cli.ExitMemory, err)
-	case errors.Is(err, node.ErrForgotten):
+	case errors.Is(err, clog.ErrForgotten):
 		return nil, cli.Fail(cli.ExitForgot, fmt.Errorf("%w --data-path %s", err, n.Engine.DataPath))
 	case err != nil:
 		return nil, cli.Fail(cli.ExitData, err)
