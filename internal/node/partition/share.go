@@ -54,10 +54,8 @@ func (s *Store) Shares(visit func(*Share)) {
 	})
 }
 
-// OfShare returns how much of most one token may take.
-func (o *Options) OfShare(most int64) int64 {
-	return max(1, most/100*int64(o.TokenShare)+most%100*int64(o.TokenShare)/100)
-}
+// ofShare returns how much of most one token may take, at so many percent.
+func ofShare(most, percent int64) int64 { return max(1, most/100*percent+most%100*percent/100) }
 
 // SetShare makes the topic count for a token; nil: for nobody. Of its partitions' state, as much moves as they have
 // now; the next checkpoint counts anew.
@@ -80,7 +78,8 @@ const lastPart = 10
 func (s *Store) divideDisk(free, reserve int64) (soon bool) {
 	shared := false
 	s.Shares(func(sh *Share) { shared, sh.nextStored = true, 0 })
-	if !shared || s.opts.TokenShare >= 100 {
+	percent := s.tokenShare.Load()
+	if !shared || percent >= 100 {
 		return false
 	}
 	left := max(free-reserve, 0)
@@ -94,7 +93,7 @@ func (s *Store) divideDisk(free, reserve int64) (soon bool) {
 	}
 	s.Shares(func(sh *Share) {
 		var over *errs.LimitError
-		if most := s.opts.OfShare(room); left < room/lastPart && sh.nextStored > most {
+		if most := ofShare(room, percent); left < room/lastPart && sh.nextStored > most {
 			over = &errs.LimitError{
 				Err: errs.ErrStoredShare, What: "the number of stored bytes of the topics of " + names.Token(sh.Name),
 				Value: sh.nextStored, Most: most, Setting: "token-share",
@@ -146,8 +145,8 @@ func (pt *Partition) addState(bytes, memory int64) {
 
 // exceedsShare is exceedsState for the share of the token that has made the topic.
 func (pt *Partition) exceedsShare(more, memory int64) error {
-	o, sh := &pt.store.opts, pt.topic.Share.Load()
-	if sh == nil || o.TokenShare >= 100 {
+	percent, sh := pt.store.tokenShare.Load(), pt.topic.Share.Load()
+	if sh == nil || percent >= 100 {
 		return nil
 	}
 	full := func(where string, value, most int64) error {
@@ -156,10 +155,10 @@ func (pt *Partition) exceedsShare(more, memory int64) error {
 				names.Token(sh.Name), Value: value, Most: most, Setting: "token-share",
 		}
 	}
-	if inMemory, most := sh.stateMemory.Load()+memory, o.OfShare(o.MaxStateBytes); inMemory > most {
+	if inMemory, most := sh.stateMemory.Load()+memory, ofShare(pt.store.opts.MaxStateBytes, percent); inMemory > most {
 		return full("the node's memory", inMemory, most)
 	}
-	if stored, most := sh.stateBytes.Load()+more, o.OfShare(maxStoredStateBytes); stored > most {
+	if stored, most := sh.stateBytes.Load()+more, ofShare(maxStoredStateBytes, percent); stored > most {
 		return full("a checkpoint of the node", stored, most)
 	}
 	return nil

@@ -63,6 +63,7 @@ type Store struct {
 	stateBytes atomic.Int64
 	// stateMemory is the sum of Partition.stateMemory.
 	stateMemory atomic.Int64
+	tokenShare  atomic.Int64     // Options.TokenShare of now, see Change
 	shares      sync.Map         // *Share, by the token's name
 	dueLog      loglimit.Limiter // limits the log lines of correctDelays
 	aheadLog    loglimit.Limiter // limits the log line of noteWriter
@@ -122,12 +123,19 @@ type Counters struct {
 	MissingCopies          atomic.Uint64 // times a leader went on for absentPatience to ask for a copy that is not here
 }
 
+// Change changes Options.TokenShare and Options.RetentionInterval. Any goroutine may call it.
+func (s *Store) Change(tokenShare int, retentionInterval time.Duration) {
+	s.tokenShare.Store(int64(tokenShare))
+	s.flusher.RetainEvery(retentionInterval)
+}
+
 // New returns a store that has no arena and no commit log yet: Begin makes the arena, Recovery.Replay the commit log.
 func New(o Options) *Store {
 	s := &Store{
 		host: o.Host, log: o.Log, clock: o.Clock, disk: o.Disk, opts: o, counters: o.Counters, pulse: o.Pulse, stop: o.Stop,
 		folder: replay.Folder{Unknown: o.UnknownKind}, mappings: segment.NewMappings(o.MaxMappedSegments),
 	}
+	s.tokenShare.Store(int64(o.TokenShare))
 	s.aside = aside.New(o.Disk, o.Log, s.now, aside.DefaultLimits)
 	s.inboxes.Limit(o.MaxInboxBytes, o.MaxNodeInboxBytes, o.PublishTimeout, o.AdmitTimeout)
 	s.inboxes.Tell(&o.Counters.Overloaded, func() { s.clog.Wake() })

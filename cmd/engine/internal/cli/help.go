@@ -97,9 +97,10 @@ func HelpText(cmd *cobra.Command, width int) string {
 func usageText(cmd *cobra.Command, width int) string {
 	var b strings.Builder
 	b.WriteString("Usage:\n")
-	if cmd.Runnable() && !cmd.HasAvailableSubCommands() {
+	if cmd.Runnable() {
 		b.WriteString(hanging("  ", cmd.UseLine(), 4, width))
-	} else {
+	}
+	if !cmd.Runnable() || cmd.HasAvailableSubCommands() {
 		b.WriteString(hanging("  ", cmd.CommandPath()+" COMMAND [flags]", 4, width))
 	}
 	writeCommands(&b, cmd, width)
