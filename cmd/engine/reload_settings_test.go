@@ -253,6 +253,13 @@ func TestChangedSettingsHaveEffect(t *testing.T) {
 		t.Errorf("the old token: %d, the new one: %d", a, b)
 	}
 
+	known := execute(t, "token", "list", "--http-address", n.http, "--token-file", mine)
+	for _, want := range []string{"ann    admin    *       *", "shop   publish  *       *"} {
+		if !strings.Contains(known.stdout, want) {
+			t.Errorf("no %q: %+v", want, known)
+		}
+	}
+
 	held, err := net.Dial("tcp", n.nsq)
 	must(t, err)
 	defer held.Close()

@@ -96,6 +96,7 @@ func (s *Service) routes() map[string]web.Route {
 		"/backup":          web.On("GET,POST", s.serveBackup, web.Node),
 		"/audit":           web.On("GET", s.serveAudit, web.Node),
 		"/reload":          web.On("POST", s.serveReload, web.Node),
+		"/tokens":          web.On("GET", s.serveTokens, web.Node),
 		"/config":          web.On("GET", s.serveSettings, web.Node).ToLook(web.ViewNode),
 		"/config/{option}": web.On("GET,PUT", s.serveConfig, web.Node).ToLook(web.ViewNode),
 		"/debug/freememory": web.On("POST", func(*http.Request, url.Values) (any, error) {
