@@ -292,6 +292,9 @@ func listCommands(b *strings.Builder, c *cobra.Command) {
 	switch {
 	case c.Hidden:
 	case c.HasAvailableSubCommands() && c.Name() != "completion":
+		if c.Name() == "config" { // the others only say what is below them
+			fmt.Fprintf(b, "| `%s` | %s |\n", cell(strings.TrimSuffix(c.UseLine(), " [flags]")), cell(c.Short))
+		}
 		for _, below := range c.Commands() {
 			listCommands(b, below)
 		}

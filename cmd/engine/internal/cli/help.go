@@ -97,10 +97,9 @@ func HelpText(cmd *cobra.Command, width int) string {
 func usageText(cmd *cobra.Command, width int) string {
 	var b strings.Builder
 	b.WriteString("Usage:\n")
-	if cmd.Runnable() {
+	if cmd.Runnable() && !cmd.HasAvailableSubCommands() {
 		b.WriteString(hanging("  ", cmd.UseLine(), 4, width))
-	}
-	if !cmd.Runnable() || cmd.HasAvailableSubCommands() {
+	} else {
 		b.WriteString(hanging("  ", cmd.CommandPath()+" COMMAND [flags]", 4, width))
 	}
 	writeCommands(&b, cmd, width)
