@@ -68,7 +68,7 @@ func TestBusyNode(t *testing.T) {
 						MinVersion: protocolVersion, MaxVersion: protocolVersion,
 					},
 					HandlerFor: func(net.Conn) netproto.Handler { return nil },
-				}, 0, func(net.Addr, error) { refused.Add(1) })
+				}, func() int { return 0 }, func(net.Addr, error) { refused.Add(1) })
 			}()
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // in which others would come 40 times and more
 			defer cancel()

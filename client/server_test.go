@@ -147,7 +147,7 @@ func (c *testCluster) start(i int) {
 	o := netproto.Options{Hello: hello, Handler: n, CloseTimeout: 100 * time.Millisecond}
 	go func() {
 		defer close(n.done)
-		_ = netproto.Serve(ctx, ln, o, 100, nil)
+		_ = netproto.Serve(ctx, ln, o, func() int { return 100 }, nil)
 	}()
 }
 

@@ -136,7 +136,9 @@ func TestServeListenerFails(t *testing.T) {
 	ln := &failing{Listener: real}
 	ln.left.Store(3)
 	ended := make(chan error, 1)
-	go func() { ended <- Serve(context.Background(), ln, testOptions("server", newSink(nil)), 4, nil) }()
+	go func() {
+		ended <- Serve(context.Background(), ln, testOptions("server", newSink(nil)), func() int { return 4 }, nil)
+	}()
 	nc, err := net.Dial("tcp", real.Addr().String())
 	if err != nil {
 		t.Fatal(err)

@@ -220,7 +220,7 @@ func TestServeSilentConnections(t *testing.T) {
 	o := testOptions("server", newSink(nil))
 	o.MaxHandshakeCount, o.HandshakeTimeout = 4, time.Minute
 	go func() {
-		ended <- Serve(ctx, ln, o, 1000, func(_ net.Addr, err error) {
+		ended <- Serve(ctx, ln, o, func() int { return 1000 }, func(_ net.Addr, err error) {
 			if errors.Is(err, ErrTooManyHandshakes) {
 				crowded.Add(1)
 			}
@@ -273,7 +273,8 @@ func TestServe(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended, failed := make(chan error, 1), make(chan error, 1<<16)
 	go func() {
-		ended <- Serve(ctx, ln, testOptions("server", newSink(nil)), 2, func(_ net.Addr, err error) { failed <- err })
+		ended <- Serve(ctx, ln, testOptions("server", newSink(nil)), func() int { return 2 },
+			func(_ net.Addr, err error) { failed <- err })
 	}()
 	connect := func(edits ...edit) (*Conn, *sink, error) {
 		nc, err := net.Dial("tcp", ln.Addr().String())

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/internal/strangers"
@@ -22,15 +23,16 @@ const (
 // ErrTooManyHandshakes says that Serve refused a connection because as many as may be are in their handshake.
 var ErrTooManyHandshakes = errors.New("netproto: too many handshakes at once")
 
-// Serve accepts connections from ln: at most maxConnCount at a time, of which at most Options.MaxHandshakeCount are in
-// their handshake. Beyond maxConnCount, a new connection gets StatusOverloaded; beyond MaxHandshakeCount, the oldest
-// one that is in its handshake, of the address that has the most, so that connections that say nothing keep nobody out.
-// When ctx ends, Serve closes ln, closes all connections in order, and returns nil after they have ended. An error
-// means that the listener broke; in that case, too, all connections have ended. failed, if not nil, is called with the
-// reason when a connection is refused or its handshake fails; several goroutines may call it at once, and it must not
-// block.
+// Serve accepts connections from ln: as many at a time as maxConnCount says when one comes, of which at most
+// Options.MaxHandshakeCount are in their handshake. Beyond maxConnCount, a new connection gets StatusOverloaded; beyond
+// MaxHandshakeCount, the oldest one that is in its handshake, of the address that has the most, so that connections that
+// say nothing keep nobody out. When ctx ends, Serve closes ln, closes all connections in order, and returns nil after
+// they have ended. An error means that the listener broke; in that case, too, all connections have ended. failed, if not
+// nil, is called with the reason when a connection is refused or its handshake fails; several goroutines may call it at
+// once, and it must not block.
 func Serve(
-	ctx context.Context, ln net.Listener, options Options, maxConnCount int, failed func(remote net.Addr, err error),
+	ctx context.Context, ln net.Listener, options Options, maxConnCount func() int,
+	failed func(remote net.Addr, err error),
 ) error {
 	if failed == nil {
 		failed = func(net.Addr, error) {}
@@ -41,7 +43,8 @@ func Serve(
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stop()
 	var all sync.WaitGroup
-	conns, unproven := make(chan struct{}, maxConnCount), strangers.New(o.MaxHandshakeCount)
+	unproven := strangers.New(o.MaxHandshakeCount)
+	var open atomic.Int64
 	crowded := fmt.Errorf("%w: %w", ErrTooManyHandshakes, overload(fmt.Sprintf("%d handshakes are under way, the most at "+
 		"a time (max-tls-handshakes), and this was the oldest of its address", o.MaxHandshakeCount)))
 	for pause := minAcceptPause; ; {
@@ -60,18 +63,19 @@ func Serve(
 			return fmt.Errorf("netproto: no more connections are accepted, restart the listener: %w", err)
 		}
 		pause = minAcceptPause
-		if !tryEnter(conns) {
+		if most := maxConnCount(); open.Load() >= int64(most) {
 			full := overload(fmt.Sprintf("%d connections are open, the most that the port may have (max-connections)",
-				maxConnCount))
+				most))
 			refuse(nc, &o, full.Status, full.Text)
 			failed(nc.RemoteAddr(), full)
 			continue
 		}
+		open.Add(1)
 		shaking, giveUp := context.WithCancelCause(ctx)
 		member := unproven.Stranger(nc.RemoteAddr(), func() { giveUp(crowded) })
 		member.Enter()
 		all.Go(func() {
-			defer func() { <-conns }()
+			defer open.Add(-1)
 			defer giveUp(nil)
 			c, err := Accept(shaking, nc, o)
 			member.Leave()
@@ -85,15 +89,6 @@ func Serve(
 			case <-c.Done():
 			}
 		})
-	}
-}
-
-func tryEnter(places chan struct{}) bool {
-	select {
-	case places <- struct{}{}:
-		return true
-	default:
-		return false
 	}
 }
 

@@ -78,7 +78,7 @@ func serveSignpost(t *testing.T, ln net.Listener, s *signpost) string {
 				MinVersion: 1, MaxVersion: 1,
 			},
 			Handler: s, CloseTimeout: 100 * time.Millisecond,
-		}, 100, nil)
+		}, func() int { return 100 }, nil)
 	}()
 	t.Cleanup(func() {
 		cancel()

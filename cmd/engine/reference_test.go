@@ -90,9 +90,15 @@ every setting with its value and the place it comes from, 'penstock config --def
 commented out. An unknown name is an error. Variables that begin with 'ENGINE_', as before the first release, are still
 read, with a warning. What Kubernetes sets for its services, such as 'PENSTOCK_PORT', is passed over.
 
-A node reads its settings once, when it starts. It reads the files of certificates, keys, tokens, passwords and secrets
-that they name again within 5 s when one of them has changed, at SIGHUP, and by 'penstock reload', which says what came
-of each. Until the files of a set can be used together, what was read before holds on.
+A node reads its settings when it starts, and the file again at SIGHUP ('systemctl reload penstock') and by 'penstock
+reload', which says what has changed and what needs a restart; 'penstock config running' shows both at any time. The
+column "while running" says what becomes of a new value: it holds "at once"; it holds for "new connections", while those
+that are open keep what they were told; or it "needs a restart". Settings that contradict each other are refused as a
+whole, and the node goes on. What was changed by 'PUT /config' stays until the file says something else than before.
+
+The files of certificates, keys, tokens, passwords and secrets that settings name ("the file's content") are read again
+on these occasions, too, and within 5 s when one of them has changed. Until the files of a set can be used together,
+what was read before holds on.
 
 | other variable | what for |
 |---|---|
@@ -147,14 +153,14 @@ func TestSettingsPage(t *testing.T) {
 	for _, s := range c.Settings {
 		if s.Group != group {
 			group = s.Group
-			fmt.Fprintf(&b, "\n## %s\n\n| setting | type | default | what for |\n|---|---|---|---|\n", group)
+			fmt.Fprintf(&b, "\n## %s\n\n| setting | type | default | while running | what for |\n|---|---|---|---|---|\n", group)
 		}
 		help := s.Help
 		if l := least(s.Value); l != "" && l != "1" && l != "1ms" {
 			help += "; at least " + l
 		}
-		fmt.Fprintf(&b, "| `--%s` | %s | %s | %s |\n",
-			s.Name, typeOf(s.Value.Type()), quoted(s.Preset), cell(help))
+		fmt.Fprintf(&b, "| `--%s` | %s | %s | %s | %s |\n",
+			s.Name, typeOf(s.Value.Type()), quoted(s.Preset), s.WhileRunning, cell(help))
 	}
 	b.WriteString(strings.ReplaceAll(topicIntro, "'", "`"))
 	ofTable(t, &b, meta.TopicRows)
@@ -293,6 +299,9 @@ func listCommands(b *strings.Builder, c *cobra.Command) {
 	switch {
 	case c.Hidden:
 	case c.HasAvailableSubCommands() && c.Name() != "completion":
+		if c.Name() == "config" { // the others only say what is below them
+			fmt.Fprintf(b, "| `%s` | %s |\n", cell(strings.TrimSuffix(c.UseLine(), " [flags]")), cell(c.Short))
+		}
 		for _, below := range c.Commands() {
 			listCommands(b, below)
 		}

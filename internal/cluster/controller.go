@@ -45,7 +45,7 @@ func (s *store) act(st *state, stuck map[meta.PartitionID]bool, seen presence) e
 	now := s.opts.Now()
 	sees := view{lost: seen.lost(now, s.opts.MovePatience)}
 	sees.apart, _ = s.lookAround(st)
-	commands, nobody := plan(st, s.opts.Prefix, now, s.opts.RebalanceMoves, sees)
+	commands, nobody := plan(st, s.opts.Prefix, now, s.changedOpts.Load().RebalanceMoves, sees)
 	s.logStuck(nobody, stuck)
 	return s.execute(ctx, st, commands)
 }

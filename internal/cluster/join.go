@@ -339,7 +339,7 @@ func (s *store) importTopic(ctx context.Context, im *meta.ImportedTopic) error {
 		panic("BUG: an imported topic has no uuid, or not one epoch for each partition")
 	}
 	if t.Replicas == 0 {
-		t.Replicas = s.opts.DefaultReplicas
+		t.Replicas = s.changedOpts.Load().DefaultReplicas
 	}
 	if t.MinISR == 0 {
 		t.MinISR = majority(t.Replicas)

@@ -163,11 +163,11 @@ func (p presence) membership(
 func (s *store) tendRebalance(ctx context.Context, st *state, seen presence) error {
 	now := s.opts.Now()
 	seen.observe(st.snap, now)
-	if s.opts.RebalanceAfter <= 0 || st.snap.Rebalance.Paused {
+	if s.changedOpts.Load().RebalanceAfter <= 0 || st.snap.Rebalance.Paused {
 		return nil
 	}
 	row := st.snap.Rebalance
-	nodes, gone := seen.membership(st.snap, now, s.opts.RebalanceAfter)
+	nodes, gone := seen.membership(st.snap, now, s.changedOpts.Load().RebalanceAfter)
 	if row.Nodes == nil && gone != 0 {
 		nodes, gone = append(nodes, gone), 0 // it was a member; the next look finds that it is gone
 		slices.Sort(nodes)

@@ -64,6 +64,16 @@ type Options struct {
 	Host   Host // nil: goroutines, Go's timers and random uuids
 }
 
+// Change gives a store that New has made other DefaultReplicas, RebalanceAfter and RebalanceMoves, from its next step
+// on. One goroutine at a time may call it.
+func Change(s meta.Store, o Options) {
+	o.setDefaults()
+	st := s.(*store)
+	next := st.opts
+	next.DefaultReplicas, next.RebalanceAfter, next.RebalanceMoves = o.DefaultReplicas, o.RebalanceAfter, o.RebalanceMoves
+	st.changedOpts.Store(&next)
+}
+
 func (o *Options) setDefaults() {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -107,6 +117,8 @@ type store struct {
 	opts Options
 	log  *slog.Logger
 
+	changedOpts atomic.Pointer[Options] // of now: see Change
+
 	cur atomic.Pointer[state] // nil before Join
 
 	wake   chan struct{} // the controller: plan again; capacity 1
@@ -138,10 +150,12 @@ type store struct {
 // New returns a node's meta.Store on s. The caller still owns s, and closes it after Close.
 func New(s kv.Store, o Options) meta.Store {
 	o.setDefaults()
-	return &store{
+	st := &store{
 		kv: s, opts: o, log: o.Logger.With("component", "cluster"), changed: make(chan struct{}),
 		wake: make(chan struct{}, 1), relive: make(chan struct{}, 1),
 	}
+	st.changedOpts.Store(&st.opts)
+	return st
 }
 
 // Snapshot implements meta.Store.

@@ -58,7 +58,7 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (made *meta.Topic
 			// The topic gets as many replicas as there are nodes for them, and the others when more nodes join. min_isr is
 			// based on all registered nodes, because one may be away only for a moment: if too few of them are alive,
 			// the topic is not made.
-			want.Replicas = s.opts.DefaultReplicas
+			want.Replicas = s.changedOpts.Load().DefaultReplicas
 			replicas = min(want.Replicas, len(nodes))
 		}
 		if want.MinISR == 0 {

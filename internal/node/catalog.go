@@ -46,7 +46,7 @@ func (e *Engine) CreateTopicWith(ctx context.Context, name string, o TopicOption
 		return nil, errs.ErrTopicName
 	}
 	if o.Partitions == 0 {
-		o.Partitions = e.opts.DefaultPartitions
+		o.Partitions = e.current().DefaultPartitions
 	}
 	if o.Partitions < 1 || o.Partitions > MaxPartitions {
 		return nil, fmt.Errorf("%w: it has 1 to %d partitions, not %d", errs.ErrTopicOptions, MaxPartitions, o.Partitions)
@@ -261,6 +261,7 @@ func (e *Engine) list(t *Topic) {
 	}
 	e.topics[t.Name()] = t
 	t.SetListed(true)
+	t.Relimit() // a Change just before did not see it
 	if e.noted != nil {
 		e.noted[t.ID()] = t.File()
 	}

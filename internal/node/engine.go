@@ -41,13 +41,16 @@ type Engine struct {
 
 	store *partition.Store // what the partitions of this data directory share
 
-	opts   Options
-	limits inbox.Limits
-	log    *slog.Logger
-	clock  *clock.Clock
-	disk   aio.Disk
-	node   *datadir.NodeFile
-	info   Info
+	opts Options // as Open got them; those that may change are in changed
+	// changed are the options of now: Change replaces them, and holds changing.
+	changed  atomic.Pointer[Options]
+	changing sync.Mutex
+	limits   inbox.Limits
+	log      *slog.Logger
+	clock    *clock.Clock
+	disk     aio.Disk
+	node     *datadir.NodeFile
+	info     Info
 
 	catalog lock.Mutex[lock.EngineCatalog] // held while a topic.json is written or repaired
 
@@ -138,6 +141,7 @@ func openEngine(ctx context.Context, o Options, h platform.Host, opening func(*E
 		quarantined: map[uuid.UUID]*Topic{}, creating: map[string]*creation{}, stop: make(chan struct{}),
 		ground: groundWatch{folders: map[string]aio.FileID{}},
 	}
+	e.changed.Store(&e.opts)
 	e.limits = inbox.NewLimits(o.MaxMessageBytes, o.MaxBatchBytes, o.MaxHeaderBytes, o.MaxDefer)
 	e.limits.Inflate(o.MaxInflationRatio, o.MaxInflatedBytes, o.AdmitTimeout)
 	e.store = partition.New(partition.Options{
@@ -146,8 +150,7 @@ func openEngine(ctx context.Context, o Options, h platform.Host, opening func(*E
 		MinSegmentBytes: o.MinSegmentBytes, MaxSegmentBytes: o.MaxSegmentBytes,
 		MaxOpenSegments: o.MaxOpenSegments, MaxMappedSegments: o.MaxMappedSegments, RetentionInterval: o.RetentionInterval,
 		MaxInboxBytes: o.MaxInboxBytes, MaxNodeInboxBytes: o.MaxNodeInboxBytes, MaxStateBytes: o.MaxStateBytes,
-		TokenShare: o.TokenShare,
-		MaxRanges:  o.MaxRanges, MaxReqTimeout: o.MaxReqTimeout,
+		TokenShare: o.TokenShare, MaxRanges: o.MaxRanges, MaxReqTimeout: o.MaxReqTimeout,
 		PublishTimeout: o.PublishTimeout, AdmitTimeout: o.AdmitTimeout, SlowCommit: o.SlowCommit,
 		UnknownKind: o.unknownKind, MarkAfter: o.markAfter, Startup: o.Startup,
 	})

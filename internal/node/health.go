@@ -31,8 +31,8 @@ func (e *Engine) HealthFacts() *health.Facts {
 	if ask := e.authSilence.Load(); ask != nil {
 		_, f.AuthSilence = (*ask)()
 	}
-	f.Partitions, f.PartitionLimit = int(e.shared.Partitions()), e.opts.MaxPartitions
-	f.TopicLimit = e.opts.MaxTopics
+	f.Partitions, f.PartitionLimit = int(e.shared.Partitions()), e.current().MaxPartitions
+	f.TopicLimit = e.current().MaxTopics
 	f.StateBytes, f.StateLimit = e.store.Memory().State, e.opts.MaxStateBytes
 	f.Transience, f.FewDescriptors = e.transience, descriptors.RefusedWithin(10*time.Minute)
 	f.Certificates, f.Wall = e.Certificates(), e.host.Wall()

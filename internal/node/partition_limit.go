@@ -20,12 +20,12 @@ func (e *Engine) mayMake(by string, more int) error {
 	for t, to := range e.growing {
 		n += max(to-t.Partitions(), 0)
 	}
-	if n <= e.opts.MaxPartitions {
+	if n <= e.current().MaxPartitions {
 		return e.mayShare(by, more)
 	}
 	return &errs.LimitError{
 		Err: errs.ErrTooManyPartitions, What: "with these the number of partitions of all topics", Value: n,
-		Most: e.opts.MaxPartitions, Setting: "max-partitions",
+		Most: e.current().MaxPartitions, Setting: "max-partitions",
 	}
 }
 

@@ -126,3 +126,40 @@ func TestRedriveOnly(t *testing.T) {
 		t.Errorf("%d are left, %v", n, err)
 	}
 }
+
+// A redrive by headers sends back the dead letters that a filter wants, up to the number, and no others.
+func TestRedriveWanted(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	ch := channelOf(t, topicOf(t, e, "t"), "c")
+	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.MaxAttempts = 1 })
+	var ids []node.ID
+	for _, region := range []string{"eu", "us", "eu", "asia"} {
+		id, err := ch.Topic().PublishMessage(ctxBg, node.Outgoing{
+			Body: []byte("in " + region), Headers: []node.Header{{Key: []byte("region"), Value: []byte(region)}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	s := subscribe(t, ch, len(ids))
+	failMessages(t, s, ids...)
+	s.Close()
+	deadLetters(t, ch.Topic(), "t.DLQ", len(ids))
+	eu := &fold.Filter{Rules: []fold.Rule{{Header: "region", Pattern: "eu"}}}
+	for _, x := range []struct{ most, want int }{{1, 1}, {10, 1}, {10, 0}} {
+		if n, err := ch.RedriveWanted(ctxBg, x.most, eu); err != nil || n != x.want {
+			t.Fatalf("of at most %d were sent back %d, %v; want %d", x.most, n, err, x.want)
+		}
+	}
+	got := slices.Collect(maps.Values(readAll(t, ch)))
+	if fmt.Sprint(got) != "[in eu in eu]" {
+		t.Errorf("%q came", got)
+	}
+	if _, err := ch.RedriveWanted(ctxBg, 1, &fold.Filter{Rules: []fold.Rule{{}}}); !errors.Is(err, errs.ErrSettings) {
+		t.Errorf("a rule without a header: %v", err)
+	}
+	if n, err := ch.Redrive(ctxBg, 100); err != nil || n != 2 {
+		t.Errorf("%d are left, %v", n, err)
+	}
+}

@@ -23,7 +23,7 @@ func (e *Engine) Storage() StorageStats {
 		StallsBuffer: s.StallsBuffer, StallsFile: s.StallsSpare, StallsFull: s.StallsFull,
 		CommitLiveBytes: s.LiveBytes, CommitRoomBytes: log.Headroom(), CommitFileBytes: log.FileBytes(),
 		StateBytes: m.State, StateLimitBytes: e.opts.MaxStateBytes, HeapLimitBytes: e.opts.MaxHeapBytes,
-		ListedPartitions: e.shared.Partitions(), PartitionLimit: int64(e.opts.MaxPartitions),
+		ListedPartitions: e.shared.Partitions(), PartitionLimit: int64(e.current().MaxPartitions),
 		FreeBuffers: m.Free, Buffers: m.Buffers, WaitingBytes: m.Waiting,
 		Overloaded:     c.Overloaded.Load(),
 		InflatingBytes: e.limits.Inflation.Bytes(), InflationRefused: e.limits.Inflation.Refused(),
@@ -54,7 +54,7 @@ func (e *Engine) Storage() StorageStats {
 	out.AsideCuts, out.AsideMessages, out.AsideBytes = kept.Cuts, kept.Messages, kept.Bytes
 	var f health.Facts
 	e.channelTroubles(&f)
-	out.ListedTopics, out.TopicLimit = int64(f.Topics), int64(e.opts.MaxTopics)
+	out.ListedTopics, out.TopicLimit = int64(f.Topics), int64(e.current().MaxTopics)
 	out.AsideChannels, out.FullChannels = f.AsideLetters.Channels(), f.FullChannel.Channels()
 	out.DroppingChannels, out.SkippingChannels = f.DroppingChannel.Channels(), f.SkippingChannel.Channels()
 	e.describeSkipping(&out)

@@ -34,7 +34,7 @@ type TokenUse struct {
 // TokenUses returns what each token takes that has made a topic which this node lists, those with the largest OfLimit
 // first.
 func (e *Engine) TokenUses() (all []TokenUse) {
-	o := &e.opts
+	o := e.current()
 	e.store.Shares(func(sh *budget.Share) {
 		u := TokenUse{
 			Token: sh.Name, Topics: sh.Topics.Load(), Partitions: sh.Partitions.Load(), StateBytes: sh.StateBytes(),
@@ -62,24 +62,26 @@ func checkMaker(name string) error {
 }
 
 // TokenShare is how many percent of a limit of this node one token may have: Options.TokenShare.
-func (e *Engine) TokenShare() int { return e.opts.TokenShare }
+func (e *Engine) TokenShare() int { return e.current().TokenShare }
 
 // ofShare returns how much of a limit one token may take.
-func (e *Engine) ofShare(most int) int { return max(1, int(int64(most)*int64(e.opts.TokenShare)/100)) }
+func (e *Engine) ofShare(most int) int {
+	return max(1, int(int64(most)*int64(e.current().TokenShare)/100))
+}
 
 // mayMakeTopic returns a LimitError if one more topic is too many: for the node, or for the token that makes it. mu is
 // held.
 func (e *Engine) mayMakeTopic(by string) error {
-	if n := e.topicCount(); n >= e.opts.MaxTopics {
+	if n := e.topicCount(); n >= e.current().MaxTopics {
 		return &errs.LimitError{
-			Err: errs.ErrTooManyTopics, What: "with this one the number of topics", Value: n + 1, Most: e.opts.MaxTopics,
+			Err: errs.ErrTooManyTopics, What: "with this one the number of topics", Value: n + 1, Most: e.current().MaxTopics,
 			Setting: "max-topics",
 		}
 	}
-	if by == "" || e.opts.TokenShare >= 100 {
+	if by == "" || e.current().TokenShare >= 100 {
 		return nil
 	}
-	n, most := int(e.store.Share(by).Topics.Load())+1, e.ofShare(e.opts.MaxTopics)
+	n, most := int(e.store.Share(by).Topics.Load())+1, e.ofShare(e.current().MaxTopics)
 	for name, cr := range e.creating {
 		if e.topics[name] == nil && cr.madeBy == by {
 			n++
@@ -97,10 +99,10 @@ func (e *Engine) mayMakeTopic(by string) error {
 // mayShare returns a LimitError if so many partitions more are too many for the token that makes them, or has made
 // their topic. mu is held.
 func (e *Engine) mayShare(by string, more int) error {
-	if by == "" || e.opts.TokenShare >= 100 {
+	if by == "" || e.current().TokenShare >= 100 {
 		return nil
 	}
-	n, most := int(e.store.Share(by).Partitions.Load())+more, e.ofShare(e.opts.MaxPartitions)
+	n, most := int(e.store.Share(by).Partitions.Load())+more, e.ofShare(e.current().MaxPartitions)
 	for name, cr := range e.creating {
 		if e.topics[name] == nil && cr.madeBy == by {
 			n += cr.partitions
@@ -129,8 +131,8 @@ func (e *Engine) TopicAs(ctx context.Context, token, name string) (*Topic, error
 	if !names.ValidTopic(name) {
 		return nil, errs.ErrTopicName
 	}
-	if e.opts.DisableAutoCreate {
+	if e.current().DisableAutoCreate {
 		return nil, errs.ErrAutoCreateOff
 	}
-	return e.CreateTopicWith(ctx, name, TopicOptions{MadeBy: token, quotaBytes: e.opts.DefaultQuotaBytes})
+	return e.CreateTopicWith(ctx, name, TopicOptions{MadeBy: token, quotaBytes: e.current().DefaultQuotaBytes})
 }

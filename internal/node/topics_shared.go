@@ -28,23 +28,27 @@ func (e *Engine) newChannelNode() *channel.Shared {
 
 // newTopicShared returns the topic.Shared, which the topics of this node share.
 func (e *Engine) newTopicShared() *topic.Shared {
-	o := &e.opts
 	env := topic.Env{
 		Host: e.host, Log: e.log, Clock: e.clock, Store: e.store, Limits: &e.limits, News: &e.news, Channels: e.channels,
 		Catalog: catalogView{e}, NodeID: e.node.NodeID(), Closed: e.isClosed,
-		Options: topic.Options{
-			DisableAutoCreate: o.DisableAutoCreate, MaxChannels: o.MaxChannels, TokenShare: o.TokenShare,
-			ReadAheadBytes: o.ReadAheadBytes, PublishTimeout: o.PublishTimeout, MsgTimeout: o.MsgTimeout,
-			MaxMsgTimeout: o.MaxMsgTimeout, EphemeralGrace: o.ephemeralGrace,
-			Retention: flush.Limits{
-				RetentionBytes: o.RetentionBytes, RetentionCount: int64(o.RetentionCount), RetentionAge: o.RetentionAge,
-			},
-		},
+		Options: e.opts.ofTopics(),
 	}
 	if cn := e.cluster; cn != nil {
 		env.Cluster = &topic.Cluster{Env: cn.Env, Operations: cn.ops, Consumers: cn.remotes, View: cn.view}
 	}
 	return topic.NewShared(env)
+}
+
+// ofTopics are the options that topics use.
+func (o *Options) ofTopics() topic.Options {
+	return topic.Options{
+		DisableAutoCreate: o.DisableAutoCreate, MaxChannels: o.MaxChannels, TokenShare: o.TokenShare,
+		ReadAheadBytes: o.ReadAheadBytes, PublishTimeout: o.PublishTimeout, MsgTimeout: o.MsgTimeout,
+		MaxMsgTimeout: o.MaxMsgTimeout, EphemeralGrace: o.ephemeralGrace,
+		Retention: flush.Limits{
+			RetentionBytes: o.RetentionBytes, RetentionCount: int64(o.RetentionCount), RetentionAge: o.RetentionAge,
+		},
+	}
 }
 
 // catalogView is the catalog of topics as the topics see it: see topic.Catalog.

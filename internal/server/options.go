@@ -98,12 +98,11 @@ type Options struct {
 	// Directory is the source for lookups; nil: the engine.
 	Directory lookup.Directory
 
-	// Reload looks at the files of credentials for POST /reload, and says what came of each; nil: there are none. Any
-	// goroutine may call it.
-	Reload func() []api.CredentialFile
+	Reload func() *api.Reload // see api.Options
 
 	// ConfigValues answers GET /config/<name> for options other than the two that can be set; nil: no others.
 	ConfigValues func(name string) (value any, ok bool)
+	ConfigList   func() []api.Setting // of GET /config; nil: it is empty
 }
 
 func (o *Options) setDefaults() error {

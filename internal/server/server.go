@@ -74,6 +74,12 @@ type Server struct {
 	publishes publish.Counts
 	stats     *stats.Collector
 
+	settings  atomic.Pointer[nsq.Settings] // of now: Change replaces them
+	strangers *strangers.Room              // NSQ's clients that have to send AUTH and have not
+	pushes    *statsd.Pusher               // nil: nothing is pushed to a statsd
+	changing  sync.Mutex                   // held by Change, and guards lookupds
+	lookupds  []string                     // LookupdTCPAddresses, as they were set last
+
 	known    *shares.Budget // connections of NSQ's and native clients that have sent AUTH
 	received *shares.Budget // Options.MaxLargeInputBytes: large commands and bodies that have not wholly arrived
 
@@ -92,8 +98,11 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 	}
 	s := &Server{
 		engine: e, opts: o, started: time.Now(),
-		received: shares.New(&shares.LargeInput, o.MaxLargeInputBytes, o.LargestCommand()),
+		received:  shares.New(&shares.LargeInput, o.MaxLargeInputBytes, o.LargestCommand()),
+		strangers: strangers.New(unproven(o.MaxStrangers, descriptors.Limit())),
 	}
+	s.settings.Store(&s.opts.Settings)
+	s.lookupds = o.LookupdTCPAddresses
 	s.metrics = metrics.New(metrics.Options{
 		Engine: e, Version: s.opts.Version, Started: s.started, MaxSeries: s.opts.MaxMetricSeries,
 		Server: s.meter,
@@ -143,8 +152,8 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 	}
 	s.serveAPI(guard)
 	if o := s.opts.Statsd; o.Address != "" {
-		pushes := statsd.New(o, s.stats, s.opts.BroadcastAddress, s.toldHTTP(), s.opts.Logger)
-		s.helpers.Go(func() { pushes.Run(s.ctx.Done()) })
+		s.pushes = statsd.New(o, s.stats, s.opts.BroadcastAddress, s.toldHTTP(), s.opts.Logger)
+		s.helpers.Go(func() { s.pushes.Run(s.ctx.Done()) })
 	}
 	s.helpers.Go(func() { s.api.Remember(s.ctx) })
 	e.OnQuestion(s.api.AnswerQuestion)
@@ -173,12 +182,12 @@ func (s *Server) listen(guard *api.Guard) error {
 // serveAPI makes the HTTP API, when everything that it tells is there.
 func (s *Server) serveAPI(guard *api.Guard) {
 	s.api = api.New(api.Options{
-		Settings: s.opts.Settings, Guard: guard, Lookups: s.lookups, Metrics: s.metrics, Stats: s.stats,
+		Settings: &s.settings, Guard: guard, Lookups: s.lookups, Metrics: s.metrics, Stats: s.stats,
 		Publishes: &s.publishes, Received: s.received, ClusterHandler: s.opts.ClusterHandler,
 		Version: s.opts.Version, Hostname: s.opts.Hostname, BroadcastAddress: s.opts.BroadcastAddress,
 		TCPPort: s.toldTCP(), HTTPPort: s.toldHTTP(), Started: s.started,
 		DataPath: s.opts.DataPath, BackupPath: s.opts.BackupPath, Logger: s.opts.Logger, LogLevel: s.opts.LogLevel,
-		Reload: s.opts.Reload, ConfigValues: s.opts.ConfigValues,
+		Reload: s.opts.Reload, ConfigValues: s.opts.ConfigValues, ConfigList: s.opts.ConfigList,
 	})
 	s.handleHTTP()
 }
@@ -230,9 +239,9 @@ func (s *Server) HTTPAddr() net.Addr {
 // nsqOptions returns what the server of NSQ's clients needs.
 func (s *Server) nsqOptions() nsq.Options {
 	o := nsq.Options{
-		Settings: s.opts.Settings, Listener: s.tcp, TLSRequired: s.opts.TLS.Required != requiredNot,
+		Settings: &s.settings, Listener: s.tcp, TLSRequired: s.opts.TLS.Required != requiredNot,
 		Auth: s.auth, Version: s.opts.Version, Topic: s.lookups.Topic, Answers: s.flusher, Known: s.known,
-		Received: s.received, Strangers: strangers.New(unproven(s.opts.MaxStrangers, descriptors.Limit())),
+		Received: s.received, Strangers: s.strangers,
 		Publishes: &s.publishes, Audit: s.audit, Log: s.sparing, Logger: s.opts.Logger,
 	}
 	if s.certs != nil {

@@ -19,9 +19,11 @@ var ErrShare = errors.New("shares: the share of the principal is taken")
 // Budget is what may be held of a resource, mostly in bytes. Any goroutine may call its methods. mu is a leaf; its
 // holder calls nothing.
 type Budget struct {
-	most, share, largest int64
+	largest int64
 
 	mu      sync.Mutex
+	most    int64 // of all
+	share   int64 // of one principal
 	used    int64
 	by      map[string]int64 // what each principal holds; nobody who holds nothing is in it
 	waiting list.List        // of *waiter, in the order of their coming
@@ -43,11 +45,25 @@ func New(of *Resource, most, largest int64) *Budget {
 
 // Percent returns a Budget of so many, of which a principal may hold so many percent.
 func Percent(most int64, percent int) *Budget {
-	return &Budget{most: most, share: max(1, most*int64(percent)/100), largest: 1, by: map[string]int64{}}
+	b := &Budget{largest: 1, by: map[string]int64{}}
+	b.Resize(most, percent)
+	return b
+}
+
+// Resize changes what Percent was given. Who holds more than it may now keeps it.
+func (b *Budget) Resize(most int64, percent int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.most, b.share = most, max(1, most*int64(percent)/100)
+	b.serve()
 }
 
 // Share is what one principal may hold, in bytes.
-func (b *Budget) Share() int64 { return b.share }
+func (b *Budget) Share() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.share
+}
 
 // Used is what is held, in bytes.
 func (b *Budget) Used() int64 {

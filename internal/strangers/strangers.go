@@ -24,9 +24,8 @@ func Closed() uint64 { return closed.Load() }
 // Room holds at most so many connections. Any goroutine may call its methods. mu is a leaf; its holder calls nothing
 // that is not in this file.
 type Room struct {
-	most int
-
 	mu      sync.Mutex
+	most    int
 	size    int // also those that stay
 	byAddr  map[netip.Addr]*address
 	largest addresses // a heap: the first has the most members
@@ -56,6 +55,20 @@ type Stranger struct {
 
 // New returns a Room with at least one place.
 func New(most int) *Room { return &Room{most: max(most, 1), byAddr: map[netip.Addr]*address{}} }
+
+// Limit changes how many places the room has, at least one. Who is in it stays.
+func (r *Room) Limit(most int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.most = max(most, 1)
+}
+
+// Most returns how many places the room has.
+func (r *Room) Most() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.most
+}
 
 // Stranger returns what a connection from an address needs to enter the room. end ends that connection, when it has to
 // make place for another one.

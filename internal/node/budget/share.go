@@ -13,7 +13,6 @@ import (
 // Limits are those of the node's options that have the same names.
 type Limits struct {
 	MaxStateBytes int64 // most bytes of memory of the state of all channels
-	TokenShare    int   // percent of it that the topics which one token has made may take; 100: all
 	MaxRanges     int   // most confirmed ranges of a channel in a partition
 }
 
@@ -21,9 +20,13 @@ type Limits struct {
 // goroutine may call its methods, except where they say otherwise.
 type Budget struct {
 	Limits
+	tokenShare     atomic.Int64 // percent of a limit that the topics which one token has made may take; 100: all
 	stored, memory atomic.Int64 // the sums of Account.stored and Account.memory
 	shares         sync.Map     // *Share, by the token's name
 }
+
+// SetTokenShare sets how many percent of each limit the topics may take that one token has made: token-share.
+func (b *Budget) SetTokenShare(percent int) { b.tokenShare.Store(int64(percent)) }
 
 // StateMemory returns what the state of all channels costs in memory.
 func (b *Budget) StateMemory() int64 { return b.memory.Load() }
@@ -49,7 +52,7 @@ func (b *Budget) Recount(all iter.Seq[*Account]) {
 }
 
 // Share counts what the topics take that one token has made, so that no token takes what others need: see
-// Limits.TokenShare. Budget.Share makes it, and it stays as long as the budget. Package topic counts topics and
+// Budget.SetTokenShare. Budget.Share makes it, and it stays as long as the budget. Package topic counts topics and
 // partitions, and the accounts of partitions their state, as the budget does for all tokens. Any goroutine may read it.
 // Nothing of it is stored: topic.json says who made a topic, and recovery counts again.
 type Share struct {
@@ -95,8 +98,9 @@ func (b *Budget) Shares(visit func(*Share)) {
 }
 
 // OfShare returns how much of most one token may take.
-func (l *Limits) OfShare(most int64) int64 {
-	return max(1, most/100*int64(l.TokenShare)+most%100*int64(l.TokenShare)/100)
+func (b *Budget) OfShare(most int64) int64 {
+	percent := b.tokenShare.Load()
+	return max(1, most/100*percent+most%100*percent/100)
 }
 
 // The last part of the disk, one in lastPart, is for the tokens that have stored no more than their share. Unlike the
@@ -110,7 +114,7 @@ const lastPart = 10
 func (b *Budget) DivideDisk(free, reserve int64, logs iter.Seq2[*Share, int64], log *slog.Logger) (soon bool) {
 	shared := false
 	b.Shares(func(sh *Share) { shared, sh.nextStored = true, 0 })
-	if !shared || b.TokenShare >= 100 {
+	if !shared || b.tokenShare.Load() >= 100 {
 		return false
 	}
 	left := max(free-reserve, 0)
@@ -168,7 +172,7 @@ func (sh *Share) add(bytes, memory int64) {
 
 // exceedsShare is Account.exceeds for the share of the token that has made the topic.
 func (b *Budget) exceedsShare(sh *Share, more, memory int64) error {
-	if sh == nil || b.TokenShare >= 100 {
+	if sh == nil || b.tokenShare.Load() >= 100 {
 		return nil
 	}
 	full := func(where string, value, most int64) error {

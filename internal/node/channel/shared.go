@@ -54,13 +54,22 @@ type Shared struct {
 	aheadBytes    atomic.Int64 // kept by all channels, see ahead; at most MaxAheadBytes
 	inflatedBytes atomic.Int64 // kept by all channels, see inflated; at most MaxInflatedBytes
 
+	sweep atomic.Int64 // see SweepEvery
+
 	mu   lock.Mutex[lock.Confirmer]
 	list []*Channel
 	kick chan struct{}
 }
 
 // NewShared returns a Node without channels. The engine then calls Run on a goroutine of its own.
-func NewShared(c Config) *Shared { return &Shared{Config: c, kick: make(chan struct{}, 1)} }
+func NewShared(c Config) *Shared {
+	n := &Shared{Config: c, kick: make(chan struct{}, 1)}
+	n.SweepEvery(c.SweepInterval)
+	return n
+}
+
+// SweepEvery changes Limits.SweepInterval, for the pauses that begin afterwards. Any goroutine may call it.
+func (n *Shared) SweepEvery(interval time.Duration) { n.sweep.Store(int64(interval)) }
 
 // now returns the time of the engine's clock, see clock.Clock.
 func (n *Shared) now() time.Time { return time.Unix(0, n.Clock.NowNs()) }

@@ -25,7 +25,7 @@ func (c *Channel) startSweeper() {
 	c.sweeper = true
 	c.node.Host.SpawnIn(c.node.Tasks, func() {
 		told := ""
-		for c.node.Host.Pause(c.node.SweepInterval, c.done) {
+		for c.node.Host.Pause(time.Duration(c.node.sweep.Load()), c.done) {
 			if err := c.Sweep(); err != nil && c.Err() == nil && err.Error() != told {
 				told = err.Error()
 				c.node.Log.Warn("what is no dead letter could not be confirmed in the channel that keeps dead letters, and "+

@@ -99,6 +99,7 @@ type Flusher struct {
 	openCount    atomic.Int64 // len(open), for OpenSegments
 	trash        []string     // names in the trash that emptyTrash has listed and not removed yet
 	trashCount   atomic.Int64 // len(trash), for TrashEntries
+	interval     atomic.Int64 // see RetainEvery
 	quotasAsked  atomic.Bool  // learnQuotas must run soon; the committer sets it
 }
 
@@ -126,7 +127,9 @@ func New(n Env) *Flusher {
 	if n.MaxOpenSegments <= 0 {
 		n.MaxOpenSegments = DefaultMaxOpenSegments
 	}
-	return &Flusher{n: n, kick: make(chan struct{}, 1), writer: segment.NewWriter()}
+	f := &Flusher{n: n, kick: make(chan struct{}, 1), writer: segment.NewWriter()}
+	f.RetainEvery(n.RetentionInterval)
+	return f
 }
 
 // Use gives the flusher the commit log. Recovery calls it.
@@ -187,14 +190,19 @@ const (
 	maxFlushBytes = 8 << 20 // of one partition, before another one is flushed
 )
 
+// RetainEvery changes Env.RetentionInterval, within flusherTick. Any goroutine may call it.
+func (f *Flusher) RetainEvery(interval time.Duration) { f.interval.Store(int64(interval)) }
+
+func (f *Flusher) every() time.Duration { return time.Duration(f.interval.Load()) }
+
 // Run is the flusher's goroutine. It ends with Node.Stop.
 func (f *Flusher) Run() {
 	h := f.n.Host
-	tick, retain := h.Mono()+flusherTick, h.Mono()+f.n.RetentionInterval
+	tick, retained := h.Mono()+flusherTick, h.Mono()
 	h.AwaitDisk(f.n.Stop) // see below
 	f.noteStarts()        // before retention runs: somebody might remove files of a new directory
 	for !f.stopping() {
-		kicked, _ := h.EitherUntil(min(tick, retain), f.kick, f.n.Stop)
+		kicked, _ := h.EitherUntil(min(tick, retained+f.every()), f.kick, f.n.Stop)
 		h.AwaitDisk(f.n.Stop) // simulated hosts only: the code below waits for the disk with locks held
 		if platform.Taken(f.kick) || kicked {
 			if f.quotasAsked.Load() {
@@ -207,8 +215,8 @@ func (f *Flusher) Run() {
 			tick = now + flusherTick
 			f.onTick()
 		}
-		if now := h.Mono(); now >= retain {
-			retain = now + f.n.RetentionInterval
+		if now := h.Mono(); now >= retained+f.every() {
+			retained = now
 			f.onRetain()
 		}
 	}

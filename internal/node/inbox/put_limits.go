@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"penstock/batch"
@@ -19,7 +20,7 @@ type Limits struct {
 	maxMessageBytes int
 	maxBatchBytes   int
 	maxHeaderBytes  int
-	maxDefer        time.Duration
+	maxDefer        *atomic.Int64 // in ns
 
 	Inflation *Inflation
 }
@@ -27,11 +28,16 @@ type Limits struct {
 // NewLimits returns the limits, given the Options of the same names.
 func NewLimits(maxMessageBytes, maxBatchBytes, maxHeaderBytes int, maxDefer time.Duration) Limits {
 	l := Limits{
-		maxMessageBytes: maxMessageBytes, maxBatchBytes: maxBatchBytes, maxHeaderBytes: maxHeaderBytes, maxDefer: maxDefer,
+		maxMessageBytes: maxMessageBytes, maxBatchBytes: maxBatchBytes, maxHeaderBytes: maxHeaderBytes,
+		maxDefer: new(atomic.Int64),
 	}
+	l.Defer(maxDefer)
 	l.Inflate(0, 0, 0)
 	return l
 }
+
+// Defer changes Options.MaxDefer. Any goroutine may call it.
+func (l *Limits) Defer(most time.Duration) { l.maxDefer.Store(int64(most)) }
 
 // Inflate sets the limits of compressed batches from the Options MaxInflationRatio, MaxInflatedBytes and AdmitTimeout.
 // 0 is a default. It is called before any put is measured.
@@ -51,9 +57,9 @@ func (l *Limits) Measure(p *Put) error {
 	if p.Kind == Sealed {
 		return l.measureSealed(p)
 	}
-	if p.Defer < 0 || p.Defer > l.maxDefer {
+	if most := time.Duration(l.maxDefer.Load()); p.Defer < 0 || p.Defer > most {
 		return &errs.LimitError{
-			Err: errs.ErrDeferTooLong, What: "the delay", Value: p.Defer, Most: l.maxDefer, Setting: "max-defer",
+			Err: errs.ErrDeferTooLong, What: "the delay", Value: p.Defer, Most: most, Setting: "max-defer",
 		}
 	}
 	p.DeferMs = uint32((p.Defer + time.Millisecond - 1) / time.Millisecond)

@@ -117,6 +117,12 @@ type Counters struct {
 	MissingCopies          atomic.Uint64 // times a leader went on for absentPatience to ask for a copy that is not here
 }
 
+// Change changes Options.TokenShare and Options.RetentionInterval. Any goroutine may call it.
+func (s *Store) Change(tokenShare int, retentionInterval time.Duration) {
+	s.SetTokenShare(tokenShare)
+	s.flusher.RetainEvery(retentionInterval)
+}
+
 // New returns a store that has no arena and no commit log yet: Begin makes the arena, Recovery.Replay the commit log.
 func New(o Options) *Store {
 	s := &Store{
@@ -127,7 +133,8 @@ func New(o Options) *Store {
 		Log: o.Log, Clock: o.Clock, MaxDelay: o.MaxReqTimeout, FromTheFuture: &o.Counters.FromTheFuture,
 		Corrected: &o.Counters.DelaysCorrected,
 	}
-	s.Limits = budget.Limits{MaxStateBytes: o.MaxStateBytes, TokenShare: o.TokenShare, MaxRanges: o.MaxRanges}
+	s.Limits = budget.Limits{MaxStateBytes: o.MaxStateBytes, MaxRanges: o.MaxRanges}
+	s.SetTokenShare(o.TokenShare)
 	s.aside = aside.New(o.Disk, o.Log, s.now, aside.DefaultLimits)
 	s.inboxes.Limit(o.MaxInboxBytes, o.MaxNodeInboxBytes, o.PublishTimeout, o.AdmitTimeout)
 	s.inboxes.Tell(&o.Counters.Overloaded, func() { s.clog.Wake() })

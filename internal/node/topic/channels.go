@@ -59,7 +59,7 @@ func (t *Topic) channelOr(ctx context.Context, name string, create func() (*Chan
 	if !names.ValidChannel(name) {
 		return nil, errs.ErrChannelName
 	}
-	if t.env.Options.DisableAutoCreate {
+	if t.env.options().DisableAutoCreate {
 		return nil, errs.ErrAutoCreateOff
 	}
 	return create()

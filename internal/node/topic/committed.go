@@ -26,7 +26,7 @@ func (t *Topic) committedChannel(ctx context.Context, c *Channel) (*Channel, err
 		if c.isCommitted() {
 			return c, nil
 		}
-	case t.env.Options.DisableAutoCreate:
+	case t.env.options().DisableAutoCreate:
 		return c, nil // the leaders must not create it
 	default:
 		only = func(n uint32) bool {

@@ -31,7 +31,7 @@ type Env struct {
 	Cluster  *Cluster // nil on a single node
 	NodeID   string
 	Closed   func() bool // Close was called
-	Options  Options
+	Options  Options     // as the node was opened; see options
 }
 
 // Cluster is what topics use of the node in a cluster.
@@ -77,10 +77,27 @@ type Catalog interface {
 type Shared struct {
 	Env
 	partitions atomic.Int64 // those of all listed topics: see Topic.recount
+	changed    atomic.Pointer[Options]
 	tenureMs   atomic.Int64 // of the newest tenure that began at this node: see Topic.newTenure
 }
 
-func NewShared(e Env) *Shared { return &Shared{Env: e} }
+// NewShared returns a Shared without topics.
+func NewShared(e Env) *Shared {
+	s := &Shared{Env: e}
+	s.changed.Store(&e.Options)
+	return s
+}
+
+// options returns the options, of which DisableAutoCreate, MaxChannels, TokenShare and Retention may change.
+func (s *Shared) options() *Options { return s.changed.Load() }
+
+// Change replaces these options, also for the topics that there are. One goroutine at a time may call it.
+func (s *Shared) Change(o Options) {
+	s.changed.Store(&o)
+	for _, t := range s.Catalog.Topics() {
+		t.Relimit()
+	}
+}
 
 func (s *Shared) Partitions() int64 { return s.partitions.Load() }
 func (s *Shared) Level() int        { return s.Store.Feature() }

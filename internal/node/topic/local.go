@@ -57,10 +57,10 @@ func (l *Local) create(ctx context.Context, name string, o origin) (*Channel, er
 	l.mu.Lock()
 	n := len(l.channels)
 	l.mu.Unlock()
-	if n >= l.t.env.Options.MaxChannels {
+	if n >= l.t.env.options().MaxChannels {
 		return nil, &errs.LimitError{
 			Err: errs.ErrTooManyChans, What: "with this one the number of the topic's channels", Value: n + 1,
-			Most: l.t.env.Options.MaxChannels, Setting: "max-channels",
+			Most: l.t.env.options().MaxChannels, Setting: "max-channels",
 		}
 	}
 	if !names.Ephemeral(name) {

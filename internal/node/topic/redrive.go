@@ -28,7 +28,8 @@ type redrive struct {
 	c     *Channel
 	by    string // takes the channel's claim
 	left  int
-	only  []message.ID // dead letters by their origin ids; nil: all
+	only  []message.ID  // dead letters by their origin ids; nil: all
+	wants *fold.Matcher // by their headers; nil: all
 	moved int
 	kept  int   // dead letters that cannot be published
 	why   error // of the last one
@@ -51,6 +52,15 @@ func (c *Channel) Redrive(ctx context.Context, max int) (moved int, err error) {
 // that is not there, or no longer, is not counted.
 func (c *Channel) RedriveOnly(ctx context.Context, ids ...message.ID) (moved int, err error) {
 	return c.redrive(ctx, &redrive{left: len(ids), only: ids})
+}
+
+// RedriveWanted is Redrive for the dead letters whose headers the filter wants, those of the engine among them.
+func (c *Channel) RedriveWanted(ctx context.Context, max int, f *fold.Filter) (moved int, err error) {
+	m, err := f.Matcher()
+	if err != nil {
+		return 0, err
+	}
+	return c.redrive(ctx, &redrive{left: max, wants: m})
 }
 
 func (c *Channel) redrive(ctx context.Context, r *redrive) (moved int, err error) {
@@ -138,7 +148,7 @@ func (r *redrive) from(ctx context.Context, t *Topic) error {
 			return err
 		}
 		var dead []wire.PeekedMessage
-		if req.Count = min(r.left, maxRedriveCount); r.only != nil {
+		if req.Count = min(r.left, maxRedriveCount); r.picks() {
 			req.Count = maxRedriveCount
 		}
 		op := wire.Operation{Kind: wire.OpPeek, Peek: req}
@@ -153,7 +163,7 @@ func (r *redrive) from(ctx context.Context, t *Topic) error {
 		if err := r.sendBack(ctx, store, chosen); err != nil {
 			return err
 		}
-		if r.only == nil {
+		if !r.picks() {
 			dead = chosen // the others are asked for again
 		}
 		for _, m := range dead {
@@ -163,13 +173,22 @@ func (r *redrive) from(ctx context.Context, t *Topic) error {
 	return nil
 }
 
+// picks says whether not all dead letters are to be sent back.
+func (r *redrive) picks() bool { return r.only != nil || r.wants != nil }
+
 // chosen returns those of the listed dead letters that are to be sent back.
 func (r *redrive) chosen(dead []wire.PeekedMessage) []wire.PeekedMessage {
-	if r.only == nil {
+	if !r.picks() {
 		return dead[:min(len(dead), r.left)]
 	}
 	var out []wire.PeekedMessage
 	for _, m := range dead {
+		if r.only == nil {
+			if len(out) < r.left && r.wants.Match(m.Headers) {
+				out = append(out, m)
+			}
+			continue
+		}
 		if slices.ContainsFunc(m.Headers, func(h message.Header) bool {
 			id, err := batch.ParseID(h.Value)
 			return string(h.Key) == channel.OriginIDHeader && err == nil && slices.Contains(r.only, id)

@@ -86,14 +86,24 @@ func (t *Topic) checkDelays(ctx context.Context, s *meta.TopicSettings) error {
 
 // limitsOf returns the limits that the topic has with the settings s.
 func (t *Topic) limitsOf(s *meta.TopicSettings) *flush.Limits {
-	return flush.LimitsOf(s, t.env.Options.Retention)
+	return flush.LimitsOf(s, t.env.options().Retention)
 }
 
 // configure makes s the settings that this node uses from now on. One goroutine at a time calls it for a topic: the one
 // that makes the topic; later the worker in a cluster, or the holder of changing on a single node.
 func (t *Topic) configure(s meta.TopicSettings) {
 	t.settings.Store(&s)
-	t.shared.Limits.Store(t.limitsOf(&s))
+	t.Relimit()
+}
+
+// Relimit makes the limits those of the topic's settings, and of the node's options where it has none. It repeats that
+// if either changed meanwhile, so that no limits of the past stay.
+func (t *Topic) Relimit() {
+	for done := false; !done; {
+		s, o := t.settings.Load(), t.env.options()
+		t.shared.Limits.Store(flush.LimitsOf(s, o.Retention))
+		done = s == t.settings.Load() && o == t.env.options()
+	}
 	t.env.Store.Flusher().AskQuotas()
 }
 

@@ -63,7 +63,7 @@ func (t *Topic) learnMaker(name string) bool {
 // that it adds count for the token that has made the topic. It adds none to a topic that counts for nobody: these would
 // be in nobody's share.
 func (t *Topic) ConfigureAs(ctx context.Context, token string, s meta.TopicSettings) (meta.TopicSettings, error) {
-	if token != "" && t.MadeBy() == "" && s.Partitions > t.Partitions() && t.env.Options.TokenShare < 100 {
+	if token != "" && t.MadeBy() == "" && s.Partitions > t.Partitions() && t.env.options().TokenShare < 100 {
 		return t.Settings(), fmt.Errorf("%w: topic %s counts for no token, so partitions that %s adds would be in nobody's "+
 			"share: ask an administrator, whose token has admin on *, to add them (see the node's setting token-share)",
 			meta.ErrSettings, t.Name(), names.Token(token))

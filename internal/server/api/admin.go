@@ -166,6 +166,23 @@ func levelName(l slog.Level) string {
 	return "fatal"
 }
 
+// serveSettings lists the node's settings. What PUT /config has changed is shown as it is now.
+func (s *Service) serveSettings(*http.Request, url.Values) (any, error) {
+	out := &Settings{Settings: []Setting{}}
+	if s.opts.ConfigList != nil {
+		out.Settings = s.opts.ConfigList()
+	}
+	for i := range out.Settings {
+		switch row := &out.Settings[i]; row.Setting {
+		case "log_level":
+			row.Value = levelName(s.opts.LogLevel.Level())
+		case "lookupd_tcp_address":
+			row.Value = s.opts.Lookups.Nsqlookupds()
+		}
+	}
+	return out, nil
+}
+
 func (s *Service) serveConfig(r *http.Request, _ url.Values) (any, error) {
 	option := r.PathValue("option")
 	if r.Method == http.MethodPut {
@@ -188,7 +205,7 @@ func (s *Service) serveConfig(r *http.Request, _ url.Values) (any, error) {
 }
 
 func (s *Service) setConfig(option string, r *http.Request) error {
-	most := s.opts.MaxMessageBytes
+	most := s.settings().MaxMessageBytes
 	body, err := io.ReadAll(io.LimitReader(r.Body, int64(most)+1))
 	if err != nil {
 		return web.Fail(500, "INTERNAL_ERROR")

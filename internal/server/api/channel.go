@@ -312,10 +312,15 @@ func (s *Service) serveChannelRedrive(c *node.Channel, r *http.Request, q url.Va
 		return nil, err
 	}
 	var moved int
-	if len(ids) > 0 {
+	switch {
+	case len(ids) > 0:
 		moved, err = c.RedriveOnly(r.Context(), ids...)
-	} else {
-		moved, err = c.Redrive(r.Context(), n)
+	default:
+		var f fold.Filter
+		for _, text := range q["filter"] {
+			f.Rules = append(f.Rules, fold.ParseRule(text))
+		}
+		moved, err = c.RedriveWanted(r.Context(), n, &f)
 	}
 	if err != nil && moved > 0 {
 		return nil, web.Fail(web.AsError(err).Status,

@@ -102,11 +102,11 @@ func (s *Service) noRoomFor(err error) error {
 			s.opts.Received.Share(), "max-large-input-bytes, of which it may have a quarter")
 	}
 	return web.Beyond(503, "TOO_MANY_BODIES", "the size in bytes of all bodies that are under way", "more",
-		s.opts.MaxLargeInputBytes, "max-large-input-bytes")
+		s.settings().MaxLargeInputBytes, "max-large-input-bytes")
 }
 
 func (s *Service) servePub(r *http.Request, q url.Values) (any, error) {
-	body, done, err := s.readBody(r, s.opts.MaxMessageBytes, "MSG_TOO_BIG")
+	body, done, err := s.readBody(r, s.settings().MaxMessageBytes, "MSG_TOO_BIG")
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func (s *Service) servePub(r *http.Request, q url.Values) (any, error) {
 	delay := time.Duration(0)
 	if q.Has("defer") {
 		ms, err := strconv.ParseUint(q.Get("defer"), 10, 64)
-		if most := uint64(s.opts.MaxDefer / time.Millisecond); err != nil || ms > most {
+		if most := uint64(s.settings().MaxDefer / time.Millisecond); err != nil || ms > most {
 			return nil, web.Beyond(400, "INVALID_DEFER", "the delay in ms", clip.Text(q.Get("defer"), 32), most, "max-defer")
 		}
 		delay = time.Duration(ms) * time.Millisecond
@@ -144,14 +144,14 @@ func (s *Service) servePub(r *http.Request, q url.Values) (any, error) {
 }
 
 func (s *Service) serveMpub(r *http.Request, q url.Values) (any, error) {
-	if r.ContentLength > int64(s.opts.MaxBodyBytes) {
-		return nil, overSize("BODY_TOO_BIG", r.ContentLength, s.opts.MaxBodyBytes)
+	if r.ContentLength > int64(s.settings().MaxBodyBytes) {
+		return nil, overSize("BODY_TOO_BIG", r.ContentLength, s.settings().MaxBodyBytes)
 	}
 	name, err := web.TopicName(q, "INVALID_TOPIC")
 	if err != nil {
 		return nil, err
 	}
-	body, done, err := s.readBody(r, s.opts.MaxBodyBytes, "BODY_TOO_BIG")
+	body, done, err := s.readBody(r, s.settings().MaxBodyBytes, "BODY_TOO_BIG")
 	if err != nil {
 		return nil, err
 	}
@@ -159,12 +159,12 @@ func (s *Service) serveMpub(r *http.Request, q url.Values) (any, error) {
 	var messages [][]byte
 	if binaryParam(q) {
 		var check publish.BatchCheck
-		if wrong := check.Check(body, len(body), s.opts.MaxMessageBytes, s.opts.MaxBodyBytes); wrong != "" {
+		if wrong := check.Check(body, len(body), s.settings().MaxMessageBytes, s.settings().MaxBodyBytes); wrong != "" {
 			code, _, _ := strings.Cut(strings.TrimPrefix(wrong, "E_"), " ")
 			return nil, web.Fail(413, code)
 		}
 		messages = publish.Messages(nil, body)
-	} else if messages, err = splitLines(body, s.opts.MaxMessageBytes); err != nil {
+	} else if messages, err = splitLines(body, s.settings().MaxMessageBytes); err != nil {
 		return nil, err
 	}
 	headers := messageHeaders(r)

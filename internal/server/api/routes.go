@@ -96,6 +96,8 @@ func (s *Service) routes() map[string]web.Route {
 		"/backup":          web.On("GET,POST", s.serveBackup, web.Node),
 		"/audit":           web.On("GET", s.serveAudit, web.Node),
 		"/reload":          web.On("POST", s.serveReload, web.Node),
+		"/tokens":          web.On("GET", s.serveTokens, web.Node),
+		"/config":          web.On("GET", s.serveSettings, web.Node).ToLook(web.ViewNode),
 		"/config/{option}": web.On("GET,PUT", s.serveConfig, web.Node).ToLook(web.ViewNode),
 		"/debug/freememory": web.On("POST", func(*http.Request, url.Values) (any, error) {
 			debug.FreeOSMemory()
@@ -176,8 +178,8 @@ func (s *Service) serveInfo(r *http.Request, _ url.Values) (any, error) {
 	}{
 		s.opts.Version, s.opts.BroadcastAddress, s.opts.Hostname,
 		s.opts.HTTPPort, s.opts.TCPPort, s.opts.Started.Unix(),
-		int64(s.opts.MaxHeartbeatInterval),
-		s.opts.MaxOutputBufferBytes, int64(s.opts.MaxOutputBufferTimeout), s.opts.MaxDeflateLevel,
+		int64(s.settings().MaxHeartbeatInterval),
+		s.settings().MaxOutputBufferBytes, int64(s.settings().MaxOutputBufferTimeout), s.settings().MaxDeflateLevel,
 		storage{
 			in.IOEngine, in.IOReason, in.Direct, in.Registered, in.BlockBytes,
 			in.FileSystem, in.Device, in.DeviceCache, in.Kernel,

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/internal/server/history"
@@ -18,7 +19,7 @@ import (
 
 // Options are what a Service needs of its node.
 type Options struct {
-	nsq.Settings // which requests obey as well, and /info tells
+	Settings *atomic.Pointer[nsq.Settings] // those of now, which requests obey as well, and /info tells
 
 	Guard          *Guard // decides who may do what
 	Lookups        *lookup.Service
@@ -40,11 +41,12 @@ type Options struct {
 	Logger   *slog.Logger
 	LogLevel *slog.LevelVar // set by PUT /config/log_level
 
-	// Reload looks at the files of credentials for POST /reload, and says what came of each; nil: there are none. Any
-	// goroutine may call it.
-	Reload func() []CredentialFile
+	// Reload looks at the files of credentials and at the settings for POST /reload, and says what came of each; nil:
+	// there are none. Any goroutine may call it.
+	Reload func() *Reload
 	// ConfigValues answers GET /config/<name> for options other than the two that can be set; nil: no others.
 	ConfigValues func(name string) (value any, ok bool)
+	ConfigList   func() []Setting // of GET /config; nil: it is empty
 }
 
 // Service serves nsqd's HTTP API, ours and the console. It keeps what the console shows of the past, and answers
@@ -69,6 +71,9 @@ func New(o Options) *Service {
 	s.handler = s.counted(s.Table().Handler(s.Policy()))
 	return s
 }
+
+// settings returns the settings of now.
+func (s *Service) settings() *nsq.Settings { return s.opts.Settings.Load() }
 
 // Handler serves all routes.
 func (s *Service) Handler() http.Handler { return s.handler }

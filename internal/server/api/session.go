@@ -14,6 +14,16 @@ import (
 	"penstock/internal/server/web"
 )
 
+// Tokens is the answer of GET /tokens.
+type Tokens struct {
+	Tokens []auth.ListedToken `json:"tokens"`
+}
+
+// serveTokens lists the tokens of the node's file, without their secrets.
+func (s *Service) serveTokens(*http.Request, url.Values) (any, error) {
+	return Tokens{s.auth.List()}, nil
+}
+
 // cookieName is the name of the cookie that holds the id of a browser's session: no script can read it, and no page of
 // another site makes a browser send it. Browsers send cookies to all ports of a host name, so the name tells the
 // servers of a host apart. With TLS it has another beginning, which browsers accept only from this very host, and only

@@ -107,7 +107,7 @@ func (s *Service) putYouzan(
 	if err != nil {
 		return nil, err
 	}
-	body, done, err := s.readBody(r, s.opts.MaxMessageBytes, "MSG_TOO_BIG")
+	body, done, err := s.readBody(r, s.settings().MaxMessageBytes, "MSG_TOO_BIG")
 	if err != nil {
 		return nil, err
 	}

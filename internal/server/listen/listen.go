@@ -111,9 +111,18 @@ func transient(err error) bool {
 }
 
 // Bound limits ln to maxOpen open connections, and to what leaves file descriptors for the node's own files. A
-// connection beyond the limit is closed at once.
+// connection beyond the limit is closed at once. Limit changes the limit.
 func Bound(ln net.Listener, maxOpen int) net.Listener {
-	return &boundedListener{Listener: descriptors.Guard(ln), maxOpen: int64(maxOpen)}
+	l := &boundedListener{Listener: descriptors.Guard(ln)}
+	l.maxOpen.Store(int64(maxOpen))
+	return l
+}
+
+// Limit changes the limit of a listener from Bound; connections that are open stay. nil has no limit.
+func Limit(ln net.Listener, maxOpen int) {
+	if l, ok := ln.(*boundedListener); ok {
+		l.maxOpen.Store(int64(maxOpen))
+	}
 }
 
 // Open returns how many connections of a listener from Bound are open; 0 for nil.
@@ -129,7 +138,7 @@ func Open(ln net.Listener) int {
 type boundedListener struct {
 	net.Listener
 	open    atomic.Int64 // ≤ maxOpen, except briefly while Accept refuses a connection
-	maxOpen int64
+	maxOpen atomic.Int64
 }
 
 func (l *boundedListener) Accept() (net.Conn, error) {
@@ -138,7 +147,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l.open.Add(1) <= l.maxOpen {
+		if l.open.Add(1) <= l.maxOpen.Load() {
 			return &boundedConn{Conn: nc, listener: l}, nil
 		}
 		l.open.Add(-1)

@@ -167,6 +167,9 @@ func (s *Service) Nsqlookupds() []string { return s.registrar.list() }
 // SetNsqlookupds replaces that list. Connections to nsqlookupds that are in both lists stay open.
 func (s *Service) SetNsqlookupds(addresses []string) error { return s.registrar.set(addresses) }
 
+// Limit changes how many connections of the HTTP API may be open at once.
+func (s *Service) Limit(connections int) { listen.Limit(s.httpLn, connections) }
+
 // Serve registers this node at the stock nsqlookupds, and serves until Shutdown. It returns nil after Shutdown, and an
 // error if a listener failed. Call it only when clients can already connect to the node, since consumers may come at
 // once.

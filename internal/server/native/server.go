@@ -65,7 +65,8 @@ type Server struct {
 	pinned  atomic.Int64 // bytes of the engine's memory that are on their way to clients
 	workers sync.WaitGroup
 
-	strangers *strangers.Room // sessions whose client has to send Auth and has not: at most Options.MaxStrangers
+	strangers *strangers.Room // sessions whose client has to send Auth and has not
+	most      atomic.Int64    // connections; see Limit
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
@@ -87,12 +88,19 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 		readers:    budget(&shares.Readers, int64(o.MaxReaders), o.MaxConnReaders),
 		output:     budget(&shares.NativeOutput, o.MaxOutputBytes, int(o.MaxConnOutputBytes)),
 	}
+	s.Limit(o.MaxConnections, o.MaxStrangers)
 	var err error
 	if s.hello, err = helloOf(e); err != nil {
 		return nil, err
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
+}
+
+// Limit replaces Options.MaxConnections and Options.MaxStrangers. Connections that are open stay.
+func (s *Server) Limit(connections, strangers int) {
+	s.most.Store(int64(connections))
+	s.strangers.Limit(strangers)
 }
 
 // budget is that of all connections, of which a token or address has its part, and at least what one connection may.
@@ -142,7 +150,7 @@ func (s *Server) Serve() error {
 	var beside sync.WaitGroup
 	beside.Go(s.herald)
 	beside.Go(s.tend)
-	err := netproto.Serve(s.ctx, ln, o, s.opts.MaxConnections, func(remote net.Addr, err error) {
+	err := netproto.Serve(s.ctx, ln, o, func() int { return int(s.most.Load()) }, func(remote net.Addr, err error) {
 		s.meter.turnedAway(awayHandshake)
 		if s.opts.Busy != nil && errors.Is(err, netproto.ErrTooManyHandshakes) {
 			s.opts.Busy()

@@ -514,7 +514,7 @@ func (s *session) goAway(turn int) {
 // makeRoom is the end of a session in Server.strangers.
 func (s *session) makeRoom() {
 	s.expel(awayCrowded, fmt.Sprintf("no Auth, and %d further clients that have sent none are connected, which is the "+
-		"most that there may be (max-unauthenticated-connections)", s.srv.opts.MaxStrangers))
+		"most that there may be (max-unauthenticated-connections)", s.srv.strangers.Most()))
 }
 
 // expel ends the connection of a stranger. reason is for the metrics.

@@ -199,7 +199,7 @@ func failedMessage(v command.Verb, id string, err error) string {
 }
 
 func (c *conn) requeueDelay(millis uint64) time.Duration {
-	longest := c.srv.opts.MaxReqTimeout
+	longest := c.srv.settings().MaxReqTimeout
 	if millis >= uint64(longest/time.Millisecond) {
 		return longest
 	}
@@ -236,7 +236,7 @@ func (c *conn) subscribe(cmd *command.Command) *command.Fault {
 		return command.Faultf("%s SUB failed %v", publish.YouzanCode(err), err)
 	case errors.Is(err, errs.ErrTooManyClients):
 		return command.Faultf("E_SUB_FAILED SUB failed consumers for %s:%s exceeds limit of %d",
-			topic, channel, c.srv.opts.MaxChannelConsumers)
+			topic, channel, c.srv.settings().MaxChannelConsumers)
 	case errors.Is(err, errs.ErrDeleted):
 		return command.NewFault("E_SUB_FAILED SUB failed to deleted topic/channel")
 	default:
@@ -294,7 +294,7 @@ func (c *conn) attach(cmd *command.Command, topic, channel string) (consumer *no
 // creates reports whether a SUB is about to create the channel, for the audit. If the leaders do not answer in time, it
 // returns false.
 func (c *conn) creates(t *node.Topic, channel string) bool {
-	ctx, cancel := context.WithTimeout(c.ctx, c.srv.opts.AskForChannel)
+	ctx, cancel := context.WithTimeout(c.ctx, c.srv.settings().AskForChannel)
 	defer cancel()
 	return t.LacksChannel(ctx, channel)
 }

@@ -120,9 +120,9 @@ func newConn(s *Server, nc *net.TCPConn) (*conn, error) {
 		srv:      s,
 		remote:   nc.RemoteAddr().String(),
 		started:  time.Now(),
-		parser:   command.Parser{Limits: s.opts.limits(), Heartbeats: true, TLSRequired: s.opts.TLSRequired},
-		flight:   flight{most: s.opts.MaxInFlightBytes},
-		pace:     pace{within: int64(s.opts.ModerationPace)},
+		parser:   command.Parser{Limits: s.settings().limits(), Heartbeats: true, TLSRequired: s.opts.TLSRequired},
+		flight:   flight{most: s.settings().MaxInFlightBytes},
+		pace:     pace{within: int64(s.settings().ModerationPace)},
 		stopped:  make(chan struct{}),
 		kick:     make(chan struct{}, 1),
 		returned: make(chan struct{}, 1),
@@ -130,7 +130,7 @@ func newConn(s *Server, nc *net.TCPConn) (*conn, error) {
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
 	c.place.Output = c
 	host, _, _ := net.SplitHostPort(c.remote)
-	set := s.opts.defaultSettings(host)
+	set := s.settings().defaultSettings(host)
 	c.set.Store(&set)
 	c.link.Store(plain)
 	if err := raw.Control(func(fd uintptr) { c.out.fd = int(fd) }); err != nil {
@@ -150,13 +150,13 @@ func newConn(s *Server, nc *net.TCPConn) (*conn, error) {
 
 // applyOutput applies the settings that concern the output.
 func (c *conn) applyOutput(set *agreed) {
-	timeout := c.srv.opts.WriteTimeout
+	timeout := c.srv.settings().WriteTimeout
 	if set.heartbeat > 0 {
 		timeout = min(timeout, set.heartbeat)
 	}
 	c.out.timeout.Store(int64(timeout))
 	c.out.mu.Lock()
-	c.out.most = max(c.srv.opts.MaxConnOutputBytes, set.outputBuffer)
+	c.out.most = max(c.srv.settings().MaxConnOutputBytes, set.outputBuffer)
 	c.out.bound = min(c.out.most, 2*minOutputBytes)
 	c.out.shorten(c.out.bound < c.out.most)
 	c.out.mu.Unlock()
@@ -463,7 +463,7 @@ func (c *conn) waitRoom() {
 
 // full reports whether the connection has as many answers owed, or as much unsent output, as it may have.
 func (c *conn) full() bool {
-	o := &c.srv.opts
+	o := c.srv.settings()
 	return c.answers.exceeds(o.MaxConnInFlightCount, o.MaxConnInFlightBytes) || c.out.backlog()
 }
 

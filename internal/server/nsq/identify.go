@@ -89,7 +89,8 @@ func (o *Options) identify(body []byte, old agreed) (agreed, []byte, *command.Fa
 	s.clientID = clipText(id.ClientID, old.clientID)
 	s.hostname = clipText(id.Hostname, old.hostname)
 	s.userAgent = clipText(id.UserAgent, old.userAgent)
-	if f := o.applyIdentity(&id, &s); f != nil {
+	now := o.Settings.Load()
+	if f := now.applyIdentity(&id, &s); f != nil {
 		return old, nil, f
 	}
 	s.tls, s.compression, s.deflateLevel = false, compressNone, 0
@@ -97,8 +98,8 @@ func (o *Options) identify(body []byte, old agreed) (agreed, []byte, *command.Fa
 		return s, []byte("OK"), nil
 	}
 	s.tls = id.TLSv1 && o.TLS != nil
-	deflate, snappy := id.Deflate && !o.DisableDeflate, id.Snappy && !o.DisableSnappy
-	level := o.deflateLevel(&id)
+	deflate, snappy := id.Deflate && !now.DisableDeflate, id.Snappy && !now.DisableSnappy
+	level := now.deflateLevel(&id)
 	switch {
 	case deflate && snappy:
 		return old, nil, command.NewFault("E_IDENTIFY_FAILED cannot enable both deflate and snappy compression")
@@ -108,14 +109,14 @@ func (o *Options) identify(body []byte, old agreed) (agreed, []byte, *command.Fa
 		s.compression = compressSnappy
 	}
 	reply, err := json.Marshal(negotiation{
-		MaxRdyCount:         o.MaxRdyCount,
+		MaxRdyCount:         now.MaxRdyCount,
 		Version:             o.Version,
-		MaxMsgTimeout:       o.MaxMsgTimeout.Milliseconds(),
+		MaxMsgTimeout:       now.MaxMsgTimeout.Milliseconds(),
 		MsgTimeout:          s.msgTimeout.Milliseconds(),
 		TLSv1:               s.tls,
 		Deflate:             deflate,
 		DeflateLevel:        level,
-		MaxDeflateLevel:     o.MaxDeflateLevel,
+		MaxDeflateLevel:     now.MaxDeflateLevel,
 		Snappy:              snappy,
 		SampleRate:          s.sampleRate,
 		AuthRequired:        o.Auth != nil,

@@ -3,16 +3,19 @@ package nsq
 import (
 	"encoding/json"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
 
 func testOptions(t *testing.T) *Options {
 	t.Helper()
-	o := &Options{Version: "1.3.0+engine.test"}
-	if err := o.SetDefaults(); err != nil {
+	set := new(Settings)
+	if err := set.SetDefaults(); err != nil {
 		t.Fatal(err)
 	}
+	o := &Options{Settings: new(atomic.Pointer[Settings]), Version: "1.3.0+engine.test"}
+	o.Settings.Store(set)
 	return o
 }
 
@@ -37,7 +40,7 @@ func TestIdentifyFaults(t *testing.T) {
 			"E_IDENTIFY_FAILED cannot enable both deflate and snappy compression",
 		},
 	} {
-		old := o.defaultSettings("h")
+		old := o.Settings.Load().defaultSettings("h")
 		got, _, f := o.identify([]byte(x.body), old)
 		if f == nil || f.Text != x.want {
 			t.Errorf("%s: got %v, want %s", x.body, f, x.want)
@@ -50,7 +53,7 @@ func TestIdentifyFaults(t *testing.T) {
 
 func TestIdentifySettings(t *testing.T) {
 	o := testOptions(t)
-	def := o.defaultSettings("10.0.0.1")
+	def := o.Settings.Load().defaultSettings("10.0.0.1")
 	with := func(f func(*agreed)) agreed { s := def; f(&s); return s }
 	for _, x := range []struct {
 		body string
@@ -95,7 +98,7 @@ func TestIdentifyNegotiation(t *testing.T) {
 	o := testOptions(t)
 	body := `{"feature_negotiation":true,"tls_v1":true,"snappy":true,"deflate_level":3,"msg_timeout":5000,` +
 		`"sample_rate":7,"output_buffer_size":4096,"output_buffer_timeout":100}`
-	_, reply, f := o.identify([]byte(body), o.defaultSettings("h"))
+	_, reply, f := o.identify([]byte(body), o.Settings.Load().defaultSettings("h"))
 	if f != nil {
 		t.Fatal(f.Text)
 	}

@@ -47,7 +47,7 @@ func (c *conn) reserve(need int) *command.Fault {
 		c.reserved, c.reservedBy = n, who
 		return nil
 	}
-	patience := c.srv.opts.MaxCommandTime + 4*sweepInterval // who has the room now must be gone by then
+	patience := c.srv.settings().MaxCommandTime + 4*sweepInterval // who has the room now must be gone by then
 	ctx, cancel := context.WithTimeout(c.ctx, patience)
 	defer cancel()
 	go func() { // stop must end the wait as well
@@ -74,7 +74,7 @@ func (c *conn) reserve(need int) *command.Fault {
 	default:
 		return command.Faultf("E_BAD_BODY body of %d bytes has found no room for %v, because too many large ones are being "+
 			"received on this node, of %d bytes at most (max-large-input-bytes); nothing of it was stored, try again later",
-			need, patience, c.srv.opts.MaxLargeInputBytes)
+			need, patience, c.srv.settings().MaxLargeInputBytes)
 	}
 	return nil
 }

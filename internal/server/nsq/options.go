@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"penstock/internal/netio"
@@ -22,7 +23,9 @@ import (
 
 // Options are what a Server needs: its settings, and what it shares with the other ports of its node.
 type Options struct {
-	Settings
+	// Settings are those of now: whoever replaces them changes them for all that is done from then on. What a connection
+	// has been told, or has been given when it was made, stays as it is.
+	Settings *atomic.Pointer[Settings]
 
 	Listener    *net.TCPListener // the Server closes it
 	TLS         *tls.Config      // for handshakes; nil: TLS is not offered

@@ -65,6 +65,9 @@ func Listen(e *node.Engine, o Options) *Server {
 	return s
 }
 
+// settings returns the settings of now.
+func (s *Server) settings() *Settings { return s.opts.Settings.Load() }
+
 // Addr returns the address to which clients connect.
 func (s *Server) Addr() net.Addr { return s.opts.Listener.Addr() }
 
@@ -105,13 +108,14 @@ func (s *Server) welcome(nc *net.TCPConn) {
 		_ = nc.Close()
 		return
 	}
+	most := s.settings().MaxConnections
 	s.mu.Lock()
-	full := len(s.conns) >= s.opts.MaxConnections
+	full := len(s.conns) >= most
 	s.mu.Unlock()
 	if full {
 		c.kill()
 		s.opts.Log.Warn("refusing an NSQ connection: MaxConnections reached",
-			"client", c.remote, "limit", s.opts.MaxConnections)
+			"client", c.remote, "limit", most)
 		return
 	}
 	if c.stranger != nil && !c.stranger.Enter() {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"testing"
 
 	"penstock/internal/descriptors"
@@ -53,8 +54,10 @@ func startNode(t testing.TB, eo node.Options, set Settings, with ...func(*Option
 		t.Log("each answer is written with a system call of its own:", err)
 	}
 	log := sparing.New(quiet)
+	now := new(atomic.Pointer[Settings])
+	now.Store(&set)
 	o := Options{
-		Settings: set, Listener: ln.(*net.TCPListener), Version: "test", Answers: flusher,
+		Settings: now, Listener: ln.(*net.TCPListener), Version: "test", Answers: flusher,
 		Topic: func(ctx context.Context, name string, maker func() (string, error)) (*node.Topic, bool, error) {
 			_, had := e.LookupTopic(name)
 			topic, err := e.Topic(ctx, name)

@@ -22,7 +22,7 @@ import (
 
 // beStranger makes a new connection that of a stranger.
 func (c *conn) beStranger() {
-	o := &c.srv.opts
+	o := c.srv.settings()
 	c.stranger = c.srv.opts.Strangers.Stranger(c.out.nc.RemoteAddr(), c.makeRoom)
 	c.parser.Stranger, c.parser.Allowance = true, o.MaxStrangerBytes
 	c.in.small = true
@@ -59,7 +59,7 @@ func (c *conn) stay(stays bool) {
 // the connection in Options.Strangers.
 func (c *conn) makeRoom() {
 	c.countStranger(&c.srv.counts.strangerConns, fmt.Sprintf("no AUTH, and %d further clients that have sent none are "+
-		"connected, which is the most that there may be", c.srv.opts.MaxStrangers))
+		"connected, which is the most that there may be", c.srv.settings().MaxStrangers))
 	c.kill()
 }
 
@@ -73,7 +73,7 @@ func (c *conn) countStranger(n *atomic.Uint64, why string) {
 // auth server. It does not wait for the client.
 func (c *conn) turnAway() {
 	why := fmt.Sprintf("E_AUTH_FAILED AUTH failed: %d other clients wait for the answer of an auth server, which is the "+
-		"most that may; try again later", c.srv.opts.MaxStrangers)
+		"most that may; try again later", c.srv.settings().MaxStrangers)
 	c.countStranger(&c.srv.counts.strangerConns, why)
 	_ = c.out.nc.SetWriteDeadline(time.Now().Add(sweepInterval))
 	_, _ = c.out.nc.Write(appendFrame(nil, frameError, why)) // into the empty buffer of a new socket

@@ -61,9 +61,9 @@ func (c *conn) pulse(now int64) pulse {
 		nextBeat:     c.nextBeat.Load(),
 		beatEvery:    c.beatEvery.Load(),
 		authBy:       c.authBy.Load(),
-		maxCommand:   int64(c.srv.opts.MaxCommandTime),
+		maxCommand:   int64(c.srv.settings().MaxCommandTime),
 		arrived:      c.arrived.Load(),
-		grace:        int64(c.srv.opts.LargeInputGrace),
+		grace:        int64(c.srv.settings().LargeInputGrace),
 	}
 }
 
@@ -112,7 +112,7 @@ func (c *conn) attend(now int64) {
 		c.kill()
 	case verdictStranger:
 		if c.authBy.Swap(0) != 0 {
-			c.countStranger(&c.srv.counts.strangerTime, "no AUTH within "+c.srv.opts.StrangerTime.String())
+			c.countStranger(&c.srv.counts.strangerTime, "no AUTH within "+c.srv.settings().StrangerTime.String())
 		}
 		c.kill()
 	case verdictQuiet:

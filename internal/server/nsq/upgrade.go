@@ -70,7 +70,7 @@ func (c *conn) upgrade(set *agreed, size int) *command.Fault {
 	}
 	if set.compression != compressNone {
 		c.compress(enc, set)
-		src = newInflater(set.compression, blockingReader{src, w}, c.srv.opts.MaxInflationRatio)
+		src = newInflater(set.compression, blockingReader{src, w}, c.srv.settings().MaxInflationRatio)
 		if err := enc.write(okFrames[:okFrameBytes]); err != nil {
 			return c.failedUpgrade(err)
 		}
@@ -113,7 +113,7 @@ func (c *conn) failedUpgrade(err error) *command.Fault {
 func (c *conn) handshake(w *wire) (*tls.Conn, error) {
 	c.waiting.Store(true)
 	defer c.waiting.Store(false)
-	if err := c.setDeadline(time.Now().Add(c.srv.opts.HandshakeTimeout)); err != nil {
+	if err := c.setDeadline(time.Now().Add(c.srv.settings().HandshakeTimeout)); err != nil {
 		return nil, err
 	}
 	tc := handshakes.Server(w, c.srv.opts.TLS)
@@ -123,7 +123,7 @@ func (c *conn) handshake(w *wire) (*tls.Conn, error) {
 	c.lastByte.Store(c.srv.now())
 	if err != nil {
 		if stuck(err) {
-			return nil, fmt.Errorf("it was not complete after %v", c.srv.opts.HandshakeTimeout)
+			return nil, fmt.Errorf("it was not complete after %v", c.srv.settings().HandshakeTimeout)
 		}
 		return nil, err
 	}

@@ -30,13 +30,23 @@ type Pusher struct {
 	stats  *stats.Collector
 	prefix string
 	log    *slog.Logger
-	last   map[string]uint64 // the counters at the last push, by name
-	failed bool              // the last push failed, which was logged
+	last   map[string]uint64  // the counters at the last push, by name
+	failed bool               // the last push failed, which was logged
+	every  chan time.Duration // holds a new interval that run has not seen yet
 }
 
 // New returns what pushes the statistics of a node with this broadcast address and HTTP port.
 func New(o Options, stats *stats.Collector, host string, port int, log *slog.Logger) *Pusher {
-	return &Pusher{o: o, stats: stats, prefix: prefixOf(o.Prefix, host, port), log: log}
+	return &Pusher{o: o, stats: stats, prefix: prefixOf(o.Prefix, host, port), log: log, every: make(chan time.Duration, 1)}
+}
+
+// Every changes the interval. One goroutine at a time may call it.
+func (d *Pusher) Every(interval time.Duration) {
+	select {
+	case <-d.every: // nobody has seen it
+	default:
+	}
+	d.every <- interval
 }
 
 // Run pushes at each interval, until quit is closed.
@@ -47,9 +57,11 @@ func (d *Pusher) Run(quit <-chan struct{}) {
 		select {
 		case <-quit:
 			return
+		case d.o.Interval = <-d.every:
+			ticker.Reset(d.o.Interval)
 		case <-ticker.C:
+			d.note(d.push(quit))
 		}
-		d.note(d.push(quit))
 	}
 }
 

@@ -174,6 +174,17 @@ func (c *Client) Send(ctx context.Context, method, path string, q url.Values, bo
 	return c.exchange(ctx, method, path, q, bytes.NewReader(body), "", maxAnswerBytes)
 }
 
+// PostBytes posts these bytes, and returns an error if the node does not answer 200.
+func (c *Client) PostBytes(ctx context.Context, path string, q url.Values, body []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
+	defer cancel()
+	status, data, err := c.Send(ctx, http.MethodPost, path, q, body)
+	if err == nil && status != http.StatusOK {
+		err = c.refusal(status, data, path, q)
+	}
+	return err
+}
+
 // Fetch asks for path, and returns the answer with any status: at most max bytes of it.
 func (c *Client) Fetch(ctx context.Context, path string, q url.Values, max int64) (int, []byte, error) {
 	return c.exchange(ctx, http.MethodGet, path, q, nil, "", max)

@@ -14,6 +14,22 @@ import (
 	"penstock/internal/node/health"
 )
 
+var nodeColumns = []cli.Column[admin.Node]{
+	cli.TextCol("NODE", 0, func(n *admin.Node) string { return n.Name }),
+	cli.Col("NUMBER", 9, func(n *admin.Node) string { return fmt.Sprint(n.ID) }),
+	cli.Col("STATE", 0, func(n *admin.Node) string { return cli.NodeState(n) }),
+	cli.Col("DISK", 0, func(n *admin.Node) string { return cli.Dash(diskState(n)) }),
+	cli.TextCol("RACK", 5, func(n *admin.Node) string { return cli.Dash(n.Rack) }),
+	cli.Col("LEADS", 2, func(n *admin.Node) string { return fmt.Sprint(n.Leaders) }),
+	cli.Col("REPLICAS", 4, func(n *admin.Node) string { return fmt.Sprint(n.Replicas) }),
+	cli.Col("IN SYNC", 1, func(n *admin.Node) string { return fmt.Sprint(n.InSync) }),
+	cli.TextCol("NOT WHOLE", 0, func(n *admin.Node) string { return cli.Dash(notWhole(n)) }),
+	cli.Col("NSQ", 7, func(n *admin.Node) string { return cli.Dash(n.NSQ) }),
+	cli.Col("HTTP", 3, func(n *admin.Node) string { return cli.Dash(n.HTTP) }),
+	cli.Col("LOOKUP", 8, func(n *admin.Node) string { return cli.Dash(n.Lookup) }),
+	cli.Col("VERSION", 6, func(n *admin.Node) string { return cli.Dash(n.Version) }),
+}
+
 // PrintStatus prints the status of a cluster and of its nodes.
 func PrintStatus(w io.Writer, st *admin.Status) error {
 	if !st.Joined {
@@ -36,14 +52,7 @@ func PrintStatus(w io.Writer, st *admin.Status) error {
 		return err
 	}
 	fmt.Fprintln(w)
-	t = cli.Table(w)
-	fmt.Fprintln(t, "NODE\tNUMBER\tSTATE\tDISK\tRACK\tLEADS\tREPLICAS\tIN SYNC\tNOT WHOLE\tNSQ\tHTTP\tLOOKUP\tVERSION")
-	for _, n := range st.Nodes {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n",
-			n.Name, n.ID, cli.NodeState(&n), cli.Dash(diskState(&n)), cli.Dash(n.Rack), n.Leaders, n.Replicas, n.InSync,
-			cli.Dash(notWhole(&n)), cli.Dash(n.NSQ), cli.Dash(n.HTTP), cli.Dash(n.Lookup), cli.Dash(n.Version))
-	}
-	if err := t.Flush(); err != nil {
+	if err := cli.WriteFitting(w, nodeColumns, st.Nodes, cli.TerminalWidth(w)); err != nil {
 		return err
 	}
 	return printFaults(w, st.Nodes)

@@ -8,11 +8,33 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/node"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
+
+// The nodes fit into a terminal of 80 columns; the state, the disk and what is not whole are always there.
+func TestNodesFit(t *testing.T) {
+	nodes := []admin.Node{{
+		Name: strings.Repeat("n", 40), NSQ: "broker-1.example:4150", HTTP: "broker-1.example:4151", Version: "1.2.3",
+		Lookup: "broker-1.example:4161", Disk: "hung", Live: true, Damaged: 3,
+	}}
+	var narrow, wide bytes.Buffer
+	must(t, cli.WriteFitting(&narrow, nodeColumns, nodes, 80))
+	must(t, cli.WriteFitting(&wide, nodeColumns, nodes, 0))
+	for line := range strings.Lines(narrow.String()) {
+		if len([]rune(line)) > 81 {
+			t.Errorf("too wide: %s", line)
+		}
+	}
+	for _, word := range []string{"NODE", "STATE", "DISK", "hung", "3 damaged"} {
+		if !strings.Contains(narrow.String(), word) || !strings.Contains(wide.String(), "LOOKUP") {
+			t.Errorf("no %s:\n%s%s", word, &narrow, &wide)
+		}
+	}
+}
 
 func TestRebalancingIsCounted(t *testing.T) {
 	got := rebalancing(&admin.Rebalancing{State: "running", MoveCount: 1, RemainingCount: 1})

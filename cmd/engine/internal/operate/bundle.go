@@ -8,7 +8,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +24,6 @@ import (
 
 	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/client"
-	"penstock/cmd/engine/internal/settings"
 	"penstock/cmd/engine/internal/values"
 	"penstock/internal/cluster/admin"
 )
@@ -92,6 +90,7 @@ func partsOf(profile time.Duration) []partAsk {
 			file: "cluster-status.json", path: "/cluster/status", query: url.Values{"faults": {""}}, optional: true,
 		},
 		{file: "audit.json", path: "/audit", optional: true},
+		{file: "config.json", path: "/config", optional: true},
 		debug("goroutine", "2"), debug("mutex", "1"), debug("threadcreate", "1"),
 		{file: "heap.pprof", path: "/debug/pprof/heap"},
 	}
@@ -304,9 +303,6 @@ func (w *bundleWriter) addNode(ctx context.Context, c *client.Client, n *bundleN
 		}
 		w.addPart(n, p, data, err)
 	}
-	p := bundlePart{File: "config.json", Path: "/config/", At: time.Now().UTC()}
-	data, err := configOf(ctx, c)
-	w.addPart(n, p, data, err)
 }
 
 // addPart adds a part to the bundle and to the list of the node.
@@ -346,31 +342,4 @@ func (p *bundlePart) fetch(ctx context.Context, c *client.Client, ask partAsk) (
 		p.Cut, data = true, data[:maxPartBytes]
 	}
 	return data, nil
-}
-
-// configOf asks a node for the value of every setting that this version knows. Secrets are not among them: the node
-// does not serve them.
-func configOf(ctx context.Context, c *client.Client) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, maxPartTime)
-	defer cancel()
-	values := map[string]json.RawMessage{}
-	for _, s := range settings.Table(new(settings.Options)) {
-		key := s.Key()
-		status, data, err := c.Fetch(ctx, "/config/"+key, nil, maxPartBytes)
-		switch {
-		case err != nil:
-			return nil, err
-		case status == http.StatusBadRequest: // the node does not have it, or does not tell
-		case status != http.StatusOK:
-			return nil, fmt.Errorf("the node answers with status %d: %s", status, bytes.TrimSpace(data[:min(len(data), 500)]))
-		case json.Valid(data):
-			values[key] = data
-		default:
-			text, _ := json.Marshal(string(data)) // strings always encode
-			values[key] = text
-		}
-	}
-	var b bytes.Buffer
-	err := cli.PrintJSON(&b, values)
-	return b.Bytes(), err
 }

@@ -293,7 +293,7 @@ func (o *operator) channelFinishCommand() *cobra.Command {
 
 func (o *operator) redriveCommand() *cobra.Command {
 	most := 0
-	var ids []string
+	var ids, filter []string
 	cmd := o.Action("redrive TOPIC CHANNEL", "Publish a channel's dead letters again, for this channel only",
 		cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
 			if most < 0 {
@@ -311,6 +311,7 @@ func (o *operator) redriveCommand() *cobra.Command {
 			total := 0
 			for most == 0 || total < most {
 				q := cli.QueryOf(args[0], args[1])
+				q["filter"] = filter
 				ask := channel.MaxListCount
 				if most > 0 {
 					ask = min(ask, most-total)
@@ -336,7 +337,10 @@ func (o *operator) redriveCommand() *cobra.Command {
 	cmd.Flags().IntVar(&most, "count", 0, "maximum number of messages to publish; 0 means all")
 	cmd.Flags().StringSliceVar(&ids, "id", nil,
 		"publish only the dead letters of the messages that had these IDs (header penstock-origin-id)")
+	cmd.Flags().StringArrayVar(&filter, "filter", nil, "publish only dead letters with such a header, in the notation of "+
+		"channel set --filter; several: with one of them")
 	cmd.MarkFlagsMutuallyExclusive("id", "count")
+	cmd.MarkFlagsMutuallyExclusive("id", "filter")
 	return cmd
 }
 

@@ -31,19 +31,35 @@ func PrintTopicNumbers(w io.Writer, all []cli.TopicNumbers) error {
 	return t.Flush()
 }
 
+// listedChannel is a row of channel list.
+type listedChannel struct {
+	of *cli.TopicNumbers
+	*cli.ChannelNumbers
+}
+
+var channelColumns = []cli.Column[listedChannel]{
+	cli.TextCol("TOPIC", 0, func(r *listedChannel) string { return r.of.Name }),
+	cli.TextCol("CHANNEL", 0, func(r *listedChannel) string { return r.Name }),
+	cli.Col("DEPTH", 0, func(r *listedChannel) string { return fmt.Sprint(r.Depth) }),
+	cli.Col("IN FLIGHT", 2, func(r *listedChannel) string { return fmt.Sprint(r.InFlightCount) }),
+	cli.Col("DEFERRED", 3, func(r *listedChannel) string { return fmt.Sprint(r.DeferredCount) }),
+	cli.Col("RECEIVED SINCE START", 7, func(r *listedChannel) string { return fmt.Sprint(r.MessageCount) }),
+	cli.Col("REQUEUED SINCE START", 5, func(r *listedChannel) string { return fmt.Sprint(r.RequeueCount) }),
+	cli.Col("TIMED OUT SINCE START", 6, func(r *listedChannel) string { return fmt.Sprint(r.TimeoutCount) }),
+	cli.Col("DROPPED SINCE START", 4, func(r *listedChannel) string { return fmt.Sprint(r.DroppedCount) }),
+	cli.Col("CONSUMERS", 1, func(r *listedChannel) string { return fmt.Sprint(r.ClientCount) }),
+	cli.Col("STATE", 0, func(r *listedChannel) string { return r.of.StateOf(r.ChannelNumbers) }),
+}
+
 // PrintChannels prints a list of channels, and below it what holds some of them up.
 func PrintChannels(w io.Writer, all []cli.TopicNumbers) error {
-	t := cli.Table(w)
-	fmt.Fprintln(t, "TOPIC\tCHANNEL\tDEPTH\tIN FLIGHT\tDEFERRED\tRECEIVED SINCE START\tREQUEUED SINCE START\t"+
-		"TIMED OUT SINCE START\tDROPPED SINCE START\tCONSUMERS\tSTATE")
+	var rows []listedChannel
 	for i := range all {
-		of := &all[i]
-		for _, n := range of.Channels {
-			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", of.Name, n.Name, n.Depth, n.InFlightCount,
-				n.DeferredCount, n.MessageCount, n.RequeueCount, n.TimeoutCount, n.DroppedCount, n.ClientCount, of.StateOf(&n))
+		for j := range all[i].Channels {
+			rows = append(rows, listedChannel{&all[i], &all[i].Channels[j]})
 		}
 	}
-	if err := t.Flush(); err != nil {
+	if err := cli.WriteFitting(w, channelColumns, rows, cli.TerminalWidth(w)); err != nil {
 		return err
 	}
 	return printHeldUp(w, all)
@@ -98,19 +114,25 @@ func shown(text *string, raw []byte) string {
 	return s
 }
 
-func printPeeked(w io.Writer, list *api.PeekList) error {
-	t := cli.Table(w)
-	fmt.Fprintln(t, "ID\tPARTITION\tNUMBER\tPUBLISHED\tDUE\tBYTES\tHEADERS\tBODY")
-	for i := range list.Messages {
-		m := &list.Messages[i]
+var peekColumns = []cli.Column[api.PeekedMessage]{
+	cli.Col("ID", 0, func(m *api.PeekedMessage) string { return m.ID }),
+	cli.Col("PARTITION", 4, func(m *api.PeekedMessage) string { return fmt.Sprint(m.Partition) }),
+	cli.Col("NUMBER", 5, func(m *api.PeekedMessage) string { return fmt.Sprint(m.Number) }),
+	cli.Col("PUBLISHED", 1, func(m *api.PeekedMessage) string { return cli.Stamp(m.Timestamp) }),
+	cli.Col("DUE", 3, func(m *api.PeekedMessage) string { return cli.Stamp(m.Due) }),
+	cli.Col("BYTES", 2, func(m *api.PeekedMessage) string { return fmt.Sprint(m.BodyBytes) }),
+	cli.TextCol("HEADERS", 0, func(m *api.PeekedMessage) string {
 		var headers []string
 		for _, h := range m.Headers {
 			headers = append(headers, clip.Plain(h.Name)+"="+shown(h.Value, h.ValueBase64))
 		}
-		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%d\t%s\t%s\n", m.ID, m.Partition, m.Number, cli.Stamp(m.Timestamp),
-			cli.Stamp(m.Due), m.BodyBytes, cli.Dash(strings.Join(headers, " ")), shown(m.Body, m.BodyBase64))
-	}
-	return t.Flush()
+		return cli.Dash(strings.Join(headers, " "))
+	}),
+	cli.TextCol("BODY", 0, func(m *api.PeekedMessage) string { return shown(m.Body, m.BodyBase64) }),
+}
+
+func printPeeked(w io.Writer, list *api.PeekList) error {
+	return cli.WriteFitting(w, peekColumns, list.Messages, cli.TerminalWidth(w))
 }
 
 func printWaiting(w io.Writer, list *api.WaitingList, when string) error {

@@ -241,7 +241,7 @@ func PrintTop(w io.Writer, look *topLook, redraws bool) error {
 	if cli.IsTerminal(w) {
 		width = cli.WidthOf(w)
 	}
-	if err := writeFitting(&b, topTable(look.Rows), width); err != nil {
+	if err := cli.WriteFitting(&b, topColumns, look.Rows, width); err != nil {
 		return err
 	}
 	if !redraws {
@@ -305,4 +305,20 @@ func (o *operator) untilQ(parent context.Context) (ctx context.Context, stop fun
 		cancel()
 		_ = term.Restore(int(file.Fd()), old)
 	}
+}
+
+// topColumns are the columns of top's picture.
+var topColumns = []cli.Column[topRow]{
+	cli.TextCol("TOPIC", 0, func(r *topRow) string { return r.Topic }),
+	cli.TextCol("CHANNEL", 0, func(r *topRow) string { return cli.Dash(r.Channel) }),
+	cli.Col("PUB/S", 0, func(r *topRow) string { return fmt.Sprintf("%.0f", r.Published) }),
+	cli.Col("FIN/S", 0, func(r *topRow) string { return fmt.Sprintf("%.0f", r.Confirmed) }),
+	cli.Col("REQ/S", 4, func(r *topRow) string { return fmt.Sprintf("%.0f", r.Requeued) }),
+	cli.Col("TIMEOUT/S", 5, func(r *topRow) string { return fmt.Sprintf("%.0f", r.TimedOut) }),
+	cli.Col("DEPTH", 0, func(r *topRow) string { return fmt.Sprint(r.Depth) }),
+	cli.Col("IN FLIGHT", 1, func(r *topRow) string { return fmt.Sprint(r.InFlightCount) }),
+	cli.Col("DEFERRED", 3, func(r *topRow) string { return fmt.Sprint(r.DeferredCount) }),
+	cli.Col("CONSUMERS", 2, func(r *topRow) string { return fmt.Sprint(r.ClientCount) }),
+	cli.Col("LAG", 0, lagText),
+	cli.Col("STATE", 0, func(r *topRow) string { return r.State }),
 }

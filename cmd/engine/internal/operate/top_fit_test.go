@@ -29,7 +29,7 @@ func TestTopFits(t *testing.T) {
 	} {
 		for _, width := range []int{0, 60, 80, 100, 120, 400} {
 			var b bytes.Buffer
-			must(t, writeFitting(&b, topTable(rows), width))
+			must(t, cli.WriteFitting(&b, topColumns, rows, width))
 			lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
 			if len(lines) != 1+len(rows) {
 				t.Fatalf("%s: %d lines", name, len(lines))
@@ -66,7 +66,7 @@ func TestTopKeepsStates(t *testing.T) {
 			Topic: long, Channel: long, Published: 123456, Confirmed: 123456, Depth: 12345678, LagSeconds: -1,
 			State: n.StateOf(&c),
 		}
-		must(t, writeFitting(&b, topTable([]topRow{row}), 80))
+		must(t, cli.WriteFitting(&b, topColumns, []topRow{row}, 80))
 		for line := range strings.Lines(b.String()) {
 			if len([]rune(strings.TrimSuffix(line, "\n"))) > 80 {
 				t.Errorf("it does not fit:\n%s", b.String())

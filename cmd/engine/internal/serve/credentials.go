@@ -277,8 +277,10 @@ func watchCredentials(
 	return c
 }
 
-// lookOn looks at the files at each signal, and every lookEvery, until the returned function is called.
-func (c *credentials) lookOn(signals chan os.Signal, certs *certificates) (stop func()) {
+// lookOn calls reload at each signal, and looks at the files every lookEvery, until the returned function is called.
+func (c *credentials) lookOn(
+	signals chan os.Signal, certs *certificates, reload func(why string) *api.Reload,
+) (stop func()) {
 	ended := make(chan struct{})
 	ticker := time.NewTicker(lookEvery)
 	go func() {
@@ -290,7 +292,7 @@ func (c *credentials) lookOn(signals chan os.Signal, certs *certificates) (stop 
 				if !open {
 					return
 				}
-				c.look("SIGHUP", true)
+				reload("SIGHUP")
 			case <-ticker.C:
 				c.look("a file of credentials has changed", false)
 				certs.tell(time.Now())

@@ -71,6 +71,13 @@ func runNSQD(
 		return cli.Fail(cli.ExitUsage, err)
 	}
 	c.Node.Version = version
+	c.Again = func() (*settings.Config, error) {
+		n := newNSQDLine()
+		if err := n.parse(args, io.Discard); err != nil {
+			return nil, err
+		}
+		return n.config(environ)
+	}
 	logger := newLogger(stderr, c.Node.LogFormat, c.Node.LogLevel, new(slog.LevelVar))
 	if text := n.warning(); text != "" {
 		logger.Warn(text)

@@ -36,8 +36,9 @@ func Command(version string) *cobra.Command {
 		Short: "Run a node",
 		Long: "Run a node. Settings come from flags, PENSTOCK_* environment variables and a TOML file, in this order of\n" +
 			"precedence; `penstock config` prints them all. Files of certificates and tokens are read again when they have\n" +
-			"changed, at SIGHUP, and by `penstock reload`. SIGTERM or SIGINT stops the node after it has answered pending\n" +
-			"requests. A second signal stops it immediately; nothing that was answered OK is lost.",
+			"changed, and with the settings at SIGHUP and by `penstock reload`, which says what needs a restart. SIGTERM or\n" +
+			"SIGINT stops the node after it has answered pending requests. A second signal stops it immediately; nothing\n" +
+			"that was answered OK is lost.",
 		Args: cobra.NoArgs,
 	}
 	c := settings.New(cmd.Flags())
@@ -49,6 +50,7 @@ func Command(version string) *cobra.Command {
 		}
 		ctx, stop := cli.UntilSignal(cmd.Context())
 		defer stop()
+		c.Renew(os.Environ())
 		return serve(ctx, c, cmd.ErrOrStderr())
 	}
 	return cmd
@@ -60,6 +62,7 @@ func serve(ctx context.Context, c *settings.Config, logTo io.Writer) error {
 	level := new(slog.LevelVar)
 	logger := newLogger(logTo, n.LogFormat, n.LogLevel, level)
 	n.Engine.Logger = logger
+	running := newRunning(c, level, logger)
 	for _, w := range c.Warnings {
 		logger.Warn(w)
 	}
@@ -85,7 +88,8 @@ func serve(ctx context.Context, c *settings.Config, logTo io.Writer) error {
 	part := newPart(&n.Cluster, trusts, certs)
 	defer part.close(logger)
 	watched := watchCredentials(n, files, certs, part, logger)
-	defer watched.lookOn(hangups, certs)()
+	running.credentials, running.part = watched, part
+	defer watched.lookOn(hangups, certs, running.reload)()
 	joined, err := joinable(ctx, n, part, logger)
 	if err != nil {
 		front.Close()
@@ -99,13 +103,13 @@ func serve(ctx context.Context, c *settings.Config, logTo io.Writer) error {
 	}
 	startup.Enter("begins to listen")
 	n.NSQ.Front = front
-	reload := func() []api.CredentialFile { return watched.look("POST /reload", true) }
-	srv, err := listen(e, c, part, logger, level, reload)
+	srv, err := listen(e, c, part, logger, level, running)
 	if err != nil {
 		front.Close()
 		return errors.Join(listenFailure(n, err), e.Close())
 	}
 	watched.serves(srv)
+	running.serves(e, srv)
 	logReady(logger, srv, n)
 	notifySystemd(daemon.SdNotifyReady)
 	defer startWatchdog(e, logger)()
@@ -123,7 +127,7 @@ func serve(ctx context.Context, c *settings.Config, logTo io.Writer) error {
 		logger.Error("stopping: this node's part of the metadata store failed", "error", serveErr)
 	}
 	notifySystemd(daemon.SdNotifyStopping)
-	return stop(logger, n, srv, e, serveErr)
+	return stop(logger, running.Node(), srv, e, serveErr)
 }
 
 // judge completes the settings, and judges them and the files that they name, before serve opens anything. It writes
@@ -200,7 +204,6 @@ func nsqOptions(c *settings.Config, logger *slog.Logger, level *slog.LevelVar) s
 	o.Version = NSQVersion(c.Node.Version)
 	o.Logger = logger
 	o.LogLevel = level
-	o.ConfigValues = c.Public
 	o.DataPath = c.Node.Engine.DataPath
 	if o.BackupPath == "" {
 		path, _ := filepath.Abs(o.DataPath) // after an error no backup is below the place
@@ -233,10 +236,11 @@ func checkOptions(c *settings.Config, logger *slog.Logger, level *slog.LevelVar)
 
 func listen(
 	e *node.Engine, c *settings.Config, part *clusterPart, logger *slog.Logger, level *slog.LevelVar,
-	reload func() []api.CredentialFile,
+	running *running,
 ) (*server.Server, error) {
 	o := nsqOptions(c, logger, level)
-	o.Reload = reload
+	o.Reload = func() *api.Reload { return running.reload("POST /reload") }
+	o.ConfigValues, o.ConfigList = running.Public, running.List
 	o.ClusterHandler = part.handler(c.Node, e, logger)
 	srv, err := server.Listen(e, o)
 	if part != nil {

@@ -40,7 +40,17 @@ type Config struct {
 	Settings []*Setting
 	Source   map[string]string
 	Warnings []string // of old names in the environment
-	flags    map[string]*values.Flag
+	// Again reads the sources anew, with the same flags; nil: there are none that could have changed.
+	Again func() (*Config, error)
+	flags map[string]*values.Flag
+}
+
+// help is the text of the flag: that a setting needs a restart is not said of each.
+func (s *Setting) help() string {
+	if s.WhileRunning == NeedsRestart {
+		return s.Help
+	}
+	return s.Help + " (while running: " + s.WhileRunning + ")"
 }
 
 // New returns the table with every setting at its default, and adds its flags to fs.
@@ -54,7 +64,7 @@ func New(fs *pflag.FlagSet) *Config {
 		c.Source[s.Name] = "default"
 		f := &values.Flag{Value: s.Value, Preset: s.Preset}
 		c.flags[s.Name] = f
-		flag := fs.VarPF(f, s.Name, "", s.Help)
+		flag := fs.VarPF(f, s.Name, "", s.help())
 		flag.Annotations = map[string][]string{cli.GroupKey: {s.Group}}
 		if s.Value.Type() == "bool" {
 			flag.NoOptDefVal = "true"
@@ -72,6 +82,21 @@ type variable struct{ name, value string }
 // penstock and penstock-client begin with our prefix.
 var serviceLink = regexp.MustCompile(
 	`^\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=|^\w+_PORT=(tcp|udp|sctp)://`)
+
+// File returns the name of the TOML file; "": there is none.
+func (c *Config) File() string { return c.Node.config }
+
+// Renew makes Again read the same file and environment as Load has.
+func (c *Config) Renew(environ []string) {
+	c.Again = func() (*Config, error) {
+		next := New(pflag.NewFlagSet("", pflag.ContinueOnError))
+		next.Node.config = c.Node.config
+		for name, f := range c.flags {
+			next.flags[name].Said = f.Said
+		}
+		return next, next.Load(environ)
+	}
+}
 
 // variables returns the variables that are meant for serve, by their names without prefix. Those of the commands, and
 // those that Kubernetes sets, are not.

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/cmd/engine/internal/cli"
+	"penstock/internal/server/api"
 )
 
 // Command prints all settings.
@@ -19,7 +21,8 @@ func Command() *cobra.Command {
 		Use:   "config",
 		Short: "Print every setting with its value and where it comes from",
 		Long: "Print every setting with its value and where it comes from. Flags, environment variables and the file are\n" +
-			"read as by serve. With --defaults, print a TOML file with every setting commented out.",
+			"read as by serve. With --defaults, print a TOML file with every setting commented out. What a node that runs\n" +
+			"uses, and what its file says now, is printed by `penstock config running`.",
 		Args: cobra.NoArgs,
 	}
 	c := New(cmd.Flags())
@@ -41,7 +44,38 @@ func Command() *cobra.Command {
 		}
 		return c.printTable(cmd.OutOrStdout())
 	}
+	cmd.AddCommand(runningCommand())
 	return cmd
+}
+
+// runningCommand prints the settings of a node that runs.
+func runningCommand() *cobra.Command {
+	o := new(cli.Operator)
+	cmd := o.Action("running", "Print the settings of a node that runs, and what its file says now", cobra.NoArgs,
+		func(ctx context.Context, _ []string) error {
+			var all api.Settings
+			if err := o.Client.Get(ctx, "/config", nil, &all); err != nil {
+				return err
+			}
+			return o.Print(&all, func(w io.Writer) error { return printRunning(w, all.Settings) })
+		})
+	cmd.Long = "Print every setting of a node that runs, with its value, where it comes from, and what becomes of another\n" +
+		"value while the node runs. Where the file says something else by now, the line says both: penstock reload makes\n" +
+		"the node take it, or says that it needs a restart. Secrets are not shown. The token needs view on everything."
+	return o.Anywhere(cmd)
+}
+
+func printRunning(w io.Writer, all []api.Setting) error {
+	t := cli.Table(w)
+	fmt.Fprintln(t, "SETTING\tVALUE\tSOURCE\tWHILE RUNNING")
+	for _, s := range all {
+		value := fmt.Sprint(s.Value)
+		if s.Says != "" {
+			value = fmt.Sprintf("running %s, file says %s", value, s.Says)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", s.Setting, cli.Dash(value), s.Source, s.WhileRunning)
+	}
+	return t.Flush()
 }
 
 func (c *Config) printTable(w io.Writer) error {
@@ -83,7 +117,7 @@ func (c *Config) printDefaults(w io.Writer) error {
 			group = s.Group
 			fmt.Fprintf(&b, "\n## %s\n", group)
 		}
-		fmt.Fprintf(&b, "\n# %s\n# %s = %s\n", s.Help, s.Key(), s.tomlPreset())
+		fmt.Fprintf(&b, "\n# %s\n# while running: %s\n# %s = %s\n", s.Help, s.WhileRunning, s.Key(), s.tomlPreset())
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

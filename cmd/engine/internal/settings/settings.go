@@ -10,8 +10,8 @@ import (
 )
 
 // Options holds all options of `penstock serve`. The settings table below is the only place that gives its fields names
-// for users: flags, PENSTOCK_* variables, TOML keys, defaults, help texts, `penstock config` and GET /config/<name> all
-// come from it.
+// for users, and says what becomes of a new value while the node runs: flags, PENSTOCK_* variables, TOML keys, defaults,
+// help texts, `penstock config` and GET /config all come from it.
 type Options struct {
 	Engine          node.Options
 	NSQ             server.Options
@@ -38,13 +38,21 @@ type Offers struct {
 }
 
 // Setting is one row of the table. Its name in kebab-case is the flag. The TOML key has underscores instead of dashes,
-// and the environment variable is ENGINE_ and the key in capitals.
+// and the environment variable is PENSTOCK_ and the key in capitals.
 type Setting struct {
 	Name   string
 	Group  string
 	Preset string // the default, in the notation of a flag
 	Help   string
 	Value  values.Value
+
+	// WhileRunning says what becomes of a new value while the node runs: one of NeedsRestart and the constants beside it.
+	WhileRunning string
+}
+
+// changes says whether the setting changes while a node runs.
+func (s *Setting) changes() bool {
+	return s.WhileRunning == ChangesAtOnce || s.WhileRunning == NewConnections
 }
 
 // Table returns the table bound to n: setting a row's value sets the field in n.
@@ -70,7 +78,26 @@ func Table(n *Options) []*Setting {
 }
 
 func row(name, preset string, v values.Value, help string) *Setting {
-	return &Setting{Name: name, Preset: preset, Value: v, Help: help}
+	return &Setting{Name: name, Preset: preset, Value: v, Help: help, WhileRunning: NeedsRestart}
+}
+
+// live, fresh and content make rows of settings whose new values hold at once, for new connections, or not at all: of
+// these only what is in the file that they name.
+func live(name, preset string, v values.Value, help string) *Setting {
+	return row(name, preset, v, help).with(ChangesAtOnce)
+}
+
+func fresh(name, preset string, v values.Value, help string) *Setting {
+	return row(name, preset, v, help).with(NewConnections)
+}
+
+func content(name, preset string, v values.Value, help string) *Setting {
+	return row(name, preset, v, help).with(ContentOnly)
+}
+
+func (s *Setting) with(whileRunning string) *Setting {
+	s.WhileRunning = whileRunning
+	return s
 }
 
 func nodeSettings(n *Options) []*Setting {
@@ -92,7 +119,7 @@ func nodeSettings(n *Options) []*Setting {
 			"HOST:PORT for native clients; off disables it; empty: 127.0.0.1:4250 if nsq-address is its default, otherwise off"),
 		row("inactive-producer-timeout", "5m", values.Duration(&n.NSQ.InactiveProducerTimeout, time.Millisecond),
 			"leave a registered nsqd out of lookups when it has been silent for this long"),
-		row("lookupd-tcp-address", "", values.Addresses(&n.NSQ.LookupdTCPAddresses),
+		live("lookupd-tcp-address", "", values.Addresses(&n.NSQ.LookupdTCPAddresses),
 			"HOST:PORT of a stock nsqlookupd at which this node registers, as nsqd does; separate several with commas or "+
 				"repeat the flag"),
 		row("broadcast-address", "", values.Announced(&n.NSQ.BroadcastAddress),
@@ -105,8 +132,8 @@ func nodeSettings(n *Options) []*Setting {
 		row("node-id", "", values.NodeID(&n.Engine.NodeID),
 			"ID of the node; empty: the one in the data directory, or a new one"),
 		row("log-format", "text", values.Choice(&n.LogFormat, "text", "json"), "log format"),
-		row("log-level", "info", values.Choice(&n.LogLevel, "debug", "info", "warn", "error"), "log level"),
-		row("shutdown-timeout", "10s", values.Duration(&n.ShutdownTimeout, time.Millisecond),
+		live("log-level", "info", values.Choice(&n.LogLevel, "debug", "info", "warn", "error"), "log level"),
+		live("shutdown-timeout", "10s", values.Duration(&n.ShutdownTimeout, time.Millisecond),
 			"after SIGTERM, maximum time to answer what is pending"),
 	}
 }
@@ -142,13 +169,13 @@ func storageSettings(o *node.Options) []*Setting {
 
 func retentionSettings(o *node.Options) []*Setting {
 	return []*Setting{
-		row("retention-bytes", "0", values.Size64(&o.RetentionBytes, 0),
+		live("retention-bytes", "0", values.Size64(&o.RetentionBytes, 0),
 			"maximum bytes to keep per partition, confirmed or not; 0 means no limit"),
-		row("retention-count", "0", values.Count(&o.RetentionCount, 0),
+		live("retention-count", "0", values.Count(&o.RetentionCount, 0),
 			"maximum number of messages to keep per partition, confirmed or not; 0 means no limit"),
-		row("retention-age", "0s", values.Duration(&o.RetentionAge, 0),
+		live("retention-age", "0s", values.Duration(&o.RetentionAge, 0),
 			"maximum time to keep a message, confirmed or not; 0s means no limit"),
-		row("retention-interval", "5s", values.Duration(&o.RetentionInterval, time.Millisecond), "how often to apply "+
+		live("retention-interval", "5s", values.Duration(&o.RetentionInterval, time.Millisecond), "how often to apply "+
 			"retention"),
 	}
 }
@@ -182,10 +209,10 @@ func messageSettings(o *node.Options) []*Setting {
 			"maximum memory for what native batches above 64 KiB grow to while they are verified"),
 		row("max-header-bytes", "32KiB", values.Size(&o.MaxHeaderBytes, 1),
 			"maximum size of the names and values of a message's headers together"),
-		row("max-topics", "20000", values.Count(&o.MaxTopics, 1), "maximum number of topics"),
-		row("max-partitions", "25000", values.Count(&o.MaxPartitions, 1),
+		live("max-topics", "20000", values.Count(&o.MaxTopics, 1), "maximum number of topics"),
+		live("max-partitions", "25000", values.Count(&o.MaxPartitions, 1),
 			"maximum number of partitions of all topics, also of those that other nodes store"),
-		row("max-channels", "1000", values.Count(&o.MaxChannels, 1), "maximum number of channels per topic"),
+		live("max-channels", "1000", values.Count(&o.MaxChannels, 1), "maximum number of channels per topic"),
 		row("max-consumers", "0", values.Count(&o.MaxConsumers, 0), "maximum number of consumers per channel; 0 means no "+
 			"limit"),
 		row("max-ranges", "262144", values.Count(&o.MaxRanges, 1),
@@ -195,10 +222,10 @@ func messageSettings(o *node.Options) []*Setting {
 		row("max-state-bytes", "0", values.Size64(&o.MaxStateBytes, 0),
 			"maximum memory for deferred messages and confirmed ranges; 0: a third of what the process may use besides its "+
 				"buffers"),
-		row("token-share", "50", values.Count(&o.TokenShare, 1),
+		live("token-share", "50", values.Count(&o.TokenShare, 1),
 			"percent of max-topics, max-partitions, max-state-bytes and a nearly full disk for the topics of one token; "+
 				"100: no shares"),
-		row("max-defer", "1h", values.Duration(&o.MaxDefer, time.Millisecond),
+		fresh("max-defer", "1h", values.Duration(&o.MaxDefer, time.Millisecond),
 			"maximum delay of a deferred publish; at most 1176h, which are 49 days"),
 		row("msg-timeout", "1m", values.Duration(&o.MsgTimeout, time.Millisecond),
 			"deliver a message again after this long without FIN, REQ or TOUCH; clients may request another timeout"),
@@ -208,39 +235,39 @@ func messageSettings(o *node.Options) []*Setting {
 			"maximum delay of a REQ; longer delays are reduced to it"),
 		row("confirm-interval", "5ms", values.Duration(&o.ConfirmInterval, time.Millisecond),
 			"maximum time a confirmation waits to be stored together with others"),
-		row("default-partitions", "1", values.Count(&o.DefaultPartitions, 1), "number of partitions of a new topic"),
-		row("default-quota-bytes", "0", values.Size64(&o.DefaultQuotaBytes, 0),
+		live("default-partitions", "1", values.Count(&o.DefaultPartitions, 1), "number of partitions of a new topic"),
+		live("default-quota-bytes", "0", values.Size64(&o.DefaultQuotaBytes, 0),
 			"quota-bytes of topics that publishing or subscribing makes; 0 means no quota"),
-		row("disable-auto-create", "false", values.Boolean(&o.DisableAutoCreate),
+		live("disable-auto-create", "false", values.Boolean(&o.DisableAutoCreate),
 			"do not create topics and channels on first use"),
 	}
 }
 
 func clientSettings(o *server.Options, on *Offers) []*Setting {
 	return []*Setting{
-		row("max-connections", "65536", values.Count(&o.MaxConnections, 1),
+		live("max-connections", "65536", values.Count(&o.MaxConnections, 1),
 			"maximum number of client connections, of each protocol"),
 		row("max-body-bytes", "5MiB", values.Size(&o.MaxBodyBytes, 1), "maximum size of the body of an MPUB or IDENTIFY "+
 			"command"),
-		row("max-rdy-count", "2500", values.Count(&o.MaxRdyCount, 1),
+		fresh("max-rdy-count", "2500", values.Count(&o.MaxRdyCount, 1),
 			"maximum RDY count of an NSQ client, which is told it"),
 		row("max-conn-in-flight-bytes", "16MiB", values.Size(&o.MaxConnInFlightBytes, 4096),
 			"stop reading from a connection while more bytes of it are waiting to be stored"),
-		row("max-conn-in-flight-count", "65536", values.Count(&o.MaxConnInFlightCount, 1),
+		live("max-conn-in-flight-count", "65536", values.Count(&o.MaxConnInFlightCount, 1),
 			"stop reading from a connection while more of its commands are waiting for an answer"),
-		row("max-in-flight-bytes", "0", values.Size64(&o.MaxInFlightBytes, 0),
+		fresh("max-in-flight-bytes", "0", values.Size64(&o.MaxInFlightBytes, 0),
 			"maximum bytes in flight to one consumer, whatever its RDY count; 0 means no limit"),
-		row("max-conn-output-bytes", "256KiB", values.Size(&o.MaxConnOutputBytes, 4096),
+		fresh("max-conn-output-bytes", "256KiB", values.Size(&o.MaxConnOutputBytes, 4096),
 			"maximum bytes of output waiting for one client to read them"),
-		row("max-output-buffer-bytes", "64KiB", values.Size(&o.MaxOutputBufferBytes, 64),
+		fresh("max-output-buffer-bytes", "64KiB", values.Size(&o.MaxOutputBufferBytes, 64),
 			"maximum output_buffer_size that a client may request"),
-		row("min-output-buffer-timeout", "25ms", values.Duration(&o.MinOutputBufferTimeout, time.Millisecond),
+		fresh("min-output-buffer-timeout", "25ms", values.Duration(&o.MinOutputBufferTimeout, time.Millisecond),
 			"minimum output_buffer_timeout that a client may request; it delays nothing"),
-		row("max-output-buffer-timeout", "30s", values.Duration(&o.MaxOutputBufferTimeout, time.Millisecond),
+		fresh("max-output-buffer-timeout", "30s", values.Duration(&o.MaxOutputBufferTimeout, time.Millisecond),
 			"maximum output_buffer_timeout that a client may request"),
-		row("heartbeat-interval", "30s", values.Duration(&o.HeartbeatInterval, time.Second),
+		fresh("heartbeat-interval", "30s", values.Duration(&o.HeartbeatInterval, time.Second),
 			"time between heartbeats; a client that is silent for two intervals is disconnected"),
-		row("max-heartbeat-interval", "1m", values.Duration(&o.MaxHeartbeatInterval, time.Second),
+		fresh("max-heartbeat-interval", "1m", values.Duration(&o.MaxHeartbeatInterval, time.Second),
 			"maximum heartbeat interval that a client may request"),
 		row("max-command-time", "1m", values.Duration(&o.MaxCommandTime, time.Millisecond),
 			"disconnect a client that takes longer to send a complete command"),
@@ -248,10 +275,10 @@ func clientSettings(o *server.Options, on *Offers) []*Setting {
 			"maximum memory for large NSQ commands and HTTP bodies that are arriving"),
 		row("write-timeout", "30s", values.Duration(&o.WriteTimeout, time.Millisecond),
 			"disconnect a client that reads nothing for this long, or half as long again"),
-		row("snappy", "true", values.Boolean(&on.Snappy), "allow clients to use snappy compression"),
-		row("deflate", "true", values.Boolean(&on.Deflate),
+		fresh("snappy", "true", values.Boolean(&on.Snappy), "allow clients to use snappy compression"),
+		fresh("deflate", "true", values.Boolean(&on.Deflate),
 			"allow clients to use deflate compression, which takes about 1 MiB per connection"),
-		row("max-deflate-level", "6", values.Count(&o.MaxDeflateLevel, 1), "maximum deflate level a client gets, 1 to 9"),
+		fresh("max-deflate-level", "6", values.Count(&o.MaxDeflateLevel, 1), "maximum deflate level a client gets, 1 to 9"),
 	}
 }
 
@@ -278,10 +305,10 @@ func securitySettings(o *server.Options, on *Offers) []*Setting {
 			"number of changes and refusals to keep in memory for GET /audit"),
 		row("max-audit-bytes", "16MiB", values.Size64(&o.MaxAuditBytes, 64<<10),
 			"how much of the audit to keep in data-path, where a restart finds it"),
-		row("tls-cert", "", values.Text(&t.CertFile),
+		content("tls-cert", "", values.Text(&t.CertFile),
 			"PEM file with the server's certificate; empty disables TLS"),
-		row("tls-key", "", values.Text(&t.KeyFile), "PEM file with the private key for tls-cert"),
-		row("tls-root-ca-file", "", values.Text(&t.RootCAFile),
+		content("tls-key", "", values.Text(&t.KeyFile), "PEM file with the private key for tls-cert"),
+		content("tls-root-ca-file", "", values.Text(&t.RootCAFile),
 			"PEM file with the authorities for client certificates; empty: this machine's"),
 		row("tls-client-auth-policy", "", values.Choice(&t.ClientAuth, "", "require", "require-verify"),
 			"require: clients must present a certificate; require-verify: one of tls-root-ca-file; both make TLS required"),
@@ -293,16 +320,16 @@ func securitySettings(o *server.Options, on *Offers) []*Setting {
 			"maximum duration of the TLS handshake of an NSQ or native connection"),
 		row("max-tls-handshakes", "1024", values.Count(&o.MaxHandshakes, 1),
 			"maximum number of TLS handshakes, of all protocols, that wait, for 1 s each"),
-		row("auth-file", "", values.Text(&a.File), "TOML file with tokens and their permissions"),
+		content("auth-file", "", values.Text(&a.File), "TOML file with tokens and their permissions"),
 		row("auth-http-address", "", values.URLs(&on.authAddresses),
 			"HOST:PORT or URL of a server that speaks NSQ's auth protocol; one with a password is refused on a command line"),
-		row("auth-http-address-file", "", values.Text(&on.AuthFile),
+		content("auth-http-address-file", "", values.Text(&on.AuthFile),
 			"file with further addresses like auth-http-address, one on a line, not readable by others"),
 		row("readable-secrets", "false", values.Boolean(&a.ReadableFiles),
 			"accept files of secrets that everybody on this machine may read, but not change"),
 		row("auth-http-request-method", "GET", values.Choice(&a.HTTPMethod, "GET", "POST"),
 			"HTTP method for requests to auth-http-address"),
-		row("max-unauthenticated-connections", "256", values.Count(&o.MaxStrangers, 1),
+		live("max-unauthenticated-connections", "256", values.Count(&o.MaxStrangers, 1),
 			"where AUTH is required, maximum number of NSQ connections, and of native ones, before it"),
 		row("max-unauthenticated-bytes", "4KiB", values.Size(&o.MaxStrangerBytes, 64),
 			"where AUTH is required, maximum size of all bodies (NSQ) or frames (native) before it"),
@@ -321,7 +348,7 @@ func metricSettings(n *Options) []*Setting {
 			"HOST:PORT of a statsd to which statistics are pushed over UDP with nsqd's names; empty: none"),
 		row("statsd-prefix", "nsq.%s", values.Text(&n.NSQ.Statsd.Prefix),
 			"prefix of the names; %s in it stands for broadcast-address and the HTTP port"),
-		row("statsd-interval", "1m", values.Duration(&n.NSQ.Statsd.Interval, time.Millisecond),
+		live("statsd-interval", "1m", values.Duration(&n.NSQ.Statsd.Interval, time.Millisecond),
 			"time between two pushes to statsd"),
 		row("statsd-mem-stats", "true", values.Boolean(&n.NSQ.Statsd.MemStats),
 			"also push numbers of memory and garbage collection"),

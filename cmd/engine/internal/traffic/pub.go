@@ -44,6 +44,7 @@ type Publication struct {
 	headers   []string
 	lines     bool
 	rate      float64
+	delay     time.Duration
 	compress  string
 	AsJSON    bool
 	Unit      string // what is published; empty: lines
@@ -66,7 +67,10 @@ published once it is on stable storage on every in-sync replica.
 
 With --producer and --lines, line n has sequence number n-1 of that producer in its partition. After a crash, run the
 same command again with the same input: it goes on after the last line that is stored, and no line is stored twice. Two
-programs must not use a name at the same time: the later one ends the earlier one.`),
+programs must not use a name at the same time: the later one ends the earlier one.
+
+With --defer the messages are published over HTTP, one after the other, at the node of PENSTOCK_SERVER or, without it,
+at port 4151 (4152 with TLS) of the first of --nodes.`),
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if p.rate < 0 {
@@ -92,9 +96,13 @@ programs must not use a name at the same time: the later one ends the earlier on
 	f.StringArrayVar(&p.headers, "header", nil, "header of the messages, as `NAME=VALUE`; may be repeated")
 	f.BoolVar(&p.lines, "lines", false, "each line is a message, without the byte that ends it")
 	f.Float64Var(&p.rate, "rate", 0, "messages per second; 0 means as fast as possible")
+	values.DurationVar(f, &p.delay, "defer", 0, "deliver the messages only after this time, at most the node's max-defer")
 	f.Var(values.Choice(&p.compress, "", "s2", "zstd"), "compress", "how to compress messages: s2 (fast) or zstd "+
 		"(smaller)")
 	f.BoolVar(&p.AsJSON, "json", false, "print JSON")
+	for _, other := range []string{"producer", "partition", "header", "compress"} { // which only the native protocol has
+		cmd.MarkFlagsMutuallyExclusive("defer", other)
+	}
 	p.Native.Completes(cmd)
 	cli.CompletesChoices(cmd)
 	return cmd
@@ -224,6 +232,9 @@ func (p *Publication) Done(_ *nodes.Message, id nodes.ID, err error) {
 }
 
 func (p *Publication) run(ctx context.Context, topic string, in io.Reader, out, progress io.Writer) error {
+	if p.delay > 0 {
+		return p.later(ctx, topic, in, out, progress)
+	}
 	headers, err := parseHeaders(p.headers)
 	if err != nil {
 		return err
@@ -262,11 +273,14 @@ func (p *Publication) Send(
 	case !unanswered && !errors.Is(p.failed, nodes.ErrBuffered): // then a message waited for room until the signal
 		ended = cmp.Or(p.failed, ended)
 	}
-	show := p.print
+	return cmp.Or(ended, p.show(out))
+}
+
+func (p *Publication) show(out io.Writer) error {
 	if p.AsJSON {
-		show = func(w io.Writer) error { return cli.PrintJSON(w, &p.Report) }
+		return cli.PrintJSON(out, &p.Report)
 	}
-	return cmp.Or(ended, show(out))
+	return p.print(out)
 }
 
 func (p *Publication) print(w io.Writer) error {

@@ -92,6 +92,17 @@ func Conceals(v Value) bool {
 	return ok && c.conceals()
 }
 
+// Plain returns a value with all that String conceals, in the notation of Set.
+func Plain(v Value) string {
+	switch v := v.(type) {
+	case secretValue:
+		return v.Value.String()
+	case urlsValue:
+		return *v.p
+	}
+	return v.String()
+}
+
 // IsSet is shown in place of a secret.
 const IsSet = "(set)"
 

@@ -1,0 +1,50 @@
+package operate
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"penstock/cmd/engine/internal/cli"
+	"penstock/internal/server/api"
+)
+
+// TokenCommand has the commands of penstock token below it.
+func TokenCommand() *cobra.Command {
+	o := new(operator)
+	cmd := &cobra.Command{
+		Use:   "token",
+		Short: "Show the tokens that a node knows",
+		Long: "Show the tokens that a node knows. They are made, changed and taken away in the file of its setting auth-file,\n" +
+			"which has hashes of their secrets; the node takes a changed file by itself.",
+	}
+	o.Flags(cmd)
+	list := o.Action("list", "List the tokens of a node's file, and what they may do", cobra.NoArgs,
+		func(ctx context.Context, _ []string) error {
+			var all api.Tokens
+			if err := o.Client.Get(ctx, "/tokens", nil, &all); err != nil {
+				return err
+			}
+			return o.Print(&all, func(w io.Writer) error { return printTokens(w, &all) })
+		})
+	list.Long = "List the tokens of a node's file as it uses them now: who they are, and what they may do, a line for each\n" +
+		"grant. Secrets are not known to the node. Tokens of auth servers are known to these only. In a cluster each node\n" +
+		"has a file of its own. The token needs admin on everything."
+	cmd.AddCommand(list)
+	return cmd
+}
+
+func printTokens(w io.Writer, all *api.Tokens) error {
+	t := cli.Table(w)
+	fmt.Fprintln(t, "TOKEN\tMAY\tTOPICS\tCHANNELS")
+	for _, token := range all.Tokens {
+		for _, g := range token.Grants {
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", cli.Dash(token.Name), strings.Join(g.Permissions, ","),
+				cli.Dash(strings.Join(g.Topics, ",")), cli.Dash(strings.Join(g.Channels, ",")))
+		}
+	}
+	return t.Flush()
+}

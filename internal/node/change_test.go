@@ -1,0 +1,98 @@
+package node_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"penstock/internal/node"
+	"penstock/internal/node/errs"
+)
+
+// Changed options hold for the topics that there are and for what comes; the way back holds, too. Options that
+// contradict each other change nothing, and those that need a restart stay.
+func TestChangedOptionsHold(t *testing.T) {
+	o := smallOptions(newDisk())
+	e := openWith(t, o)
+	topic, err := e.Topic(t.Context(), "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := topic.CreateChannel(t.Context(), "c"); err != nil {
+		t.Fatal(err)
+	}
+	change := func(f func(*node.Options)) error {
+		next := o
+		f(&next)
+		return e.Change(next)
+	}
+	delayed := func(d time.Duration) error {
+		_, err := topic.PublishDeferred(t.Context(), []byte("x"), d)
+		return err
+	}
+	made := func(name string) error {
+		_, err := e.Topic(t.Context(), name)
+		return err
+	}
+	channel := func(name string) error {
+		_, err := topic.Channel(t.Context(), name)
+		return err
+	}
+	for _, x := range []struct {
+		name string
+		set  func(*node.Options)
+		do   func() error
+		want error
+	}{
+		{
+			"MaxDefer", func(o *node.Options) { o.MaxDefer = time.Minute },
+			func() error { return delayed(time.Hour) }, errs.ErrDeferTooLong,
+		},
+		{
+			"MaxTopics", func(o *node.Options) { o.MaxTopics = 1 },
+			func() error { return made("u") }, errs.ErrTooManyTopics,
+		},
+		{
+			"MaxPartitions", func(o *node.Options) { o.MaxPartitions = 1 },
+			func() error { return made("u") }, errs.ErrTooManyPartitions,
+		},
+		{
+			"DefaultPartitions", func(o *node.Options) { o.MaxPartitions, o.DefaultPartitions = 2, 2 },
+			func() error { return made("u") }, errs.ErrTooManyPartitions,
+		},
+		{
+			"DisableAutoCreate", func(o *node.Options) { o.DisableAutoCreate = true },
+			func() error { return channel("d") }, errs.ErrAutoCreateOff,
+		},
+		{
+			"MaxChannels", func(o *node.Options) { o.MaxChannels = 1 },
+			func() error { return channel("d") }, errs.ErrTooManyChans,
+		},
+	} {
+		if err := change(x.set); err != nil {
+			t.Fatalf("%s: %v", x.name, err)
+		}
+		if err := x.do(); !errors.Is(err, x.want) {
+			t.Errorf("%s: %v, want %v", x.name, err, x.want)
+		}
+	}
+	if err := change(func(o *node.Options) { o.RetentionAge = time.Hour }); err != nil {
+		t.Fatal(err)
+	}
+	if _, is := errors.AsType[*errs.RetentionError](delayed(2 * time.Hour)); !is {
+		t.Errorf("a delay beyond the new age of all topics: %v", delayed(2*time.Hour))
+	}
+	err = change(func(o *node.Options) { o.RetentionAge, o.TokenShare = time.Minute, 101 })
+	if !errors.Is(err, errs.ErrOptions) {
+		t.Errorf("a share of 101 percent: %v", err)
+	}
+	if err := change(func(o *node.Options) { o.MaxMessageBytes = 1 }); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(delayed(2*time.Hour), made("u"), channel("d")); err != nil {
+		t.Errorf("as before: %v", err)
+	}
+	if _, err := topic.Publish(t.Context(), []byte("longer")); err != nil {
+		t.Errorf("the size of a message needs a restart: %v", err)
+	}
+}
