@@ -25,11 +25,11 @@ var ErrTooManyHandshakes = errors.New("netproto: too many handshakes at once")
 
 // Serve accepts connections from ln: as many at a time as maxConnCount says when one comes, of which at most
 // Options.MaxHandshakeCount are in their handshake. Beyond maxConnCount, a new connection gets StatusOverloaded; beyond
-// MaxHandshakeCount, the oldest one that is in its handshake, of the address that has the most, so that connections that
-// say nothing keep nobody out. When ctx ends, Serve closes ln, closes all connections in order, and returns nil after
-// they have ended. An error means that the listener broke; in that case, too, all connections have ended. failed, if not
-// nil, is called with the reason when a connection is refused or its handshake fails; several goroutines may call it at
-// once, and it must not block.
+// MaxHandshakeCount, the oldest one that is in its handshake, of the address that has the most, so that connections
+// that say nothing keep nobody out. When ctx ends, Serve closes ln, closes all connections in order, and returns nil
+// after they have ended. An error means that the listener broke; in that case, too, all connections have ended. failed,
+// if not nil, is called with the reason when a connection is refused or its handshake fails; several goroutines may
+// call it at once, and it must not block.
 func Serve(
 	ctx context.Context, ln net.Listener, options Options, maxConnCount func() int,
 	failed func(remote net.Addr, err error),

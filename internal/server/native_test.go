@@ -89,7 +89,8 @@ func TestNativeClientsOfANode(t *testing.T) {
 	if s := send(nativewire.TypeMetadata, ask); s != netproto.StatusUnproven {
 		t.Errorf("before Auth: %v", s)
 	}
-	if s := send(nativewire.TypeAuth, nativewire.Append(nil, &nativewire.Auth{Token: "shop-token"})); s != netproto.StatusOK {
+	token := nativewire.Append(nil, &nativewire.Auth{Token: "shop-token"})
+	if s := send(nativewire.TypeAuth, token); s != netproto.StatusOK {
 		t.Errorf("Auth: %v", s)
 	}
 	if s := send(nativewire.TypeMetadata, ask); s != netproto.StatusOK {

@@ -73,10 +73,12 @@ func (n *testNode) createNative(t *testing.T, token, topic string) netproto.Stat
 		}
 		return <-frames
 	}
-	if f := send(nativewire.TypeAuth, nativewire.Append(nil, &nativewire.Auth{Token: token})); f.Status != netproto.StatusOK {
+	f := send(nativewire.TypeAuth, nativewire.Append(nil, &nativewire.Auth{Token: token}))
+	if f.Status != netproto.StatusOK {
 		t.Fatalf("Auth: %v", f.Status)
 	}
-	f := send(nativewire.TypeMetadata, nativewire.Append(nil, &nativewire.MetadataRequest{Topics: []string{topic}, Create: true}))
+	ask := &nativewire.MetadataRequest{Topics: []string{topic}, Create: true}
+	f = send(nativewire.TypeMetadata, nativewire.Append(nil, ask))
 	var m nativewire.Metadata
 	if err := nativewire.Decode(f.Payload, &m); err != nil || len(m.Topics) != 1 {
 		t.Fatalf("Metadata: %v %v", m, err)

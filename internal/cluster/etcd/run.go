@@ -158,7 +158,8 @@ func (m *Member) justBroken() error {
 func (m *Member) setFault(err error) {
 	m.refusal.set(err)
 	if m.fault.set(err.Error()) != err.Error() {
-		m.o.Log.Error("the embedded etcd member has a fault; this node goes on as a client of the other members", "error", err)
+		m.o.Log.Error("the embedded etcd member has a fault; this node goes on as a client of the other members",
+			"error", err)
 	}
 }
 

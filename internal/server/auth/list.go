@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// ListedToken is a token of the file as operators see it: who it is, and what it may do, without anything of its secret.
+// ListedToken is a token of the file as operators see it: who it is, and what it may do, without anything of its
+// secret.
 type ListedToken struct {
 	Name   string        `json:"name"`
 	Grants []ListedGrant `json:"grants"`

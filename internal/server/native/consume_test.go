@@ -60,7 +60,8 @@ func (c *client) sendSubscribe(topic *node.Topic, channel string, edit func(*wir
 // order sends a frame about the subscription.
 func (k *consuming) order(typ netproto.Type, m wire.Payload) {
 	k.t.Helper()
-	if err := k.c.Send(k.t.Context(), &netproto.Frame{Type: typ, Request: k.request, Head: wire.Append(nil, m)}); err != nil {
+	f := &netproto.Frame{Type: typ, Request: k.request, Head: wire.Append(nil, m)}
+	if err := k.c.Send(k.t.Context(), f); err != nil {
 		k.t.Fatal(err)
 	}
 }

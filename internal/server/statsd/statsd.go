@@ -37,7 +37,9 @@ type Pusher struct {
 
 // New returns what pushes the statistics of a node with this broadcast address and HTTP port.
 func New(o Options, stats *stats.Collector, host string, port int, log *slog.Logger) *Pusher {
-	return &Pusher{o: o, stats: stats, prefix: prefixOf(o.Prefix, host, port), log: log, every: make(chan time.Duration, 1)}
+	return &Pusher{
+		o: o, stats: stats, prefix: prefixOf(o.Prefix, host, port), log: log, every: make(chan time.Duration, 1),
+	}
 }
 
 // Every changes the interval. One goroutine at a time may call it.

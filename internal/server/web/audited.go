@@ -37,7 +37,8 @@ func entry(who string, r *http.Request, q url.Values) audit.Entry {
 // EntryOf describes a change that a request brought about besides what it asked for. who is the name that its client
 // has proved, if any.
 func EntryOf(who string, r *http.Request, what, names string) audit.Entry {
-	return audit.Entry{Who: cmp.Or(who, auth.Certified(r.TLS)), From: r.RemoteAddr, What: what + " by " + r.URL.Path, Names: names}
+	who = cmp.Or(who, auth.Certified(r.TLS))
+	return audit.Entry{Who: who, From: r.RemoteAddr, What: what + " by " + r.URL.Path, Names: names}
 }
 
 // refused tells the audit that a request was refused.

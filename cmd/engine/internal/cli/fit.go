@@ -36,7 +36,8 @@ const (
 	leastName  = 7 // letters that are left of a name; the longest state of a channel fits beside it into 80 columns
 )
 
-// TerminalWidth returns the columns of a terminal, and 0 for anything else: a table that goes there is as wide as it is.
+// TerminalWidth returns the columns of a terminal, and 0 for anything else: a table that goes there is as wide as it
+// is.
 func TerminalWidth(w io.Writer) int {
 	if IsTerminal(w) {
 		if columns, _, err := term.GetSize(int(clip.Unwrap(w).(*os.File).Fd())); err == nil && columns > 0 {
@@ -47,8 +48,8 @@ func TerminalWidth(w io.Writer) int {
 }
 
 // WriteFitting writes a table; no line is longer than width, unless that is 0. First, columns go that say the least;
-// then texts that may be cut are shortened, the longest first; then the last column, which has states: of these there is
-// all or nothing, but of the first. What still does not fit is cut.
+// then texts that may be cut are shortened, the longest first; then the last column, which has states: of these there
+// is all or nothing, but of the first. What still does not fit is cut.
 func WriteFitting[R any](w io.Writer, columns []Column[R], rows []R, width int) error {
 	t := &cells{lines: make([][]string, 1+len(rows))}
 	for _, c := range columns {

@@ -18,8 +18,8 @@ func TokenCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "Show the tokens that a node knows",
-		Long: "Show the tokens that a node knows. They are made, changed and taken away in the file of its setting auth-file,\n" +
-			"which has hashes of their secrets; the node takes a changed file by itself.",
+		Long: "Show the tokens that a node knows. They are made, changed and taken away in the file of its\n" +
+			"setting auth-file, which has hashes of their secrets; the node takes a changed file by itself.",
 	}
 	o.Flags(cmd)
 	list := o.Action("list", "List the tokens of a node's file, and what they may do", cobra.NoArgs,
@@ -30,9 +30,9 @@ func TokenCommand() *cobra.Command {
 			}
 			return o.Print(&all, func(w io.Writer) error { return printTokens(w, &all) })
 		})
-	list.Long = "List the tokens of a node's file as it uses them now: who they are, and what they may do, a line for each\n" +
-		"grant. Secrets are not known to the node. Tokens of auth servers are known to these only. In a cluster each node\n" +
-		"has a file of its own. The token needs admin on everything."
+	list.Long = "List the tokens of a node's file as it uses them now: who they are, and what they may do, a line\n" +
+		"for each grant. Secrets are not known to the node. Tokens of auth servers are known to these only.\n" +
+		"In a cluster each node has a file of its own. The token needs admin on everything."
 	cmd.AddCommand(list)
 	return cmd
 }

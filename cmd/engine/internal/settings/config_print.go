@@ -59,9 +59,10 @@ func runningCommand() *cobra.Command {
 			}
 			return o.Print(&all, func(w io.Writer) error { return printRunning(w, all.Settings) })
 		})
-	cmd.Long = "Print every setting of a node that runs, with its value, where it comes from, and what becomes of another\n" +
-		"value while the node runs. Where the file says something else by now, the line says both: penstock reload makes\n" +
-		"the node take it, or says that it needs a restart. Secrets are not shown. The token needs view on everything."
+	cmd.Long = "Print every setting of a node that runs, with its value, where it comes from, and what becomes of\n" +
+		"another value while the node runs. Where the file says something else by now, the line says both:\n" +
+		"penstock reload makes the node take it, or says that it needs a restart. Secrets are not shown. The\n" +
+		"token needs view on everything."
 	return o.Anywhere(cmd)
 }
 

@@ -10,8 +10,8 @@ import (
 )
 
 // Options holds all options of `penstock serve`. The settings table below is the only place that gives its fields names
-// for users, and says what becomes of a new value while the node runs: flags, PENSTOCK_* variables, TOML keys, defaults,
-// help texts, `penstock config` and GET /config all come from it.
+// for users, and says what becomes of a new value while the node runs: flags, PENSTOCK_* variables, TOML keys,
+// defaults, help texts, `penstock config` and GET /config all come from it.
 type Options struct {
 	Engine          node.Options
 	NSQ             server.Options

@@ -87,7 +87,8 @@ func Open(path string) (*Store, error) {
 
 func parse(text []byte, l *line) error {
 	sum, body, _ := bytes.Cut(text, []byte{' '})
-	if want, err := strconv.ParseUint(string(sum), 16, 32); err != nil || crc32.Checksum(body, castagnoli) != uint32(want) {
+	want, err := strconv.ParseUint(string(sum), 16, 32)
+	if err != nil || crc32.Checksum(body, castagnoli) != uint32(want) {
 		return errors.New("kv: the line is damaged")
 	}
 	return json.Unmarshal(body, l)
