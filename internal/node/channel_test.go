@@ -393,7 +393,7 @@ func TestReset(t *testing.T) {
 	var ids []node.ID
 	ids = append(ids, publish(t, topic, numbered("old", 300, 700)...)...)
 	time.Sleep(3 * time.Millisecond) // the clock must move between the two halves
-	middle := time.Now()
+	middle, old := time.Now(), time.Unix(1, 0)
 	ids = append(ids, publish(t, topic, numbered("new", 300, 700)...)...)
 	s := subscribe(t, ch, 3)
 	held := []delivered{s.next(), s.next(), s.next()}
@@ -405,9 +405,7 @@ func TestReset(t *testing.T) {
 		{"forward by id", func() error { return ch.Seek(ctxBg, node.SeekTo{Kind: node.SeekID, ID: ids[450]}) }, 450},
 		{"backward by id", func() error { return ch.Seek(ctxBg, node.SeekTo{Kind: node.SeekID, ID: ids[17]}) }, 17},
 		{"by time", func() error { return ch.Seek(ctxBg, node.SeekTo{Kind: node.SeekTime, Time: middle}) }, 300},
-		{"before the beginning", func() error {
-			return ch.Seek(ctxBg, node.SeekTo{Kind: node.SeekTime, Time: time.Unix(1, 0)})
-		}, 0},
+		{"before the beginning", func() error { return ch.Seek(ctxBg, node.SeekTo{Kind: node.SeekTime, Time: old}) }, 0},
 		{"to the last", func() error { return ch.Seek(ctxBg, node.SeekTo{Kind: node.SeekID, ID: ids[599]}) }, 599},
 	}
 	for _, tc := range cases {

@@ -39,7 +39,9 @@ func (s *Service) channelRoutes() map[string]web.Route {
 		"/channel/deferred": web.On("GET", s.onChannel(listChannel((*node.Channel).DeferredMessages)), web.View),
 		"/channel/fork":     web.On("POST", s.onChannel(s.serveChannelFork), web.Admin),
 		"/channel/redrive":  web.On("POST", s.onChannel(s.serveChannelRedrive), web.Admin),
-		"/channel/finish":   web.On("POST", s.onChannel(serveChannelFinish), web.Admin),
+		// A path of its own: a node of the version before would not look at id and filter, and publish all.
+		"/channel/redrive/chosen": web.On("POST", s.onChannel(s.serveChannelRedriveChosen), web.Admin),
+		"/channel/finish":         web.On("POST", s.onChannel(serveChannelFinish), web.Admin),
 	}
 }
 
@@ -293,6 +295,31 @@ func listChannel(list func(*node.Channel, context.Context, int) ([]node.PendingM
 }
 
 func (s *Service) serveChannelRedrive(c *node.Channel, r *http.Request, q url.Values) (any, error) {
+	if q.Has("id") || q.Has("filter") {
+		return nil, web.Fail(400, "id and filter choose among the dead letters: POST them to /channel/redrive/chosen")
+	}
+	return s.redrive(c, r, q, nil, nil)
+}
+
+// serveChannelRedriveChosen publishes the dead letters again that id or filter choose.
+func (s *Service) serveChannelRedriveChosen(c *node.Channel, r *http.Request, q url.Values) (any, error) {
+	ids, err := messageIDs(q["id"])
+	if err != nil {
+		return nil, err
+	}
+	if len(ids) == 0 && !q.Has("filter") {
+		return nil, web.Fail(400, "MISSING_ARG_ID")
+	}
+	var f fold.Filter
+	for _, text := range q["filter"] {
+		f.Rules = append(f.Rules, fold.ParseRule(text))
+	}
+	return s.redrive(c, r, q, ids, &f)
+}
+
+// redrive publishes a channel's dead letters again: those of the messages ids, if there are some; otherwise those that
+// the filter accepts; nil: all.
+func (s *Service) redrive(c *node.Channel, r *http.Request, q url.Values, ids []node.ID, f *fold.Filter) (any, error) {
 	n, err := listCount(q)
 	if err != nil {
 		return nil, err
@@ -307,20 +334,14 @@ func (s *Service) serveChannelRedrive(c *node.Channel, r *http.Request, q url.Va
 	if n == 0 {
 		n = channel.MaxListCount
 	}
-	ids, err := messageIDs(q["id"])
-	if err != nil {
-		return nil, err
-	}
 	var moved int
 	switch {
 	case len(ids) > 0:
 		moved, err = c.RedriveOnly(r.Context(), ids...)
+	case f != nil:
+		moved, err = c.RedriveWanted(r.Context(), n, f)
 	default:
-		var f fold.Filter
-		for _, text := range q["filter"] {
-			f.Rules = append(f.Rules, fold.ParseRule(text))
-		}
-		moved, err = c.RedriveWanted(r.Context(), n, &f)
+		moved, err = c.Redrive(r.Context(), n)
 	}
 	if err != nil && moved > 0 {
 		return nil, web.Fail(web.AsError(err).Status,

@@ -303,12 +303,15 @@ func (o *operator) redriveCommand() *cobra.Command {
 				q := cli.QueryOf(args[0], args[1])
 				q["id"] = ids
 				var moved api.Redriven
-				if err := o.Client.Post(ctx, "/channel/redrive", q, nil, &moved); err != nil {
+				if err := o.Client.Post(ctx, "/channel/redrive/chosen", q, nil, &moved); err != nil {
 					return err
 				}
 				return o.redriven(moved.Moved, args)
 			}
-			total := 0
+			total, path := 0, "/channel/redrive"
+			if len(filter) > 0 {
+				path += "/chosen"
+			}
 			for most == 0 || total < most {
 				q := cli.QueryOf(args[0], args[1])
 				q["filter"] = filter
@@ -318,7 +321,7 @@ func (o *operator) redriveCommand() *cobra.Command {
 				}
 				q.Set("count", strconv.Itoa(ask))
 				var moved api.Redriven
-				if err := o.Client.Post(ctx, "/channel/redrive", q, nil, &moved); err != nil {
+				if err := o.Client.Post(ctx, path, q, nil, &moved); err != nil {
 					if total > 0 {
 						return fmt.Errorf("%w; %s moved before that", err, cli.InNumber(total, "message was", "messages were"))
 					}

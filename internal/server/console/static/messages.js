@@ -68,7 +68,7 @@ function Origin({ m }) {
 	const [topic, channel, id] = ["topic", "channel", "id"].map((name) => m.headers?.find((h) =>
 		h.name === `penstock-origin-${name}`)?.value);
 	if (!topic || !channel || !id) return null;
-	const back = () => act(() => post(path("/channel/redrive", { topic, channel, id })), (r) => (r.moved
+	const back = () => act(() => post(path("/channel/redrive/chosen", { topic, channel, id })), (r) => (r.moved
 		? `The dead letter went back into ${topic}.` : "The dead letter waits no longer: it was redriven before."));
 	return html`<p><small>Dead letter of <a href=${channelLink(topic, channel)}>${topic} / ${channel}</a>, message
 		${" "}<${Id} topic=${topic} id=${id} /></small> <button type="button" onClick=${back}>Redrive</button></p>`;
