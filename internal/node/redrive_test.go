@@ -146,7 +146,7 @@ func TestRedriveWanted(t *testing.T) {
 	failMessages(t, s, ids...)
 	s.Close()
 	deadLetters(t, ch.Topic(), "t.DLQ", len(ids))
-	eu := &fold.Filter{Rules: []fold.Rule{{Header: "region", Pattern: "eu"}}}
+	eu := fold.Filter{Rules: []fold.Rule{{Header: "region", Pattern: "eu"}}}
 	for _, x := range []struct{ most, want int }{{1, 1}, {10, 1}, {10, 0}} {
 		if n, err := ch.RedriveWanted(ctxBg, x.most, eu); err != nil || n != x.want {
 			t.Fatalf("of at most %d were sent back %d, %v; want %d", x.most, n, err, x.want)
@@ -156,7 +156,7 @@ func TestRedriveWanted(t *testing.T) {
 	if fmt.Sprint(got) != "[in eu in eu]" {
 		t.Errorf("%q came", got)
 	}
-	if _, err := ch.RedriveWanted(ctxBg, 1, &fold.Filter{Rules: []fold.Rule{{}}}); !errors.Is(err, errs.ErrSettings) {
+	if _, err := ch.RedriveWanted(ctxBg, 1, fold.Filter{Rules: []fold.Rule{{}}}); !errors.Is(err, errs.ErrSettings) {
 		t.Errorf("a rule without a header: %v", err)
 	}
 	if n, err := ch.Redrive(ctxBg, 100); err != nil || n != 2 {

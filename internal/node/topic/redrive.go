@@ -55,7 +55,7 @@ func (c *Channel) RedriveOnly(ctx context.Context, ids ...message.ID) (moved int
 }
 
 // RedriveWanted is Redrive for the dead letters whose headers the filter wants, those of the engine among them.
-func (c *Channel) RedriveWanted(ctx context.Context, max int, f *fold.Filter) (moved int, err error) {
+func (c *Channel) RedriveWanted(ctx context.Context, max int, f fold.Filter) (moved int, err error) {
 	m, err := f.Matcher()
 	if err != nil {
 		return 0, err

@@ -339,7 +339,7 @@ func (s *Service) redrive(c *node.Channel, r *http.Request, q url.Values, ids []
 	case len(ids) > 0:
 		moved, err = c.RedriveOnly(r.Context(), ids...)
 	case f != nil:
-		moved, err = c.RedriveWanted(r.Context(), n, f)
+		moved, err = c.RedriveWanted(r.Context(), n, *f)
 	default:
 		moved, err = c.Redrive(r.Context(), n)
 	}
