@@ -219,18 +219,17 @@ func TestImportGraph(t *testing.T) {
 			"server/web", "descriptors", "shares",
 		}, node...),
 		"server/native": append([]string{
-			"node", "netio", "server/native/wire", "server/auth", "server/stats", "descriptors",
+			"node", "netio", "server/native/wire", "server/audit", "server/auth", "server/stats", "descriptors",
 		}, node...),
 		"server/auth": {},
 		"server/lookup": append([]string{
-			"node", "server/audit", "server/listen", "server/web", "descriptors",
-			"shares",
+			"node", "server/audit", "server/auth", "server/listen", "server/web", "descriptors", "shares",
 		}, node...),
 		"server/console": {},
 		"server/audit":   {},
-		"server/history": append([]string{"node"}, node...),
+		"server/history": append([]string{"node", "server/stats"}, node...),
 		"server/listen":  {"descriptors"},
-		"server/web":     append([]string{"node", "server/audit", "shares"}, node...),
+		"server/web":     append([]string{"node", "server/audit", "server/auth", "shares"}, node...),
 		"cluster":        {"cluster/kv", "meta", "replicate", "segment", "segment/aio"},
 		"cluster/admin": {
 			"cluster", "cluster/kv", "node/errs", "node/names", "node/delivery", "node/fold", "node/machine",

@@ -154,7 +154,7 @@ func TestLimitInFlightIsExplained(t *testing.T) {
 		must(t, err)
 		texts[name] = string(text)
 	}
-	share := regexp.MustCompile(`(?s)max_in_flight.*(each\s+partition\s+has\s+a\s+share|` +
+	share := regexp.MustCompile(`(?s)max[_-]in[_-]flight.*(each\s+partition\s+has\s+a\s+share|` +
 		`among\s+the\s+topic's\s+partitions)`)
 	for where, text := range texts {
 		if !share.MatchString(text) {

@@ -192,6 +192,8 @@ func TestJSONFields(t *testing.T) {
 	}
 	run("producer list", "imported")
 	run("producer remove", "imported", "import")
+	run("token list")
+	run("config running")
 	consumer := holdMessages(t, nodes, cert)
 	defer consumer.Stop()
 	awaitRows := func(command string) {
