@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"penstock/internal/patience"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"penstock/internal/patience"
 )
 
 // The demonstration that kills a leader runs any number of times: the node comes back, and nothing is left.
