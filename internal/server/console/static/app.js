@@ -50,6 +50,7 @@ function App() {
 		doubts.add(ask);
 		const moved = () => setAt(route());
 		addEventListener("hashchange", moved);
+		moved(); // the address may have changed since the first picture, before anybody listened
 		return () => removeEventListener("hashchange", moved);
 	}, []);
 	// After a change of the page the focus goes to it, so that a screen reader reads it.

@@ -161,6 +161,7 @@ export function useAddress(name, first = "") {
 	useEffect(() => {
 		const hear = () => set(read());
 		addEventListener("hashchange", hear);
+		hear();
 		return () => removeEventListener("hashchange", hear);
 	}, []);
 	return [value, (v) => {
