@@ -31,8 +31,8 @@ func TestNoAllocations(t *testing.T) {
 		h.pass(t, a, f, n)
 		runtime.ReadMemStats(&after)
 		debug.SetGCPercent(collects)
-		// Waiting for room allocates occasionally, but not for each frame.
-		if perFrame := float64(after.Mallocs-before.Mallocs) / float64(n); perFrame > 0.05 {
+		// Waiting for room allocates, on a busy machine for one of 20 large frames. What allocates for each frame makes 1.
+		if perFrame := float64(after.Mallocs-before.Mallocs) / float64(n); perFrame > 0.2 {
 			t.Errorf("%d bytes: %.3f allocations per frame", size, perFrame)
 		}
 	}
