@@ -45,8 +45,8 @@ type wanted struct {
 	made            bool // it exists, or a node has refused to create it: do not ask for that again
 }
 
-// knowledge is an immutable snapshot of what the client knows about leaders and addresses. Whoever learns something
-// makes a new one, and closes the channel changed of the old one, which wakes all that wait for news.
+// knowledge is an immutable snapshot of what the client knows about leaders and addresses. A goroutine that learns
+// something makes a new one, and closes the channel changed of the old one, which wakes all that wait for news.
 type knowledge struct {
 	topics  map[string]*topic
 	nodes   []string // addresses

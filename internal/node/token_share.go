@@ -24,7 +24,7 @@ type TokenUse struct {
 	Partitions int64
 	StateBytes int64 // what their deferred messages and confirmed ranges cost in memory, of the copies on this node
 	// StoredBytes are those of the logs of the copies on this node, as they were a moment ago. When the disk is nearly
-	// full, who has more than Options.TokenShare of it stores nothing more.
+	// full, a token that has more than Options.TokenShare of it stores nothing more.
 	StoredBytes int64
 	// OfLimit is the part of a limit of the node that they take, 0 to 1, without the disk: of that of which they take the
 	// most. At Options.TokenShare, requests that would add to it are refused.

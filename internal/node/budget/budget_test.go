@@ -56,7 +56,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// On a disk that is nearly full, who has more than its share stores nothing more, until it has less.
+// On a disk that is nearly full, a token with more than its share stores nothing more until it has less.
 func TestDivideDisk(t *testing.T) {
 	b := new(Budget)
 	b.SetTokenShare(50)

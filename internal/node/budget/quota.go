@@ -12,8 +12,8 @@ import (
 // The committer at the partition's leader enforces a quota in reject mode: it knows the end of the log, and appends
 // nothing that would exceed the quota. The quota counts the messages that some channel has not confirmed, not what lies
 // behind them: one delayed message leaves the room that its neighbours had. So a quota is never exceeded, and
-// confirmations make room. What waits is found by the flusher (flush.Waiting), at every tick and soon after a put was
-// refused; until then everything from the oldest such message on counts.
+// confirmations make room. The flusher counts the waiting messages (flush.Waiting) at every tick, and soon after a put
+// was refused; until then everything from the oldest such message on counts.
 
 // Room is how many bytes and messages may still be appended to a partition, and of which limits; 0: there is none.
 type Room struct{ bytes, count, mostBytes, mostCount int64 }

@@ -16,8 +16,8 @@ type Limits struct {
 	MaxRanges     int   // most confirmed ranges of a channel in a partition
 }
 
-// Budget has the limits of a node, and what all its partitions take. Its owner sets Limits before anybody uses it. Any
-// goroutine may call its methods, except where they say otherwise.
+// Budget has the limits of a node, and what all its partitions take. Package partition sets Limits before it uses it.
+// Any goroutine may call its methods, except where they say otherwise.
 type Budget struct {
 	Limits
 	tokenShare     atomic.Int64 // percent of a limit that the topics which one token has made may take; 100: all
@@ -104,9 +104,9 @@ func (b *Budget) OfShare(most int64) int64 {
 }
 
 // The last part of the disk, one in lastPart, is for the tokens that have stored no more than their share. Unlike the
-// other limits, that of the disk is no share of each token: nobody else may ever want the rest of the disk, and a queue
-// that may use only half of it would refuse messages for nothing. What is stored goes with time, so that little has to
-// be kept for others.
+// other limits, that of the disk is no share of each token: other tokens may never need the rest of the disk, and a
+// queue that may use only half of it would refuse messages for nothing. What is stored goes with time, so that little
+// has to be kept for others.
 const lastPart = 10
 
 // DivideDisk is flush.Env.Divide. What is free besides the reserve, and what is stored, is what messages may have. logs

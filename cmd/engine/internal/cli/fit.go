@@ -48,8 +48,8 @@ func TerminalWidth(w io.Writer) int {
 }
 
 // WriteFitting writes a table; no line is longer than width, unless that is 0. First, columns go that say the least;
-// then texts that may be cut are shortened, the longest first; then the last column, which has states: of these there
-// is all or nothing, but of the first. What still does not fit is cut.
+// then texts that may be cut are shortened, the longest first; then the last column, which has states, loses whole
+// states from its end, and the first state is cut. A line that is still too long is cut.
 func WriteFitting[R any](w io.Writer, columns []Column[R], rows []R, width int) error {
 	t := &cells{lines: make([][]string, 1+len(rows))}
 	for _, c := range columns {

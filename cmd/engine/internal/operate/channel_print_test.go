@@ -9,7 +9,7 @@ import (
 	"penstock/internal/server/api"
 )
 
-// The lists of channels and messages fit into a terminal of 80 columns; what does not go to a terminal has all columns.
+// The lists of channels and messages fit into a terminal of 80 columns. A list in a file or a pipe has all columns.
 func TestListsFit(t *testing.T) {
 	long, body := strings.Repeat("n", 64), strings.Repeat("b", 200)
 	of := &cli.TopicNumbers{Name: long, Partitions: 1, Served: []int{0}}

@@ -16,8 +16,9 @@ import (
 	"penstock/internal/server/api"
 )
 
-// running is a node's settings, and what of the node obeys them: reload reads the files of credentials and the sources
-// of the settings again, at SIGHUP and for POST /reload. serve sets credentials and part before anybody calls reload.
+// running has a node's settings and the parts of the node that follow them. Its reload reads the files of credentials
+// and the sources of the settings again; SIGHUP and POST /reload call it. serve sets credentials and part before the
+// first reload. A crash leaves nothing of it: what was changed is in the sources.
 type running struct {
 	*settings.Running
 	file        string // of the settings; "": there is none
@@ -36,8 +37,9 @@ func newRunning(c *settings.Config, level *slog.LevelVar, log *slog.Logger) *run
 	return &running{Running: settings.NewRunning(c), file: c.File(), level: level, log: log, since: time.Now()}
 }
 
-// serves is told what obeys the settings, once there is all of it.
+// serves says that the node serves now: from here on a reload also changes settings, and credentials of the server.
 func (r *running) serves(e *node.Engine, s *server.Server) {
+	r.credentials.serves(s)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.engine, r.server = e, s
@@ -80,7 +82,8 @@ func changes(all []api.SettingChange) string {
 	return strings.Join(texts, ", ")
 }
 
-// take judges settings as those of a node that starts, and then makes the node obey them.
+// take judges settings as those of a node that starts, and then makes the node use them. What the engine and the server
+// refuse, judge has refused before, so that the node never uses a part of them.
 func (r *running) take(next *settings.Config, changed []api.SettingChange) error {
 	if _, err := judge(next, slog.New(slog.DiscardHandler), r.level); err != nil {
 		return err

@@ -87,9 +87,8 @@ func serve(ctx context.Context, c *settings.Config, logTo io.Writer) error {
 	}
 	part := newPart(&n.Cluster, trusts, certs)
 	defer part.close(logger)
-	watched := watchCredentials(n, files, certs, part, logger)
-	running.credentials, running.part = watched, part
-	defer watched.lookOn(hangups, certs, running.reload)()
+	running.credentials, running.part = watchCredentials(n, files, certs, part, logger), part
+	defer running.credentials.lookOn(hangups, certs, running.reload)()
 	joined, err := joinable(ctx, n, part, logger)
 	if err != nil {
 		front.Close()
@@ -108,7 +107,6 @@ func serve(ctx context.Context, c *settings.Config, logTo io.Writer) error {
 		front.Close()
 		return errors.Join(listenFailure(n, err), e.Close())
 	}
-	watched.serves(srv)
 	running.serves(e, srv)
 	logReady(logger, srv, n)
 	notifySystemd(daemon.SdNotifyReady)
