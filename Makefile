@@ -40,11 +40,11 @@ program: ## build only bin/penstock, in less time, and bin/engine, which is a li
 	$(GO) build -trimpath $(BUILD_FLAGS) -o bin/penstock ./cmd/engine
 	@ln -sf penstock bin/engine
 
-run: program ## build and start a node with its data in ./data
-	exec bin/penstock serve --data-path data
+run: program ## build and start a node with its data in ./data (FLAGS="--nsq-address ..." adds flags)
+	exec bin/penstock serve --data-path data $(FLAGS)
 
 cluster: program ## build and start three nodes with their data in ./cluster-data (NSQ of the first on 14150; ctrl-C stops them)
-	exec bin/penstock dev-cluster --nodes 3 --data-path cluster-data --base-port 14150 --restart
+	exec bin/penstock dev-cluster --nodes 3 --data-path cluster-data --base-port $(or $(BASE_PORT),14150) --restart
 
 # Tests wait more than they work: three packages at once, and six tests of each, keep two cores busy. Those that take
 # longest begin first.

@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
-# Publishes 10000 messages, one after the other, through a node of `make cluster`, kills the node that leads the topic
-# with kill -9 in the middle, and compares what was answered OK with what the channel holds afterwards. It needs curl and
-# the three nodes that `make cluster` started, which starts a node again that ends: so it can be run any number of times.
+# Publishes the messages 1 to 10000, one after the other, through a node of `make cluster`, kills the node that leads the
+# topic with kill -9 in the middle, and looks for each message that was answered OK in what the topic holds afterwards. It
+# needs curl, bin/penstock and the three nodes of `make cluster`, which starts a node again that ends: so it can be run any
+# number of times.
 set -euo pipefail
 base=${BASE_PORT:-14150}
 topic=demo$$
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+penstock=$(dirname "$0")/../bin/penstock
+[ -x "$penstock" ] || penstock=penstock
 http() { echo "127.0.0.1:$((base + 10 * (${1#n} - 1) + 1))"; }
 ask() { curl -fs -m 10 "$@"; } # a node that does not answer ends the script: it never hangs
 leader() { ask "http://$(http "$1")/cluster/topics?topic=$topic" | grep -o '"leader": *"[^"]*"' | head -1 | cut -d'"' -f4; }
@@ -21,27 +26,35 @@ all_live() {
 
 all_live
 ask -X POST "http://$(http n1)/topic/create?topic=$topic" >/dev/null
-ask -X POST "http://$(http n1)/channel/create?topic=$topic&channel=all" >/dev/null
 victim=$(leader n1)
 door=$([ "$victim" = n1 ] && echo n2 || echo n1)
+pid=$(pgrep -f -- "serve .*--node-id $victim .*--nsq-address 127.0.0.1:$((base + 10 * (${victim#n} - 1))) ")
 echo "$victim leads the topic; publishing through $door"
 
-acknowledged=0 refused=0
-while read -r answer; do # one line for each publish; curl goes on while this reads
+# One curl publishes all on one connection, each after the answer to the one before, and prints a line for each answer.
+publish() {
+	seq 10000 | sed "s|.*|next\nurl = http://$(http "$door")/pub?topic=$topic\ndata = &\nwrite-out = \"\\n\"|" |
+		curl -sN --max-time 120 -K -
+}
+number=0 acknowledged=0 now=
+while read -r answer; do
+	number=$((number + 1))
 	if [ "$answer" = OK ]; then
 		acknowledged=$((acknowledged + 1))
-	else
-		refused=$((refused + 1)) # an error, or unknown: a publisher would repeat it
+		echo $number >>"$work/acknowledged"
 	fi
-	if [ $((acknowledged + refused)) = 2000 ]; then
+	if [ $number = 2000 ]; then
 		echo "kill -9 of $victim"
-		pkill -9 -f -- "serve .*--node-id $victim .*--nsq-address 127.0.0.1:$((base + 10 * (${victim#n} - 1))) "
+		kill -9 "$pid"
+	elif [ $number -gt 2000 ] && [ -z "$now" ] && [ "$(leader "$door")" != "$victim" ]; then
+		now=$(leader "$door")
+		echo "$now leads now"
 	fi
-done < <(curl -sN -m 120 -w '\n' -d message "http://$(http $door)/pub?topic=$topic&n=[1-10000]")
-now=$(leader $door)
-stored=$(ask "http://$(http "$now")/stats?format=json&topic=$topic" | grep -o '"channel_name":"all","depth":[0-9]*' | grep -o '[0-9]*$')
-echo "$now leads now; $acknowledged acknowledged, $refused not, $stored in the channel"
-[ "$stored" -ge "$acknowledged" ]
+done < <(publish)
 all_live
-ask -X POST "http://$(http $door)/topic/delete?topic=$topic" >/dev/null
+"$penstock" read "$topic" --nodes "127.0.0.1:$((base + 3)),127.0.0.1:$((base + 13)),127.0.0.1:$((base + 23))" >"$work/stored"
+lost=$(comm -23 <(sort "$work/acknowledged") <(sort "$work/stored") | wc -l)
+echo "$acknowledged acknowledged, $((number - acknowledged)) not; $lost of the acknowledged are missing"
+ask -X POST "http://$(http "$door")/topic/delete?topic=$topic" >/dev/null
 echo "$victim is back, and the topic is deleted"
+[ "$lost" = 0 ]
