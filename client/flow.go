@@ -24,6 +24,9 @@ import (
 //   - A batch that the leader refuses for its size is divided, and the halves take its place, without numbers.
 //   - After the time for a batch is over, its messages are told as unknown, but the batch stays and is repeated:
 //     nothing behind it is stored before it is stored, or certain never to be.
+//
+// lane.mu guards it. A program that ends loses it: what was on its way may be stored, which only a named producer can
+// find out.
 type flow struct {
 	o flowOptions
 

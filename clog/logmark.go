@@ -52,7 +52,7 @@ type logMark struct {
 	Seq     uint64
 	Used    uint64 // no file may be begun with this number or a lower one; at least File
 	// Noted says that the process that wrote the mark keeps the notes of where the partitions' logs begin, and that all
-	// of them were right then (package segment, note.go). A version that does not know of them writes false.
+	// of them were right then (segment/note.go). A version that does not know of them writes false.
 	Noted bool
 }
 

@@ -14,7 +14,8 @@ const (
 )
 
 // window reads a file front to back in large aligned pieces and shows any range of it. A range that at returned stays
-// valid until the next call of at; to keep it longer, retain its Buf.
+// valid until the next call of at; to keep it longer, retain its Buf. Recovery and a scanner own one each, without a
+// lock.
 type window struct {
 	arena *aio.Arena // nil: memory of the Go heap, for tools
 	block int64

@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -169,6 +170,36 @@ func TestCommentsBeginWithTheName(t *testing.T) {
 						check(path, spec.Name.Name, d.Doc)
 						check(path, spec.Name.Name, spec.Doc)
 					}
+				}
+			}
+		}
+	}
+}
+
+// goFile is a file's name in a comment, perhaps with folders before it.
+var goFile = regexp.MustCompile(`[\w./*-]*\w+\.go\b`)
+
+// A file that a comment names is there: in the folder of the comment, or, with a folder before its name, in the tree. A
+// file that moved takes the pointers to it along.
+func TestFilesInCommentsAreThere(t *testing.T) {
+	s := parseTree(t)
+	there := func(from, name string) bool {
+		if !strings.Contains(name, "/") {
+			return s.parsed[filepath.Join(filepath.Dir(from), name)] != nil
+		}
+		for path := range s.parsed {
+			if strings.HasSuffix(path, "/"+name) {
+				return true
+			}
+		}
+		return false
+	}
+	for path, f := range s.parsed {
+		for _, group := range f.Comments {
+			text := group.Text()
+			for _, name := range goFile.FindAllString(text, -1) {
+				if !there(path, name) {
+					t.Errorf("%s: a comment names %s, which is not there", path, name)
 				}
 			}
 		}

@@ -197,7 +197,7 @@ type ProducerList struct {
 // KnownProducer is what one partition knows of a producer.
 type KnownProducer struct {
 	Name      string    `json:"name"`            // as people see it, see fold.KnownProducer.Shown
-	Owner     string    `json:"owner,omitempty"` // whose it is, see owner.go of internal/node/fold
+	Owner     string    `json:"owner,omitempty"` // whose it is, see fold/owner.go
 	Partition uint32    `json:"partition"`
 	Epoch     uint32    `json:"epoch"`
 	Tenure    uint64    `json:"tenure,omitempty"`

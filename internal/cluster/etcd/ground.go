@@ -193,7 +193,7 @@ func checkWhole(file string) error {
 }
 
 // The first two pages of a database are its metas, written in turns: one of them is always whole. A page has a header
-// of 16 bytes. See bbolt's internal/common/meta.go.
+// of 16 bytes. See meta in bbolt's package common.
 const (
 	metaAt       = 16
 	metaSumAt    = 56 // behind the fields that it is about

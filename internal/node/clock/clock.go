@@ -18,7 +18,7 @@ import (
 //
 // Delays (DPUB, REQ) are stored as times of this clock. After a restart or on another node they are as accurate as the
 // wall clocks were when both processes started. If the clock of the writer was ahead, the delays are corrected; see
-// internal/node/partition/due_clock.go. The nodes of a cluster compare their clocks, and one that is wrong leads
+// internal/node/dueclock/dueclock.go. The nodes of a cluster compare their clocks, and one that is wrong leads
 // nothing that another can lead; see internal/node/cluster_clocks.go.
 //
 // Removing data by age cannot be undone, so it needs more certainty: see retain.Ages and Proven.

@@ -12,7 +12,7 @@ import (
 // order. Redrive and a fork add to the first of these, consumers at other nodes take from all. Whatever the source, a
 // delivery is decided in two steps:
 //
-//	EvNext    says whose turn it is (channel_turns.go), and the caller reads that message.
+//	EvNext    says whose turn it is (turns.go), and the caller reads that message.
 //	EvOffer   judges the message as it was read, here: the pause, the filter, the channel's sample, the order, the limit
 //	          of attempts, the rate, the clients with credit, the client's sample. Only a message that passes all of
 //	          them is delivered, and only then a delivery, a place in flight and an interval of the rate are used up.

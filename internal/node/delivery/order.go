@@ -16,9 +16,9 @@ import (
 //	settling  set while its last confirmation is not committed
 //	behind    partitions whose logs have to commit one, too: parked messages of theirs were discarded meanwhile
 //
-// A lane with none of the three is free. When a lane has neither busy entries nor a confirmation to settle, its first
-// parked entry goes on. That happens at the end of the Step (advanceLanes), so that no list changes while it is
-// iterated.
+// A lane without busy and parked entries that does not settle is free; behind is set only while it settles. When a lane
+// has neither busy entries nor a confirmation to settle, its first parked entry goes on. That happens at the end of the
+// Step (advanceLanes), so that no list changes while it is iterated.
 //
 // busy exceeds 1 only in the lane of a partition whose messages were in flight when the order was switched on. These
 // deliveries end first; those that fail are parked in the order of their ids.

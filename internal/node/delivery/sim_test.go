@@ -32,8 +32,8 @@ type sim struct {
 	partsAll uint32               // partitions of the topic; 0: the channel does not know
 	filter   bool                 // every seventh message is unwanted
 	lastAt   segment.Offset       // of the last control batch that carries messages
-	calm     bool                 // runs are common: see channel_run_test.go
-	busy     bool                 // see channel_simbusy_test.go
+	calm     bool                 // runs are common: see run_test.go
+	busy     bool                 // see simbusy_test.go
 	runs     int                  // deliveries of them
 	waits    map[*source]wait     // see checkTurn
 }

@@ -20,7 +20,7 @@ const refusedLogEvery = 10 * time.Second
 // An error before anything was written (no space, too many open files) loses nothing, and a later flush tries again.
 // After a failed write or sync, or if a file is damaged, the segments take nothing more until the log is cut, replaced
 // or repaired. On a single node the inbox is closed until ReopenInbox opens it. In a cluster a damaged range is
-// repaired from another replica; in all other cases the replica gives this copy up (replica_unwritten.go).
+// repaired from another replica; in all other cases the replica gives this copy up (partition/replica_unwritten.go).
 func (f *Flusher) failed(p *Part, reopens uint64, err error) {
 	poisoned, damaged := errors.Is(err, segment.ErrPoisoned), errors.As(err, new(*segment.CorruptError))
 	switch {

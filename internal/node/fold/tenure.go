@@ -58,7 +58,7 @@ func (e *SequenceError) Error() string {
 
 func (e *SequenceError) Is(target error) bool { return target == ErrSequence }
 
-// holder is the tenure of p, or what takes its place.
+// holder is the tenure of p, or its epoch if it has none.
 func (p *producer) holder() uint64 {
 	if p.tenure != 0 {
 		return p.tenure
@@ -66,8 +66,8 @@ func (p *producer) holder() uint64 {
 	return uint64(p.epoch)
 }
 
-// ProducerHolder returns the tenure of the producer of this name, or what takes its place; 0: it is not known. Like
-// KnowsProducer it is for what is rare.
+// ProducerHolder returns the tenure of the producer of this name, or its epoch if it has none; 0: it is not known. Like
+// KnowsProducer it searches by name: not for each message.
 func (c *Cursors) ProducerHolder(name string) uint64 {
 	if p := c.producers.named(name); p != nil {
 		return p.holder()

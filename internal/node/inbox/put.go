@@ -120,8 +120,8 @@ type Special struct {
 	Bodies int            // total size of the message bodies
 
 	// Numbered. The submitter sets BaseSequence of Header, the committer the other fields.
-	Producer []byte // the name with its owner (core/owner.go); borrowed like Put.Messages
-	Tenure   uint64 // for which the submitter holds the name, or what takes its place: see fold.Cursors.JudgeNamed
+	Producer []byte // the name with its owner (internal/node/fold/owner.go); borrowed like Put.Messages
+	Tenure   uint64 // for which the submitter holds the name, or the epoch if the producer has none: see fold.Cursors.JudgeNamed
 
 	// Repeat is a result of Sealed and Numbered: the batch was in the log already. First is the id that it had got there.
 	Repeat bool

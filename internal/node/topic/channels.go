@@ -17,7 +17,7 @@ import (
 )
 
 // This file has a topic's set of channels: looking them up, creating and deleting them. Channel itself, and what can be
-// done with one, is in channel.go; channels that only other nodes have are in channel_elsewhere.go.
+// done with one, is in channel.go; channels that only other nodes have are in elsewhere.go.
 
 // LookupChannel returns the channel of that name if this node has it. It creates nothing. In a cluster, a node that
 // leads no partition of the topic may lack a channel that the leaders have: see ReadChannelNames.

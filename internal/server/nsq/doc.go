@@ -7,10 +7,10 @@
 // output_buffer_timeout never delays a message. When a connection ends, the messages in flight to its client go back to
 // the channel.
 //
-// A command passes through the package like this: input.go (bytes from the socket) → parse.go (the command, or nsqd's
-// exact error) → conn.go and commands.go (its execution) → engine → answers.go (answers in the order of
-// the commands) → output.go (bytes to the socket). Messages for a consumer come through sink.go. sweep.go sends
-// heartbeats and closes dead connections.
+// A command passes through the package like this: input.go (bytes from the socket) → command/parse.go (the command, or
+// nsqd's exact error) → conn.go and commands.go (its execution) → engine → answers.go (answers in the order of the
+// commands) → output.go (bytes to the socket). Messages for a consumer come through sink.go. sweep.go sends heartbeats
+// and closes dead connections.
 //
 // A connection that negotiates TLS or compression gets a wire (codec.go, upgrade.go) between the socket and the
 // connection's input and output. TLS and the compressors read from the wire and write to it, in memory. So the

@@ -50,8 +50,8 @@ func numberOf(name []byte) int {
 func isNumber(h node.Header) bool { return numberOf(h.Key) >= 0 }
 
 // CutNumbers takes the three headers out of headers, whose order it keeps and whose memory it uses, and puts their
-// values into n. has reports whether there were any: then all three must be there, once. n.name is borrowed from
-// headers.
+// values into n. has reports whether there were any: then all three must be there, once. n.Producer is borrowed
+// from headers.
 func CutNumbers(headers []node.Header, n *Numbers) (rest []node.Header, has bool, err error) {
 	if !slices.ContainsFunc(headers, isNumber) {
 		return headers, false, nil
