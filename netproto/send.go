@@ -189,8 +189,8 @@ type chunk [chunkBytes]byte
 
 var chunks = sync.Pool{New: func() any { return new(chunk) }}
 
-// drain is what one writev writes: pieces in order, which are parts of chunks and borrowed bytes. Conn.mu guards it while
-// it is Conn.pending; from take or claimLocked on, it belongs to the goroutine that writes it.
+// drain is what one writev writes: pieces in order, which are parts of chunks and borrowed bytes. Conn.mu guards it
+// while it is Conn.pending; from take or claimLocked on, it belongs to the goroutine that writes it.
 type drain struct {
 	pieces [][]byte
 	vector net.Buffers // pieces while they are written; a field, because a local variable would be allocated

@@ -145,8 +145,8 @@ func (s *store) checkISR(ctx context.Context, row *meta.Partition, want *replica
 
 // releaseHung removes node, whose disk hangs, from the ISR together with its leadership, if enough other members
 // remain. Otherwise the new leader would wait for it until its silence is proven. It comes back like any follower.
-// Every member of the ISR has every committed batch, so none is lost. A hand-over calls it with the row that it is about
-// to write; whether the row is still the same, the write decides.
+// Every member of the ISR has every committed batch, so none is lost. A hand-over calls it with the row that it is
+// about to write; whether the row is still the same, the write decides.
 func releaseHung(s *meta.Snapshot, p *meta.Partition, node replicate.NodeID) {
 	if n := s.Nodes[node]; n == nil || n.Rank() < meta.DiskHung.Rank() || len(p.State.ISR) <= max(1, p.State.MinISR) {
 		return

@@ -17,8 +17,8 @@ import (
 //
 //	level 1  until the first version that knows of levels
 //	level 2  versions without producers, and without messages that are kept after they were confirmed
-//	level 3  versions whose directories do not know their lives (datadir.Node.Lives), and whose copies do not say that they
-//	         may have forgotten something
+//	level 3  versions whose directories do not know their lives (datadir.Node.Lives), and whose copies do not say that
+//	         they may have forgotten something
 //	level 4  versions whose named producers have an epoch in each partition, and no tenure (fold.ProducerOpening)
 //	level 5  versions whose settings of channels have a fixed list of fields (fold.ChannelRows)
 //	level 6  this version

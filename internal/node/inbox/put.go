@@ -121,7 +121,7 @@ type Special struct {
 
 	// Numbered. The submitter sets BaseSequence of Header, the committer the other fields.
 	Producer []byte // the name with its owner (internal/node/fold/owner.go); borrowed like Put.Messages
-	Tenure   uint64 // for which the submitter holds the name, or the epoch if the producer has none: see fold.Cursors.JudgeNamed
+	Tenure   uint64 // under which the submitter holds the name; its epoch if it has none: see fold.Cursors.JudgeNamed
 
 	// Repeat is a result of Sealed and Numbered: the batch was in the log already. First is the id that it had got there.
 	Repeat bool

@@ -166,8 +166,8 @@ func Health(e *node.Engine) (string, bool) {
 	return "OK", true
 }
 
-// Collector collects the statistics of a node, for /stats and statsd. It is immutable; any goroutine may use it. It takes
-// the lock of each channel for a moment, and so waits for a channel that reads from a slow disk.
+// Collector collects the statistics of a node, for /stats and statsd. It is immutable; any goroutine may use it. It
+// takes the lock of each channel for a moment, and so waits for a channel that reads from a slow disk.
 type Collector struct {
 	Engine  *node.Engine
 	Version string
