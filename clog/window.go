@@ -6,12 +6,8 @@ import (
 	"penstock/segment/aio"
 )
 
-// Recovery and Scan read windowBytes at once. The first read of a file is smaller, and each further one twice as large:
-// the newest file is nearly empty after a start, and large until it is full.
-const (
-	windowBytes = 4 << 20
-	firstWindow = 256 << 10
-)
+// windowBytes is the size of the reads of recovery and of Scan.
+const windowBytes = 4 << 20
 
 // window reads a file front to back in large aligned pieces and shows any range of it. A range that at returned stays
 // valid until the next call of at; to keep it longer, retain its Buf. Recovery and a scanner own one each, without a
@@ -22,7 +18,6 @@ type window struct {
 
 	file aio.File
 	size int64 // bytes of the file to look at, whole blocks
-	next int64 // how much to read at once
 
 	buf *aio.Buf
 	mem []byte
@@ -32,14 +27,13 @@ type window struct {
 
 // open switches to another file and will read its first size bytes.
 func (w *window) open(f aio.File, size int64) {
-	w.file, w.size, w.next, w.n = f, size&^(w.block-1), firstWindow, 0
+	w.file, w.size, w.n = f, size&^(w.block-1), 0
 }
 
 // at returns n bytes from off on, which must lie within the file. Both are multiples of the block.
 func (w *window) at(off, n int64) ([]byte, error) {
 	if off < w.off || off+n > w.off+int64(w.n) || w.n == 0 {
-		want := max(n, min(w.next, w.size-off))
-		w.next = min(2*w.next, windowBytes)
+		want := max(n, min(windowBytes, w.size-off))
 		if err := w.grab(int(want)); err != nil {
 			return nil, err
 		}
