@@ -64,9 +64,15 @@ func missingTests(t *testing.T, of test) (missing []string) {
 	return missing
 }
 
+// functionsOf has what testFunctions has found: mutants share packages.
+var functionsOf = map[string]string{}
+
 // testFunctions returns the names of the test functions in a directory, one on each line.
 func testFunctions(t *testing.T, dir string) string {
 	t.Helper()
+	if names, found := functionsOf[dir]; found {
+		return names
+	}
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +87,8 @@ func testFunctions(t *testing.T, dir string) string {
 			names.Write(append(m[1], '\n'))
 		}
 	}
-	return names.String()
+	functionsOf[dir] = names.String()
+	return functionsOf[dir]
 }
 
 var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w*)\(`)
