@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Publishes the messages 1 to 10000, one after the other, through a node of `make cluster`, kills the node that leads the
-# topic with kill -9 in the middle, and looks for each message that was answered OK in what the topic holds afterwards. It
-# needs curl, bin/penstock and the three nodes of `make cluster`, which starts a node again that ends: so it can be run any
-# number of times.
+# Publishes the messages 1 to 10000 (or MESSAGES), one after the other, through a node of `make cluster`, kills the node
+# that leads the topic with kill -9 in the middle, and looks for each message that was answered OK in what the topic holds
+# afterwards. It needs curl, bin/penstock and the three nodes of `make cluster`, which starts a node again that ends: so
+# it can be run any number of times.
 set -euo pipefail
 base=${BASE_PORT:-14150}
+count=${MESSAGES:-10000}
 topic=demo$$
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-penstock=$(dirname "$0")/../bin/penstock
-[ -x "$penstock" ] || penstock=penstock
+penstock=$(command -v penstock || echo "$(dirname "$0")/../bin/penstock")
 http() { echo "127.0.0.1:$((base + 10 * (${1#n} - 1) + 1))"; }
 ask() { curl -fs -m 10 "$@"; } # a node that does not answer ends the script: it never hangs
 leader() { ask "http://$(http "$1")/cluster/topics?topic=$topic" | grep -o '"leader": *"[^"]*"' | head -1 | cut -d'"' -f4; }
@@ -33,8 +33,8 @@ echo "$victim leads the topic; publishing through $door"
 
 # One curl publishes all on one connection, each after the answer to the one before, and prints a line for each answer.
 publish() {
-	seq 10000 | sed "s|.*|next\nurl = http://$(http "$door")/pub?topic=$topic\ndata = &\nwrite-out = \"\\n\"|" |
-		curl -sN --max-time 120 -K -
+	seq "$count" | sed "s|.*|next\nurl = http://$(http "$door")/pub?topic=$topic\ndata = &\nwrite-out = \"\\n\"|" |
+		curl -sN --max-time 10 -K -
 }
 number=0 acknowledged=0 now=
 while read -r answer; do
@@ -43,10 +43,10 @@ while read -r answer; do
 		acknowledged=$((acknowledged + 1))
 		echo $number >>"$work/acknowledged"
 	fi
-	if [ $number = 2000 ]; then
+	if [ $number = $((count / 5)) ]; then
 		echo "kill -9 of $victim"
 		kill -9 "$pid"
-	elif [ $number -gt 2000 ] && [ -z "$now" ] && [ "$(leader "$door")" != "$victim" ]; then
+	elif [ $number -gt $((count / 5)) ] && [ -z "$now" ] && [ "$(leader "$door")" != "$victim" ]; then
 		now=$(leader "$door")
 		echo "$now leads now"
 	fi

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,7 +20,7 @@ func TestDemoRunsAgain(t *testing.T) {
 	}
 	makefile, err := os.ReadFile("../../Makefile")
 	must(t, err)
-	if !strings.Contains(string(makefile), "--base-port 14150 --restart") {
+	if !strings.Contains(string(makefile), "--base-port $(or $(BASE_PORT),14150) --restart") {
 		t.Error("make cluster does not start a node again that ends")
 	}
 	p := startDevAs(t, realNodes, t.TempDir(), "--restart")
@@ -29,9 +30,10 @@ func TestDemoRunsAgain(t *testing.T) {
 	must(t, err)
 	for run := range 2 {
 		cmd := exec.CommandContext(t.Context(), "bash", "../../docs/kill-the-leader.sh")
-		cmd.Env = append(os.Environ(), "BASE_PORT="+strconv.Itoa(port))
+		cmd.Env = append(os.Environ(), "BASE_PORT="+strconv.Itoa(port), "MESSAGES=2000",
+			"PATH="+filepath.Dir(built)+":"+os.Getenv("PATH"))
 		out, err := cmd.CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "is back, and the topic is deleted") {
+		if err != nil || !strings.Contains(string(out), " 0 of the acknowledged are missing\n") {
 			t.Fatalf("run %d: %v\n%s", run, err, out)
 		}
 	}
