@@ -16,7 +16,7 @@ BUILD_FLAGS := $(if $(filter giouring,$(RING)),$(GIOURING_FLAGS),-ldflags=-X=mai
 BUILD_FLAGS += $(if $(COMMIT),,-buildvcs=false)
 # Packages whose tests run under the race detector: those with goroutines. What internal/puretest checks has neither
 # goroutines nor locks.
-PURE := $(patsubst %/,\%/%,$(sort $(dir $(shell grep -rl puretest.Check --include=*_test.go internal replicate))))
+PURE = $(patsubst %/,\%/%,$(sort $(dir $(shell grep -rl puretest.Check --include=*_test.go internal replicate))))
 RACE_PACKAGES ?= $(filter-out %/cluster/etcd $(PURE),$(shell $(GO) list ./engine/... ./client ./cmd/... ./internal/... ./segment/... ./clog/... ./netproto/... ./replicate/...))
 # Modules of their own in this tree; go's ./... leaves them out.
 MODULES := bench/peers client/otel packaging

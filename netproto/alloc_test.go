@@ -31,7 +31,7 @@ func TestNoAllocations(t *testing.T) {
 		h.pass(t, a, f, n)
 		runtime.ReadMemStats(&after)
 		debug.SetGCPercent(collects)
-		// Waiting for room allocates, on a busy machine for one of 20 large frames. What allocates for each frame makes 1.
+		// Waiting for room allocates, on a busy machine for one of 20 large frames. A leak in the path is 1 per frame.
 		if perFrame := float64(after.Mallocs-before.Mallocs) / float64(n); perFrame > 0.2 {
 			t.Errorf("%d bytes: %.3f allocations per frame", size, perFrame)
 		}
