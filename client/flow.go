@@ -25,8 +25,8 @@ import (
 //   - After the time for a batch is over, its messages are told as unknown, but the batch stays and is repeated:
 //     nothing behind it is stored before it is stored, or certain never to be.
 //
-// lane.mu guards it. A program that ends loses it. Batches on their way may be stored; a producer with a name learns that
-// when it is opened again.
+// lane.mu guards it. A program that ends loses it. Batches on their way may be stored; a producer with a name learns
+// that when it is opened again.
 type flow struct {
 	o flowOptions
 
