@@ -105,7 +105,7 @@ var (
 		Metric: "penstock_native_readers",
 	}
 	Traces = Resource{
-		Name: "traces", Bound: "one at a time", Share: none, AtBound: "the request waits 5 s, then 503",
+		Name: "traces and searches", Bound: "one at a time", Share: none, AtBound: "the request waits 5 s, then 503",
 		Metric: "penstock_costly_answers_refused_total",
 	}
 	Topics = Resource{

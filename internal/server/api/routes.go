@@ -34,7 +34,9 @@ func (s *Service) Table() web.Table {
 	for _, path := range []string{"/stats", "/metrics", "/metrics/per-object"} {
 		all[path] = all[path].InTurn(s.TurnsOf)
 	}
-	all["/topic/trace"] = all["/topic/trace"].InTurn(func(*http.Request) *web.Turns { return s.turns.traces })
+	for _, path := range []string{"/topic/trace", "/topic/search"} {
+		all[path] = all[path].InTurn(func(*http.Request) *web.Turns { return s.turns.traces })
+	}
 	return all
 }
 
