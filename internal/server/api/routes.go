@@ -100,6 +100,8 @@ func (s *Service) routes() map[string]web.Route {
 		"/reload":          web.On("POST", s.serveReload, web.Node),
 		"/tokens":          web.On("GET", s.serveTokens, web.Node),
 		"/config":          web.On("GET", s.serveSettings, web.Node).ToLook(web.ViewNode),
+		"/node/config":     web.On("GET", s.onNode(askConfig), web.ViewNode),
+		"/node/clients":    web.On("GET", s.onNode(askClients), web.ViewNode).InTurn(s.TurnsOf),
 		"/config/{option}": web.On("GET,PUT", s.serveConfig, web.Node).ToLook(web.ViewNode),
 		"/debug/freememory": web.On("POST", func(*http.Request, url.Values) (any, error) {
 			debug.FreeOSMemory()
