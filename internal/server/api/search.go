@@ -74,7 +74,8 @@ func newSearch(t *node.Topic, q url.Values) (*search, error) {
 		most: channel.MaxListCount,
 	}
 	if o.Partition >= t.Partitions() {
-		return nil, badArgument("topic %s has %d partitions, counted from 0, and no %d", t.Name(), t.Partitions(), o.Partition)
+		return nil, badArgument("topic %s has %d partitions, counted from 0, and no %d", t.Name(), t.Partitions(),
+			o.Partition)
 	}
 	if o.Partition >= 0 {
 		s.at, s.end = max(s.at, batch.MakeID(uint32(o.Partition), 0)), uint32(o.Partition)+1

@@ -42,8 +42,8 @@ func OpenCommand() *cobra.Command {
 			return err
 		}), err)
 	})
-	cmd.Long = "Print the address of the console of the node at --http-address, and open it with xdg-open where there is a\n" +
-		"display. The console asks for a token by itself."
+	cmd.Long = "Print the address of the console of the node at --http-address, and open it with xdg-open where there\n" +
+		"is a display. The console asks for a token by itself."
 	cmd.Flags().BoolVar(&only, "print", false, "only print the address")
 	return o.Anywhere(cmd)
 }

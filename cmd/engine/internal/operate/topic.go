@@ -132,8 +132,8 @@ func (o *operator) topicPeekCommand() *cobra.Command {
 			}
 			return o.peek(ctx, "/topic/peek", q)
 		})
-	cmd.Long = "Show stored messages, confirmed or not, the oldest first. With --key, --header, --contains or --since the\n" +
-		"topic is searched, one partition after the other, until --count messages are found that have all of it."
+	cmd.Long = "Show stored messages, confirmed or not, the oldest first. With --key, --header, --contains or --since\n" +
+		"the topic is searched, one partition after the other, until --count messages are found that have all of it."
 	ask = o.peekFlags(cmd)
 	what.flags(cmd)
 	return cmd
