@@ -16,7 +16,7 @@ import (
 	"penstock/internal/shares"
 )
 
-var update = flag.Bool("update", false, "write reference/http.md and the table of security.md anew")
+var update = flag.Bool("update", false, "write reference/http.md and the table of limits.md anew")
 
 // parameter is a parameter of an operation in openapi.yaml.
 type parameter struct {
@@ -177,9 +177,9 @@ func TestHTTPPage(t *testing.T) {
 	}
 }
 
-// security.md has the table of what a stranger or a tenant can take.
+// limits.md has the table of what a stranger or a tenant can take.
 func TestResourcesAreListed(t *testing.T) {
-	const file, to = "operate/security.md", "<!-- end -->\n"
+	const file, to = "operate/limits.md", "<!-- end -->\n"
 	const from = "<!-- from internal/shares: go test ./docs -update -->\n"
 	page := read(t, file)
 	before, rest, found := strings.Cut(page, from)

@@ -107,6 +107,20 @@ func TestChannelAndTopicCommands(t *testing.T) {
 	if len(list.Messages) != 1 || list.Messages[0].ID != "0001000000000001" || list.Messages[0].Number != 1 {
 		t.Errorf("topic peek --json is %+v", list)
 	}
+	for search, want := range map[string]int{
+		"--header kind=rush": 6, "--contains order --partition 1": 3, "--contains order --count 4": 4, "--since 1h": -1,
+		"--key none": 0, "--header kind=slow": 0, "--since 2099-01-01": 0,
+	} {
+		list = api.PeekList{}
+		out := execute(t, append([]string{"topic", "peek", "orders", "--json"}, strings.Fields(search)...)...)
+		if want < 0 {
+			out.check(t, cli.ExitUsage, "is not a time")
+			continue
+		}
+		if must(t, json.Unmarshal([]byte(out.well(t)), &list)); len(list.Messages) != want || list.Messages == nil {
+			t.Errorf("topic peek %s finds %d messages, not %d", search, len(list.Messages), want)
+		}
+	}
 	for place, want := range map[string]string{
 		"oldest": "the oldest message", "1h ago": "or later", "0001000000000001": "message 0001000000000001",
 		"newest": "the next message that is published",

@@ -193,6 +193,7 @@ func TestJSONFields(t *testing.T) {
 	run("producer list", "imported")
 	run("producer remove", "imported", "import")
 	run("token list")
+	run("open", "--print")
 	run("config running")
 	consumer := holdMessages(t, nodes, cert)
 	defer consumer.Stop()

@@ -64,7 +64,7 @@ func rootCommand() *cobra.Command {
 		traffic.PubCommand(), traffic.ReadCommand(), traffic.SubCommand(),
 		operate.TopCommand(), operate.TopicCommand(), operate.ChannelCommand(), operate.ProducerCommand(),
 		operate.TraceCommand(), cluster.StatusCommand(), cluster.HealthCommand(), operate.AuditCommand(),
-		operate.ReloadCommand(), operate.TokenCommand(), cluster.Command(), definitions.Command(),
+		operate.ReloadCommand(), operate.TokenCommand(), operate.OpenCommand(), cluster.Command(), definitions.Command(),
 		data.BackupCommand(version), data.RestoreCommand(), data.AsideCommand())...)
 	root.AddCommand(cli.InGroup(cli.CommandsOther,
 		data.AcceptLossCommand(), traffic.BenchCommand(), settings.Command(), operate.DebugCommand(version),

@@ -321,7 +321,7 @@ func TestGrantOnSomeChannels(t *testing.T) {
 			}
 		}
 	}
-	if len(attacks) != 11 {
+	if len(attacks) != 12 {
 		t.Errorf("these are all routes of topics: %v", attacks)
 	}
 	for _, path := range []string{

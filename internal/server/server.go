@@ -148,7 +148,7 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 	e.HoldAnswers(s.flusher)
 	s.nsq = nsq.Listen(e, s.nsqOptions())
 	s.stats = &stats.Collector{
-		Engine: e, Version: s.opts.Version, Started: s.started, Publishers: s.nsq.Publishers, Connected: s.producers,
+		Engine: e, Version: s.opts.Version, Started: s.started, Publishers: s.publishers, Connected: s.producers,
 	}
 	s.serveAPI(guard)
 	if o := s.opts.Statsd; o.Address != "" {
@@ -258,6 +258,15 @@ func (s *Server) producers() map[string]int {
 	}
 	s.nsq.CountProducers(counts)
 	return counts
+}
+
+// publishers describes the open connections of all protocols that have published to topic; "": to any.
+func (s *Server) publishers(topic string) []stats.Client {
+	all := s.nsq.Publishers(topic)
+	if s.native != nil {
+		all = append(all, s.native.Publishers(topic)...)
+	}
+	return all
 }
 
 // LookupAddr returns the address at which lookups are answered, or nil if they are off.

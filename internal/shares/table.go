@@ -3,7 +3,7 @@ package shares
 import "fmt"
 
 // Resource is something of a node of which there is so much, and of which a principal has a share: a token, or the
-// address of a client that has shown none. The table in docs/operate/security.md comes from Table, and tests/attacks
+// address of a client that has shown none. The table in docs/operate/limits.md comes from Table, and tests/attacks
 // attacks each of them.
 type Resource struct {
 	Name    string
@@ -105,7 +105,7 @@ var (
 		Metric: "penstock_native_readers",
 	}
 	Traces = Resource{
-		Name: "traces", Bound: "one at a time", Share: none, AtBound: "the request waits 5 s, then 503",
+		Name: "traces and searches", Bound: "one at a time", Share: none, AtBound: "the request waits 5 s, then 503",
 		Metric: "penstock_costly_answers_refused_total",
 	}
 	Topics = Resource{

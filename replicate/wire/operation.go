@@ -156,6 +156,8 @@ type PeekRequest struct {
 	OriginTopic   string     `json:"origin_topic,omitempty"`
 	OriginChannel string     `json:"origin_channel,omitempty"`
 	Next          []batch.ID `json:"next,omitempty"`
+	// Since: in a topic's log, begin where that time's batches begin. Older nodes do not look at it.
+	Since time.Time `json:"since,omitzero"`
 }
 
 // PeekedMessage is a copy of a stored message.

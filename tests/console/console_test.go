@@ -329,7 +329,10 @@ func TestConsole(t *testing.T) {
 	crowd(t, c)
 	deadLetter(t, c)
 	// redrive comes before leaders change: the count of dead letters begins anew with a leader.
-	scenarios := []string{"pages", "reads", "still", "slow", "texts", "settings", "attends", "redrive", "move", "actions"}
+	scenarios := []string{
+		"pages", "reads", "still", "slow", "texts", "settings", "node", "search", "attends", "redrive",
+		"move", "actions",
+	}
 	for _, scenario := range scenarios {
 		t.Run(scenario, func(t *testing.T) { browse(t, scenario, c, nil) })
 	}

@@ -63,6 +63,20 @@ func firstIn(partition uint32, r *wire.PeekRequest) segment.MsgID {
 	return from.MsgID()
 }
 
+// sinceIn is firstIn, of which a time may be asked for. Carried messages are older than the log: a time that is before
+// its begin leaves them in.
+func sinceIn(pt Partition, r *wire.PeekRequest, end segment.MsgID) (segment.MsgID, error) {
+	from := firstIn(pt.Number(), r)
+	if r.Since.IsZero() {
+		return from, nil
+	}
+	at, err := Place(pt.Log(), &wire.SeekTo{Kind: wire.SeekTime, Time: r.Since}, end)
+	if _, _, start := pt.Log().Start(); at > start {
+		from = max(from, at)
+	}
+	return from, err
+}
+
 // peekPartition adds messages of one partition: the first ones or, if p.origin is set, the first ones that p.origin
 // selects in a dead-letter topic of several channels.
 func (c *Channel) peekPartition(p *peeker, pt Partition, req *wire.PeekRequest) error {
@@ -141,13 +155,16 @@ func PeekTopic(t Topic, op wire.Operation, readAhead int) ([]wire.PeekedMessage,
 		if !op.About(pt.Number()) {
 			continue
 		}
-		from := firstIn(pt.Number(), op.Peek)
+		end, _ := pt.Ends()
+		from, err := sinceIn(pt, op.Peek, segment.MsgID(end.Load()))
+		if err != nil {
+			return nil, err
+		}
 		carried, start := pt.OnlyCarried(from, p.count)
 		if err := p.readCarried(pt, carried); err != nil {
 			return nil, err
 		}
 		from = max(from, start)
-		end, _ := pt.Ends()
 		if err := p.read(pt, []fold.IDRange{{
 			From: from, To: min(from+segment.MsgID(p.count-len(carried)), segment.MsgID(end.Load())),
 		}}); err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"penstock/internal/node/channel"
 	"penstock/internal/node/errs"
@@ -43,6 +44,14 @@ func (c *Channel) Peek(ctx context.Context, o PeekOptions) ([]wire.PeekedMessage
 // Peek returns up to count stored messages of a partition (-1: of all together), oldest first, whatever channels exist.
 // from and count are those of PeekOptions. Peek returns ErrNoPartition or ErrClosed, and in a cluster ErrNoLeader.
 func (t *Topic) Peek(ctx context.Context, partition int, from message.ID, count int) ([]wire.PeekedMessage, error) {
+	return t.PeekSince(ctx, partition, from, count, time.Time{})
+}
+
+// PeekSince is Peek that begins, in each partition, not before the batches of a time. What comes may be older all the
+// same: a batch has messages of several times, and nodes of older versions do not look at it.
+func (t *Topic) PeekSince(
+	ctx context.Context, partition int, from message.ID, count int, since time.Time,
+) ([]wire.PeekedMessage, error) {
 	only, err := t.onlyPartition(partition)
 	if err != nil {
 		return nil, err
@@ -51,7 +60,7 @@ func (t *Topic) Peek(ctx context.Context, partition int, from message.ID, count 
 		return nil, errs.ErrClosed
 	}
 	var all []wire.PeekedMessage
-	req := &wire.PeekRequest{From: from, Count: channel.ListCount(count)}
+	req := &wire.PeekRequest{From: from, Count: channel.ListCount(count), Since: since}
 	if err := t.onLeaders(ctx, wire.Operation{Kind: wire.OpPeek, Peek: req}, only, collect(&all)); err != nil {
 		return nil, err
 	}

@@ -167,7 +167,10 @@ func levelName(l slog.Level) string {
 }
 
 // serveSettings lists the node's settings. What PUT /config has changed is shown as it is now.
-func (s *Service) serveSettings(*http.Request, url.Values) (any, error) {
+func (s *Service) serveSettings(*http.Request, url.Values) (any, error) { return s.settingsHere(), nil }
+
+// settingsHere lists the settings of this node.
+func (s *Service) settingsHere() *Settings {
 	out := &Settings{Settings: []Setting{}}
 	if s.opts.ConfigList != nil {
 		out.Settings = s.opts.ConfigList()
@@ -180,7 +183,7 @@ func (s *Service) serveSettings(*http.Request, url.Values) (any, error) {
 			row.Value = s.opts.Lookups.Nsqlookupds()
 		}
 	}
-	return out, nil
+	return out
 }
 
 func (s *Service) serveConfig(r *http.Request, _ url.Values) (any, error) {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"penstock/internal/node/health"
 	"penstock/internal/server/history"
 	"penstock/internal/server/metrics"
+	"penstock/internal/server/web"
 )
 
 // askTimeout is the longest wait for another node's answer. A node that hangs is named, and the others are shown.
@@ -54,6 +57,8 @@ const (
 	askKept      questionKind = "kept"      // Topic, Channel, Names of nodes, Hours. Answer: map[string]history.Series
 	askRecords   questionKind = "records"   // After, Hours. Answer: records
 	askAudit     questionKind = "audit"     // Answer: audit.List
+	askConfig    questionKind = "config"    // Answer: Settings
+	askClients   questionKind = "clients"   // Answer: stats.Connections
 )
 
 func (s *Service) AnswerQuestion(_ context.Context, text []byte) ([]byte, error) {
@@ -85,6 +90,10 @@ func (s *Service) AnswerQuestion(_ context.Context, text []byte) ([]byte, error)
 		v = r
 	case askAudit:
 		v = s.audit.List()
+	case askConfig:
+		v = s.settingsHere()
+	case askClients:
+		v = s.opts.Stats.Connections()
 	default:
 		return nil, fmt.Errorf("nsq: this version does not know the question %q", q.What)
 	}
@@ -131,15 +140,7 @@ func (s *Service) askAll(ctx context.Context, q question, take func(node string,
 		if a.why = absence(&view, n, s.engine.Node().ID == n.ID); a.why != "" {
 			continue
 		}
-		wg.Go(func() {
-			text, err := s.engine.AskNode(ctx, n.ID, text)
-			if a.text = text; err != nil {
-				a.why = health.Text(err)
-			}
-			if ctx.Err() != nil && err != nil {
-				a.why = fmt.Sprintf("it did not answer within %v", askTimeout)
-			}
-		})
+		wg.Go(func() { a.text, a.why = s.askOne(ctx, n, text) })
 	}
 	wg.Wait()
 	missing := []Missing{}
@@ -155,6 +156,46 @@ func (s *Service) askAll(ctx context.Context, q question, take func(node string,
 		}
 	}
 	return missing
+}
+
+// askOne asks one node, and returns its answer, or why there is none.
+func (s *Service) askOne(ctx context.Context, n *meta.Node, question []byte) (answer []byte, why string) {
+	answer, err := s.engine.AskNode(ctx, n.ID, question)
+	switch {
+	case err == nil:
+		return answer, ""
+	case ctx.Err() != nil:
+		return nil, fmt.Sprintf("it did not answer within %v", askTimeout)
+	}
+	return nil, health.Text(err)
+}
+
+// onNode answers a request that is about the node which the query names, or about this one: with that node's answer to
+// a question.
+func (s *Service) onNode(what questionKind) web.Endpoint {
+	return func(r *http.Request, q url.Values) (any, error) {
+		text, err := json.Marshal(question{What: what})
+		if err != nil {
+			panic("BUG: " + err.Error()) // it has only a name
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), askTimeout)
+		defer cancel()
+		view := s.engine.View()
+		for _, n := range s.members() {
+			if n.Name != cmp.Or(q.Get("node"), s.Name()) {
+				continue
+			}
+			why := absence(&view, n, s.engine.Node().ID == n.ID)
+			if why == "" {
+				text, why = s.askOne(ctx, n, text)
+			}
+			if why != "" {
+				return nil, web.Fail(http.StatusServiceUnavailable, "node "+n.Name+" does not say it: "+why)
+			}
+			return json.RawMessage(text), nil
+		}
+		return nil, web.Fail(http.StatusNotFound, "there is no such node (any more)")
+	}
 }
 
 // absence says why a node is not asked; "": it is. The text of a node that stays dead stays the same, because screen

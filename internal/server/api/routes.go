@@ -34,7 +34,9 @@ func (s *Service) Table() web.Table {
 	for _, path := range []string{"/stats", "/metrics", "/metrics/per-object"} {
 		all[path] = all[path].InTurn(s.TurnsOf)
 	}
-	all["/topic/trace"] = all["/topic/trace"].InTurn(func(*http.Request) *web.Turns { return s.turns.traces })
+	for _, path := range []string{"/topic/trace", "/topic/search"} {
+		all[path] = all[path].InTurn(func(*http.Request) *web.Turns { return s.turns.traces })
+	}
 	return all
 }
 
@@ -98,6 +100,8 @@ func (s *Service) routes() map[string]web.Route {
 		"/reload":          web.On("POST", s.serveReload, web.Node),
 		"/tokens":          web.On("GET", s.serveTokens, web.Node),
 		"/config":          web.On("GET", s.serveSettings, web.Node).ToLook(web.ViewNode),
+		"/node/config":     web.On("GET", s.onNode(askConfig), web.ViewNode),
+		"/node/clients":    web.On("GET", s.onNode(askClients), web.ViewNode).InTurn(s.TurnsOf),
 		"/config/{option}": web.On("GET,PUT", s.serveConfig, web.Node).ToLook(web.ViewNode),
 		"/debug/freememory": web.On("POST", func(*http.Request, url.Values) (any, error) {
 			debug.FreeOSMemory()

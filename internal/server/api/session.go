@@ -14,16 +14,6 @@ import (
 	"penstock/internal/server/web"
 )
 
-// Tokens is the answer of GET /tokens.
-type Tokens struct {
-	Tokens []auth.ListedToken `json:"tokens"`
-}
-
-// serveTokens lists the tokens of the node's file, without their secrets.
-func (s *Service) serveTokens(*http.Request, url.Values) (any, error) {
-	return Tokens{s.auth.List()}, nil
-}
-
 // cookieName is the name of the cookie that holds the id of a browser's session: no script can read it, and no page of
 // another site makes a browser send it. Browsers send cookies to all ports of a host name, so the name tells the
 // servers of a host apart. With TLS it has another beginning, which browsers accept only from this very host, and only
@@ -88,9 +78,10 @@ func (s *Service) serveSession(w http.ResponseWriter, r *http.Request) {
 	secret := s.tokenOf(r)
 	switch r.Method {
 	case http.MethodPost:
+		var who *auth.Principal
 		var err error
 		if secret, err = readSecret(r); err == nil && s.auth != nil {
-			_, err = s.principal(r, secret)
+			who, err = s.principal(r, secret)
 		}
 		if err != nil {
 			s.audit.Refused(web.EntryOf("", r, "login", ""), err.Error())
@@ -99,7 +90,7 @@ func (s *Service) serveSession(w http.ResponseWriter, r *http.Request) {
 		}
 		if s.auth != nil {
 			s.sessions.end(s.cookieOf(r))
-			s.setCookie(w, r, s.sessions.begin(secret, time.Now()))
+			s.setCookie(w, r, s.sessions.begin(secret, who.Name(), time.Now()))
 		}
 	case http.MethodDelete:
 		s.sessions.end(s.cookieOf(r))

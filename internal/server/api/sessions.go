@@ -27,6 +27,7 @@ type sessions struct {
 
 type browserSession struct {
 	secret      string
+	name        string // of the token
 	began, used time.Time
 }
 
@@ -34,8 +35,8 @@ func (b *browserSession) over(now time.Time) bool {
 	return now.Sub(b.began) >= maxSessionTime || now.Sub(b.used) >= maxSessionIdle
 }
 
-// begin returns the id of a new session for a secret that the node knows.
-func (s *sessions) begin(secret string, now time.Time) (id string) {
+// begin returns the id of a new session for a secret that the node knows, as that of the token name.
+func (s *sessions) begin(secret, name string, now time.Time) (id string) {
 	var raw [24]byte
 	_, _ = rand.Read(raw[:]) // never fails
 	id = hex.EncodeToString(raw[:])
@@ -51,7 +52,7 @@ func (s *sessions) begin(secret string, now time.Time) (id string) {
 	}
 	s.makeRoom(maxSecretSessions, func(b *browserSession) bool { return b.secret == secret })
 	s.makeRoom(maxSessions, func(*browserSession) bool { return true })
-	s.all[sha256.Sum256([]byte(id))] = &browserSession{secret, now, now}
+	s.all[sha256.Sum256([]byte(id))] = &browserSession{secret, name, now, now}
 	return id
 }
 
@@ -82,6 +83,19 @@ func (s *sessions) secret(id string, now time.Time) string {
 	}
 	b.used = now
 	return b.secret
+}
+
+// count returns how many sessions each token has.
+func (s *sessions) count(now time.Time) map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[string]int{}
+	for _, b := range s.all {
+		if !b.over(now) {
+			out[b.name]++
+		}
+	}
+	return out
 }
 
 // end ends a session, if there is one of that id.

@@ -13,7 +13,7 @@ import (
 func TestSessionsEnd(t *testing.T) {
 	var s sessions
 	now := time.Now()
-	a, b := s.begin("one", now), s.begin("two", now)
+	a, b := s.begin("one", "name", now), s.begin("two", "name", now)
 	if s.secret(a, now) != "one" || s.secret(b, now) != "two" || s.secret("", now) != "" || s.secret("one", now) != "" {
 		t.Error("a session is not found, or one that there is not")
 	}
@@ -30,18 +30,21 @@ func TestSessionsEnd(t *testing.T) {
 	if s.secret(b, now.Add(maxSessionTime)) != "" {
 		t.Error("a session never ends while it is used")
 	}
-	c := s.begin("three", now)
+	c := s.begin("three", "name", now)
 	if s.secret(c, now.Add(maxSessionIdle)) != "" {
 		t.Error("a session that nobody uses stays")
 	}
-	first := s.begin("busy", now)
+	first := s.begin("busy", "name", now)
 	for i := range maxSecretSessions {
-		s.begin("busy", now.Add(time.Duration(i+1)*time.Millisecond))
+		s.begin("busy", "name", now.Add(time.Duration(i+1)*time.Millisecond))
 	}
 	if s.secret(first, now) != "" || s.secret(c, now) != "three" {
 		t.Error("one secret's sessions push out those of another")
 	}
-	s.begin("late", now.Add(2*maxSessionTime))
+	s.begin("late", "name", now.Add(2*maxSessionTime))
+	if got := s.count(now.Add(2 * maxSessionTime)); len(got) != 1 || got["name"] != 1 || len(s.count(now)) != 1 {
+		t.Errorf("the sessions are counted as %v", got)
+	}
 	if len(s.all) != 1 {
 		t.Errorf("%d sessions are kept, of which one is in force", len(s.all))
 	}

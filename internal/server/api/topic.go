@@ -17,6 +17,7 @@ import (
 func (s *Service) topicRoutes() map[string]web.Route {
 	return map[string]web.Route{
 		"/topic/peek":      web.On("GET", s.onTopic(serveTopicPeek), web.AdminTopic),
+		"/topic/search":    web.On("GET", s.onTopic(serveTopicSearch), web.AdminTopic),
 		"/topic/producers": web.On("GET", s.onTopic(s.serveProducers), web.AdminTopic),
 		"/topic/trace":     web.On("GET", s.onTopic(serveTopicTrace), web.ViewTopic), // it shows nothing of the body
 		"/topic/settings":  web.On("GET,POST", s.onTopic(s.serveTopicSettings), web.AdminTopic).ToLook(web.ViewTopic),

@@ -493,10 +493,13 @@ func (c *Consumer) Describe() stats.Client {
 
 // label describes the client.
 func (u *subscription) label() *Consumer {
-	s := u.s
-	c := &Consumer{
-		Address: s.remote, TLS: s.tls != nil, Who: auth.Certified(s.tls), Since: s.began, SampleRate: int(u.ask.SampleRate),
-	}
+	c := u.s.label()
+	c.SampleRate = int(u.ask.SampleRate)
+	return c
+}
+
+func (s *session) label() *Consumer {
+	c := &Consumer{Address: s.remote, TLS: s.tls != nil, Who: auth.Certified(s.tls), Since: s.began}
 	if name := s.client.Load(); name != nil {
 		c.Client = *name
 	}

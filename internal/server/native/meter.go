@@ -1,10 +1,13 @@
 package native
 
 import (
+	"cmp"
 	"maps"
+	"slices"
 	"sync/atomic"
 
 	"penstock/internal/server/native/wire"
+	"penstock/internal/server/stats"
 	"penstock/netproto"
 )
 
@@ -103,17 +106,37 @@ func (s *Server) Meter() Meter {
 
 // Producers returns how many of the open connections have published to each topic.
 func (s *Server) Producers() map[string]int {
-	s.mu.Lock()
-	all := maps.Clone(s.sessions)
-	s.mu.Unlock()
 	out := map[string]int{}
-	for x := range all {
-		x.mu.Lock()
-		for name := range x.produces {
-			out[name]++
+	for _, x := range s.all() {
+		for _, p := range x.pubCounts("") {
+			out[p.Topic]++
 		}
-		x.mu.Unlock()
 	}
+	return out
+}
+
+// Publishers describes the open connections that have published to topic; "": to any.
+func (s *Server) Publishers(topic string) (out []stats.Client) {
+	for _, x := range s.all() {
+		if counts := x.pubCounts(topic); len(counts) > 0 {
+			c := x.label().Describe()
+			c.State, c.PubCounts = stats.StateInit, counts
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// pubCounts returns how many messages to topic, or to each one, were answered OK, if any.
+func (s *session) pubCounts(topic string) (out []stats.PubCount) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, n := range s.published {
+		if count := n.Load(); count > 0 && (topic == "" || topic == name) {
+			out = append(out, stats.PubCount{Topic: name, Count: count})
+		}
+	}
+	slices.SortFunc(out, func(a, b stats.PubCount) int { return cmp.Compare(a.Topic, b.Topic) })
 	return out
 }
 

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"penstock/batch"
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/native/wire"
@@ -57,7 +59,8 @@ type produce struct {
 	s       *session
 	task    task
 	topic   *node.Topic
-	alone   bool // see serveProduce
+	count   *atomic.Uint64 // see session.published
+	alone   bool           // see serveProduce
 	payload [16]byte
 	done    func(node.Produced)
 }
@@ -102,17 +105,14 @@ func (s *session) serveProduce(t *task, alone bool) {
 		s.done(t)
 		return
 	}
-	if s.produced != topic {
-		s.produced = topic
-		s.mu.Lock()
-		s.produces[topic.Name()] = true
-		s.mu.Unlock()
+	if s.produced.topic != topic {
+		s.produced.topic, s.produced.count = topic, s.publishes(topic.Name())
 	}
 	p := produces.Get().(*produce)
 	if p.done == nil {
 		p.done = p.stored
 	}
-	p.s, p.task, p.topic, p.alone = s, *t, topic, alone
+	p.s, p.task, p.topic, p.count, p.alone = s, *t, topic, s.produced.count, alone
 	at := int(min(t.produce.Partition, math.MaxInt32))
 	if err := topic.ProduceSealedAs(s.sender(), at, t.batch, alone, p.done); err != nil {
 		if statusOf(err) == netproto.StatusInternal { // it is not a batch as it must be; nothing was stored
@@ -120,6 +120,18 @@ func (s *session) serveProduce(t *task, alone bool) {
 		}
 		p.stored(node.Produced{Err: err})
 	}
+}
+
+// publishes returns the number of a topic in published.
+func (s *session) publishes(topic string) *atomic.Uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.published[topic]
+	if n == nil {
+		n = new(atomic.Uint64)
+		s.published[topic] = n
+	}
+	return n
 }
 
 // stored answers a batch. It runs on any goroutine of the engine, which may hold locks, and does not wait.
@@ -130,6 +142,8 @@ func (p *produce) stored(a node.Produced) {
 	} else {
 		out := wire.Produced{First: uint64(a.First), Duplicate: a.Duplicate}
 		s.srv.meter.count(wire.TypeProduce, netproto.StatusOK)
+		_, _, n, _, _ := batch.Peek(t.batch) // it was verified
+		p.count.Add(uint64(n))
 		if t.arrived != 0 {
 			s.srv.opts.Stored(time.Since(s.srv.started) - time.Duration(t.arrived))
 		}
@@ -138,6 +152,6 @@ func (p *produce) stored(a node.Produced) {
 		}, p.alone && a.Lone)
 	}
 	s.done(t)
-	p.s, p.task, p.topic = nil, task{}, nil
+	p.s, p.task, p.topic, p.count = nil, task{}, nil, nil
 	produces.Put(p)
 }

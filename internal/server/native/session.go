@@ -72,10 +72,13 @@ type session struct {
 
 	wake  chan struct{} // holds a token if inbox or stale may have something for work
 	stale atomic.Bool   // the metadata may have changed
-	// produces has the names of the topics to which the client has published. mu guards it. produced is the topic of the
-	// last batch, which only whoever has the turn uses.
-	produces map[string]bool
-	produced *node.Topic
+	// published has, by the names of topics, how many messages of the client were answered OK. mu guards the map.
+	// produced is the topic of the last batch with its number, which only whoever has the turn uses.
+	published map[string]*atomic.Uint64
+	produced  struct {
+		topic *node.Topic
+		count *atomic.Uint64
+	}
 	// opening is how many producers are being opened; at most maxOpeningCount
 	opening atomic.Int32
 
@@ -107,7 +110,7 @@ func newSession(srv *Server, nc net.Conn) *session {
 	s := &session{
 		srv: srv, remote: nc.RemoteAddr().String(), address: strangers.Of(nc.RemoteAddr()).String(),
 		wake:  make(chan struct{}, 1),
-		began: time.Now(), known: map[uuid.UUID]*node.Topic{}, produces: map[string]bool{},
+		began: time.Now(), known: map[uuid.UUID]*node.Topic{}, published: map[string]*atomic.Uint64{},
 		readings: newOpened[reading]("readers", srv.opts.MaxConnReaders, srv.readers, srv.opts.MaxReaders),
 		subscriptions: newOpened[subscription](
 			"subscriptions", srv.opts.MaxConnSubscriptions, srv.subscribed, srv.opts.MaxSubscriptions),

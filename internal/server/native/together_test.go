@@ -77,7 +77,7 @@ func TestLoneAnswerLeavesAtOnce(t *testing.T) {
 	c := w.dial()
 	c.ask(false)
 	s := w.s.all()[0]
-	for _, o := range []struct{ alone, lone, held, atOnce bool }{
+	for i, o := range []struct{ alone, lone, held, atOnce bool }{
 		{alone: true, lone: true, atOnce: true},
 		{alone: false, lone: true}, // the client has sent more
 		{alone: true, lone: false}, // others are answered, too
@@ -91,7 +91,9 @@ func TestLoneAnswerLeavesAtOnce(t *testing.T) {
 		if s.reserve(s.pays(), 1) != nil {
 			t.Fatal("no room")
 		}
-		p := &produce{s: s, task: task{request: 7, bytes: 1}, alone: o.alone}
+		p := &produce{
+			s: s, task: task{request: 7, bytes: 1, batch: seal(t, wire.Producer{}, 0, 2)}, alone: o.alone, count: s.publishes("t"),
+		}
 		p.stored(node.Produced{First: 3, Lone: o.lone})
 		if left := s.conn.Stats().QueuedFrames; (left == 0) != o.atOnce {
 			t.Errorf("%+v: %d frames wait", o, left)
@@ -101,6 +103,9 @@ func TestLoneAnswerLeavesAtOnce(t *testing.T) {
 		s.Flush()
 		if m := c.produced(7); m.First != 3 {
 			t.Errorf("%+v: %+v", o, m)
+		}
+		if got := s.publishes("t").Load(); got != uint64(2*(i+1)) {
+			t.Errorf("%+v: %d messages are counted", o, got)
 		}
 	}
 }

@@ -172,7 +172,7 @@ type Collector struct {
 	Engine  *node.Engine
 	Version string
 	Started time.Time
-	// Publishers describes the open NSQ connections that have published to the topic; "": to any.
+	// Publishers describes the open connections of all protocols that have published to the topic; "": to any.
 	Publishers func(topic string) []Client
 	// Connected returns how many open connections of all protocols have published to each topic.
 	Connected func() map[string]int
@@ -209,6 +209,41 @@ func (c *Collector) Collect(topic, channel string, clients bool) *Reply {
 		slices.SortFunc(r.Producers, func(a, b Client) int { return cmp.Compare(a.RemoteAddress, b.RemoteAddress) })
 	}
 	return r
+}
+
+// MaxConnections bounds the clients of each kind that Connections lists.
+const MaxConnections = 500
+
+// Connections are the clients of a node: those that publish there, and those to which it delivers, which may be
+// connected to another node.
+type Connections struct {
+	Producers     []Client   `json:"producers"`
+	Consumers     []Consumer `json:"consumers"`
+	ProducerCount int        `json:"producer_count"` // also of those beyond MaxConnections
+	ConsumerCount int        `json:"consumer_count"`
+}
+
+// Consumer is a subscription of a client.
+type Consumer struct {
+	Topic   string `json:"topic"`
+	Channel string `json:"channel"`
+	Client
+}
+
+// Connections returns the clients of the node, of each kind the first MaxConnections.
+func (c *Collector) Connections() *Connections {
+	r := c.Collect("", "", true)
+	out := &Connections{Producers: r.Producers, Consumers: []Consumer{}, ProducerCount: len(r.Producers)}
+	out.Producers = out.Producers[:min(len(out.Producers), MaxConnections)]
+	for i := range r.Topics {
+		for _, ch := range r.Topics[i].Channels {
+			out.ConsumerCount += len(ch.Clients)
+			for _, cl := range ch.Clients[:min(len(ch.Clients), MaxConnections-len(out.Consumers))] {
+				out.Consumers = append(out.Consumers, Consumer{Topic: r.Topics[i].Name, Channel: ch.Name, Client: cl})
+			}
+		}
+	}
+	return out
 }
 
 // Describer is the label of a consumer that has a connection (message.ConsumerStats.Label).

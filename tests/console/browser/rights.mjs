@@ -43,6 +43,8 @@ async function looker(t, page) {
 	t.check(names === "Overview,Topics,Nodes", `the pages are ${names}`);
 	await go(page, "#/audit");
 	await page.getByText("Your token may not read the audit trail").waitFor();
+	await go(page, "#/tokens");
+	await page.getByText("may not read the list of tokens").waitFor();
 	await go(page, "#/topics");
 	await row(page, "orders").first().waitFor();
 	await page.getByText("Your token may not make topics.").waitFor();
@@ -77,6 +79,17 @@ async function looker(t, page) {
 	await page.getByText("Your token may look, not change.").waitFor();
 	await offers(t, page, "the page of nodes", []);
 	await seen(t, page, "nodes-looker");
+	await page.getByRole("link", { name: "n1", exact: true }).click();
+	await heading(page, "n1");
+	await page.getByText("No open connection has published anything.").waitFor();
+	await offers(t, page, "the page of a node", ["Settings"]);
+	await openParts(page);
+	await row(page, "auth_file").first().waitFor();
+	await page.setViewportSize(phone);
+	await fits(t, page, "a node");
+	await page.setViewportSize({ width: 1280, height: 800 });
+	await go(page, "#/nodes");
+	await page.getByRole("listitem", { name: "Node n1" }).waitFor();
 	await logout(page);
 }
 
@@ -85,6 +98,10 @@ async function owner(t, page) {
 	await login(page, "owner");
 	await page.getByText("Your token may not look at this cluster.").waitFor(); // the page of nodes is open
 	await offers(t, page, "the page of nodes", []);
+	await go(page, "#/nodes/n1");
+	await page.getByText("Your token may not look at this node.").waitFor();
+	await go(page, "#/tokens");
+	await page.getByText("may not read the list of tokens").waitFor();
 	await go(page, "#/");
 	await page.getByRole("link", { name: "open a topic by its name" }).click();
 	await heading(page, "Topics");
@@ -109,6 +126,10 @@ async function owner(t, page) {
 	await offers(t, page, "one's own topic", ["Create", ...topicParts, ...topicChanges]);
 	t.check((await page.getByRole("button", { name: "Transfer" }).count()) === 0, "leaderships can be transferred");
 	await seen(t, page, "topic-owner");
+	await page.getByText("Peek at stored messages").click();
+	await page.getByLabel("Key", { exact: true }).fill("customer-1");
+	await page.getByRole("button", { name: "Search" }).click();
+	await page.getByText(/^9 messages among 60 that were looked at/).waitFor();
 	await page.getByText("Settings", { exact: true }).click();
 	await page.getByLabel("Quota messages").fill("500000");
 	await page.getByRole("button", { name: "Save" }).click();

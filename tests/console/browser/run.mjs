@@ -5,9 +5,10 @@
 import { createInterface } from "node:readline";
 import { chromium } from "playwright-core";
 import * as others from "./scenarios.mjs";
+import * as finds from "./finds.mjs";
 import * as rights from "./rights.mjs";
 
-const scenarios = { ...others, ...rights };
+const scenarios = { ...others, ...finds, ...rights };
 
 const o = JSON.parse(process.argv[2]);
 const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();

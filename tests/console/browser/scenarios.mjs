@@ -68,6 +68,11 @@ async function all(t, page, suffix, each = async () => {}) {
 		await page.getByText("as read at").or(page.getByText("There is no message")).waitFor();
 	});
 	await visit("#/nodes", "Nodes", "nodes", () => page.locator(".node").first().waitFor());
+	await visit("#/nodes/n1", "n1", "node", async () => {
+		await page.getByText("Version", { exact: true }).waitFor();
+		await openParts(page);
+		await page.getByRole("region", { name: "Settings" }).waitFor();
+	});
 	await visit("#/audit", "Audit", "audit", () => row(page, "/topic/create").first().waitFor());
 }
 
@@ -559,6 +564,16 @@ export async function tokens(t) {
 	await page.getByRole("button", { name: "Resume" }).click();
 	await go(page, "#/audit");
 	await row(page, "login").first().waitFor();
+	await page.getByRole("link", { name: "Tokens" }).click();
+	const mine = row(page, "root");
+	await mine.getByText("admin, publish on all topics").waitFor();
+	await mine.filter({ has: page.getByRole("cell", { name: "1", exact: true }) }).waitFor(); // session
+	await row(page, "one").getByText("view on topics orders").waitFor();
+	await named(t, page, "tokens");
+	await usable(t, page, "tokens");
+	await t.shot(page, "tokens");
+	await page.getByLabel("Contains").fill("look");
+	await page.getByText("1 of 3 tokens").waitFor();
 	// The token is taken out of the node's file while a page is open: the page asks for another one, and stays.
 	await go(page, "#/topics/orders");
 	await row(page, "billing").first().waitFor();

@@ -100,6 +100,14 @@ func (c *Client) At(plain, secure string) (*Client, error) {
 	return other, nil
 }
 
+// URL returns the address of a path of the node.
+func (c *Client) URL(path string) (string, error) {
+	if err := c.init(); err != nil {
+		return "", err
+	}
+	return c.base.JoinPath(path).String(), nil
+}
+
 // Here says whether the node is on this machine: its address is one of this machine's. A port that is forwarded to
 // another machine, or to a container, looks the same.
 func (c *Client) Here() bool {

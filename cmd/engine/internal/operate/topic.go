@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -121,11 +122,20 @@ func (o *operator) topicListCommand() *cobra.Command {
 
 func (o *operator) topicPeekCommand() *cobra.Command {
 	var ask func(url.Values) url.Values
+	var what searched
 	cmd := o.Action("peek TOPIC", "Show stored messages, confirmed or not", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
-			return o.peek(ctx, "/topic/peek", ask(cli.QueryOf(args[0], "")))
+			q := ask(cli.QueryOf(args[0], ""))
+			wanted, err := what.add(q, time.Now())
+			if err != nil || wanted {
+				return cmp.Or(err, o.search(ctx, q))
+			}
+			return o.peek(ctx, "/topic/peek", q)
 		})
+	cmd.Long = "Show stored messages, confirmed or not, the oldest first. With --key, --header, --contains or --since\n" +
+		"the topic is searched, one partition after the other, until --count messages are found that have all of it."
 	ask = o.peekFlags(cmd)
+	what.flags(cmd)
 	return cmd
 }
 

@@ -21,6 +21,7 @@ const says = {
 	AUTH_FIRST: "Nobody is logged in: log in with a token.",
 	AUTH_FAILED: "The node does not know this token (any more): log in again.",
 	UNAUTHORIZED: "This token may not do that: it lacks the permission.",
+	NOT_FOUND: "This node is too old for that: its version does not have it.",
 	TOPIC_NOT_FOUND: "There is no such topic (any more).",
 	CHANNEL_NOT_FOUND: "There is no such channel (any more).",
 	INVALID_TOPIC: badName("topic"),

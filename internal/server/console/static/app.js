@@ -8,9 +8,13 @@ import { Topics } from "./topics.js";
 import { Topic } from "./topic.js";
 import { Channel } from "./channel.js";
 import { Nodes } from "./nodes.js";
+import { Node } from "./node.js";
 import { Audit } from "./audit.js";
+import { Tokens } from "./tokens.js";
 
-const places = [["", "Overview"], ["topics", "Topics"], ["nodes", "Nodes"], ["audit", "Audit"]];
+const places = [["", "Overview"], ["topics", "Topics"], ["nodes", "Nodes"], ["tokens", "Tokens"], ["audit", "Audit"]];
+// offered says which pages are named: those about everybody only to who may read them.
+const offered = (name, s) => (name === "tokens" ? s.auth && s.admin : name !== "audit" || s.admin);
 const period = 10000; // ms between two questions what the token may do
 
 function route() {
@@ -24,7 +28,9 @@ function route() {
 function page([name, topic, channel], props) {
 	if (name === "topics" && channel) return h(Channel, { key: `${topic}/${channel}`, topic, channel, ...props });
 	if (name === "topics" && topic) return h(Topic, { key: topic, topic, ...props });
-	return h({ "": Overview, topics: Topics, nodes: Nodes, audit: Audit }[name] ?? Nowhere, { key: name, ...props });
+	if (name === "nodes" && topic) return h(Node, { key: `node/${topic}`, name: topic, ...props });
+	return h({ "": Overview, topics: Topics, nodes: Nodes, tokens: Tokens, audit: Audit }[name] ?? Nowhere,
+		{ key: name, ...props });
 }
 
 const Nowhere = () => html`<h1>No such page</h1><p>The console has the pages that are named above.</p>`;
@@ -71,9 +77,9 @@ function App() {
 		<a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); main.current?.focus(); }}>Skip to content</a>
 		<header>
 			<a class="brand" href="#/"><img src="icon.svg" alt="" width="24" height="24" /> Penstock</a>
-			${(!session.auth || session.name) && html`<nav aria-label="Pages">${places.filter(([name]) => name !== "audit"
-				|| session.admin).map(([name, title]) => html`<a
-				key=${name} href=${`#/${name}`} aria-current=${(at[0] || "") === name ? "page" : undefined}>${title}</a>`)}</nav>`}
+			${(!session.auth || session.name) && html`<nav aria-label="Pages">${places.filter(([name]) => offered(name,
+				session)).map(([name, title]) => html`<a key=${name} href=${`#/${name}`}
+				aria-current=${(at[0] || "") === name ? "page" : undefined}>${title}</a>`)}</nav>`}
 			<p class="who">${session.node && html`<span>node <b class="name">${session.node}</b></span>`}
 				${session.auth && session.name && html`<span> as <b class="name">${session.name}</b></span> <button
 					onClick=${out}>Log out</button>`}</p>

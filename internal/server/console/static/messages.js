@@ -3,6 +3,7 @@ import { useMemo, useState } from "./vendor/hooks.mjs";
 import { fetchNow, path, post } from "./api.js";
 import { act, channelLink, html, plural, time, Trouble } from "./ui.js";
 import { Id } from "./trace.js";
+import { past } from "./units.js";
 
 const encoder = new TextEncoder();
 const most = 65536; // characters of a body that are shown: a browser is slow with more
@@ -74,7 +75,11 @@ function Origin({ m }) {
 		${" "}<${Id} topic=${topic} id=${id} /></small> <button type="button" onClick=${back}>Redrive</button></p>`;
 }
 
-// Peek shows stored messages without taking them.
+// The fields of a search, which only topics have.
+const searches = [["key", "Key"], ["header", "Header", "region=eu"], ["contains", "Text in the body"],
+	["since", "Published since", "2h ago"]];
+
+// Peek shows stored messages without taking them, and searches a topic for some.
 export function Peek({ where, of }) {
 	const [form, setForm] = useState("text");
 	const [from, setFrom] = useState("");
@@ -82,12 +87,18 @@ export function Peek({ where, of }) {
 	const [count, setCount] = useState("10");
 	const [list, setList] = useState(null);
 	const [error, setError] = useState(null);
-	const ask = async (e, place = { from, partition }) => {
+	const [wanted, setWanted] = useState({});
+	const searched = !of.channel && Object.values(wanted).some(Boolean);
+	const ask = async (e, place = { from, partition }, next) => {
 		e?.preventDefault();
 		setFrom(place.from);
 		setPartition(place.partition);
 		try {
-			setList({ ...(await fetchNow(path(where, { ...of, ...place, count }))), at: time(new Date()).slice(11) });
+			const since = wanted.since && past.read(wanted.since);
+			if (since === undefined && wanted.since) throw new Error(`“${wanted.since}” is not ${past.like}.`);
+			const query = searched && { ...wanted, since: since && new Date(since).toISOString(), next };
+			setList({ ...(await fetchNow(path(searched ? "/topic/search" : where, { ...of, ...place, ...query, count }))),
+				at: time(new Date()).slice(11) });
 			setError(null);
 		} catch (err) {
 			setError(err);
@@ -105,11 +116,16 @@ export function Peek({ where, of }) {
 				</label>
 			<label>Bodies as <select value=${form} onChange=${(e) => setForm(e.target.value)}><option>text</option><option
 				value="json">JSON where it is</option><option>hex</option></select></label>
-			<button>Peek</button>
+			${!of.channel && searches.map(([name, label, like]) => html`<label key=${name}>${label} <input
+				placeholder=${like} spellcheck=${false} value=${wanted[name] ?? ""}
+				onInput=${(e) => setWanted({ ...wanted, [name]: e.target.value })} /></label>`)}
+			<button>${searched ? "Search" : "Peek"}</button>
 		</form>
 		<${Trouble} error=${error} />
-		${list && html`<p role="status">${list.messages.length === 0
-			? "There is no message." : `${plural(list.messages.length, "message")}, as read at ${list.at}.`}</p>
+		${list && html`<p role="status">${list.messages.length === 0 && list.scanned === undefined
+			? "There is no message." : `${plural(list.messages.length, "message")}${list.scanned === undefined ? ""
+				: ` among ${list.scanned.toLocaleString("en")} that were looked at`}, as read at ${list.at}.${list.next
+				? " There are more to look at." : ""}`}</p>
 			<ol class="messages">${list.messages.map((m) => html`<li key=${m.id}>
 				<p><${Id} topic=${of.topic} id=${m.id} /> <small>partition ${m.partition}, number ${m.number},
 					${" "}${time(m.timestamp)}, ${
@@ -120,6 +136,8 @@ export function Peek({ where, of }) {
 				<${Origin} m=${m} />
 				<${Body} m=${m} form=${form} />
 			</li>`)}</ol>
-			${last && list.messages.every((m) => m.partition === last.partition) && html`<button onClick=${() => ask(null,
-				{ partition: String(last.partition), from: String(last.number + 1) })}>Next messages</button>`}`}`;
+			${list.next && html`<button onClick=${() => ask(null, undefined, list.next)}>Go on</button>`}
+			${last && list.scanned === undefined && list.messages.every((m) => m.partition === last.partition)
+				&& html`<button onClick=${() => ask(null, { partition: String(last.partition),
+					from: String(last.number + 1) })}>Next messages</button>`}`}`;
 }

@@ -2,10 +2,13 @@
 import { path, post, useLook } from "./api.js";
 import { act, bytes, Destroy, Facts, html, span, Tag, time, Trouble } from "./ui.js";
 import { Lacks } from "./may.js";
+import { facts } from "./node.js";
 import { Health } from "./overview.js";
 
 const presences = { live: ["good", "live"], no_lease: ["warn", "runs without a lease"], dead: ["bad", "dead"],
 	unknown: ["warn", "not known"] }, states = "damaged contested short shortened unknown_topics".split(" ");
+
+const nodeLink = (name) => `#/nodes/${encodeURIComponent(name)}`;
 
 export function Nodes({ session, fresh }) {
 	if (!session.cluster) return html`<h1>Nodes</h1><${Health} fresh=${fresh} /><${Alone}
@@ -38,14 +41,10 @@ function Members({ fresh, admin }) {
 				mixed=${s.nodes.some((o) => o.version !== n.version)} />`)}</ul>`;
 }
 
-// facts of a process and its machine; undefined: nobody said them.
-const facts = (v) => (v ? [["Disk free", v.disk_free_bytes ? bytes(v.disk_free_bytes) : "not known"],
-	["Memory", v.memory_bytes ? bytes(v.memory_bytes) : "not known"], ["Up for", span(v.uptime_seconds)]] : []);
-
 function Member({ n, stale, change, vital, mixed }) {
 	const [kind, word] = stale ? ["warn", "not known now"] : presences[n.presence] ?? ["warn", n.presence];
 	return html`<li class="node ${kind}" aria-label=${`Node ${n.name}`}>
-		<h2><span class="name">${n.name}</span> <${Tag} kind=${kind}>${word}${
+		<h2><a class="name" href=${nodeLink(n.name)}>${n.name}</a> <${Tag} kind=${kind}>${word}${
 			n.presence !== "live" && !stale ? ` for ${span(n.presence_ms / 1000)}` : ""}<//>
 			${n.controller && html`<${Tag}>controller<//>`} ${n.draining && html`<${Tag} kind=warn>draining<//>`}
 			${n.disk !== "good" && html`<${Tag} kind=bad>disk ${n.disk}<//>`} ${states.map((w) =>
@@ -80,7 +79,8 @@ function Alone({ view }) {
 	const vital = useLook(view && "/vitals", 5000).data?.nodes[0];
 	if (!i) return html`<${Trouble} error=${error} />`;
 	return html`<ul class="nodes"><li class="node" aria-label="This node">
-		<h2><span class="name">${vital?.node ?? i.hostname}</span> <${Tag}>a single node<//></h2>
+		<h2>${vital ? html`<a class="name" href=${nodeLink(vital.node)}>${vital.node}</a>`
+			: html`<span class="name">${i.hostname}</span>`} <${Tag}>a single node<//></h2>
 		<${Facts} of=${facts(vital)} />
 		<p class="note">Version ${i.version.replace(/^.*engine\./, "")}, since ${time(i.start_time * 1000)},
 			${" "}NSQ port ${i.tcp_port}, HTTP port ${i.http_port}</p>

@@ -43,6 +43,17 @@ export const number = {
 	write: String,
 };
 
+// past reads a point in time as milliseconds: some time ago, or a date, of the browser's zone unless it says another.
+export const past = {
+	like: "a time, such as 2h ago, 2026-01-31 or 2026-01-31 12:00",
+	read(text, now = Date.now()) {
+		const ago = text.trim().match(/^(.+) ago$/), span = ago && duration.read(ago[1]);
+		const at = ago ? now - span : /^\d{4}-\d\d-\d\d$/.test(text.trim()) ? Date.parse(`${text.trim()}T00:00`)
+			: /^\d{4}-\d\d-\d\d[T ]\d/.test(text.trim()) ? Date.parse(text.trim()) : NaN;
+		return span === undefined || Number.isNaN(at) ? undefined : at;
+	},
+};
+
 // The operators of a rule: the one that comes first in the text counts; of two at one place, the first of these.
 const operators = [["^=", "prefix"], ["*=", "glob"], ["~=", "regexp"], ["=", "exact"]];
 
