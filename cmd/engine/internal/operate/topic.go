@@ -42,10 +42,7 @@ func TopicCommand() *cobra.Command {
 // topicVerb makes a command for a change that takes no parameters besides the name.
 func (o *operator) topicVerb(verb, short, done string) *cobra.Command {
 	return o.Action(verb+" TOPIC", short, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		if err := o.Client.Post(ctx, "/topic/"+verb, cli.QueryOf(args[0], ""), nil, nil); err != nil {
-			return err
-		}
-		return o.Done("topic %s %s", args[0], done)
+		return o.Change(ctx, "/topic/"+verb, cli.QueryOf(args[0], ""), "topic %s %s", args[0], done)
 	})
 }
 
@@ -123,7 +120,7 @@ func (o *operator) topicPeekCommand() *cobra.Command {
 	var ask func(url.Values) url.Values
 	cmd := o.Action("peek TOPIC", "Show stored messages, confirmed or not", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
-			return o.peek(ctx, "/topic/peek", ask(cli.QueryOf(args[0], "")))
+			return cli.Show(ctx, &o.Operator, "/topic/peek", ask(cli.QueryOf(args[0], "")), printPeeked)
 		})
 	ask = o.peekFlags(cmd)
 	return cmd
@@ -132,11 +129,7 @@ func (o *operator) topicPeekCommand() *cobra.Command {
 func (o *operator) topicSettingsCommand() *cobra.Command {
 	return o.Action("settings TOPIC", "Show a topic's settings", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
-			s, err := TopicSettingsOf(ctx, &o.Client, args[0])
-			if err != nil {
-				return err
-			}
-			return o.showTopicSettings(s)
+			return cli.Show(ctx, &o.Operator, "/topic/settings", cli.QueryOf(args[0], ""), printTopicSettings)
 		})
 }
 
@@ -149,6 +142,6 @@ func TopicSettingsOf(ctx context.Context, c *client.Client, topic string) (*meta
 	return s, nil
 }
 
-func (o *operator) showTopicSettings(s *meta.TopicSettings) error {
-	return showSettings(o, s.Version, s, meta.TopicRows)
+func printTopicSettings(w io.Writer, s *meta.TopicSettings) error {
+	return printSettings(w, s.Version, s, meta.TopicRows)
 }
