@@ -69,10 +69,6 @@ type sayings struct {
 	throughID uint64
 }
 
-func (s *sayings) empty() bool {
-	return len(s.requeue)+len(s.touch)+len(s.finish) == 0 && s.through == 0
-}
-
 func (s *sayings) clear() {
 	s.requeue, s.touch, s.finish, s.through = s.requeue[:0], s.touch[:0], s.finish[:0], 0
 }

@@ -163,7 +163,7 @@ func (s *leaderSim) next() {
 // say sends what is to be said.
 func (s *leaderSim) say() {
 	s.granted = append(s.granted, s.l.grant(s.now))
-	if !s.l.say.empty() {
+	if say := &s.l.say; len(say.requeue)+len(say.touch)+len(say.finish) > 0 || say.through != 0 {
 		s.saying = append(s.saying, s.l.say)
 		s.sent++
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/server/stats"
+
 	"github.com/google/uuid"
 
 	"penstock/cmd/engine/internal/cli"
@@ -154,19 +156,19 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 	}{
 		{
 			"dead letters aside", "aside_count", "penstock_channel_aside_messages", "penstock channel list says why",
-			cli.ChannelNumbers{Name: "billing", OutboxCount: 3, AsideCount: 2, AsideWhy: "too big"},
+			cli.ChannelNumbers{Name: "billing", Trouble: stats.Trouble{OutboxCount: 3, AsideCount: 2, AsideWhy: "too big"}},
 			health.Facts{AsideLetters: &health.Channel{Topic: "orders", Name: "billing", Count: 2, Why: "too big"}},
 			node.StorageStats{AsideChannels: 1},
 		},
 		{
 			"full", "full_partitions", "penstock_channel_full_partitions", "penstock channel list names them",
-			cli.ChannelNumbers{Name: "billing", FullPartitions: 2},
+			cli.ChannelNumbers{Name: "billing", Trouble: stats.Trouble{FullPartitions: 2}},
 			health.Facts{FullChannel: &health.Channel{Topic: "orders", Name: "billing", Count: 2}},
 			node.StorageStats{FullChannels: 1},
 		},
 		{
 			"dropping", "dropped_count", "penstock_channel_dropped_total", "penstock channel list says how many",
-			cli.ChannelNumbers{Name: "billing", DroppedCount: 2, Dropping: true},
+			cli.ChannelNumbers{Name: "billing", Trouble: stats.Trouble{DroppedCount: 2, Dropping: true}},
 			health.Facts{DroppingChannel: &health.Channel{Topic: "orders", Name: "billing", Count: 2}},
 			node.StorageStats{DroppingChannels: 1},
 		},
@@ -179,7 +181,9 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 		{
 			"skipping", "skipped_count", "penstock_channel_skipping",
 			"names them; altogether 2 messages since 2026-01-31T12:00:00Z",
-			cli.ChannelNumbers{Name: "billing", SkippedCount: 2, Skipping: true, SkippingSince: "2026-01-31T12:00:00Z"},
+			cli.ChannelNumbers{Name: "billing", Trouble: stats.Trouble{
+				SkippedCount: 2, Skipping: true, SkippingSince: "2026-01-31T12:00:00Z",
+			}},
 			health.Facts{SkippingChannel: &health.Channel{
 				Topic: "orders", Name: "billing", Count: 2, Why: "2026-01-31T12:00:00Z",
 			}},
@@ -187,7 +191,7 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 		},
 		{
 			"starved", "starved", "penstock_channel_starved", "penstock channel list names them",
-			cli.ChannelNumbers{Name: "billing", Starved: true},
+			cli.ChannelNumbers{Name: "billing", Trouble: stats.Trouble{Starved: true}},
 			health.Facts{StarvedChannel: &health.Channel{Topic: "orders", Name: "billing"}},
 			node.StorageStats{StarvedChannels: 1},
 		},
@@ -239,8 +243,11 @@ func TestDeleteSaysWhatGoes(t *testing.T) {
 		switch {
 		case r.URL.Path == "/stats" && r.URL.Query().Get("topic") == "orders":
 			must(t, json.NewEncoder(w).Encode(cli.NodeStats{Topics: []cli.TopicNumbers{{
-				Name:     "orders",
-				Channels: []cli.ChannelNumbers{{Name: "other", OutboxCount: 9}, {Name: "billing", OutboxCount: outbox}},
+				Name: "orders",
+				Channels: []cli.ChannelNumbers{
+					{Name: "other", Trouble: stats.Trouble{OutboxCount: 9}},
+					{Name: "billing", Trouble: stats.Trouble{OutboxCount: outbox}},
+				},
 			}}}))
 		case r.Method == http.MethodPost && r.URL.Path == "/channel/delete":
 		default:

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"penstock/internal/node"
-	"penstock/internal/node/health"
 	"penstock/internal/server/stats"
 )
 
@@ -133,17 +132,7 @@ func (c *Channel) Add(o *Channel) {
 	c.DeadLetterTopic = cmp.Or(c.DeadLetterTopic, o.DeadLetterTopic)
 	c.OldestSeconds = max(c.OldestSeconds, o.OldestSeconds)
 	c.Paused = c.Paused || o.Paused
-	c.OutboxCount += o.OutboxCount
-	c.AsideCount += o.AsideCount
-	c.AsideWhy = cmp.Or(c.AsideWhy, o.AsideWhy)
-	c.FullPartitions += o.FullPartitions
-	c.DroppedCount += o.DroppedCount
-	c.Dropping = c.Dropping || o.Dropping
-	c.SkippedCount += o.SkippedCount
-	c.Skipping = c.Skipping || o.Skipping
-	c.Starved = c.Starved || o.Starved
-	c.SkippingSince = health.Earlier(c.SkippingSince, o.SkippingSince)
-	c.SkippedBefore = c.SkippedBefore || o.SkippedBefore
+	c.Trouble.Add(&o.Trouble)
 }
 
 // Order is what a list of topics is sorted by.

@@ -1,7 +1,7 @@
 // Package metrics serves what Prometheus reads of a node: GET /metrics and GET /metrics/per-object.
 //
 // Nothing here runs while a message is published or delivered. A scrape reads the counters that the engine and the
-// server keep anyway. families.go is the only list of the metrics; docs/operate/metrics.md is generated from it.
+// server keep anyway. rows.go is the only list of the metrics; docs/operate/metrics.md is generated from it.
 //
 // A scrape has two parts. The first reads atomics and takes only locks whose holders never wait, so it answers while
 // the disk hangs. The second reads every topic and channel, for which it takes locks whose holders may wait for the

@@ -35,13 +35,18 @@ func (d *Durations) Counts() []uint64 {
 	return out
 }
 
-// durations writes a histogram of these counts per bucket.
-func (w writer) durations(f *family, counts []uint64, nanos uint64, labels ...string) {
-	buckets, sum := make(map[float64]uint64, len(counts)), uint64(0)
-	for i, n := range counts {
-		if sum += n; i < len(counts)-1 {
+// durations are the counts of a histogram per bucket, with the sum of what was counted.
+type durations struct {
+	counts []uint64
+	nanos  uint64
+}
+
+func (w writer) durations(f *family, d durations, labels ...string) {
+	buckets, sum := make(map[float64]uint64, len(d.counts)), uint64(0)
+	for i, n := range d.counts {
+		if sum += n; i < len(d.counts)-1 {
 			buckets[float64(uint64(1)<<i)/1e6] = sum
 		}
 	}
-	w.out <- prometheus.MustNewConstHistogram(f.desc, sum, float64(nanos)/1e9, buckets, labels...)
+	w.out <- prometheus.MustNewConstHistogram(f.desc, sum, float64(d.nanos)/1e9, buckets, labels...)
 }

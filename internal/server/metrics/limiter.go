@@ -58,131 +58,88 @@ func (l *limiter) collect(w writer, o *objects) (truncated bool) {
 		}
 	}
 	l.detail = detailFor(l.detail, topics, channels, l.most)
-	if l.detail == allDetail {
-		o.eachChannel(func(topic string, c *node.ChannelStats) { writeChannel(w, topic, c.Name, channelNow(c, o.now)) })
-	} else {
-		l.sumChannels(w, o)
-	}
-	if l.detail != onlyAggregate {
-		o.eachTopic(func(t *node.TopicStats) {
-			writeTopic(w, t.Name, topicNow(t), topicCounts(t))
-		})
-	} else {
-		l.sumTopics(w, o)
-	}
+	writeObjects(w, channelFamilies, l.detail != allDetail, &l.channels, o, func(visit func(object, numbers)) {
+		o.eachChannel(func(topic string, c *node.ChannelStats) { visit(object{topic, c.Name}, channelNumbers(c, o.now)) })
+	})
+	writeObjects(w, topicFamilies, l.detail == onlyAggregate, &l.topics, o, func(visit func(object, numbers)) {
+		o.eachTopic(func(t *node.TopicStats) { visit(object{topic: t.Name}, topicNumbers(t)) })
+	})
 	return l.detail != allDetail
 }
 
-func (l *limiter) sumChannels(w writer, o *objects) {
-	l.channels.begin()
-	var all channelNumbers
-	o.eachChannel(func(topic string, c *node.ChannelStats) {
-		n := channelNow(c, o.now)
-		all.add(n)
-		l.channels.add(object{topic, c.Name}, n.counts)
-	})
-	all.counts = l.channels.end(o.exists)
-	writeChannel(w, "", "", &all)
-}
+// merge says what a sum over topics or channels shows of a gauge.
+type merge uint8
 
-func (l *limiter) sumTopics(w writer, o *objects) {
-	l.topics.begin()
-	var all topicNumbers
-	o.eachTopic(func(t *node.TopicStats) {
-		all.add(topicNow(t))
-		l.topics.add(object{topic: t.Name}, topicCounts(t))
-	})
-	writeTopic(w, "", all, l.topics.end(o.exists))
-}
+const (
+	sum merge = iota
+	greatest
+)
 
-// topicNumbers are the present numbers of a topic, or the sums over several; of maxProducers, paused and overQuota
-// the greatest.
-type topicNumbers struct {
-	depth, stored           int64
-	producers, maxProducers int
-	paused, overQuota       bool
-	delays                  int // partitions that refuse them
-}
+// numbers are those of a topic or channel, in the order of topicRows or channelRows.
+type numbers [seriesPerChannel]float64
 
-func (n *topicNumbers) add(o topicNumbers) {
-	n.depth, n.stored, n.producers = n.depth+o.depth, n.stored+o.stored, n.producers+o.producers
-	n.maxProducers, n.paused = max(n.maxProducers, o.maxProducers), n.paused || o.paused
-	n.overQuota = n.overQuota || o.overQuota
-	n.delays += o.delays
-}
-
-func topicNow(t *node.TopicStats) topicNumbers {
-	return topicNumbers{t.Depth, t.LedBytes, t.Producers, t.MaxProducers, t.Paused, t.OverQuota, t.DelaysRefused}
-}
-
-// topicCounts returns the counters of a topic: messages, bytes.
-func topicCounts(t *node.TopicStats) counts { return counts{t.MessageCount, t.MessageBytes} }
-
-// channelNumbers are the present numbers of a channel, or the sums over several; of paused, skipping and oldest the
-// greatest.
-type channelNumbers struct {
-	depth, inFlight, deferred, consumers int64
-	full, outbox, aside                  int64
-	paused, skipping, starved            bool
-	oldest                               time.Duration
-	counts                               counts // see writeChannel
-}
-
-// add adds all but the counters.
-func (n *channelNumbers) add(o *channelNumbers) {
-	n.depth, n.inFlight, n.deferred = n.depth+o.depth, n.inFlight+o.inFlight, n.deferred+o.deferred
-	n.full, n.outbox, n.aside = n.full+o.full, n.outbox+o.outbox, n.aside+o.aside
-	n.consumers, n.oldest = n.consumers+o.consumers, max(n.oldest, o.oldest)
-	n.paused, n.skipping = n.paused || o.paused, n.skipping || o.skipping
-	n.starved = n.starved || o.starved
-}
-
-// channelNow returns the numbers of a channel at now, by the engine's clock.
-func channelNow(c *node.ChannelStats, now time.Time) *channelNumbers {
-	n := &channelNumbers{
-		depth: c.Depth, inFlight: int64(c.InFlightCount), deferred: int64(c.DeferredCount),
-		consumers: int64(len(c.Consumers)), paused: c.Paused, skipping: c.Skipping, starved: c.Starved,
-		full: int64(c.FullPartitions), outbox: int64(c.OutboxCount), aside: int64(c.AsideCount),
-		counts: counts{
-			c.DeliverCount, c.FinishCount, c.RequeueCount, c.TimeoutCount, c.DeadLettered, c.DroppedCount, c.SkippedCount,
-		},
+func topicNumbers(t *node.TopicStats) numbers {
+	return numbers{
+		float64(t.MessageCount), float64(t.MessageBytes), float64(t.Depth), oneIf(t.Paused), oneIf(t.OverQuota),
+		float64(t.DelaysRefused), float64(t.LedBytes), float64(t.Producers), float64(t.MaxProducers),
 	}
+}
+
+// channelNumbers returns the numbers of a channel at now, by the engine's clock.
+func channelNumbers(c *node.ChannelStats, now time.Time) numbers {
+	oldest := time.Duration(0)
 	if c.OldestNs > 0 {
-		n.oldest = max(0, now.Sub(time.Unix(0, c.OldestNs)))
+		oldest = max(0, now.Sub(time.Unix(0, c.OldestNs)))
 	}
-	return n
+	return numbers{
+		float64(c.Depth), float64(c.InFlightCount), float64(c.DeferredCount), float64(len(c.Consumers)),
+		oneIf(c.Paused), oneIf(c.Skipping), oneIf(c.Starved), float64(c.FullPartitions), float64(c.OutboxCount),
+		float64(c.AsideCount), oldest.Seconds(), float64(c.DeliverCount), float64(c.FinishCount),
+		float64(c.RequeueCount), float64(c.TimeoutCount), float64(c.DroppedCount), float64(c.SkippedCount),
+		float64(c.DeadLettered),
+	}
 }
 
-func writeTopic(w writer, name string, n topicNumbers, c counts) {
-	w.set(topicMessages, float64(c[0]), name)
-	w.set(topicBytes, float64(c[1]), name)
-	w.set(topicDepth, float64(n.depth), name)
-	w.set(topicPaused, oneIf(n.paused), name)
-	w.set(topicOverQuota, oneIf(n.overQuota), name)
-	w.set(topicDelays, float64(n.delays), name)
-	w.set(topicStored, float64(n.stored), name)
-	w.set(topicProducers, float64(n.producers), name)
-	w.set(topicMaxProducers, float64(n.maxProducers), name)
-}
-
-func writeChannel(w writer, topic, name string, n *channelNumbers) {
-	w.set(channelDepth, float64(n.depth), topic, name)
-	w.set(channelInFlight, float64(n.inFlight), topic, name)
-	w.set(channelDeferred, float64(n.deferred), topic, name)
-	w.set(channelConsumers, float64(n.consumers), topic, name)
-	w.set(channelPaused, oneIf(n.paused), topic, name)
-	w.set(channelSkipping, oneIf(n.skipping), topic, name)
-	w.set(channelStarved, oneIf(n.starved), topic, name)
-	w.set(channelFull, float64(n.full), topic, name)
-	w.set(channelOutbox, float64(n.outbox), topic, name)
-	w.set(channelAside, float64(n.aside), topic, name)
-	w.set(channelOldest, n.oldest.Seconds(), topic, name)
-	for i, f := range []*family{ // in the order of channelNow
-		channelDelivered, channelFinished, channelRequeued, channelTimedOut, channelDeadLettered, channelDropped,
-		channelSkipped,
-	} {
-		w.set(f, float64(n.counts[i]), topic, name)
+// writeObjects writes a series of each family for each object, or one for all of them if they are merged.
+func writeObjects(
+	w writer, fs []*family, merged bool, sums *sums, o *objects, each func(visit func(object, numbers)),
+) {
+	write := func(name object, n numbers) {
+		labels := []string{name.topic, name.channel}[:len(fs[0].labels)]
+		for i, f := range fs {
+			w.out <- &sample{family: f, value: n[i], values: labels}
+		}
 	}
+	if !merged {
+		each(write)
+		return
+	}
+	var all numbers
+	sums.begin()
+	each(func(name object, n numbers) {
+		var now counts
+		k := 0
+		for i, f := range fs {
+			switch {
+			case f.kind == counter:
+				now[k] = uint64(n[i])
+				k++
+			case f.merge == greatest:
+				all[i] = max(all[i], n[i])
+			default:
+				all[i] += n[i]
+			}
+		}
+		sums.add(name, now)
+	})
+	k, counted := 0, sums.end(o.exists)
+	for i, f := range fs {
+		if f.kind == counter {
+			all[i] = float64(counted[k])
+			k++
+		}
+	}
+	write(object{}, all)
 }
 
 // sums adds up counters of objects that come and go, so that the sums never go down: a counter that went down would

@@ -129,24 +129,31 @@ func TestStatesOfChannels(t *testing.T) {
 		c := &o.topics[i].Channels[0]
 		c.FullPartitions, c.OutboxCount, c.AsideCount, c.Skipping = 1, 5, 3, true
 	}
-	for most, want := range map[int]map[*family][]float64{
-		1000: {channelFull: {1, 1}, channelOutbox: {5, 5}, channelAside: {3, 3}, channelSkipping: {1, 1}},
-		1:    {channelFull: {2}, channelOutbox: {10}, channelAside: {6}, channelSkipping: {1}},
+	for most, want := range map[int]map[string][]float64{
+		1000: {
+			"channel_full_partitions": {1, 1},
+			"channel_outbox_messages": {5, 5}, "channel_aside_messages": {3, 3}, "channel_skipping": {1, 1},
+		},
+		1: {
+			"channel_full_partitions": {2},
+			"channel_outbox_messages": {10}, "channel_aside_messages": {6}, "channel_skipping": {1},
+		},
 	} {
 		out := make(chan prometheus.Metric, 1000)
 		(&limiter{most: most}).collect(writer{out}, o)
 		close(out)
-		got := map[*prometheus.Desc][]float64{}
+		got := map[string][]float64{}
 		for m := range out {
 			var read dto.Metric
 			if err := m.Write(&read); err != nil {
 				t.Fatal(err)
 			}
-			got[m.Desc()] = append(got[m.Desc()], read.GetGauge().GetValue())
+			name := m.(*sample).family.name
+			got[name] = append(got[name], read.GetGauge().GetValue())
 		}
-		for f, values := range want {
-			if !slices.Equal(got[f.desc], values) {
-				t.Errorf("at most %d series: %s is %v, want %v", most, f.name, got[f.desc], values)
+		for name, values := range want {
+			if !slices.Equal(got[prefix+name], values) {
+				t.Errorf("at most %d series: %s is %v, want %v", most, name, got[prefix+name], values)
 			}
 		}
 	}

@@ -249,6 +249,21 @@ func (c *Collector) Connections() *Connections {
 // Describer is the label of a consumer that has a connection (message.ConsumerStats.Label).
 type Describer interface{ Describe() Client }
 
+// Add adds another node's trouble of the same channel.
+func (t *Trouble) Add(o *Trouble) {
+	t.OutboxCount += o.OutboxCount
+	t.AsideCount += o.AsideCount
+	t.AsideWhy = cmp.Or(t.AsideWhy, o.AsideWhy)
+	t.FullPartitions += o.FullPartitions
+	t.DroppedCount += o.DroppedCount
+	t.Dropping = t.Dropping || o.Dropping
+	t.SkippedCount += o.SkippedCount
+	t.Skipping = t.Skipping || o.Skipping
+	t.Starved = t.Starved || o.Starved
+	t.SkippingSince = health.Earlier(t.SkippingSince, o.SkippingSince)
+	t.SkippedBefore = t.SkippedBefore || o.SkippedBefore
+}
+
 // TroubleOf returns the trouble of a channel.
 func TroubleOf(ch *node.ChannelStats) Trouble {
 	return Trouble{

@@ -17,6 +17,7 @@ import (
 	"penstock/internal/cluster/admin"
 	"penstock/internal/node/health"
 	"penstock/internal/server/api"
+	"penstock/internal/server/stats"
 )
 
 // NodeStats is the part of a node's /stats that is shown.
@@ -62,18 +63,7 @@ type ChannelNumbers struct {
 	TimeoutCount  uint64 `json:"timeout_count"`
 	ClientCount   int    `json:"client_count"` // at the leader that has the most
 	Paused        bool   `json:"paused"`
-	// The others are those of node.ChannelStats.
-	OutboxCount    int    `json:"outbox_count"`
-	AsideCount     int    `json:"aside_count"`
-	AsideWhy       string `json:"aside_why"`
-	FullPartitions int    `json:"full_partitions"`
-	DroppedCount   uint64 `json:"dropped_count"`
-	Dropping       bool   `json:"dropping"`
-	SkippedCount   uint64 `json:"skipped_count"`
-	Starved        bool   `json:"starved"`
-	Skipping       bool   `json:"skipping"`
-	SkippingSince  string `json:"skipping_since,omitempty"` // RFC 3339, see node.ChannelStats
-	SkippedBefore  bool   `json:"skipped_before"`
+	stats.Trouble
 }
 
 // numbersTimeout is how long a node may take to say its numbers. Beyond it, the others' numbers are shown without it.
@@ -284,17 +274,7 @@ func (n *TopicNumbers) Add(m *TopicNumbers) {
 		had.TimeoutCount += c.TimeoutCount
 		had.ClientCount = max(had.ClientCount, c.ClientCount) // a consumer mostly subscribes at each leader
 		had.Paused = had.Paused || c.Paused
-		had.OutboxCount += c.OutboxCount
-		had.AsideCount += c.AsideCount
-		had.AsideWhy = cmp.Or(had.AsideWhy, c.AsideWhy)
-		had.FullPartitions += c.FullPartitions
-		had.DroppedCount += c.DroppedCount
-		had.Dropping = had.Dropping || c.Dropping
-		had.SkippedCount += c.SkippedCount
-		had.Skipping = had.Skipping || c.Skipping
-		had.Starved = had.Starved || c.Starved
-		had.SkippingSince = health.Earlier(had.SkippingSince, c.SkippingSince)
-		had.SkippedBefore = had.SkippedBefore || c.SkippedBefore
+		had.Trouble.Add(&c.Trouble)
 	}
 }
 

@@ -75,6 +75,25 @@ func (o *Operator) Print(v any, text func(io.Writer) error) error {
 	return text(o.Out)
 }
 
+// Show gets an answer, and prints it: as JSON with the flag --json, otherwise with the function text.
+func Show[T any](
+	ctx context.Context, o *Operator, path string, q url.Values, text func(io.Writer, *T) error,
+) error {
+	answer := new(T)
+	if err := o.Client.Get(ctx, path, q, answer); err != nil {
+		return err
+	}
+	return o.Print(answer, func(w io.Writer) error { return text(w, answer) })
+}
+
+// Change posts a change that has no answer, and reports it with one sentence.
+func (o *Operator) Change(ctx context.Context, path string, q url.Values, done string, args ...any) error {
+	if err := o.Client.Post(ctx, path, q, nil, nil); err != nil {
+		return err
+	}
+	return o.Done(done, args...)
+}
+
 // Done reports a change with one sentence.
 func (o *Operator) Done(format string, args ...any) error {
 	said := struct {

@@ -25,6 +25,27 @@ func PrintJSON(w io.Writer, v any) error {
 // Table returns a writer that aligns the columns of a table; their texts are separated by tabs.
 func Table(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }
 
+// Rows prints a table: head has the names of the columns with tabs between them, and cells what each row has in them.
+func Rows[R any](w io.Writer, head string, rows []R, cells func(*R) []any) error {
+	t := Table(w)
+	fmt.Fprintln(t, head)
+	for i := range rows {
+		Row(t, cells(&rows[i])...)
+	}
+	return t.Flush()
+}
+
+// Row prints a row of a table.
+func Row(t io.Writer, cells ...any) {
+	for i, c := range cells {
+		if i > 0 {
+			fmt.Fprint(t, "\t")
+		}
+		fmt.Fprint(t, c)
+	}
+	fmt.Fprintln(t)
+}
+
 // Dash returns a text for a table, and - for none.
 func Dash(s string) string { return cmp.Or(clip.Plain(s), "-") }
 

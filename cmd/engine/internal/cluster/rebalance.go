@@ -25,7 +25,7 @@ func (o *operator) rebalanceCommand() *cobra.Command {
 	cmd := o.Action("rebalance", "Spread replicas and leaders evenly over nodes and racks", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
 			if dryRun {
-				return o.showPlan(ctx)
+				return cli.Show(ctx, &o.Operator, "/cluster/rebalance", nil, printPlan)
 			}
 			order := meta.RebalanceStart
 			switch {
@@ -55,14 +55,6 @@ func (o *operator) rebalanceCommand() *cobra.Command {
 		"by itself, when a node has joined or been away for as long as rebalance-after says. penstock cluster status\n" +
 		"shows the progress."
 	return cmd
-}
-
-func (o *operator) showPlan(ctx context.Context) error {
-	p := new(admin.Plan)
-	if err := o.Client.Get(ctx, "/cluster/rebalance", nil, p); err != nil {
-		return err
-	}
-	return o.Print(p, func(w io.Writer) error { return printPlan(w, p) })
 }
 
 func printPlan(w io.Writer, p *admin.Plan) error {

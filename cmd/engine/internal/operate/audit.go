@@ -33,15 +33,11 @@ func (o *operator) auditCommand() *cobra.Command {
 			if err := o.Client.Get(ctx, "/audit", url.Values{"all": {""}, "count": {strconv.Itoa(count)}}, &all); err != nil {
 				return err
 			}
-			var missing error
-			if len(all.Missing) > 0 {
-				var why []string
-				for _, m := range all.Missing {
-					why = append(why, fmt.Sprintf("node %s: %s", m.Node, m.Why))
-				}
-				missing = cli.Fail(cli.ExitPartial, fmt.Errorf("the result is partial: %s", strings.Join(why, "; ")))
+			var lacks []string
+			for _, m := range all.Missing {
+				lacks = append(lacks, fmt.Sprintf("node %s: %s", m.Node, m.Why))
 			}
-			return cmp.Or(o.Print(&all, func(w io.Writer) error { return printAudit(w, &all) }), missing)
+			return cmp.Or(o.Print(&all, func(w io.Writer) error { return printAudit(w, &all) }), cli.Partial(lacks))
 		})
 	cmd.Flags().IntVar(&count, "count", count, "number of entries to show, the newest of all nodes")
 	cmd.Long = "Show the newest changes and refusals of all nodes that answer, the oldest first. At most a quarter\n" +
@@ -52,15 +48,13 @@ func (o *operator) auditCommand() *cobra.Command {
 }
 
 func printAudit(w io.Writer, all *api.ClusterAudit) error {
-	t := cli.Table(w)
-	fmt.Fprintln(t, "TIME\tNODE\tWHO\tFROM\tWHAT\tOF\tRESULT")
-	for i := range all.Entries {
-		e := &all.Entries[i]
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", cli.Stamp(e.Time), cli.Dash(e.Node), cli.Dash(e.Who),
-			cli.Dash(e.From), cli.Dash(e.What),
-			cli.Dash(strings.TrimSpace(e.Names+" "+e.Body)), cli.Dash(e.Result))
-	}
-	if err := t.Flush(); err != nil {
+	err := cli.Rows(w, "TIME\tNODE\tWHO\tFROM\tWHAT\tOF\tRESULT", all.Entries, func(e *api.NodeEntry) []any {
+		return []any{
+			cli.Stamp(e.Time), cli.Dash(e.Node), cli.Dash(e.Who), cli.Dash(e.From), cli.Dash(e.What),
+			cli.Dash(strings.TrimSpace(e.Names + " " + e.Body)), cli.Dash(e.Result),
+		}
+	})
+	if err != nil {
 		return err
 	}
 	fmt.Fprintln(w, knownOf(all))

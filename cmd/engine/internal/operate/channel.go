@@ -14,7 +14,6 @@ import (
 	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/values"
 	"penstock/internal/node/channel"
-	"penstock/internal/node/fold"
 	"penstock/internal/server/api"
 )
 
@@ -30,8 +29,9 @@ func ChannelCommand() *cobra.Command {
 	o.Flags(cmd)
 	cmd.AddCommand(o.channelListCommand(), o.consumersCommand(), o.channelSettingsCommand(), o.channelSetCommand(),
 		o.AsksBefore(o.seekCommand(), 1, o.channelSeekLoses),
-		o.channelPeekCommand(), o.waitingCommand("pending", "Show messages in flight", "SINCE"),
-		o.waitingCommand("deferred", "Show deferred messages", "DUE"), o.AsksBefore(o.redriveCommand(), 1, o.redriveSays),
+		o.channelPeekCommand(), o.waitingCommand("pending", "Show messages in flight", printPending),
+		o.waitingCommand("deferred", "Show deferred messages", printDeferred),
+		o.AsksBefore(o.redriveCommand(), 1, o.redriveSays),
 		o.channelFinishCommand(),
 		o.channelCreateCommand(), o.channelForkCommand(),
 		o.AsksBefore(o.channelDeleteCommand(), 1, o.channelDeleteLoses),
@@ -50,10 +50,8 @@ func ChannelCommand() *cobra.Command {
 // channelVerb makes a command for a change that takes no parameters besides the names.
 func (o *operator) channelVerb(verb, short, done string) *cobra.Command {
 	return o.Action(verb+" TOPIC CHANNEL", short, cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
-		if err := o.Client.Post(ctx, "/channel/"+verb, cli.QueryOf(args[0], args[1]), nil, nil); err != nil {
-			return err
-		}
-		return o.Done("channel %s of topic %s %s", args[1], args[0], done)
+		return o.Change(ctx, "/channel/"+verb, cli.QueryOf(args[0], args[1]), "channel %s of topic %s %s",
+			args[1], args[0], done)
 	})
 }
 
@@ -61,14 +59,12 @@ func (o *operator) channelDeleteCommand() *cobra.Command {
 	return o.Action("delete TOPIC CHANNEL", "Delete a channel and its backlog", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			letters := o.outboxOf(ctx, args[0], args[1])
-			if err := o.Client.Post(ctx, "/channel/delete", cli.QueryOf(args[0], args[1]), nil, nil); err != nil {
-				return err
+			with := ""
+			if letters > 0 {
+				with = fmt.Sprintf(", with %s that its dead-letter topic did not have yet", cli.Counted(letters, "dead letter"))
 			}
-			if letters == 0 {
-				return o.Done("channel %s of topic %s was deleted", args[1], args[0])
-			}
-			return o.Done("channel %s of topic %s was deleted, with %s that its dead-letter topic did not have yet",
-				args[1], args[0], cli.Counted(letters, "dead letter"))
+			return o.Change(ctx, "/channel/delete", cli.QueryOf(args[0], args[1]), "channel %s of topic %s was deleted%s",
+				args[1], args[0], with)
 		})
 }
 
@@ -98,10 +94,7 @@ func (o *operator) channelCreateCommand() *cobra.Command {
 				}
 				q.Set("from", p.String())
 			}
-			if err := o.Client.Post(ctx, "/channel/create", q, nil, nil); err != nil {
-				return err
-			}
-			return o.Done("channel %s of topic %s exists", args[1], args[0])
+			return o.Change(ctx, "/channel/create", q, "channel %s of topic %s exists", args[1], args[0])
 		})
 	cmd.Long = "Create a channel, unless it exists. It gets the messages that are published from now on, and the first\n" +
 		"channel of a topic also those that have waited for it. --from names another place:\n" +
@@ -131,11 +124,8 @@ func (o *operator) channelForkCommand() *cobra.Command {
 				q.Set("at", p.String())
 				place = "at " + p.String()
 			}
-			if err := o.Client.Post(ctx, "/channel/fork", q, nil, nil); err != nil {
-				return err
-			}
-			return o.Done("channel %s of topic %s exists, with the settings of channel %s, and starts %s",
-				args[2], args[0], args[1], place)
+			return o.Change(ctx, "/channel/fork", q,
+				"channel %s of topic %s exists, with the settings of channel %s, and starts %s", args[2], args[0], args[1], place)
 		})
 	cmd.Long = "Create a channel with the settings of another one, which goes on undisturbed. The new channel starts\n" +
 		"at the oldest message that the other one has not confirmed. --at names another place among what is kept:\n" +
@@ -180,11 +170,7 @@ func (o *operator) channelListCommand() *cobra.Command {
 func (o *operator) channelSettingsCommand() *cobra.Command {
 	return o.Action("settings TOPIC CHANNEL", "Show a channel's settings", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
-			var set fold.ChannelSettings
-			if err := o.Client.Get(ctx, "/channel/settings", cli.QueryOf(args[0], args[1]), &set); err != nil {
-				return err
-			}
-			return o.showChannelSettings(&set)
+			return cli.Show(ctx, &o.Operator, "/channel/settings", cli.QueryOf(args[0], args[1]), printChannelSettings)
 		})
 }
 
@@ -198,10 +184,7 @@ func (o *operator) seekCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := o.Client.Post(ctx, "/channel/seek", q, nil, nil); err != nil {
-				return err
-			}
-			return o.Done("channel %s of topic %s continues at %s", args[1], args[0], where)
+			return o.Change(ctx, "/channel/seek", q, "channel %s of topic %s continues at %s", args[1], args[0], where)
 		})
 	cmd.Long = "Move a channel to another position in its topic, backward or forward. Messages in flight are\n" +
 		"forgotten: a consumer that answers one of them gets an error.\n\n" +
@@ -244,31 +227,21 @@ func (o *operator) channelPeekCommand() *cobra.Command {
 	var ask func(url.Values) url.Values
 	cmd := o.Action("peek TOPIC CHANNEL", "Show unconfirmed messages without consuming them",
 		cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
-			return o.peek(ctx, "/channel/peek", ask(cli.QueryOf(args[0], args[1])))
+			return cli.Show(ctx, &o.Operator, "/channel/peek", ask(cli.QueryOf(args[0], args[1])), printPeeked)
 		})
 	ask = o.peekFlags(cmd)
 	return cmd
 }
 
-func (o *operator) peek(ctx context.Context, path string, q url.Values) error {
-	var list api.PeekList
-	if err := o.Client.Get(ctx, path, q, &list); err != nil {
-		return err
-	}
-	return o.Print(list, func(w io.Writer) error { return printPeeked(w, &list) })
-}
-
-// waitingCommand makes the command pending or deferred. when is the column that distinguishes them in the output.
-func (o *operator) waitingCommand(what, short, when string) *cobra.Command {
+// waitingCommand makes the command pending or deferred. text prints what it shows.
+func (o *operator) waitingCommand(
+	what, short string, text func(io.Writer, *api.WaitingList) error,
+) *cobra.Command {
 	count := channel.DefaultListCount
 	cmd := o.Action(what+" TOPIC CHANNEL", short, cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
 		q := cli.QueryOf(args[0], args[1])
 		q.Set("count", strconv.Itoa(count))
-		var list api.WaitingList
-		if err := o.Client.Get(ctx, "/channel/"+what, q, &list); err != nil {
-			return err
-		}
-		return o.Print(list, func(w io.Writer) error { return printWaiting(w, &list, when) })
+		return cli.Show(ctx, &o.Operator, "/channel/"+what, q, text)
 	})
 	cmd.Flags().IntVar(&count, "count", count,
 		fmt.Sprintf("maximum number of messages to show, 1 to %d", channel.MaxListCount))
@@ -280,10 +253,8 @@ func (o *operator) channelFinishCommand() *cobra.Command {
 		func(ctx context.Context, args []string) error {
 			q := cli.QueryOf(args[0], args[1])
 			q.Set("id", args[2])
-			if err := o.Client.Post(ctx, "/channel/finish", q, nil, nil); err != nil {
-				return err
-			}
-			return o.Done("message %s is finished in channel %s of topic %s", args[2], args[1], args[0])
+			return o.Change(ctx, "/channel/finish", q, "message %s is finished in channel %s of topic %s",
+				args[2], args[1], args[0])
 		})
 	cmd.Long = "Finish one message of a channel, as if a consumer had done it: one that holds up an ordered channel, a\n" +
 		"delayed one that is not to be delivered, or one that no consumer can handle. It is not delivered to this channel\n" +
@@ -299,27 +270,20 @@ func (o *operator) redriveCommand() *cobra.Command {
 			if most < 0 {
 				return cli.Fail(cli.ExitUsage, fmt.Errorf("%d is not a number of messages", most))
 			}
-			if len(ids) > 0 {
-				q := cli.QueryOf(args[0], args[1])
-				q["id"] = ids
-				var moved api.Redriven
-				if err := o.Client.Post(ctx, "/channel/redrive/chosen", q, nil, &moved); err != nil {
-					return err
-				}
-				return o.redriven(moved.Moved, args)
-			}
 			total, path := 0, "/channel/redrive"
-			if len(filter) > 0 {
+			if len(ids) > 0 || len(filter) > 0 {
 				path += "/chosen"
 			}
 			for most == 0 || total < most {
 				q := cli.QueryOf(args[0], args[1])
-				q["filter"] = filter
+				q["filter"], q["id"] = filter, ids
 				ask := channel.MaxListCount
 				if most > 0 {
 					ask = min(ask, most-total)
 				}
-				q.Set("count", strconv.Itoa(ask))
+				if len(ids) == 0 {
+					q.Set("count", strconv.Itoa(ask))
+				}
 				var moved api.Redriven
 				if err := o.Client.Post(ctx, path, q, nil, &moved); err != nil {
 					if total > 0 {
@@ -327,7 +291,7 @@ func (o *operator) redriveCommand() *cobra.Command {
 					}
 					return err
 				}
-				if total += moved.Moved; moved.Moved == 0 {
+				if total += moved.Moved; moved.Moved == 0 || len(ids) > 0 {
 					break
 				}
 			}

@@ -135,21 +135,17 @@ func printPeeked(w io.Writer, list *api.PeekList) error {
 	return cli.WriteFitting(w, peekColumns, list.Messages, cli.TerminalWidth(w))
 }
 
-func printWaiting(w io.Writer, list *api.WaitingList, when string) error {
-	t := cli.Table(w)
-	if when == "SINCE" {
-		fmt.Fprintln(t, "ID\tPARTITION\tNUMBER\tSINCE\tTIMES OUT\tATTEMPTS\tCONSUMER")
-	} else {
-		fmt.Fprintln(t, "ID\tPARTITION\tNUMBER\tDUE\tATTEMPTS")
-	}
-	for i := range list.Messages {
-		m := &list.Messages[i]
-		if when == "SINCE" {
-			fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%d\t%s\n", m.ID, m.Partition, m.Number, cli.Stamp(m.Since), cli.Stamp(m.Due),
-				m.Attempts, cli.Dash(m.Client))
-			continue
+func printPending(w io.Writer, list *api.WaitingList) error {
+	const head = "ID\tPARTITION\tNUMBER\tSINCE\tTIMES OUT\tATTEMPTS\tCONSUMER"
+	return cli.Rows(w, head, list.Messages, func(m *api.WaitingMessage) []any {
+		return []any{
+			m.ID, m.Partition, m.Number, cli.Stamp(m.Since), cli.Stamp(m.Due), m.Attempts, cli.Dash(m.Client),
 		}
-		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%d\n", m.ID, m.Partition, m.Number, cli.Stamp(m.Due), m.Attempts)
-	}
-	return t.Flush()
+	})
+}
+
+func printDeferred(w io.Writer, list *api.WaitingList) error {
+	return cli.Rows(w, "ID\tPARTITION\tNUMBER\tDUE\tATTEMPTS", list.Messages, func(m *api.WaitingMessage) []any {
+		return []any{m.ID, m.Partition, m.Number, cli.Stamp(m.Due), m.Attempts}
+	})
 }

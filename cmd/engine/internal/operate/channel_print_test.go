@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/internal/server/stats"
+
 	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/server/api"
 )
@@ -13,7 +15,9 @@ import (
 func TestListsFit(t *testing.T) {
 	long, body := strings.Repeat("n", 64), strings.Repeat("b", 200)
 	of := &cli.TopicNumbers{Name: long, Partitions: 1, Served: []int{0}}
-	channels := []listedChannel{{of, &cli.ChannelNumbers{Name: long, Depth: 12345678, AsideCount: 1}}}
+	channels := []listedChannel{{of, &cli.ChannelNumbers{Name: long, Depth: 12345678, Trouble: stats.Trouble{
+		AsideCount: 1,
+	}}}}
 	messages := []api.PeekedMessage{{
 		ID: "0001000000000002", Body: &body, BodyBytes: 200, Headers: []api.PeekedHeader{{Name: "region", Value: &long}},
 	}}

@@ -3,6 +3,7 @@ package operate
 import (
 	"context"
 	"errors"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -33,7 +34,7 @@ func (o *operator) channelSetCommand() *cobra.Command {
 			if err := o.Client.Post(ctx, "/channel/settings", q, &s, &s); err != nil {
 				return err
 			}
-			return o.showChannelSettings(&s)
+			return o.Print(&s, func(w io.Writer) error { return printChannelSettings(w, &s) })
 		})
 	cmd.Long = "Change a channel's settings. Only settings whose flags are given change. --file replaces all settings:\n" +
 		"those that the file does not contain get their defaults. The command fails if somebody else changes the settings\n" +
@@ -49,6 +50,6 @@ func (o *operator) channelSetCommand() *cobra.Command {
 	return cmd
 }
 
-func (o *operator) showChannelSettings(s *fold.ChannelSettings) error {
-	return showSettings(o, s.Version, s, fold.ChannelRows)
+func printChannelSettings(w io.Writer, s *fold.ChannelSettings) error {
+	return printSettings(w, s.Version, s, fold.ChannelRows)
 }

@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,22 +39,21 @@ func (o *operator) consumersCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if o.AsJSON {
-				return cmp.Or(cli.PrintJSON(o.Out, rows), missing)
-			}
-			t := cli.Table(o.Out)
-			fmt.Fprintln(t, "CLIENT\tHOST\tADDRESS\tLEADER\tRDY\tIN FLIGHT\tMESSAGES\tFINISHED\tREQUEUED\tSINCE\tIDENTITY")
-			for i := range rows {
-				r := &rows[i]
-				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n", cli.Dash(r.ClientID), cli.Dash(r.Hostname),
-					cli.Dash(r.RemoteAddress), r.Leader, r.ReadyCount, r.InFlightCount, r.MessageCount, r.FinishCount, r.RequeueCount,
-					cli.Stamp(time.Unix(r.ConnectTime, 0)), cli.Dash(r.AuthIdentity))
-			}
-			return cmp.Or(t.Flush(), missing)
+			return cmp.Or(o.Print(rows, func(w io.Writer) error { return printConsumers(w, rows) }), missing)
 		})
 	cmd.Long = "Show who consumes a channel. In a cluster, all live nodes are asked; a client that gets messages from\n" +
 		"several leaders has a row for each. Messages are counted since the client subscribed."
 	return cmd
+}
+
+func printConsumers(w io.Writer, rows []consumerRow) error {
+	const head = "CLIENT\tHOST\tADDRESS\tLEADER\tRDY\tIN FLIGHT\tMESSAGES\tFINISHED\tREQUEUED\tSINCE\tIDENTITY"
+	return cli.Rows(w, head, rows, func(r *consumerRow) []any {
+		return []any{
+			cli.Dash(r.ClientID), cli.Dash(r.Hostname), cli.Dash(r.RemoteAddress), r.Leader, r.ReadyCount, r.InFlightCount,
+			r.MessageCount, r.FinishCount, r.RequeueCount, cli.Stamp(time.Unix(r.ConnectTime, 0)), cli.Dash(r.AuthIdentity),
+		}
+	})
 }
 
 // consumers returns who consumes a channel. missing names the nodes that did not answer.
@@ -92,10 +91,7 @@ func (o *operator) consumers(ctx context.Context, topic, channel string) (rows [
 			}
 		}
 	}
-	if len(gone) > 0 {
-		missing = cli.Fail(cli.ExitPartial, fmt.Errorf("the result is partial: %s", strings.Join(gone, "; ")))
-	}
-	if !found && missing == nil {
+	if missing = cli.Partial(gone); !found && missing == nil {
 		return nil, nil, fmt.Errorf("topic %s has no channel %s (node at %s)", topic, channel, o.Client.Address)
 	}
 	slices.SortStableFunc(rows, func(a, b consumerRow) int {

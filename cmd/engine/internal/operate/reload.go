@@ -47,12 +47,10 @@ func printReload(w io.Writer, r *api.Reload) error {
 		fmt.Fprintln(w, "the node's settings name no file of credentials, and it has no configuration file")
 		return nil
 	}
-	t := cli.Table(w)
-	fmt.Fprintln(t, "SETTING\tFILE\tRESULT\tIN USE SINCE")
-	for _, f := range r.Files {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", f.Setting, f.File, f.Result, cli.Stamp(f.Since))
-	}
-	if err := t.Flush(); err != nil {
+	err := cli.Rows(w, "SETTING\tFILE\tRESULT\tIN USE SINCE", r.Files, func(f *api.CredentialFile) []any {
+		return []any{f.Setting, f.File, f.Result, cli.Stamp(f.Since)}
+	})
+	if err != nil {
 		return err
 	}
 	for _, c := range r.Changed {

@@ -120,12 +120,9 @@ func readSettingsFile(name string, stdin io.Reader, into any) error {
 	return nil
 }
 
-// showSettings prints the settings of a topic or channel.
-func showSettings[S any](o *operator, version uint64, s *S, rows settings.Table[S]) error {
-	if o.AsJSON {
-		return cli.PrintJSON(o.Out, s)
-	}
-	t := cli.Table(o.Out)
+// printSettings prints the settings of a topic or channel.
+func printSettings[S any](w io.Writer, version uint64, s *S, rows settings.Table[S]) error {
+	t := cli.Table(w)
 	fmt.Fprintf(t, "version\t%s\n", orText(version, "0: never configured"))
 	for i := range rows {
 		text := rows[i].Of(s).String()

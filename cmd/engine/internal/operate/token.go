@@ -24,11 +24,7 @@ func TokenCommand() *cobra.Command {
 	o.Flags(cmd)
 	list := o.Action("list", "List the tokens of a node's file, and what they may do", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
-			var all api.Tokens
-			if err := o.Client.Get(ctx, "/tokens", nil, &all); err != nil {
-				return err
-			}
-			return o.Print(&all, func(w io.Writer) error { return printTokens(w, &all) })
+			return cli.Show(ctx, &o.Operator, "/tokens", nil, printTokens)
 		})
 	list.Long = "List the tokens of a node's file as it uses them now: who they are, and what they may do, a line\n" +
 		"for each grant. Secrets are not known to the node. Tokens of auth servers are known to these only.\n" +
@@ -42,8 +38,8 @@ func printTokens(w io.Writer, all *api.Tokens) error {
 	fmt.Fprintln(t, "TOKEN\tMAY\tTOPICS\tCHANNELS")
 	for _, token := range all.Tokens {
 		for _, g := range token.Grants {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", cli.Dash(token.Name), strings.Join(g.Permissions, ","),
-				cli.Dash(strings.Join(g.Topics, ",")), cli.Dash(strings.Join(g.Channels, ",")))
+			cli.Row(t, cli.Dash(token.Name), strings.Join(g.Permissions, ","), cli.Dash(strings.Join(g.Topics, ",")),
+				cli.Dash(strings.Join(g.Channels, ",")))
 		}
 	}
 	return t.Flush()

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/internal/server/stats"
+
 	"penstock/cmd/engine/internal/cli"
 )
 
@@ -84,18 +86,22 @@ func TestTopKeepsStates(t *testing.T) {
 		"over quota, paused": {cli.TopicNumbers{OverQuota: true}, cli.ChannelNumbers{Paused: true}},
 		"read only":          {cli.TopicNumbers{ReadOnly: 1}, cli.ChannelNumbers{}},
 		"delays refused":     {cli.TopicNumbers{DelaysRefused: 1}, cli.ChannelNumbers{}},
-		"skipping":           {whole, cli.ChannelNumbers{Skipping: true}},
-		"full":               {whole, cli.ChannelNumbers{FullPartitions: 1}},
-		"starved":            {whole, cli.ChannelNumbers{Starved: true}},
-		"dropping":           {whole, cli.ChannelNumbers{Dropping: true}},
-		"dead letters aside": {whole, cli.ChannelNumbers{AsideCount: 1}},
+		"skipping":           {whole, cli.ChannelNumbers{Trouble: stats.Trouble{Skipping: true}}},
+		"full":               {whole, cli.ChannelNumbers{Trouble: stats.Trouble{FullPartitions: 1}}},
+		"starved":            {whole, cli.ChannelNumbers{Trouble: stats.Trouble{Starved: true}}},
+		"dropping":           {whole, cli.ChannelNumbers{Trouble: stats.Trouble{Dropping: true}}},
+		"dead letters aside": {whole, cli.ChannelNumbers{Trouble: stats.Trouble{AsideCount: 1}}},
 		"dead letters aside +1": {
-			cli.TopicNumbers{DelaysRefused: 1}, cli.ChannelNumbers{AsideCount: 1},
+			cli.TopicNumbers{DelaysRefused: 1}, cli.ChannelNumbers{Trouble: stats.Trouble{AsideCount: 1}},
 		},
-		"paused, skipping +2": {whole, cli.ChannelNumbers{Paused: true, Skipping: true, FullPartitions: 1, Starved: true}},
+		"paused, skipping +2": {whole, cli.ChannelNumbers{Paused: true, Trouble: stats.Trouble{
+			Skipping: true, FullPartitions: 1, Starved: true,
+		}}},
 		"partly served +7": {
 			cli.TopicNumbers{Partitions: 2, Served: []int{1}, ReadOnly: 1, DelaysRefused: 1},
-			cli.ChannelNumbers{Skipping: true, FullPartitions: 1, Starved: true, Dropping: true, AsideCount: 1},
+			cli.ChannelNumbers{Trouble: stats.Trouble{
+				Skipping: true, FullPartitions: 1, Starved: true, Dropping: true, AsideCount: 1,
+			}},
 		},
 	} {
 		if text := shown(of.n, of.c); !strings.HasSuffix(text, "  "+word) {

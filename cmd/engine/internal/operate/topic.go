@@ -43,10 +43,7 @@ func TopicCommand() *cobra.Command {
 // topicVerb makes a command for a change that takes no parameters besides the name.
 func (o *operator) topicVerb(verb, short, done string) *cobra.Command {
 	return o.Action(verb+" TOPIC", short, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		if err := o.Client.Post(ctx, "/topic/"+verb, cli.QueryOf(args[0], ""), nil, nil); err != nil {
-			return err
-		}
-		return o.Done("topic %s %s", args[0], done)
+		return o.Change(ctx, "/topic/"+verb, cli.QueryOf(args[0], ""), "topic %s %s", args[0], done)
 	})
 }
 
@@ -127,10 +124,13 @@ func (o *operator) topicPeekCommand() *cobra.Command {
 		func(ctx context.Context, args []string) error {
 			q := ask(cli.QueryOf(args[0], ""))
 			wanted, err := what.add(q, time.Now())
-			if err != nil || wanted {
-				return cmp.Or(err, o.search(ctx, q))
+			switch {
+			case err != nil:
+				return err
+			case wanted:
+				return o.search(ctx, q)
 			}
-			return o.peek(ctx, "/topic/peek", q)
+			return cli.Show(ctx, &o.Operator, "/topic/peek", q, printPeeked)
 		})
 	cmd.Long = "Show stored messages, confirmed or not, the oldest first. With --key, --header, --contains or --since\n" +
 		"the topic is searched, one partition after the other, until --count messages are found that have all of it."
@@ -142,11 +142,7 @@ func (o *operator) topicPeekCommand() *cobra.Command {
 func (o *operator) topicSettingsCommand() *cobra.Command {
 	return o.Action("settings TOPIC", "Show a topic's settings", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
-			s, err := TopicSettingsOf(ctx, &o.Client, args[0])
-			if err != nil {
-				return err
-			}
-			return o.showTopicSettings(s)
+			return cli.Show(ctx, &o.Operator, "/topic/settings", cli.QueryOf(args[0], ""), printTopicSettings)
 		})
 }
 
@@ -159,6 +155,6 @@ func TopicSettingsOf(ctx context.Context, c *client.Client, topic string) (*meta
 	return s, nil
 }
 
-func (o *operator) showTopicSettings(s *meta.TopicSettings) error {
-	return showSettings(o, s.Version, s, meta.TopicRows)
+func printTopicSettings(w io.Writer, s *meta.TopicSettings) error {
+	return printSettings(w, s.Version, s, meta.TopicRows)
 }

@@ -3,6 +3,7 @@ package operate
 import (
 	"context"
 	"errors"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -32,7 +33,7 @@ func (o *operator) topicSetCommand() *cobra.Command {
 			if err := PostTopicSettings(ctx, &o.Client, args[0], &now, s); err != nil {
 				return err
 			}
-			return o.showTopicSettings(s)
+			return o.Print(s, func(w io.Writer) error { return printTopicSettings(w, s) })
 		})
 	cmd.Long = "Change a topic's settings. Only settings whose flags are given change. --file replaces all settings:\n" +
 		"those that the file does not contain get their defaults, except the number of partitions, which stays the same.\n" +

@@ -22,12 +22,8 @@ func TraceCommand() *cobra.Command {
 	o := new(operator)
 	cmd := o.Action("trace TOPIC ID", "Tell the life of one message", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
-			var tr node.Trace
-			q := url.Values{"topic": {args[0]}, "id": {args[1]}}
-			if err := o.Client.Get(ctx, "/topic/trace", q, &tr); err != nil {
-				return err
-			}
-			return o.Print(&tr, func(w io.Writer) error { return printTrace(w, args[0], &tr) })
+			return cli.Show(ctx, &o.Operator, "/topic/trace", url.Values{"topic": {args[0]}, "id": {args[1]}},
+				func(w io.Writer, tr *node.Trace) error { return printTrace(w, args[0], tr) })
 		})
 	cmd.Long = "Tell the life of one message from the log of its partition: when and where it was stored, by which\n" +
 		"leader, and what became of it in each channel. Nothing has to be switched on before. ID has the 16\n" +
@@ -65,28 +61,27 @@ func printTrace(w io.Writer, topic string, tr *node.Trace) error {
 		return err
 	}
 	fmt.Fprintln(w)
-	t = cli.Table(w)
-	fmt.Fprintln(t, "CHANNEL\tSTATE\tSINCE\tBY\tDELIVERIES\tUNTIL\tREMARK")
-	for i := range tr.Channels {
-		c := &tr.Channels[i]
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.Channel, words(string(c.State)), cli.Stamp(c.At),
-			by(c.Leader, c.Epoch),
-			deliveries(c.Attempts), cli.Stamp(c.Due), cli.Dash(remarkOf(c)))
-	}
-	if err := t.Flush(); err != nil || len(tr.Events) == 0 {
+	const head = "CHANNEL\tSTATE\tSINCE\tBY\tDELIVERIES\tUNTIL\tREMARK"
+	err := cli.Rows(w, head, tr.Channels, func(c *node.TraceChannel) []any {
+		return []any{
+			c.Channel, words(string(c.State)), cli.Stamp(c.At), by(c.Leader, c.Epoch), deliveries(c.Attempts),
+			cli.Stamp(c.Due), cli.Dash(remarkOf(c)),
+		}
+	})
+	if err != nil || len(tr.Events) == 0 {
 		return err
 	}
 	fmt.Fprintln(w)
 	t = cli.Table(w)
-	fmt.Fprintln(t, "AT\tWHAT THE LOG SAYS\tCHANNEL\tBY\tDELIVERIES\tUNTIL\tBATCH")
+	cli.Row(t, "AT", "WHAT THE LOG SAYS", "CHANNEL", "BY", "DELIVERIES", "UNTIL", "BATCH")
 	for i := range tr.Events {
 		e := &tr.Events[i]
 		what := words(string(e.Kind))
 		if e.Open {
 			what += " (not committed yet)"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\n", cli.Stamp(e.At), what, cli.Dash(e.Channel), by(e.Leader, e.Epoch),
-			deliveries(e.Attempts), cli.Stamp(e.Due), e.Batch)
+		cli.Row(t, cli.Stamp(e.At), what, cli.Dash(e.Channel), by(e.Leader, e.Epoch), deliveries(e.Attempts),
+			cli.Stamp(e.Due), e.Batch)
 	}
 	return t.Flush()
 }

@@ -53,11 +53,7 @@ func runningCommand() *cobra.Command {
 	o := new(cli.Operator)
 	cmd := o.Action("running", "Print the settings of a node that runs, and what its file says now", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
-			var all api.Settings
-			if err := o.Client.Get(ctx, "/config", nil, &all); err != nil {
-				return err
-			}
-			return o.Print(&all, func(w io.Writer) error { return printRunning(w, all.Settings) })
+			return cli.Show(ctx, o, "/config", nil, printRunning)
 		})
 	cmd.Long = "Print every setting of a node that runs, with its value, where it comes from, and what becomes of\n" +
 		"another value while the node runs. Where the file says something else by now, the line says both:\n" +
@@ -66,17 +62,14 @@ func runningCommand() *cobra.Command {
 	return o.Anywhere(cmd)
 }
 
-func printRunning(w io.Writer, all []api.Setting) error {
-	t := cli.Table(w)
-	fmt.Fprintln(t, "SETTING\tVALUE\tSOURCE\tWHILE RUNNING")
-	for _, s := range all {
+func printRunning(w io.Writer, all *api.Settings) error {
+	return cli.Rows(w, "SETTING\tVALUE\tSOURCE\tWHILE RUNNING", all.Settings, func(s *api.Setting) []any {
 		value := fmt.Sprint(s.Value)
 		if s.Says != "" {
 			value = fmt.Sprintf("running %s, file says %s", value, s.Says)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", s.Setting, cli.Dash(value), s.Source, s.WhileRunning)
-	}
-	return t.Flush()
+		return []any{s.Setting, cli.Dash(value), s.Source, s.WhileRunning}
+	})
 }
 
 func (c *Config) printTable(w io.Writer) error {

@@ -50,14 +50,6 @@ func (v Verb) String() string {
 	}[v]
 }
 
-// Verbs returns the names of all commands.
-func Verbs() (all []string) {
-	for v := VerbNone + 1; v <= VerbSubOrdered; v++ {
-		all = append(all, v.String())
-	}
-	return all
-}
-
 // Phase is the protocol state of a connection. It only increases.
 type Phase uint8
 
