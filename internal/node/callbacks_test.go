@@ -71,7 +71,7 @@ var callbacks = []struct {
 	{name: "done of Sync", call: func(t *testing.T, _ *node.Engine, own *node.Topic, g *gate) {
 		k := subscribe(t, channelOf(t, own, "c"), 1)
 		k.finish(k.next())
-		k.Sync(func(error) { g.block() })
+		k.local().Sync(func(error) { g.block() })
 	}},
 	{
 		name: "Options.Latencies",

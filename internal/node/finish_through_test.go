@@ -15,7 +15,7 @@ import (
 func (s *testClient) sync() error {
 	s.t.Helper()
 	done := make(chan error, 1)
-	s.Sync(func(err error) { done <- err })
+	s.local().Sync(func(err error) { done <- err })
 	select {
 	case err := <-done:
 		return err
@@ -45,13 +45,13 @@ func TestFinishThroughAndSync(t *testing.T) {
 		}
 		got = append(got, m)
 	}
-	if err := s.FinishThrough(got[9].number); err != nil {
+	if err := s.local().FinishThrough(got[9].number); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Finish(got[15].id); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.FinishThrough(got[3].number); !errors.Is(err, errs.ErrNotInFlight) {
+	if err := s.local().FinishThrough(got[3].number); !errors.Is(err, errs.ErrNotInFlight) {
 		t.Errorf("a delivery that was finished before: %v", err)
 	}
 	if err := s.Requeue(got[19].id, time.Hour/2); err != nil {
@@ -87,7 +87,7 @@ func TestSyncOfChannelsThatEnd(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	passing := subscribe(t, channelOf(t, topic, "c#ephemeral"), 10)
 	publish(t, topic, "one")
-	if err := passing.FinishThrough(passing.next().number); err != nil {
+	if err := passing.local().FinishThrough(passing.next().number); err != nil {
 		t.Fatal(err)
 	}
 	if err := passing.sync(); err != nil {
@@ -100,7 +100,7 @@ func TestSyncOfChannelsThatEnd(t *testing.T) {
 	if err := s.sync(); !errors.Is(err, errs.ErrDeleted) {
 		t.Errorf("of a deleted channel: %v", err)
 	}
-	if err := s.FinishThrough(1); !errors.Is(err, errs.ErrDeleted) {
+	if err := s.local().FinishThrough(1); !errors.Is(err, errs.ErrDeleted) {
 		t.Errorf("a deleted channel: %v", err)
 	}
 }
@@ -125,7 +125,7 @@ func TestSyncOutlastsTheLeader(t *testing.T) {
 			want[m.id] = true
 		}
 	}
-	if err := s.FinishThrough(last.number); err != nil {
+	if err := s.local().FinishThrough(last.number); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.sync(); err != nil {
@@ -182,7 +182,7 @@ func TestAttachLeader(t *testing.T) {
 	}
 	publish(t, c.Topic(), "one", "two")
 	one, two := s.next(), s.next()
-	if err := s.FinishThrough(one.number); err != nil {
+	if err := s.local().FinishThrough(one.number); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.sync(); err != nil {
@@ -196,7 +196,7 @@ func TestAttachLeader(t *testing.T) {
 		defer s.mu.Unlock()
 		return errors.Is(s.ended, errs.ErrMoved)
 	})
-	if err := s.FinishThrough(two.number); !errors.Is(err, errs.ErrMoved) {
+	if err := s.local().FinishThrough(two.number); !errors.Is(err, errs.ErrMoved) {
 		t.Errorf("after the leadership: %v", err)
 	}
 	if err := s.sync(); !errors.Is(err, errs.ErrMoved) {

@@ -61,7 +61,7 @@ func TestFork(t *testing.T) {
 	}
 	consumer.finish(got[0], got[1], got[2], got[5])
 	synced := make(chan error, 1)
-	consumer.Sync(func(err error) { synced <- err })
+	consumer.local().Sync(func(err error) { synced <- err })
 	if err := <-synced; err != nil {
 		t.Fatal(err)
 	}

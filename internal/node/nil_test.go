@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/offline"
 	topicpkg "penstock/internal/node/topic"
 )
 
 // apiPackage are the packages whose types programs and servers use under the names that package node gives them.
-var apiPackage = regexp.MustCompile(`penstock/internal/node(/topic|/offline)?$`)
+var apiPackage = regexp.MustCompile(`penstock/internal/node(/topic|/offline|/channel)?$`)
 
 // nilable lists the parameters of the exported methods of a type, and of the types that they return, that may be nil:
 // functions, interfaces and pointers. A context is none of them: nil is refused by a panic of the caller's goroutine,
@@ -57,7 +58,8 @@ func TestNilIsRefusedOrNone(t *testing.T) {
 	}
 	o, p, put := node.ConsumerOptions{}, node.Producer{ID: 1, Epoch: 1}, node.Put{Messages: [][]byte{[]byte("m")}}
 	done := node.Put{Messages: put.Messages, Done: func(*node.Put) {}}
-	subscribed := func(_ *node.Consumer, err error) error { return err }
+	subscribed := func(_ node.Consumer, err error) error { return err }
+	attached := func(_ *channel.Consumer, err error) error { return err }
 	const refused, none = true, false
 	cases := map[string]struct {
 		refuses bool
@@ -81,8 +83,8 @@ func TestNilIsRefusedOrNone(t *testing.T) {
 		}},
 		"Topic.SubmitNumbered 2": {refused, func() error { return topic.SubmitNumbered(0, &put, &node.Numbered{}) }},
 		"Topic.SubmitNumbered 3": {refused, func() error { return topic.SubmitNumbered(0, &done, nil) }},
-		"Channel.Attach 2":       {refused, func() error { return subscribed(c.Attach(o, nil)) }},
-		"Channel.AttachLeader 2": {refused, func() error { return subscribed(c.AttachLeader(o, nil)) }},
+		"Channel.Attach 2":       {refused, func() error { return attached(c.Attach(o, nil)) }},
+		"Channel.AttachLeader 2": {refused, func() error { return attached(c.AttachLeader(o, nil)) }},
 		"Channel.Subscribe 3":    {refused, func() error { return subscribed(c.Subscribe(t.Context(), o, nil)) }},
 		"Channel.SubscribeClient 3": {refused, func() error {
 			return subscribed(c.SubscribeClient(t.Context(), o, nil))
@@ -92,7 +94,9 @@ func TestNilIsRefusedOrNone(t *testing.T) {
 		"Consumer.Sync 1":   {none, func() error { k.Sync(nil); return nil }},
 		"Messages.Next 2":   {refused, func() error { return s.Next(t.Context(), nil) }},
 	}
-	seen := map[reflect.Type]bool{reflect.TypeFor[*topicpkg.Local](): true} // only package node calls its methods
+	seen := map[reflect.Type]bool{ // only package node and the rooms call their methods
+		reflect.TypeFor[*topicpkg.Local](): true, reflect.TypeFor[*channel.Channel](): true,
+	}
 	all := append(nilable(reflect.TypeFor[*node.Engine](), seen),
 		nilable(reflect.TypeFor[*offline.Dir](), map[reflect.Type]bool{})...)
 	for _, name := range all {

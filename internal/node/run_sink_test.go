@@ -188,7 +188,7 @@ func (p *sinkPair) act() {
 	case 4:
 		for range min(len(p.open), p.rng.IntN(20)) {
 			i := p.rng.IntN(len(p.open))
-			p.each(func(c *testClient) error { return c.FinishDelivery(p.open[i].id, p.open[i].number) })
+			p.each(func(c *testClient) error { return c.local().FinishDelivery(p.open[i].id, p.open[i].number) })
 			p.open = slices.Delete(p.open, i, i+1)
 			p.depth--
 		}
@@ -197,7 +197,7 @@ func (p *sinkPair) act() {
 			return
 		}
 		last := p.open[p.rng.IntN(len(p.open))].number
-		p.each(func(c *testClient) error { return c.FinishThrough(last) })
+		p.each(func(c *testClient) error { return c.local().FinishThrough(last) })
 		had := len(p.open)
 		p.open = slices.DeleteFunc(p.open, func(m delivered) bool { return m.number <= last })
 		p.depth -= had - len(p.open)
@@ -284,7 +284,7 @@ func TestRunSinkAndLatencies(t *testing.T) {
 	for range 10 {
 		last = s.next()
 	}
-	if err := s.FinishThrough(last.number); err != nil {
+	if err := s.local().FinishThrough(last.number); err != nil {
 		t.Fatal(err)
 	}
 	if n := (*atomic.Int64)(&r).Load(); n != 10 {

@@ -197,7 +197,7 @@ func (s *storeSim) finish() {
 	k := subscribe(s.t, c, 1)
 	defer func() { // what was finished counts after the next start
 		done := make(chan error, 1)
-		k.Sync(func(err error) { done <- err })
+		k.local().Sync(func(err error) { done <- err })
 		if err := <-done; err != nil {
 			s.fail("sync: %v", err)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
 	wait "penstock/internal/patience"
 	"penstock/segment/aio"
 	"penstock/segment/aio/faultaio"
@@ -126,7 +127,7 @@ type delivered struct {
 // testClient is a consumer and its Sink. The test finishes the messages itself. The engine calls Deliver and Closed on
 // its own goroutines; mu guards the fields below it.
 type testClient struct {
-	*node.Consumer
+	node.Consumer
 	t    testing.TB
 	came chan struct{} // one value: got or ended has changed
 
@@ -136,6 +137,9 @@ type testClient struct {
 	limit  int         // length of got from which Deliver says that the sink is full; 0: never
 	closes int         // calls of Closed
 }
+
+// local is the consumer that Attach made.
+func (s *testClient) local() *channel.Consumer { return s.Consumer.(*channel.Consumer) }
 
 // subscribe attaches a consumer to the channel, with up to ready messages in flight.
 func subscribe(t testing.TB, c *node.Channel, ready int, o ...node.ConsumerOptions) *testClient {

@@ -18,12 +18,12 @@ type lateSink struct {
 	left     *int
 	all      chan struct{}
 	requests chan request
-	consumer *node.Consumer
+	consumer node.Consumer
 	dues     map[string]time.Time
 }
 
 type request struct {
-	k  *node.Consumer
+	k  node.Consumer
 	id node.ID
 	s  *lateSink
 	d  time.Duration // 0: finish

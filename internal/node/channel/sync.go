@@ -35,8 +35,11 @@ const notTaken = 1<<64 - 1
 
 // Sync calls done once all that the channel's consumers here have finished and requeued so far is committed. An error
 // means that some of it may be lost. Deliveries whose time is over when Sync is called are not in flight when done is.
-// done runs on a goroutine of its own.
+// done runs on a goroutine of its own; nil: nobody wants to know.
 func (k *Consumer) Sync(done func(error)) {
+	if done == nil {
+		return
+	}
 	c := k.ch
 	c.mu.Lock()
 	defer c.mu.Unlock()

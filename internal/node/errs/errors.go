@@ -74,10 +74,7 @@ var (
 	ErrMoved       = errors.New("engine: another node leads the partition now; connect to it")
 	ErrNotInFlight = delivery.ErrNotInFlight
 	ErrNotOwner    = delivery.ErrNotOwner
-	// ErrNotServed is for calls of a Consumer that only the node that serves it can carry out.
-	ErrNotServed = errors.New("engine: other nodes serve this consumer, which cannot do that; nothing was changed, " +
-		"finish each message by itself")
-	ErrHeaders = errors.New("engine: the headers are refused; nothing was stored")
+	ErrHeaders     = errors.New("engine: the headers are refused; nothing was stored")
 	// ErrHeaderBytes is ErrHeaders because of MaxHeaderBytes.
 	ErrHeaderBytes = fmt.Errorf("%w", ErrHeaders)
 	ErrBatchKeys   = errors.New("engine: the messages of one batch have keys of different partitions, or different " +

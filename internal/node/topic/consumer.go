@@ -21,17 +21,11 @@ import (
 // all are local.
 //
 //	made by          on a single node    in a cluster
-//	Attach           local               local
-//	AttachLeader     local               local, or none if this node leads no partition of the topic
 //	Subscribe        local               remote
 //	SubscribeClient  local               local if this node leads a partition, otherwise remote
-type Consumer struct {
-	ch *Channel
-	served
-}
-
-// served is the local or the remote consumer.
-type served interface {
+//
+// Attach and AttachLeader return a local one as it is.
+type Consumer interface {
 	// Ready sets how many messages may be in flight to this consumer, 0 or more; 0 pauses it. Deliveries do not use the
 	// number up.
 	Ready(n int) error
@@ -76,12 +70,16 @@ type served interface {
 //
 // Subscribe returns ErrTooManyClients (Options.MaxConsumers), ErrDeleted or ErrClosed, and in a cluster
 // ErrPartitionLevel, and ErrOptions for a tag of more than 255 bytes. Sink.Closed gets ErrDeleted or ErrClosed.
-func (c *Channel) Subscribe(ctx context.Context, o message.ConsumerOptions, s message.Sink) (*Consumer, error) {
+func (c *Channel) Subscribe(ctx context.Context, o message.ConsumerOptions, s message.Sink) (Consumer, error) {
 	if err := c.judge(&o, s); err != nil {
 		return nil, err
 	}
 	if c.env.Cluster == nil {
-		return c.attach(o, s)
+		k, err := c.local.Attach(o, s, false)
+		if err != nil {
+			return nil, err
+		}
+		return k, nil
 	}
 	// The leaders of all partitions serve the consumer, over frames to this node itself where it is one of them. That
 	// this node's part of the channel was shut because its leaderships moved does not matter.
@@ -97,7 +95,7 @@ func (c *Channel) Subscribe(ctx context.Context, o message.ConsumerOptions, s me
 	if err != nil {
 		return nil, err
 	}
-	return &Consumer{ch: c, served: k}, nil
+	return k, nil
 }
 
 // judge is what all ways to subscribe demand of the options and the sink. It sets the timeout that the consumer gets.
@@ -121,24 +119,16 @@ func errNil(what string) error {
 // ErrTooManyClients, or the error with which this node's part of the channel was closed: ErrDeleted, ErrClosed, or
 // ErrMoved when this node led none of the channel's partitions any more. After ErrMoved, which Sink.Closed may get too,
 // get the channel again from Topic.Channel.
-func (c *Channel) Attach(o message.ConsumerOptions, s message.Sink) (*Consumer, error) {
+func (c *Channel) Attach(o message.ConsumerOptions, s message.Sink) (*channel.Consumer, error) {
 	if err := c.judge(&o, s); err != nil {
 		return nil, err
 	}
-	return c.attach(o, s)
-}
-
-func (c *Channel) attach(o message.ConsumerOptions, s message.Sink) (*Consumer, error) {
-	k, err := c.local.Attach(o, s, false)
-	if err != nil {
-		return nil, err
-	}
-	return &Consumer{ch: c, served: k}, nil
+	return c.local.Attach(o, s, false)
 }
 
 // AttachLeader is Attach for a client that knows the leaders and subscribes at each of them: it returns ErrNoLeader if
 // this node leads no partition of the topic, and the consumer is closed with ErrMoved when that becomes so.
-func (c *Channel) AttachLeader(o message.ConsumerOptions, s message.Sink) (*Consumer, error) {
+func (c *Channel) AttachLeader(o message.ConsumerOptions, s message.Sink) (*channel.Consumer, error) {
 	if err := c.judge(&o, s); err != nil {
 		return nil, err
 	}
@@ -146,10 +136,7 @@ func (c *Channel) AttachLeader(o message.ConsumerOptions, s message.Sink) (*Cons
 	if errors.Is(err, channel.ErrServesNothing) {
 		return nil, errs.ErrNoLeader
 	}
-	if err != nil {
-		return nil, err
-	}
-	return &Consumer{ch: c, served: k}, nil
+	return k, err
 }
 
 // SubscribeClient is for servers of protocols whose clients connect to every node that leads a partition of the topic,
@@ -158,76 +145,15 @@ func (c *Channel) AttachLeader(o message.ConsumerOptions, s message.Sink) (*Cons
 // leaders if it is a json.Marshaler.
 //
 // It returns the errors of both, and ErrNoLeader if ConsumerOptions.Partition is set and this node leads no partition.
-func (c *Channel) SubscribeClient(ctx context.Context, o message.ConsumerOptions, s message.Sink) (*Consumer, error) {
+func (c *Channel) SubscribeClient(ctx context.Context, o message.ConsumerOptions, s message.Sink) (Consumer, error) {
 	k, err := c.AttachLeader(o, s)
-	// A client of one partition connects to that partition's leader itself.
-	if !errors.Is(err, errs.ErrNoLeader) || o.Partition != nil {
-		return k, err
+	switch {
+	case err == nil:
+		return k, nil
+	case !errors.Is(err, errs.ErrNoLeader) || o.Partition != nil:
+		return nil, err // a client of one partition connects to that partition's leader itself
 	}
 	return c.Subscribe(ctx, o, s)
-}
-
-// FinishDelivery is Finish for the delivery with this Delivery.Number alone: it does not confirm a later delivery of
-// the same message, which Finish does if it comes late. A remote consumer, whose deliveries have no numbers, returns
-// ErrNotServed; so do RequeueDelivery and TouchDelivery.
-func (k *Consumer) FinishDelivery(id message.ID, number uint64) error {
-	if l, ok := k.served.(*channel.Consumer); ok {
-		return l.FinishDelivery(id, number)
-	}
-	return errs.ErrNotServed
-}
-
-// RequeueDelivery is Requeue for the delivery with this Delivery.Number alone.
-func (k *Consumer) RequeueDelivery(id message.ID, number uint64, delay time.Duration) error {
-	if l, ok := k.served.(*channel.Consumer); ok {
-		return l.RequeueDelivery(id, number, delay)
-	}
-	return errs.ErrNotServed
-}
-
-// TouchDelivery is Touch for the delivery with this Delivery.Number alone.
-func (k *Consumer) TouchDelivery(id message.ID, number uint64) error {
-	if l, ok := k.served.(*channel.Consumer); ok {
-		return l.TouchDelivery(id, number)
-	}
-	return errs.ErrNotServed
-}
-
-// FinishThrough confirms the delivery with this Delivery.Number and all deliveries to this consumer before it that are
-// in flight, of all partitions; it costs less than a Finish of each. It never confirms a later delivery, not even one
-// of the same message. It returns ErrNotInFlight if the delivery with that number is not in flight any more; those
-// before it are confirmed all the same. After any other error nothing is confirmed: ErrDeleted, ErrClosed, or ErrMoved,
-// because the consumer has ended or another node may lead. A remote consumer, whose deliveries have no numbers, returns
-// ErrNotServed.
-func (k *Consumer) FinishThrough(number uint64) error {
-	if l, ok := k.served.(*channel.Consumer); ok {
-		return l.FinishThrough(number)
-	}
-	return errs.ErrNotServed
-}
-
-// Sync calls done once everything that Finish, FinishThrough and Requeue have changed in this channel so far, for any
-// consumer of this node, is in the log on every replica that must have it: then no crash brings those messages back. An
-// error means that some of it may be lost, and such messages are delivered again: ErrMoved or ErrClosed, for example.
-// done runs once, on a goroutine of its own. A remote consumer gets ErrNotServed.
-func (k *Consumer) Sync(done func(error)) {
-	if done == nil {
-		return // nobody wants to know
-	}
-	if l, ok := k.served.(*channel.Consumer); ok {
-		l.Sync(done)
-		return
-	}
-	k.ch.env.Host.Spawn(func() { done(errs.ErrNotServed) })
-}
-
-// Timeouts returns for how long a message may be in flight to this consumer before it is delivered again, and for how
-// long at most if it is touched. Both are 0 for a remote consumer.
-func (k *Consumer) Timeouts() (untouched, most time.Duration) {
-	if l, ok := k.served.(*channel.Consumer); ok {
-		return l.Timeouts()
-	}
-	return 0, 0
 }
 
 // checkHas returns ErrNoPartition if the topic does not have the partition of an id. Ids come from clients, who may

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"penstock/internal/lock"
+	"penstock/internal/node/channel"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/message"
 	"penstock/internal/node/platform"
@@ -57,30 +58,30 @@ type Message struct {
 // leader was lost. In a cluster this may also be so after nil, and a message that has just timed out is finished with
 // its next delivery, if that one is on its way.
 func (m *Message) Finish() error {
-	return m.settle(func(k *Consumer) error {
-		if m.of.counts {
-			return k.Finish(m.ID)
+	return m.settle(func(s *Messages) error {
+		if s.local != nil {
+			return s.local.FinishDelivery(m.ID, m.item.Number)
 		}
-		return k.FinishDelivery(m.ID, m.item.Number)
+		return s.consumer.Finish(m.ID)
 	})
 }
 
 // Requeue gives the message back, to be delivered again after delay. See Consumer.Requeue.
 func (m *Message) Requeue(delay time.Duration) error {
-	return m.settle(func(k *Consumer) error {
-		if m.of.counts {
-			return k.Requeue(m.ID, delay)
+	return m.settle(func(s *Messages) error {
+		if s.local != nil {
+			return s.local.RequeueDelivery(m.ID, m.item.Number, delay)
 		}
-		return k.RequeueDelivery(m.ID, m.item.Number, delay)
+		return s.consumer.Requeue(m.ID, delay)
 	})
 }
 
-func (m *Message) settle(call func(*Consumer) error) error {
+func (m *Message) settle(call func(*Messages) error) error {
 	s := m.of
 	if s == nil {
 		return errs.ErrNotInFlight
 	}
-	if s.counts {
+	if s.local == nil {
 		s.mu.Lock()
 		is := s.newest.Is(m.ID, m.item.Number)
 		s.mu.Unlock()
@@ -88,7 +89,7 @@ func (m *Message) settle(call func(*Consumer) error) error {
 			return errs.ErrNotInFlight
 		}
 	}
-	err := call(s.consumer)
+	err := call(s)
 	s.mu.Lock()
 	if err == nil && s.newest.Is(m.ID, m.item.Number) {
 		s.newest.Settle(m.ID)
@@ -110,8 +111,8 @@ func (m *Message) Touch() error {
 }
 
 func (s *Messages) touch(it *pull.Item) error {
-	if !s.counts {
-		return s.consumer.TouchDelivery(it.ID, it.Number)
+	if s.local != nil {
+		return s.local.TouchDelivery(it.ID, it.Number)
 	}
 	s.mu.Lock()
 	is := s.newest.Is(it.ID, it.Number)
@@ -133,7 +134,8 @@ type Messages struct {
 	// consumer is called. news has a value when a goroutine in Next must look again.
 
 	env      *Shared
-	consumer *Consumer
+	consumer Consumer
+	local    *channel.Consumer // consumer, on a single node; in a cluster nil
 	news     chan struct{}
 	max      int           // ConsumeOptions.MaxInFlight
 	timeout  time.Duration // ConsumeOptions.MsgTimeout
@@ -180,6 +182,7 @@ func (c *Channel) Open(ctx context.Context, o ConsumeOptions) (*Messages, error)
 		return nil, err
 	}
 	s.consumer = k
+	s.local, _ = k.(*channel.Consumer)
 	if err := k.Ready(o.MaxInFlight); err != nil {
 		k.Close()
 		return nil, err

@@ -10,6 +10,7 @@ import (
 
 	"penstock/internal/clip"
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
 	"penstock/internal/node/errs"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/native/wire"
@@ -58,7 +59,7 @@ type subscription struct {
 
 	// Only run uses these.
 	topic    *node.Topic
-	consumer *node.Consumer
+	consumer *channel.Consumer
 	packer   *packer
 	spare    []order // empty; exchanged for orders
 	refusals []wire.Refusal

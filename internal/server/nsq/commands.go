@@ -250,7 +250,7 @@ func (c *conn) subscribe(cmd *command.Command) *command.Fault {
 
 // attach finds or creates the topic and the channel, and subscribes. refused is the error frame for a SUB that asks for
 // a partition, an order or a place that it cannot have.
-func (c *conn) attach(cmd *command.Command, topic, channel string) (consumer *node.Consumer, refused *command.Fault,
+func (c *conn) attach(cmd *command.Command, topic, channel string) (k *consumer, refused *command.Fault,
 	err error,
 ) {
 	set := c.set.Load()
@@ -277,7 +277,7 @@ func (c *conn) attach(cmd *command.Command, topic, channel string) (consumer *no
 		if refused != nil {
 			return nil
 		}
-		consumer, err = ch.SubscribeClient(c.ctx, node.ConsumerOptions{
+		subscribed, err := ch.SubscribeClient(c.ctx, node.ConsumerOptions{
 			MsgTimeout: set.msgTimeout,
 			SampleRate: set.sampleRate,
 			Label:      c,
@@ -286,10 +286,14 @@ func (c *conn) attach(cmd *command.Command, topic, channel string) (consumer *no
 
 			MaxInFlightBytes: c.flight.most,
 		}, (*sink)(c))
+		k = &consumer{subscribed}
 		return err
 	})
-	return consumer, refused, err
+	return k, refused, err
 }
+
+// consumer is the consumer of a connection behind one pointer, so that it can be read without a lock.
+type consumer struct{ node.Consumer }
 
 // creates reports whether a SUB is about to create the channel, for the audit. If the leaders do not answer in time, it
 // returns false.

@@ -85,10 +85,10 @@ type conn struct {
 	// Any goroutine:
 	out       output
 	answers   answers
-	place     netio.Place                   // in the flusher's queue
-	set       atomic.Pointer[agreed]        // never nil; replaced by IDENTIFY
-	link      atomic.Pointer[link]          // never nil; replaced by upgrade
-	consumer  atomic.Pointer[node.Consumer] // set once, by SUB
+	place     netio.Place              // in the flusher's queue
+	set       atomic.Pointer[agreed]   // never nil; replaced by IDENTIFY
+	link      atomic.Pointer[link]     // never nil; replaced by upgrade
+	consumer  atomic.Pointer[consumer] // set once, by SUB
 	flight    flight
 	delivered atomic.Uint64 // messages so far
 	form      *messageForm  // set by SUB before the consumer is attached; nil: NSQ's own message format

@@ -16,7 +16,7 @@ type agent struct {
 	n        *host
 	life     int
 	c        *channelModel
-	consumer *node.Consumer // nil: Subscribe has not returned
+	consumer node.Consumer // nil: Subscribe has not returned
 	remote   bool
 	closed   bool
 	finished map[node.ID]bool  // by this channel's machine
