@@ -230,6 +230,12 @@ func TestChangedSettingsHaveEffect(t *testing.T) {
 		t.Errorf("without shares: %d", code)
 	}
 
+	reload("max_message_bytes = 1\n")
+	if code := publish("shop-token", "t1"); code != 200 {
+		t.Errorf("a message of one byte: %d", code)
+	}
+	reload("max_message_bytes = \"1MiB\"\n")
+
 	reload("statsd_interval = \"50ms\"\n")
 	must(t, statsd.SetReadDeadline(time.Now().Add(patience.Or(90*time.Second))))
 	if _, _, err := statsd.ReadFrom(make([]byte, 64<<10)); err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
+	"penstock/internal/node/message"
 )
 
 // Changed options hold for the topics that there are and for what comes; the way back holds, too. Options that
@@ -30,6 +31,10 @@ func TestChangedOptionsHold(t *testing.T) {
 		_, err := topic.PublishDeferred(t.Context(), []byte("x"), d)
 		return err
 	}
+	publish := func(body string, headers ...message.Header) error {
+		_, err := topic.PublishMessage(t.Context(), message.Outgoing{Body: []byte(body), Headers: headers})
+		return err
+	}
 	made := func(name string) error {
 		_, err := e.Topic(t.Context(), name)
 		return err
@@ -47,6 +52,18 @@ func TestChangedOptionsHold(t *testing.T) {
 		{
 			"MaxDefer", func(o *node.Options) { o.MaxDefer = time.Minute },
 			func() error { return delayed(time.Hour) }, errs.ErrDeferTooLong,
+		},
+		{
+			"MaxMessageBytes", func(o *node.Options) { o.MaxMessageBytes = 2 },
+			func() error { return publish("xyz") }, errs.ErrMessageTooBig,
+		},
+		{
+			"MaxHeaderBytes", func(o *node.Options) { o.MaxHeaderBytes = 2 },
+			func() error { return publish("x", message.Header{Key: []byte("name"), Value: []byte("v")}) }, errs.ErrHeaderBytes,
+		},
+		{
+			"MaxNodeInboxBytes", func(o *node.Options) { o.MaxNodeInboxBytes = 1 },
+			func() error { return publish("xyz") }, errs.ErrOverloaded,
 		},
 		{
 			"MaxTopics", func(o *node.Options) { o.MaxTopics = 1 },

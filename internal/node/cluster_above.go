@@ -31,8 +31,9 @@ func (cn *clusterNode) News() *platform.Notice                       { return &c
 func (cn *clusterNode) newForwarder() *forward.Forwarder {
 	e := cn.e
 	return forward.New(forward.Env{
-		Peers: &cn.peers, Clock: e.clock, Now: cn.Now, Limits: &e.limits, MaxBytes: e.opts.MaxNodeInboxBytes,
-		Timeout: e.opts.PublishTimeout, Overloaded: &e.counters.Overloaded, First: e.firstRequest(),
+		Peers: &cn.peers, Clock: e.clock, Now: cn.Now, Limits: &e.limits,
+		MaxBytes: func() int64 { return e.current().MaxNodeInboxBytes },
+		Timeout:  e.opts.PublishTimeout, Overloaded: &e.counters.Overloaded, First: e.firstRequest(),
 		Find: func(id segment.Identity) forward.Partition {
 			if pt := cn.partition(id); pt != nil {
 				return pt

@@ -142,16 +142,15 @@ func openEngine(ctx context.Context, o Options, h platform.Host, opening func(*E
 		ground: groundWatch{folders: map[string]aio.FileID{}},
 	}
 	e.changed.Store(&e.opts)
-	e.limits = inbox.NewLimits(o.MaxMessageBytes, o.MaxBatchBytes, o.MaxHeaderBytes, o.MaxDefer)
+	e.limits = inbox.NewLimits(o.MaxBatchBytes, o.sizes())
 	e.limits.Inflate(o.MaxInflationRatio, o.MaxInflatedBytes, o.AdmitTimeout)
 	e.store = partition.New(partition.Options{
 		Host: h, Log: e.log, Clock: e.clock, Disk: disk, Counters: &e.counters, Pulse: &e.pulse, Stop: e.stop,
 		CommitFileBytes: o.CommitFileBytes, CommitLiveBytes: o.CommitLiveBytes, GroupsInFlight: o.GroupsInFlight,
 		MinSegmentBytes: o.MinSegmentBytes, MaxSegmentBytes: o.MaxSegmentBytes,
 		MaxOpenSegments: o.MaxOpenSegments, MaxMappedSegments: o.MaxMappedSegments, RetentionInterval: o.RetentionInterval,
-		MaxInboxBytes: o.MaxInboxBytes, MaxNodeInboxBytes: o.MaxNodeInboxBytes, MaxStateBytes: o.MaxStateBytes,
-		TokenShare: o.TokenShare, MaxRanges: o.MaxRanges, MaxReqTimeout: o.MaxReqTimeout,
-		PublishTimeout: o.PublishTimeout, AdmitTimeout: o.AdmitTimeout, SlowCommit: o.SlowCommit,
+		Inboxes: o.inboxes(), MaxStateBytes: o.MaxStateBytes, TokenShare: o.TokenShare, MaxRanges: o.MaxRanges,
+		MaxReqTimeout: o.MaxReqTimeout, PublishTimeout: o.PublishTimeout, SlowCommit: o.SlowCommit,
 		UnknownKind: o.unknownKind, MarkAfter: o.markAfter, Startup: o.Startup,
 	})
 	opening(e)

@@ -17,7 +17,7 @@ type Env struct {
 	Clock      *clock.Clock
 	Now        func() int64   // the clock of leases, used for LastPut
 	Limits     *inbox.Limits  // of the puts of other nodes
-	MaxBytes   int64          // of all puts that wait or are in flight: Options.MaxNodeInboxBytes
+	MaxBytes   func() int64   // of all puts that wait or are in flight: Options.MaxNodeInboxBytes of now
 	Timeout    time.Duration  // of puts without a deadline: Options.PublishTimeout
 	Overloaded *atomic.Uint64 // counts the puts that were refused because of MaxBytes
 	First      uint64         // number of the first put; no earlier process may have used it

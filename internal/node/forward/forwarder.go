@@ -111,10 +111,10 @@ func (f *Forwarder) Enqueue(pt Partition, p *inbox.Put) error {
 	case f.closed:
 		f.mu.Unlock()
 		return errs.ErrClosed
-	case f.bytes != 0 && f.bytes+int64(p.Bytes) > f.n.MaxBytes:
+	case f.bytes != 0 && f.bytes+int64(p.Bytes) > f.n.MaxBytes():
 		over := &errs.LimitError{
 			Err: errs.ErrOverloaded, What: "with this request the number of bytes that wait for the leaders on other nodes",
-			Value: f.bytes + int64(p.Bytes), Most: f.n.MaxBytes, Setting: "max-node-inbox-bytes",
+			Value: f.bytes + int64(p.Bytes), Most: f.n.MaxBytes(), Setting: "max-node-inbox-bytes",
 		}
 		f.mu.Unlock()
 		f.n.Overloaded.Add(1)

@@ -12,20 +12,22 @@ import (
 
 // Shared is what the inboxes of a node share: their limits, and the number of bytes that wait in all of them.
 type Shared struct {
-	maxInboxBytes     int64 // most bytes that may wait in one inbox
-	maxNodeInboxBytes int64 // most bytes that may wait in all inboxes
-	publishTimeout    time.Duration
-	admitTimeout      time.Duration
-	overloaded        *atomic.Uint64
-	wake              func()
-	waiting           atomic.Int64 // see publishWaiting
+	bounds     atomic.Pointer[Bounds]
+	overloaded *atomic.Uint64
+	wake       func()
+	waiting    atomic.Int64 // see publishWaiting
 }
 
-// Limit sets the limits from the Options of the same names. It is called before any other method.
-func (n *Shared) Limit(maxInboxBytes, maxNodeInboxBytes int64, publishTimeout, admitTimeout time.Duration) {
-	n.maxInboxBytes, n.maxNodeInboxBytes = maxInboxBytes, maxNodeInboxBytes
-	n.publishTimeout, n.admitTimeout = publishTimeout, admitTimeout
+// Bounds are the limits of inboxes, from the Options of the same names.
+type Bounds struct {
+	MaxInboxBytes     int64 // that may wait in one inbox
+	MaxNodeInboxBytes int64 // that may wait in all inboxes
+	PublishTimeout    time.Duration
+	AdmitTimeout      time.Duration // negative: no put waits for room
 }
+
+// Limit sets the bounds. It is called before any other method, and again when they change: what waits then, stays.
+func (n *Shared) Limit(b Bounds) { n.bounds.Store(&b) }
 
 // Tell sets the counter of puts that were refused because too many bytes waited, and the function that wakes the commit
 // log when the bytes that wait at the node reach SecondGroupBytes. It is called before any inbox is used.
@@ -165,23 +167,23 @@ func (b *Inbox) TakeForReroute() List {
 // admits says whether the inbox and the node have room for a put of size bytes. mu is held.
 func (b *Inbox) admits(size int64) bool {
 	// An empty inbox takes any put that is within the batch limit. Otherwise a large put could starve.
-	if b.puts.bytes != 0 && b.puts.bytes+size > b.node.maxInboxBytes {
+	if b.puts.bytes != 0 && b.puts.bytes+size > b.node.bounds.Load().MaxInboxBytes {
 		return false
 	}
-	return b.node.waiting.Load()+size <= b.node.maxNodeInboxBytes
+	return b.node.waiting.Load()+size <= b.node.bounds.Load().MaxNodeInboxBytes
 }
 
 // overloaded returns the error of a put of size bytes that the inbox does not admit. mu is held.
 func (b *Inbox) overloaded(size int64) error {
 	over := &errs.LimitError{
 		Err: errs.ErrOverloaded, What: "with this request the number of bytes that wait to be stored in the partition",
-		Value: b.puts.bytes + size, Most: b.node.maxInboxBytes, Setting: "max-inbox-bytes",
+		Value: b.puts.bytes + size, Most: b.node.bounds.Load().MaxInboxBytes, Setting: "max-inbox-bytes",
 	}
-	if b.puts.bytes == 0 || b.puts.bytes+size <= b.node.maxInboxBytes {
+	if b.puts.bytes == 0 || b.puts.bytes+size <= b.node.bounds.Load().MaxInboxBytes {
 		over.What = "with this request the number of bytes that wait to be stored on the node"
-		over.Most, over.Setting = b.node.maxNodeInboxBytes, "max-node-inbox-bytes"
+		over.Most, over.Setting = b.node.bounds.Load().MaxNodeInboxBytes, "max-node-inbox-bytes"
 		// What waits for other partitions may have become less since the put was refused.
-		over.Value = max(b.node.waiting.Load()+size, b.node.maxNodeInboxBytes+1)
+		over.Value = max(b.node.waiting.Load()+size, b.node.bounds.Load().MaxNodeInboxBytes+1)
 	}
 	return over
 }
@@ -189,10 +191,11 @@ func (b *Inbox) overloaded(size int64) error {
 // awaitRoom waits until the inbox has room for a put of size bytes, or is closed. mu is held when awaitRoom is called
 // and when it returns, but not while it waits.
 func (b *Inbox) awaitRoom(ctx context.Context, size int64) error {
-	if b.node.admitTimeout < 0 {
+	patience := b.node.bounds.Load().AdmitTimeout
+	if patience < 0 {
 		return b.overloaded(size)
 	}
-	timer := time.NewTimer(b.node.admitTimeout)
+	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	poll := time.NewTicker(5 * time.Millisecond) // room at the node may come from another inbox
 	defer poll.Stop()
@@ -459,7 +462,7 @@ func (b *Inbox) Expire(nowNs int64) (late List, waiting bool) {
 	waiting = !b.puts.Empty()
 	late = b.puts.TakeIf(func(p *Put) bool {
 		if p.DeadlineNs == 0 && !p.Kind.Internal() {
-			p.DeadlineNs = nowNs + int64(b.node.publishTimeout)
+			p.DeadlineNs = nowNs + int64(b.node.bounds.Load().PublishTimeout)
 		}
 		return p.DeadlineNs != 0 && nowNs > p.DeadlineNs
 	})

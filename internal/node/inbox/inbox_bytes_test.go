@@ -13,7 +13,7 @@ import (
 // the node would refuse all puts once it had had enough partitions.
 func TestEmptyInboxCountsNothing(t *testing.T) {
 	n := new(Shared)
-	n.Limit(1<<20, 1<<20, time.Second, -1)
+	n.Limit(Bounds{MaxInboxBytes: 1 << 20, MaxNodeInboxBytes: 1 << 20, PublishTimeout: time.Second, AdmitTimeout: -1})
 	n.Tell(new(atomic.Uint64), func() {})
 	b := new(Inbox)
 	b.Use(n)

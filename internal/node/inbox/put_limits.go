@@ -15,29 +15,30 @@ import (
 	"penstock/segment"
 )
 
-// Limits are the limits of one put, from the Options of the same names.
+// Limits are the limits of one put, from the Options of the same names. Copies of a Limits share what Change changes.
 type Limits struct {
-	maxMessageBytes int
-	maxBatchBytes   int
-	maxHeaderBytes  int
-	maxDefer        *atomic.Int64 // in ns
+	now           *atomic.Pointer[Sizes]
+	maxBatchBytes int
 
 	Inflation *Inflation
 }
 
-// NewLimits returns the limits, given the Options of the same names.
-func NewLimits(maxMessageBytes, maxBatchBytes, maxHeaderBytes int, maxDefer time.Duration) Limits {
-	l := Limits{
-		maxMessageBytes: maxMessageBytes, maxBatchBytes: maxBatchBytes, maxHeaderBytes: maxHeaderBytes,
-		maxDefer: new(atomic.Int64),
-	}
-	l.Defer(maxDefer)
+// Sizes are those limits of one put that may change while the node runs.
+type Sizes struct {
+	MaxMessageBytes, MaxHeaderBytes int
+	MaxDefer                        time.Duration
+}
+
+// NewLimits returns the limits.
+func NewLimits(maxBatchBytes int, sizes Sizes) Limits {
+	l := Limits{now: new(atomic.Pointer[Sizes]), maxBatchBytes: maxBatchBytes}
+	l.Change(sizes)
 	l.Inflate(0, 0, 0)
 	return l
 }
 
-// Defer changes Options.MaxDefer. Any goroutine may call it.
-func (l *Limits) Defer(most time.Duration) { l.maxDefer.Store(int64(most)) }
+// Change takes new sizes for the puts from now on. Any goroutine may call it.
+func (l *Limits) Change(sizes Sizes) { l.now.Store(&sizes) }
 
 // Inflate sets the limits of compressed batches from the Options MaxInflationRatio, MaxInflatedBytes and AdmitTimeout.
 // 0 is a default. It is called before any put is measured.
@@ -57,7 +58,7 @@ func (l *Limits) Measure(p *Put) error {
 	if p.Kind == Sealed {
 		return l.measureSealed(p)
 	}
-	if most := time.Duration(l.maxDefer.Load()); p.Defer < 0 || p.Defer > most {
+	if most := l.now.Load().MaxDefer; p.Defer < 0 || p.Defer > most {
 		return &errs.LimitError{
 			Err: errs.ErrDeferTooLong, What: "the delay", Value: p.Defer, Most: most, Setting: "max-defer",
 		}
@@ -74,7 +75,7 @@ func (l *Limits) Measure(p *Put) error {
 		if len(m) == 0 {
 			return errs.ErrEmptyMessage
 		}
-		if len(m) > l.maxMessageBytes {
+		if len(m) > l.now.Load().MaxMessageBytes {
 			return l.messageTooBig(len(m))
 		}
 		n += batch.RecordSize(len(m), p.DeferMs)
@@ -98,7 +99,7 @@ func (l *Limits) measureHeaders(p *Put) error {
 		if len(m) == 0 {
 			return errs.ErrEmptyMessage
 		}
-		if len(m) > l.maxMessageBytes {
+		if len(m) > l.now.Load().MaxMessageBytes {
 			return l.messageTooBig(len(m))
 		}
 		rec.Body, rec.Headers = m, p.Headers[i]
@@ -120,7 +121,7 @@ func (l *Limits) measureHeaders(p *Put) error {
 
 func (l *Limits) messageTooBig(bytes int) error {
 	return &errs.LimitError{
-		Err: errs.ErrMessageTooBig, What: "the size of a message in bytes", Value: bytes, Most: l.maxMessageBytes,
+		Err: errs.ErrMessageTooBig, What: "the size of a message in bytes", Value: bytes, Most: l.now.Load().MaxMessageBytes,
 		Setting: "max-message-bytes",
 	}
 }
@@ -161,10 +162,10 @@ func (l *Limits) CheckHeaders(headers []message.Header, trusted bool) error {
 		}
 		size += len(name) + len(headers[i].Value)
 	}
-	if size > l.maxHeaderBytes && !trusted {
+	if size > l.now.Load().MaxHeaderBytes && !trusted {
 		return &errs.LimitError{
 			Err: errs.ErrHeaderBytes, What: "the size of a message's header names and values in bytes", Value: size,
-			Most: l.maxHeaderBytes, Setting: "max-header-bytes",
+			Most: l.now.Load().MaxHeaderBytes, Setting: "max-header-bytes",
 		}
 	}
 	return nil
@@ -204,7 +205,7 @@ func (l *Limits) measureRecords(p *Put, h *segment.Header, records []byte) error
 		if len(r.Body) == 0 {
 			return errs.ErrEmptyMessage
 		}
-		if len(r.Body) > l.maxMessageBytes {
+		if len(r.Body) > l.now.Load().MaxMessageBytes {
 			return l.messageTooBig(len(r.Body))
 		}
 		if r.Defer != 0 {

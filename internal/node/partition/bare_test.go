@@ -69,8 +69,10 @@ func runStore(t *testing.T, disk aio.Disk) runningStore {
 		Host: h, Log: slog.New(slog.DiscardHandler), Clock: clock.New(h.Wall, h.Mono), Disk: disk,
 		Counters: new(Counters), Pulse: new(aio.Pulse), Stop: stop,
 		CommitFileBytes: 256 << 10, CommitLiveBytes: 1 << 20, GroupsInFlight: 2, MinSegmentBytes: 16 << 10,
-		MaxSegmentBytes: 64 << 10, RetentionInterval: time.Hour, MaxInboxBytes: 1 << 20, MaxNodeInboxBytes: 1 << 20,
-		MaxStateBytes: 1 << 20, MaxRanges: 1 << 10, PublishTimeout: 5 * time.Second, AdmitTimeout: time.Second,
+		MaxSegmentBytes: 64 << 10, RetentionInterval: time.Hour, MaxStateBytes: 1 << 20, MaxRanges: 1 << 10,
+		PublishTimeout: 5 * time.Second, Inboxes: inbox.Bounds{
+			MaxInboxBytes: 1 << 20, MaxNodeInboxBytes: 1 << 20, PublishTimeout: 5 * time.Second, AdmitTimeout: time.Second,
+		},
 		MarkAfter: time.Millisecond,
 	})
 	s.level.Store(datadir.FirstLevel)
@@ -113,7 +115,7 @@ func runStore(t *testing.T, disk aio.Disk) runningStore {
 // publish stores count messages of the same size, one after the other.
 func (s runningStore) publish(t *testing.T, count, size int) {
 	t.Helper()
-	limits := inbox.NewLimits(1<<20, 1<<20, 1<<10, time.Hour)
+	limits := inbox.NewLimits(1<<20, inbox.Sizes{MaxMessageBytes: 1 << 20, MaxHeaderBytes: 1 << 10, MaxDefer: time.Hour})
 	for range count {
 		w := inbox.NewWaiter()
 		w.Carry(make([]byte, size))

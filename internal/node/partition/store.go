@@ -82,14 +82,12 @@ type Options struct {
 	MaxOpenSegments   int           // most partitions that have written segment files open
 	MaxMappedSegments int           // most segments that stay mapped, of all partitions
 	RetentionInterval time.Duration // between two searches for segments that retention may remove
-	MaxInboxBytes     int64         // most bytes of puts that wait at one partition
-	MaxNodeInboxBytes int64         // most bytes of puts that wait at all partitions
+	Inboxes           inbox.Bounds  // of what waits to be stored
 	MaxStateBytes     int64         // most bytes of memory of the state of all channels
 	TokenShare        int           // percent of it that the topics which one token has made may take; 100: all
 	MaxReqTimeout     time.Duration // longest delay of a requeue
 	MaxRanges         int           // most confirmed ranges of a channel in a partition
 	PublishTimeout    time.Duration // how long a put may wait until it is stored
-	AdmitTimeout      time.Duration // how long a put may wait for room in its inbox
 
 	SlowCommit time.Duration // a group of the commit log that takes this long counts as slow
 
@@ -117,10 +115,11 @@ type Counters struct {
 	MissingCopies          atomic.Uint64 // times a leader went on for absentPatience to ask for a copy that is not here
 }
 
-// Change changes Options.TokenShare and Options.RetentionInterval. Any goroutine may call it.
-func (s *Store) Change(tokenShare int, retentionInterval time.Duration) {
+// Change changes Options.TokenShare, RetentionInterval and Inboxes. Any goroutine may call it.
+func (s *Store) Change(tokenShare int, retentionInterval time.Duration, inboxes inbox.Bounds) {
 	s.SetTokenShare(tokenShare)
 	s.flusher.RetainEvery(retentionInterval)
+	s.inboxes.Limit(inboxes)
 }
 
 // New returns a store that has no arena and no commit log yet: Begin makes the arena, Recovery.Replay the commit log.
@@ -136,7 +135,7 @@ func New(o Options) *Store {
 	s.Limits = budget.Limits{MaxStateBytes: o.MaxStateBytes, MaxRanges: o.MaxRanges}
 	s.SetTokenShare(o.TokenShare)
 	s.aside = aside.New(o.Disk, o.Log, s.now, aside.DefaultLimits)
-	s.inboxes.Limit(o.MaxInboxBytes, o.MaxNodeInboxBytes, o.PublishTimeout, o.AdmitTimeout)
+	s.inboxes.Limit(o.Inboxes)
 	s.inboxes.Tell(&o.Counters.Overloaded, func() { s.clog.Wake() })
 	return s
 }

@@ -184,9 +184,9 @@ func memorySettings(o *node.Options) []*Setting {
 	return []*Setting{
 		row("buffer-bytes", "64MiB", values.Size64(&o.BufferBytes, 4<<20),
 			"memory outside the Go heap for commit groups and the newest messages"),
-		row("max-inbox-bytes", "32MiB", values.Size64(&o.MaxInboxBytes, 1<<20),
+		live("max-inbox-bytes", "32MiB", values.Size64(&o.MaxInboxBytes, 1<<20),
 			"maximum bytes waiting to be stored in one partition"),
-		row("max-node-inbox-bytes", "128MiB", values.Size64(&o.MaxNodeInboxBytes, 1<<20),
+		live("max-node-inbox-bytes", "128MiB", values.Size64(&o.MaxNodeInboxBytes, 1<<20),
 			"maximum bytes waiting to be stored on the whole node"),
 		row("admit-timeout", "800ms", values.Duration(&o.AdmitTimeout, time.Millisecond),
 			"maximum time a publish waits for room when too many bytes are waiting"),
@@ -199,7 +199,7 @@ func memorySettings(o *node.Options) []*Setting {
 
 func messageSettings(o *node.Options) []*Setting {
 	return []*Setting{
-		row("max-message-bytes", "1MiB", values.Size(&o.MaxMessageBytes, 1), "maximum size of a message"),
+		fresh("max-message-bytes", "1MiB", values.Size(&o.MaxMessageBytes, 1), "maximum size of a message"),
 		row("max-batch-bytes", "6MiB", values.Size(&o.MaxBatchBytes, 1),
 			"maximum size of a stored batch: the bodies of one MPUB and a few bytes for each"),
 		row("max-inflation-ratio", "256", values.Count(&o.MaxInflationRatio, 1),
@@ -207,7 +207,7 @@ func messageSettings(o *node.Options) []*Setting {
 				"batch"),
 		row("max-inflated-bytes", "64MiB", values.Size64(&o.MaxInflatedBytes, 1<<20),
 			"maximum memory for what native batches above 64 KiB grow to while they are verified"),
-		row("max-header-bytes", "32KiB", values.Size(&o.MaxHeaderBytes, 1),
+		live("max-header-bytes", "32KiB", values.Size(&o.MaxHeaderBytes, 1),
 			"maximum size of the names and values of a message's headers together"),
 		live("max-topics", "20000", values.Count(&o.MaxTopics, 1), "maximum number of topics"),
 		live("max-partitions", "25000", values.Count(&o.MaxPartitions, 1),
