@@ -103,13 +103,17 @@ func TestChangedOptionsHold(t *testing.T) {
 	if !errors.Is(err, errs.ErrOptions) {
 		t.Errorf("a share of 101 percent: %v", err)
 	}
-	if err := change(func(o *node.Options) { o.MaxMessageBytes = 1 }); err != nil {
+	if err := change(func(o *node.Options) { o.MaxMessageBytes = 5 }); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(delayed(2*time.Hour), made("u"), channel("d")); err != nil {
-		t.Errorf("as before: %v", err)
+	if _, err := topic.Publish(t.Context(), []byte("longer")); !errors.Is(err, errs.ErrMessageTooBig) {
+		t.Errorf("a message of 6 bytes where 5 are allowed: %v", err)
 	}
-	if _, err := topic.Publish(t.Context(), []byte("longer")); err != nil {
-		t.Errorf("the size of a message needs a restart: %v", err)
+	if err := change(func(*node.Options) {}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = topic.Publish(t.Context(), []byte("longer"))
+	if err := errors.Join(err, delayed(2*time.Hour), made("u"), channel("d")); err != nil {
+		t.Errorf("as before: %v", err)
 	}
 }
