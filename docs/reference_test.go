@@ -198,7 +198,7 @@ func TestResourcesAreListed(t *testing.T) {
 		if r.Setting != "" {
 			bound += " (`" + r.Setting + "`)"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.Name, bound, r.Words(), r.AtBound, metric)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.Name, bound, shareOf(r), r.AtBound, metric)
 	}
 	want := before + from + b.String() + to + after
 	if *update {
@@ -236,4 +236,17 @@ func TestFormatsAreListed(t *testing.T) {
 	if count < 10 {
 		t.Errorf("only %d descriptions of formats were found", count)
 	}
+}
+
+// shareOf says in words what one principal has.
+func shareOf(r *shares.Resource) string {
+	switch r.Parts {
+	case 0:
+		return r.Share
+	case 4:
+		return "a quarter"
+	case 8:
+		return "an eighth"
+	}
+	return fmt.Sprintf("one of %d parts", r.Parts)
 }
