@@ -236,7 +236,7 @@ func listen(
 	o := nsqOptions(c, logger, level)
 	o.Reload = func() *api.Reload { return running.reload("POST /reload") }
 	o.ConfigValues, o.ConfigList = running.Public, running.List
-	o.ClusterHandler = part.handler(c.Node, e, logger)
+	o.ClusterHandler = part.handler(c.Node, e)
 	srv, err := server.Listen(e, o)
 	if part != nil {
 		part.server = srv
