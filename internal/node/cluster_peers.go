@@ -150,7 +150,7 @@ func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netpro
 			}
 		}
 		if !took && cn.Ctx.Err() == nil {
-			cn.absent.Answer(from, d.ID, &d.Message)
+			cn.answerAbsent(from, d.ID, &d.Message)
 		}
 	}
 	for i, pt := range work {
