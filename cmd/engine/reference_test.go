@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -50,26 +51,16 @@ func quoted(s string) string {
 
 // least returns the smallest value of a setting that has one above 0, in the notation of its flag.
 func least(v values.Value) string {
-	n := int64(0)
-	switch v := v.(type) {
-	case values.CountValue:
-		n = int64(v.Least)
-	case values.BytesValue:
-		n = v.Least
-	case values.IntBytesValue:
-		n = v.Least
-	case values.DurationValue:
-		if v.Least > 0 {
-			return values.FormatDuration(v.Least)
-		}
-	}
-	if n == 0 {
+	n, is := v.(values.NumberValue)
+	switch {
+	case !is || n.Least == 0:
 		return ""
+	case n.Kind == "bytes":
+		return values.FormatBytes(n.Least)
+	case n.Kind == "duration":
+		return values.FormatDuration(time.Duration(n.Least))
 	}
-	if v.Type() == "bytes" {
-		return values.FormatBytes(n)
-	}
-	return fmt.Sprint(n)
+	return fmt.Sprint(n.Least)
 }
 
 const settingsIntro = `# Settings
