@@ -28,20 +28,20 @@ func ChannelCommand() *cobra.Command {
 	}
 	o.Flags(cmd)
 	cmd.AddCommand(o.channelListCommand(), o.consumersCommand(), o.channelSettingsCommand(), o.channelSetCommand(),
-		o.AsksBefore(o.seekCommand(), 1, o.channelSeekLoses),
+		o.AsksBefore(o.seekCommand(), 1, o.channelLoses(channelSeekLoses)),
 		o.channelPeekCommand(), o.waitingCommand("pending", "Show messages in flight", printPending),
 		o.waitingCommand("deferred", "Show deferred messages", printDeferred),
 		o.AsksBefore(o.redriveCommand(), 1, o.redriveSays),
 		o.channelFinishCommand(),
 		o.channelCreateCommand(), o.channelForkCommand(),
-		o.AsksBefore(o.channelDeleteCommand(), 1, o.channelDeleteLoses),
+		o.AsksBefore(o.channelDeleteCommand(), 1, o.channelLoses(channelDeleteLoses)),
 		o.AsksBefore(o.channelVerb("empty",
 			"Discard a channel's backlog, including messages in flight and deferred messages", "was emptied"),
-			1, o.channelEmptyLoses),
+			1, o.channelLoses(channelEmptyLoses)),
 		o.channelVerb("pause", "Stop delivering messages; they stay in the channel", "is paused"),
 		o.channelVerb("unpause", "Resume deliveries after pause", "is no longer paused"),
 		o.AsksBefore(o.channelVerb("skip", "Discard messages instead of delivering them, until unskip",
-			"now discards its messages"), 1, o.channelSkipLoses),
+			"now discards its messages"), 1, o.channelLoses(channelSkipLoses)),
 		o.channelVerb("unskip", "Stop discarding messages and deliver them again",
 			"no longer discards its messages"))
 	return cmd
