@@ -40,6 +40,7 @@ func (g *Group) Buf() *aio.Buf { return g.buf }
 // FileSeq is the number of the file the group goes to; see Log.Release.
 func (g *Group) FileSeq() uint64 { return g.file }
 
+// Records is the number of records in the group.
 func (g *Group) Records() int { return g.records }
 
 // Slot is a small number, 0 <= Slot < Options.InFlight, that no other group has from Gather to Durable.
