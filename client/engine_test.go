@@ -20,8 +20,8 @@ import (
 	"penstock/internal/cluster/kv/memory"
 	"penstock/internal/meta"
 	"penstock/internal/node"
-	"penstock/internal/porttest"
 	"penstock/internal/server/native"
+	"penstock/tests/support/porttest"
 )
 
 // patience is how long a test waits for what must happen.

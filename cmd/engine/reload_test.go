@@ -25,8 +25,8 @@ import (
 	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/clitest"
 	"penstock/cmd/engine/internal/devcluster"
-	"penstock/internal/patience"
 	"penstock/internal/server/api"
+	"penstock/tests/support/patience"
 )
 
 var httpsAddress = regexp.MustCompile(`msg=ready .* https=(\S+)`)

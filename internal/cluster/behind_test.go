@@ -14,7 +14,7 @@ import (
 	"penstock/internal/cluster/kv"
 	"penstock/internal/cluster/kv/memory"
 	"penstock/internal/meta"
-	"penstock/internal/patience"
+	"penstock/tests/support/patience"
 )
 
 // laggard is a way to the metadata whose watch can be made to fall behind.

@@ -17,8 +17,8 @@ import (
 	"penstock/internal/cluster/kv"
 	"penstock/internal/cluster/kv/memory"
 	"penstock/internal/meta"
-	"penstock/internal/patience"
 	"penstock/replicate"
+	"penstock/tests/support/patience"
 )
 
 // world is a cluster of stores on one map.

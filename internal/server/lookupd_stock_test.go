@@ -22,10 +22,10 @@ import (
 	"penstock/internal/cluster/kv/memory"
 	"penstock/internal/meta"
 	"penstock/internal/node"
-	"penstock/internal/porttest"
 	"penstock/internal/server/listen"
 	"penstock/internal/server/nsqtest"
 	"penstock/replicate"
+	"penstock/tests/support/porttest"
 )
 
 // stockNSQ builds NSQ's own programs, once per test run.

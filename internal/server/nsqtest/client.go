@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	waits "penstock/internal/patience"
+	waits "penstock/tests/support/patience"
 )
 
 // Parts of frames, as clients see them.

@@ -1,5 +1,3 @@
-// Package formattest is shared by the tests of the formats. It reads the tables of a FORMAT.md, with which the tests
-// compare the code, and keeps bytes that earlier versions wrote, which must stay readable for ever.
 package formattest
 
 import (

@@ -1,4 +1,3 @@
-// Package patience says how long tests wait for something that must happen.
 package patience
 
 import (

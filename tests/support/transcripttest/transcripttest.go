@@ -1,6 +1,3 @@
-// Package transcripttest plays transcripts: text files of calls and their results, which tests replay and people read.
-// Lines that begin with a word are calls, indented lines are results, and lines with # are for the reader. Only tests
-// import it.
 package transcripttest
 
 import (

@@ -1,4 +1,3 @@
-// Package seedtest says which seeds the tests run that draw at random, so that a campaign can give any of them others.
 package seedtest
 
 import (

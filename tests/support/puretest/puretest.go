@@ -1,5 +1,3 @@
-// Package puretest checks packages that only decide, such as state machines. Such a package must not reach a clock, a
-// file, a socket, a lock or another goroutine, and must not depend on the random order of maps.
 package puretest
 
 import (
