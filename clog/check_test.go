@@ -9,7 +9,7 @@ import (
 
 	"penstock/segment"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 	"penstock/tests/support/patience"
 )
 

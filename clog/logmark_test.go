@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 	"penstock/tests/support/formattest"
 )
 

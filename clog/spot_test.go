@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 	"penstock/tests/support/patience"
 )
 

@@ -19,7 +19,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
 	"penstock/replicate"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // testCluster is a cluster of engines in one process, which share one metadata map. Their connections are real TCP

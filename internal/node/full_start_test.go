@@ -8,7 +8,7 @@ import (
 
 	"penstock/internal/node/platform"
 	"penstock/replicate/peer"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // stillHost is a platform.World in which no time passes: what happens in it has waited for no clock.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 	"penstock/tests/support/patience"
 )
 

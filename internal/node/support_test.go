@@ -13,7 +13,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/channel"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 	wait "penstock/tests/support/patience"
 )
 

@@ -5,7 +5,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/server/nsqtest"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // Producers are counted while they are connected: one that has gone, that only reads, or of which nothing was stored

@@ -22,7 +22,7 @@ import (
 	"penstock/internal/node/platform"
 	"penstock/replicate/wire"
 	"penstock/segment"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 	wait "penstock/tests/support/patience"
 )
 

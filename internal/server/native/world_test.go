@@ -17,7 +17,7 @@ import (
 	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 const patience = 20 * time.Second

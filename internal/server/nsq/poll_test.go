@@ -12,7 +12,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/server/nsqtest"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // crowd publishes with count clients at a time, one PUB each, until the poll reads all of them. It returns the clients

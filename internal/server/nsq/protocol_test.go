@@ -11,7 +11,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
 	"penstock/internal/server/nsqtest"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 func TestMagic(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"syscall"
 
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // Gray failures: what does not die, but is slow, hangs, fails or lies. An illness is the device's or the clock's, not

@@ -15,7 +15,7 @@ import (
 	"penstock/internal/node/platform"
 	"penstock/replicate"
 	"penstock/replicate/peer"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // host is a machine with a disk and clocks; a process of the engine runs on it, or not. It is that process's

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"penstock/segment/aio"
-	"penstock/segment/aio/aiotest"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/aiotest"
+	"penstock/tests/support/faultaio"
 )
 
 func TestRules(t *testing.T) {

@@ -1,5 +1,3 @@
-// Package aiotest is the conformance suite of aio. It tests what the rest of the engine relies on, for every
-// implementation of aio.Disk.
 package aiotest
 
 import (

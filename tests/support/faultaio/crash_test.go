@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"penstock/segment/aio"
-	"penstock/segment/aio/aiotest"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/aiotest"
+	"penstock/tests/support/faultaio"
 )
 
 const block = aio.BlockBytes

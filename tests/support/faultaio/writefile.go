@@ -3,7 +3,7 @@ package faultaio
 import (
 	"path"
 
-	"penstock/segment/aio/internal/contract"
+	"penstock/segment/aio/contract"
 )
 
 // WriteFile takes the same steps as a real disk: create (or cut) the temporary file, write, sync, rename, sync the

@@ -1,4 +1,3 @@
-// Package logtest makes logs of batches for the tests of packages that read or flush them.
 package logtest
 
 import (
@@ -7,7 +6,7 @@ import (
 	"penstock/batch"
 	"penstock/segment"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // Dir is the directory of the log on its disk.

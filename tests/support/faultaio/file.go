@@ -9,7 +9,7 @@ import (
 	"syscall"
 
 	"penstock/segment/aio"
-	"penstock/segment/aio/internal/contract"
+	"penstock/segment/aio/contract"
 )
 
 // file is an open node. The disk's mu guards closed and failed.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"penstock/segment/aio"
-	"penstock/segment/aio/internal/contract"
+	"penstock/segment/aio/contract"
 )
 
 // queue completes its operations inside Wait, in an order that the disk's seed chooses. It needs no goroutine: a

@@ -1,5 +1,3 @@
-// Package contract holds the checks that every Disk must make in the same way, so that a caller that works on one
-// implementation works on all of them.
 package contract
 
 import (
