@@ -198,7 +198,7 @@ func TestNamesAreInTheTree(t *testing.T) {
 
 // aside are packages that are no part of the product.
 var aside = regexp.MustCompile(
-	`^(tools|tests|bench|docs)\b|/internal/|(kv|auth|nsq)test`)
+	`^(tools|tests|bench|docs)\b|/internal/|(auth|nsq)test`)
 
 // importers returns every package of the product, and which others of the product import it, by their paths without
 // internal/ in front.

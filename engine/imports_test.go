@@ -235,10 +235,10 @@ func TestImportGraph(t *testing.T) {
 			"cluster", "cluster/kv", "node/errs", "node/names", "node/delivery", "node/fold", "node/machine",
 			"node/health", "meta", "replicate", "segment", "segment/aio",
 		},
-		"cluster/kv":      {},
-		"cluster/kv/file": {"cluster/kv", "cluster/kv/memory"},
-		"migrate":         {},
-		"load":            {"batch", "client", "server/native/wire", "netproto"},
+		"cluster/kv":        {},
+		"cluster/kv/memory": {"cluster/kv"},
+		"migrate":           {},
+		"load":              {"batch", "client", "server/native/wire", "netproto"},
 	} {
 		onlyBelow(t, all, pkg, below, foreign)
 	}

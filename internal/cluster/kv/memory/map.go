@@ -1,6 +1,6 @@
 // Package memory is a kv.Store inside the process: several clients of one map, with watches, leases and revisions like
 // etcd's. It also imitates the faults of a network: a client can be cut off, and answers can get lost. Tests and
-// simulations of clusters run on it; package file keeps such a map on disk.
+// simulations of clusters run on it; tests/support/kvfile keeps such a map on disk.
 package memory
 
 import (

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"penstock/internal/cluster/kv"
-	"penstock/internal/cluster/kv/kvtest"
+	"penstock/tests/support/kvtest"
 )
 
 func TestConformance(t *testing.T) {

@@ -1,4 +1,3 @@
-// Package kvtest tests that every implementation of kv.Store behaves as package cluster needs it.
 package kvtest
 
 import (

@@ -1,4 +1,4 @@
-package file
+package kvfile
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"penstock/internal/cluster/kv"
-	"penstock/internal/cluster/kv/kvtest"
+	"penstock/tests/support/kvtest"
 )
 
 func TestConformance(t *testing.T) {
