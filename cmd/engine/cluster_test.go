@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"penstock/cmd/engine/internal/cli"
-	"penstock/cmd/engine/internal/clitest"
 	"penstock/internal/cluster/admin"
+	"penstock/tests/support/clitest"
 	"penstock/tests/support/patience"
 )
 

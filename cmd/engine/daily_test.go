@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"penstock/cmd/engine/internal/cli"
-	"penstock/cmd/engine/internal/clitest"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/load"
+	"penstock/tests/support/clitest"
 	"penstock/tests/support/patience"
 )
 

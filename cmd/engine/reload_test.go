@@ -23,9 +23,9 @@ import (
 	"go.uber.org/zap"
 
 	"penstock/cmd/engine/internal/cli"
-	"penstock/cmd/engine/internal/clitest"
 	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/server/api"
+	"penstock/tests/support/clitest"
 	"penstock/tests/support/patience"
 )
 

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 	"penstock/tests/support/porttest"
 )
 

@@ -19,10 +19,10 @@ import (
 	"penstock/internal/cluster/kv/memory"
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
-	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/nsq/command"
-	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/web"
+	"penstock/tests/support/authtest"
+	"penstock/tests/support/nsqtest"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")

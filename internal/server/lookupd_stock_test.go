@@ -23,8 +23,8 @@ import (
 	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/server/listen"
-	"penstock/internal/server/nsqtest"
 	"penstock/replicate"
+	"penstock/tests/support/nsqtest"
 	"penstock/tests/support/porttest"
 )
 

@@ -18,8 +18,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/server/auth/authtest"
 	"penstock/tests/cluster/harness"
+	"penstock/tests/support/authtest"
 	"penstock/tests/support/porttest"
 )
 

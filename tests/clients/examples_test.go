@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"penstock/internal/cluster/trust"
-	"penstock/internal/server/auth/authtest"
 	"penstock/tests/cluster/harness"
+	"penstock/tests/support/authtest"
 	"penstock/tests/support/porttest"
 )
 

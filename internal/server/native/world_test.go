@@ -14,9 +14,9 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
-	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
+	"penstock/tests/support/authtest"
 	"penstock/tests/support/faultaio"
 )
 

@@ -1,4 +1,3 @@
-// Package authtest writes token files for tests.
 package authtest
 
 import (
