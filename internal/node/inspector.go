@@ -3,8 +3,6 @@ package node
 import (
 	"context"
 
-	"github.com/google/uuid"
-
 	"penstock/internal/node/logread"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/partition"
@@ -19,15 +17,21 @@ type (
 	ChannelView    = partition.ChannelView
 )
 
+// SimulatedHost is a machine of a simulation, such as a stepped.Host of tests/support.
+type SimulatedHost interface {
+	platform.Host
+	Kill() // ends everything that runs, as the end of a process does
+}
+
 // Inspector opens an engine in a simulation and reads its state, from the moment when the engine begins to open. Only
 // the goroutine that steps the engine's host may call the Inspector's methods.
 type Inspector struct {
-	host  *platform.Stepped
+	host  SimulatedHost
 	e     *Engine        // nil: Open has not been called
 	marks PartitionMarks // scratch of EachMarks
 }
 
-func NewInspector(h *platform.Stepped) *Inspector { return &Inspector{host: h} }
+func NewInspector(h SimulatedHost) *Inspector { return &Inspector{host: h} }
 
 // Open is node.Open on the simulated host. Unlike the other methods, it must be called by one of the host's tasks.
 //
@@ -37,8 +41,8 @@ func (i *Inspector) Open(ctx context.Context, o Options) (*Engine, error) {
 	return openEngine(ctx, o, i.host, func(e *Engine) { i.e = e })
 }
 
-// Kill ends the engine as a killed process ends: see platform.Stepped.Kill. It returns an error if a part of the engine
-// still holds a buffer that only the end of a real process would free.
+// Kill ends the engine as a killed process ends. It returns an error if a part of the engine still holds a buffer that
+// only the end of a real process would free.
 func (i *Inspector) Kill() error {
 	i.host.Kill()
 	e := i.e
@@ -56,9 +60,6 @@ func (i *Inspector) Kill() error {
 	_ = e.release() // the simulation has replaced the disk
 	return e.store.FreeBuffers()
 }
-
-// TopicID returns the topic's UUID, which differs from that of an earlier topic with the same name.
-func (i *Inspector) TopicID(t *Topic) uuid.UUID { return t.ID() }
 
 // Disk returns this node's view of its disk, and the number of writes that have completed.
 func (i *Inspector) Disk() (state machine.DiskState, done uint64) {

@@ -1,11 +1,15 @@
-package platform
+package stepped
 
-import "testing"
+import (
+	"testing"
+
+	"penstock/internal/node/platform"
+)
 
 // The commit log of a closing engine may still owe a mark when the log ends. That mark is not due any more; otherwise
 // time would stand still until the process ends.
-func TestSteppedOwesAnEndedLogNothing(t *testing.T) {
-	s := &Stepped{owes: 7, markAt: 5, log: struct{ Log }{}}
+func TestAnEndedLogIsOwedNothing(t *testing.T) {
+	s := &Host{owes: 7, markAt: 5, log: struct{ platform.Log }{}}
 	if at := s.due(); at != 5 {
 		t.Errorf("the mark is due at %v", at)
 	}

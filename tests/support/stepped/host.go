@@ -1,4 +1,4 @@
-package platform
+package stepped
 
 import (
 	"context"
@@ -10,21 +10,22 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/internal/node/platform"
 	"penstock/replicate/peer"
 )
 
-// World is what a simulation must provide for a Stepped: the clocks of one machine, a network, the state of its disk,
+// World is what a simulation must provide for a Host: the clocks of one machine, a network, the state of its disk,
 // and randomness. If the World and the disk draw from one random source, the same seed gives the same run.
 type World interface {
 	Now() time.Time         // the wall clock, which may step
 	Instant() time.Duration // the monotonic clock, from any origin
 	NewUUID() uuid.UUID
 	// Listen creates the node's connections. Their events go to h, outside of any task.
-	Listen(self peer.Node, cluster uuid.UUID, h peer.Handler) Transport
+	Listen(self peer.Node, cluster uuid.UUID, h peer.Handler) platform.Transport
 	// Linger is how long a task that the engine starts now waits before it runs, because goroutines do not run at once
 	// either.
 	Linger() time.Duration
-	// Hung says whether the disk hangs now. See Host.AwaitDisk.
+	// Hung says whether the disk hangs now. See platform.Host.AwaitDisk.
 	Hung() bool
 	// Slow says whether writes hang or take longer than usual. If so, no group of the commit log is written on the
 	// caller's goroutine, as a lone group otherwise is: that code cannot wait in the middle of a Step.
@@ -38,19 +39,19 @@ type Answerer interface {
 	Ask(self peer.Node, address string) peer.Answer
 }
 
-// Stepped is a simulated machine on which one engine runs without goroutines. Code that waits is a task (a coroutine).
-// Exactly one task, or the caller of Step, runs at a time. Time passes only between calls of Step.
+// Host is a simulated machine on which one engine runs without goroutines; it implements platform.Host. Code that waits
+// is a task (a coroutine). Exactly one task, or the caller of Step, runs at a time. Time passes only between calls of
+// Step.
 //
-// All methods of a Stepped, and those of the engine on it, belong to one goroutine. Methods of the engine that wait
-// must be called in a task (Go). A Stepped also runs the tasks of the engine's metadata store; see
-// cluster.Options.Host.
-type Stepped struct {
+// All methods of a Host, and those of the engine on it, belong to one goroutine. Methods of the engine that wait must be
+// called in a task (Go). A Host also runs the tasks of the engine's metadata store; see cluster.Options.Host.
+type Host struct {
 	world    World
 	tasks    []*task
 	running  *task // nil: the caller of Step
 	timeouts []*timeout
-	loops    []*steppedLoop
-	log      Log // nil: no commit log runs
+	loops    []*loop
+	log      platform.Log // nil: no commit log runs
 	dead     bool
 
 	markAfter time.Duration // the commit log writes a mark after resting this long; 0: never
@@ -73,43 +74,43 @@ type timeout struct {
 	cancel context.CancelFunc
 }
 
-type steppedLoop struct {
-	Loop
-	timer *steppedTimer
+type loop struct {
+	platform.Loop
+	timer *timer
 }
 
-type steppedTimer struct {
-	s  *Stepped
+type timer struct {
+	s  *Host
 	at time.Duration
 }
 
-func (t *steppedTimer) Reset(d time.Duration) { t.at = t.s.Mono() + max(0, d) }
-func (t *steppedTimer) Stop()                 { t.at = never }
+func (t *timer) Reset(d time.Duration) { t.at = t.s.Mono() + max(0, d) }
+func (t *timer) Stop()                 { t.at = never }
 
 // maxRounds is more rounds than any step needs.
 const maxRounds = 100_000
 
 const never = time.Duration(1<<63 - 1)
 
-// NewStepped returns a Stepped on which nothing runs yet. The commit log writes a mark when it has rested for
-// markAfter, or never if markAfter is 0.
-func NewStepped(w World, markAfter time.Duration) *Stepped {
-	return &Stepped{world: w, markAfter: markAfter}
+// New returns a Host on which nothing runs yet. The commit log writes a mark when it has rested for markAfter, or never if
+// markAfter is 0.
+func New(w World, markAfter time.Duration) *Host {
+	return &Host{world: w, markAfter: markAfter}
 }
 
 // Go starts a task of the simulation, which runs within a later Step.
-func (s *Stepped) Go(f func()) { s.start(f, false, 0) }
+func (s *Host) Go(f func()) { s.start(f, false, 0) }
 
-func (s *Stepped) Spawn(f func()) { s.start(f, true, s.world.Linger()) }
+func (s *Host) Spawn(f func()) { s.start(f, true, s.world.Linger()) }
 
-func (s *Stepped) SpawnIn(_ *sync.WaitGroup, f func()) { s.Spawn(f) }
+func (s *Host) SpawnIn(_ *sync.WaitGroup, f func()) { s.Spawn(f) }
 
-func (s *Stepped) Alongside(_ *sync.WaitGroup, f func()) { f() }
+func (s *Host) Alongside(_ *sync.WaitGroup, f func()) { f() }
 
 // errEnded unwinds a task that is stopped.
-var errEnded = errors.New("host: the task was stopped")
+var errEnded = errors.New("stepped: the task was stopped")
 
-func (s *Stepped) start(f func(), own bool, delay time.Duration) {
+func (s *Host) start(f func(), own bool, delay time.Duration) {
 	if s.dead {
 		return
 	}
@@ -128,16 +129,16 @@ func (s *Stepped) start(f func(), own bool, delay time.Duration) {
 
 // WaitUntil lets other tasks run until ready returns true. It must be called in a task. Step calls ready often, outside
 // of the task.
-func (s *Stepped) WaitUntil(ready func() bool) {
+func (s *Host) WaitUntil(ready func() bool) {
 	if !ready() {
 		s.wait(ready, never)
 	}
 }
 
-func (s *Stepped) wait(ready func() bool, at time.Duration) {
+func (s *Host) wait(ready func() bool, at time.Duration) {
 	t := s.running
 	if t == nil {
-		panic("BUG: host: something waits outside of a task")
+		panic("BUG: stepped: something waits outside of a task")
 	}
 	t.ready, t.at = ready, at
 	if !t.yield(struct{}{}) {
@@ -146,7 +147,7 @@ func (s *Stepped) wait(ready func() bool, at time.Duration) {
 }
 
 // WaitFor is WaitUntil with a limit: it gives up after d, unless d is 0. It says whether ready returned true.
-func (s *Stepped) WaitFor(ready func() bool, d time.Duration) bool {
+func (s *Host) WaitFor(ready func() bool, d time.Duration) bool {
 	if d == 0 {
 		s.WaitUntil(ready)
 		return true
@@ -160,15 +161,15 @@ func (s *Stepped) WaitFor(ready func() bool, d time.Duration) bool {
 }
 
 // Sleep waits for d, and returns false if ctx ended before. It is for tasks of the simulation.
-func (s *Stepped) Sleep(ctx context.Context, d time.Duration) bool { return s.Pause(d, ctx.Done()) }
+func (s *Host) Sleep(ctx context.Context, d time.Duration) bool { return s.Pause(d, ctx.Done()) }
 
-func (s *Stepped) Pause(d time.Duration, stop <-chan struct{}) bool {
+func (s *Host) Pause(d time.Duration, stop <-chan struct{}) bool {
 	stopped := false
-	s.wait(func() bool { stopped = Taken(stop); return stopped }, s.Mono()+d)
+	s.wait(func() bool { stopped = platform.Taken(stop); return stopped }, s.Mono()+d)
 	return !stopped
 }
 
-func (s *Stepped) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+func (s *Host) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	t := &timeout{s.Mono() + d, cancel}
 	s.timeouts = append(s.timeouts, t)
@@ -180,83 +181,83 @@ func (s *Stepped) WithTimeout(ctx context.Context, d time.Duration) (context.Con
 
 // Wait waits for all tasks of the engine except the running one, whatever the group, because it is called when the
 // engine ends.
-func (s *Stepped) Wait(*sync.WaitGroup, func() bool) bool {
+func (s *Host) Wait(*sync.WaitGroup, func() bool) bool {
 	s.WaitUntil(func() bool {
 		return !slices.ContainsFunc(s.tasks, func(t *task) bool { return t.own && t != s.running })
 	})
 	return true
 }
 
-func (s *Stepped) Lock(mu Mutex) { s.WaitUntil(mu.TryLock) }
+func (s *Host) Lock(mu platform.Mutex) { s.WaitUntil(mu.TryLock) }
 
-func (s *Stepped) Receive(ch <-chan struct{}) { s.WaitUntil(func() bool { return Taken(ch) }) }
+func (s *Host) Receive(ch <-chan struct{}) { s.WaitUntil(func() bool { return platform.Taken(ch) }) }
 
-func (s *Stepped) Either(a, b <-chan struct{}) bool {
+func (s *Host) Either(a, b <-chan struct{}) bool {
 	var first bool
-	s.WaitUntil(func() bool { first = Taken(a); return first || Taken(b) })
+	s.WaitUntil(func() bool { first = platform.Taken(a); return first || platform.Taken(b) })
 	return first
 }
 
-func (s *Stepped) EitherUntil(at time.Duration, a, b <-chan struct{}) (isA, byTime bool) {
+func (s *Host) EitherUntil(at time.Duration, a, b <-chan struct{}) (isA, byTime bool) {
 	var isB bool
 	s.wait(func() bool {
-		isA = Taken(a)
-		isB = !isA && Taken(b)
+		isA = platform.Taken(a)
+		isB = !isA && platform.Taken(b)
 		return isA || isB
 	}, at)
 	return isA, !isA && !isB
 }
 
-func (s *Stepped) Result(ch <-chan error, stop <-chan struct{}) (err error, ok bool) {
+func (s *Host) Result(ch <-chan error, stop <-chan struct{}) (err error, ok bool) {
 	s.WaitUntil(func() bool {
 		select {
 		case err = <-ch:
 			ok = true
 			return true
 		default:
-			return Taken(stop)
+			return platform.Taken(stop)
 		}
 	})
 	return err, ok
 }
 
-func (s *Stepped) Wall() time.Time                 { return s.world.Now() }
-func (s *Stepped) Mono() time.Duration             { return s.world.Instant() }
-func (s *Stepped) Awake() time.Duration            { return s.world.Instant() }
-func (s *Stepped) ReadAwake()                      {}
-func (s *Stepped) Instant() time.Time              { return time.Unix(0, int64(s.Mono())) }
-func (s *Stepped) Since(t time.Time) time.Duration { return s.Instant().Sub(t) }
-func (s *Stepped) Until(t time.Time) time.Duration { return t.Sub(s.world.Now()) }
-func (s *Stepped) NewUUID() uuid.UUID              { return s.world.NewUUID() }
+func (s *Host) Wall() time.Time                 { return s.world.Now() }
+func (s *Host) Mono() time.Duration             { return s.world.Instant() }
+func (s *Host) Awake() time.Duration            { return s.world.Instant() }
+func (s *Host) ReadAwake()                      {}
+func (s *Host) Instant() time.Time              { return time.Unix(0, int64(s.Mono())) }
+func (s *Host) Since(t time.Time) time.Duration { return s.Instant().Sub(t) }
+func (s *Host) Until(t time.Time) time.Duration { return t.Sub(s.world.Now()) }
+func (s *Host) NewUUID() uuid.UUID              { return s.world.NewUUID() }
 
-func (s *Stepped) NewTimer() Timer { return &steppedTimer{s: s, at: never} }
+func (s *Host) NewTimer() platform.Timer { return &timer{s: s, at: never} }
 
-func (s *Stepped) Loop(_ *sync.WaitGroup, l Loop) {
-	s.loops = append(s.loops, &steppedLoop{l, l.Timer.(*steppedTimer)})
+func (s *Host) Loop(_ *sync.WaitGroup, l platform.Loop) {
+	s.loops = append(s.loops, &loop{l, l.Timer.(*timer)})
 }
 
 // Ask asks the world, if it has an answer (Answerer). Otherwise nobody is at any address.
-func (s *Stepped) Ask(_ context.Context, o peer.Options, address string) (peer.Answer, error) {
+func (s *Host) Ask(_ context.Context, o peer.Options, address string) (peer.Answer, error) {
 	if w, ok := s.world.(Answerer); ok {
 		return w.Ask(o.Self, address), nil
 	}
 	return peer.Answer{Nobody: true}, nil
 }
 
-func (s *Stepped) Listen(o peer.Options) (*Network, error) {
-	return &Network{simulated: s.world.Listen(o.Self, o.Cluster, o.Handler)}, nil
+func (s *Host) Listen(o peer.Options) (*platform.Network, error) {
+	return platform.Simulated(s.world.Listen(o.Self, o.Cluster, o.Handler)), nil
 }
 
-func (s *Stepped) AwaitDisk(stop <-chan struct{}) {
-	s.WaitUntil(func() bool { return !s.world.Hung() || Taken(stop) })
+func (s *Host) AwaitDisk(stop <-chan struct{}) {
+	s.WaitUntil(func() bool { return !s.world.Hung() || platform.Taken(stop) })
 }
 
-func (s *Stepped) DiskQueues() bool { return s.world.Slow() }
+func (s *Host) DiskQueues() bool { return s.world.Slow() }
 
-func (s *Stepped) InlineLog() bool { return true }
+func (s *Host) InlineLog() bool { return true }
 
 // RunLog starts the log. Step then calls l.Step.
-func (s *Stepped) RunLog(l Log, _ func() error) error {
+func (s *Host) RunLog(l platform.Log, _ func() error) error {
 	if err := l.Start(); err != nil {
 		return err
 	}
@@ -268,7 +269,7 @@ func (s *Stepped) RunLog(l Log, _ func() error) error {
 const maxDrain = 5 * time.Second
 
 // StopLog waits until drained returns true, for at most maxDrain.
-func (s *Stepped) StopLog(_ Log, drained, _ func() bool) (err error, ended bool) {
+func (s *Host) StopLog(_ platform.Log, drained, _ func() bool) (err error, ended bool) {
 	s.wait(drained, s.Mono()+maxDrain)
 	s.log = nil
 	return nil, true
@@ -276,11 +277,11 @@ func (s *Stepped) StopLog(_ Log, drained, _ func() bool) (err error, ended bool)
 
 // Step does everything that can be done now, and returns when there will be something to do if nothing else happens. An
 // error says that the commit log has failed: the engine stores nothing more.
-func (s *Stepped) Step() (next time.Duration, err error) {
+func (s *Host) Step() (next time.Duration, err error) {
 	rounds := 0
 	for progress := true; progress && !s.dead; rounds++ {
 		if rounds > maxRounds {
-			panic("BUG: host: it always finds something to do, and no time passes")
+			panic("BUG: stepped: it always finds something to do, and no time passes")
 		}
 		progress = s.expire()
 		progress = s.runTask() || progress
@@ -296,7 +297,7 @@ func (s *Stepped) Step() (next time.Duration, err error) {
 }
 
 // expire cancels the contexts whose timeouts have passed.
-func (s *Stepped) expire() (any bool) {
+func (s *Host) expire() (any bool) {
 	now := s.Mono()
 	for i := 0; i < len(s.timeouts); {
 		if t := s.timeouts[i]; t.at <= now {
@@ -311,7 +312,7 @@ func (s *Stepped) expire() (any bool) {
 }
 
 // runTask lets one task run until it waits again. It says whether there was a task to run.
-func (s *Stepped) runTask() bool {
+func (s *Host) runTask() bool {
 	n := len(s.tasks)
 	if n == 0 {
 		return false
@@ -330,7 +331,7 @@ func (s *Stepped) runTask() bool {
 	return false
 }
 
-func (s *Stepped) resume(t *task) {
+func (s *Host) resume(t *task) {
 	t.ready, t.at = nil, never
 	s.running = t
 	_, more := t.resume()
@@ -340,8 +341,8 @@ func (s *Stepped) resume(t *task) {
 	}
 }
 
-// rest tells the commit log when it has rested long enough. On a Machine, the log has a timer for this.
-func (s *Stepped) rest() {
+// rest tells the commit log when it has rested long enough. On a platform.Machine, the log has a timer for this.
+func (s *Host) rest() {
 	if s.markAfter == 0 {
 		return
 	}
@@ -359,10 +360,10 @@ func (s *Stepped) rest() {
 }
 
 // runLoops runs each loop that was woken or whose time has come. It says whether it ran any.
-func (s *Stepped) runLoops() (any bool) {
+func (s *Host) runLoops() (any bool) {
 	for i := 0; i < len(s.loops); i++ {
 		l := s.loops[i]
-		if Taken(l.Done) {
+		if platform.Taken(l.Done) {
 			s.loops = slices.Delete(s.loops, i, i+1)
 			i--
 			continue
@@ -371,7 +372,7 @@ func (s *Stepped) runLoops() (any bool) {
 		if timeUp {
 			l.timer.at = never
 		}
-		if woken := Taken(l.Woken); timeUp || woken {
+		if woken := platform.Taken(l.Woken); timeUp || woken {
 			l.Run(timeUp)
 			any = true
 		}
@@ -380,7 +381,7 @@ func (s *Stepped) runLoops() (any bool) {
 }
 
 // due returns when something happens next without an event from outside.
-func (s *Stepped) due() time.Duration {
+func (s *Host) due() time.Duration {
 	next := never
 	if s.log != nil && s.owes != 0 { // a log that has ended owes no mark
 		next = s.markAt
@@ -399,7 +400,7 @@ func (s *Stepped) due() time.Duration {
 
 // Kill ends everything that runs, as the end of a process does: nothing more is written, sent or answered. The
 // simulation must have copied the contents of the disk before.
-func (s *Stepped) Kill() {
+func (s *Host) Kill() {
 	s.dead = true
 	tasks := s.tasks
 	s.tasks = nil
