@@ -3,18 +3,10 @@ package node
 import (
 	"context"
 
-	"penstock/internal/node/logread"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/partition"
 	"penstock/internal/node/platform"
 	"penstock/segment"
-)
-
-// PartitionMarks, PartitionView and ChannelView are what a simulation sees of the copies on a node.
-type (
-	PartitionMarks = partition.Marks
-	PartitionView  = partition.View
-	ChannelView    = partition.ChannelView
 )
 
 // SimulatedHost is a machine of a simulation, such as a stepped.Host of tests/support.
@@ -27,8 +19,8 @@ type SimulatedHost interface {
 // the goroutine that steps the engine's host may call the Inspector's methods.
 type Inspector struct {
 	host  SimulatedHost
-	e     *Engine        // nil: Open has not been called
-	marks PartitionMarks // scratch of EachMarks
+	e     *Engine         // nil: Open has not been called
+	marks partition.Marks // scratch of EachMarks
 }
 
 func NewInspector(h SimulatedHost) *Inspector { return &Inspector{host: h} }
@@ -69,7 +61,7 @@ func (i *Inspector) Disk() (state machine.DiskState, done uint64) {
 
 // EachMarks calls visit with the marks of each copy on this node, in the order in which the node got the copies. The
 // marks are valid until visit returns. EachMarks allocates nothing.
-func (i *Inspector) EachMarks(visit func(*PartitionMarks)) {
+func (i *Inspector) EachMarks(visit func(*partition.Marks)) {
 	if i.e == nil {
 		return
 	}
@@ -80,28 +72,23 @@ func (i *Inspector) EachMarks(visit func(*PartitionMarks)) {
 }
 
 // Partitions returns the copies on this node.
-func (i *Inspector) Partitions() []PartitionView {
+func (i *Inspector) Partitions() []partition.View {
 	if i.e == nil {
 		return nil
 	}
-	var all []PartitionView
+	var all []partition.View
 	for _, pt := range i.e.store.Partitions() {
 		all = append(all, pt.View())
 	}
 	return all
 }
 
-// ReadLog calls visit with the offset, header and body of each batch of a copy, in order, until visit returns false.
-// The header and body are valid until visit returns. ReadLog begins at offset from, or at the start of the log if that
-// is later. It does nothing if this node has no copy.
-func (i *Inspector) ReadLog(
-	id segment.Identity, from segment.Offset, visit func(at segment.Offset, h *segment.Header, body []byte) bool,
-) error {
+// Log returns the log of a copy on this node; nil: there is none.
+func (i *Inspector) Log(id segment.Identity) *segment.Log {
 	for _, pt := range i.e.store.Partitions() {
-		if pt.Identity() != id {
-			continue
+		if pt.Identity() == id {
+			return pt.Log()
 		}
-		return logread.Each(pt.Log(), from, visit)
 	}
 	return nil
 }
