@@ -181,7 +181,7 @@ func TestConfigureTopicOnStores(t *testing.T) {
 	m := memory.New(memory.Options{})
 	t.Cleanup(m.Close)
 	for name, open := range map[string]func() kv.Store{
-		"memory": func() kv.Store { return m.Store("n") },
+		"memory": func() kv.Store { return m.Store() },
 		"file": func() kv.Store {
 			s, err := kvfile.Open(path)
 			if err != nil {

@@ -58,7 +58,7 @@ func grantNode(t *testing.T) *testNode {
 	authtest.Write(t, tokens, text)
 	kv := memory.New(memory.Options{})
 	t.Cleanup(kv.Close)
-	store := cluster.New(kv.Store("n1"), cluster.Options{LeaseTTL: time.Minute, ControllerTick: time.Second})
+	store := cluster.New(kv.Store(), cluster.Options{LeaseTTL: time.Minute, ControllerTick: time.Second})
 	return startNode(t, node.Options{}, Options{
 		Auth: auth.Options{File: tokens}, NativeAddress: "127.0.0.1:0",
 		ClusterHandler: admin.Handler(store, admin.Self{Name: "n1"}),

@@ -359,7 +359,7 @@ func startClusterOf(t *testing.T, count int, eo node.Options, o Options) []*test
 			t.Fatal(err)
 		}
 		nsqAddress, web := porttest.Address(t), porttest.Address(t)
-		store := cluster.New(kv.Store(fmt.Sprint("n", i+1)), cluster.Options{
+		store := cluster.New(kv.Store(), cluster.Options{
 			LeaseTTL: time.Minute, ControllerTick: 50 * time.Millisecond, DefaultReplicas: count,
 		})
 		eo := eo

@@ -66,7 +66,7 @@ func Open(path string) (*Store, error) {
 	s.m = memory.New(memory.Options{
 		Entries: slices.Collect(maps.Values(s.entries)), Revision: s.revision, Journal: s.journal,
 	})
-	s.Store = s.m.Store("file")
+	s.Store = s.m.Store()
 	return s, nil
 }
 
