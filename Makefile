@@ -14,10 +14,10 @@ GIOURING_FLAGS := -tags giouring -ldflags=-checklinkname=0
 COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
 BUILD_FLAGS := $(if $(filter giouring,$(RING)),$(GIOURING_FLAGS),-ldflags=-X=main.commit=$(or $(COMMIT),unknown))
 BUILD_FLAGS += $(if $(COMMIT),,-buildvcs=false)
-# Packages whose tests run under the race detector: those with goroutines. What internal/puretest checks has neither
-# goroutines nor locks.
+# Packages whose tests run under the race detector: those with goroutines. What puretest checks has neither goroutines
+# nor locks.
 PURE = $(patsubst %/,\%/%,$(sort $(dir $(shell grep -rl puretest.Check --include=*_test.go internal replicate))))
-RACE_PACKAGES ?= $(filter-out %/cluster/etcd $(PURE),$(shell $(GO) list ./engine/... ./client ./cmd/... ./internal/... ./segment/... ./clog/... ./netproto/... ./replicate/...))
+RACE_PACKAGES ?= $(filter-out %/cluster/etcd $(PURE),$(shell $(GO) list ./engine/... ./client ./cmd/... ./internal/... ./segment/... ./clog/... ./netproto/... ./replicate/... ./tests/support/...))
 # Modules of their own in this tree; go's ./... leaves them out.
 MODULES := bench/peers client/otel packaging
 # A time (30s) or a count of inputs (10000x) for each fuzz target.

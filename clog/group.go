@@ -40,11 +40,7 @@ func (g *Group) Buf() *aio.Buf { return g.buf }
 // FileSeq is the number of the file the group goes to; see Log.Release.
 func (g *Group) FileSeq() uint64 { return g.file }
 
-// Seq is the group's sequence number; it grows by one or more from group to group.
-func (g *Group) Seq() uint64 { return g.seq }
-
-// Bytes is the size of the group without its padding.
-func (g *Group) Bytes() int   { return g.end }
+// Records is the number of records in the group.
 func (g *Group) Records() int { return g.records }
 
 // Slot is a small number, 0 <= Slot < Options.InFlight, that no other group has from Gather to Durable.

@@ -177,6 +177,19 @@ func TestHTTPPage(t *testing.T) {
 	}
 }
 
+// shareOf says what one principal has of a resource.
+func shareOf(r *shares.Resource) string {
+	switch r.Parts {
+	case 0:
+		return r.Share
+	case 4:
+		return "a quarter"
+	case 8:
+		return "an eighth"
+	}
+	return fmt.Sprintf("one of %d parts", r.Parts)
+}
+
 // limits.md has the table of what a stranger or a tenant can take.
 func TestResourcesAreListed(t *testing.T) {
 	const file, to = "operate/limits.md", "<!-- end -->\n"
@@ -198,7 +211,7 @@ func TestResourcesAreListed(t *testing.T) {
 		if r.Setting != "" {
 			bound += " (`" + r.Setting + "`)"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.Name, bound, r.Words(), r.AtBound, metric)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.Name, bound, shareOf(r), r.AtBound, metric)
 	}
 	want := before + from + b.String() + to + after
 	if *update {

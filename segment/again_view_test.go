@@ -36,9 +36,9 @@ func TestViewKeepsVerifiedBytes(t *testing.T) {
 			t.Fatalf("a view of %d bytes keeps %d", len(run), n)
 		}
 		for _, at := range []Offset{first.Offset, second.Offset} {
-			if !w.log.Again(&mapped, at) || mapped.Offset() != at || !bytes.Equal(mapped.Bytes(), run[at:]) {
+			if !w.log.Again(&mapped, at) || mapped.at != at || !bytes.Equal(mapped.Bytes(), run[at:]) {
 				t.Fatalf("at %d the view shows %d bytes from %d on, want %d",
-					at, len(mapped.Bytes()), mapped.Offset(), len(run[at:]))
+					at, len(mapped.Bytes()), mapped.at, len(run[at:]))
 			}
 		}
 		if w.log.Again(&mapped, first.Offset) || w.log.Again(&mapped, Offset(len(run))) {

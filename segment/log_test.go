@@ -68,25 +68,25 @@ func TestSegmentBoundaries(t *testing.T) {
 
 func TestPlace(t *testing.T) {
 	var st State
-	if !st.Place(100) || st.Segment != 0 || st.SegmentCapacity != 1<<20 {
+	if !DefaultSizes.Place(&st, 100) || st.Segment != 0 || st.SegmentCapacity != 1<<20 {
 		t.Fatalf("first batch: %+v", st)
 	}
 	for _, want := range []int64{2, 4, 8, 16, 32, 64, 128, 128, 128} {
 		st.End = st.SegmentBase + Offset(st.SegmentCapacity)
 		full := st
-		if !st.Place(1) || st.Segment != full.Segment+1 || st.SegmentBase != full.End || st.SegmentCapacity != want<<20 {
+		if !DefaultSizes.Place(&st, 1) || st.Segment != full.Segment+1 || st.SegmentBase != full.End || st.SegmentCapacity != want<<20 {
 			t.Fatalf("want %d MiB: %+v after %+v", want, st, full)
 		}
-		if st.End++; st.Place(int(st.SegmentCapacity) - 1) {
+		if st.End++; DefaultSizes.Place(&st, int(st.SegmentCapacity)-1) {
 			t.Fatal("a batch that fits exactly began a new segment")
 		}
 	}
 	st = State{}
-	if st.Place(MaxBatchBytes - 5); st.SegmentCapacity != MaxBatchBytes {
+	if DefaultSizes.Place(&st, MaxBatchBytes-5); st.SegmentCapacity != MaxBatchBytes {
 		t.Errorf("a first batch of 16 MiB gets %d bytes", st.SegmentCapacity)
 	}
 	st = State{End: 500, Segment: 1<<32 - 5}
-	if !st.Place(1) || st.SegmentBase != 500 || st.Segment != 1<<32-5 || st.SegmentCapacity != 128<<20 {
+	if !DefaultSizes.Place(&st, 1) || st.SegmentBase != 500 || st.Segment != 1<<32-5 || st.SegmentCapacity != 128<<20 {
 		t.Errorf("a log begun anew: %+v", st)
 	}
 }

@@ -52,12 +52,9 @@ type State struct {
 	SegmentCapacity int64  // bytes of batches that fit into that segment; 0: it is not begun
 }
 
-// Place decides, with DefaultSizes, where a batch of the given size goes: into the current segment or into a new one.
-// For a new segment it advances Segment, SegmentBase and SegmentCapacity. It is pure and deterministic, so that leader,
-// followers and replay produce the same files. It does not advance End.
-func (s *State) Place(batchBytes int) (newSegment bool) { return DefaultSizes.Place(s, batchBytes) }
-
-// Place is State.Place with other sizes.
+// Place decides where a batch of the given size goes: into the current segment or into a new one. For a new segment it
+// advances Segment, SegmentBase and SegmentCapacity. It is pure and deterministic, so that leader, followers and replay
+// produce the same files. It does not advance End.
 func (z Sizes) Place(s *State, batchBytes int) (newSegment bool) {
 	switch {
 	case s.SegmentCapacity == 0 || s.End == s.SegmentBase:

@@ -41,9 +41,6 @@ func (k link) continuedBy(h *Header) bool { return h.Position == k.pos+1 && h.Pr
 // Bytes returns the run: whole batches, back to back. It is valid until Release and must not be written to.
 func (v *View) Bytes() []byte { return v.data }
 
-// Offset is where the run begins in the log; the next run begins at Offset + len(Bytes).
-func (v *View) Offset() Offset { return v.at }
-
 // Release gives up the bytes. Releasing an empty View does nothing.
 func (v *View) Release() {
 	buf, seg, own := v.buf, v.seg, v.own

@@ -11,7 +11,7 @@ import (
 
 	"penstock/batch"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 var testIdentity = Identity{Topic: uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8"), Partition: 3}
@@ -305,9 +305,9 @@ func (w *world) readAll(maxBytes int) (out [][]byte, offsets []Offset, err error
 		if err != nil {
 			return out, offsets, fmt.Errorf("at %d: %w", at, err)
 		}
-		if v.Offset() != at || len(v.Bytes()) == 0 {
+		if v.at != at || len(v.Bytes()) == 0 {
 			v.Release()
-			return out, offsets, fmt.Errorf("view at %d begins at %d with %d bytes", at, v.Offset(), len(v.Bytes()))
+			return out, offsets, fmt.Errorf("view at %d begins at %d with %d bytes", at, v.at, len(v.Bytes()))
 		}
 		var it BatchIter
 		for it.Reset(v.Bytes()); ; {
@@ -315,7 +315,7 @@ func (w *world) readAll(maxBytes int) (out [][]byte, offsets []Offset, err error
 			if !ok {
 				break
 			}
-			out = append(out, bytes.Clone(v.Bytes()[at-v.Offset():][:h.Size()]))
+			out = append(out, bytes.Clone(v.Bytes()[at-v.at:][:h.Size()]))
 			offsets = append(offsets, at)
 			at += Offset(h.Size())
 		}

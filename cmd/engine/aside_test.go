@@ -15,12 +15,12 @@ import (
 
 	"penstock/batch"
 	"penstock/cmd/engine/internal/cli"
-	"penstock/cmd/engine/internal/clitest"
 	"penstock/cmd/engine/internal/data"
 	"penstock/cmd/engine/internal/traffic"
 	"penstock/internal/node/aside"
 	"penstock/segment"
 	"penstock/segment/aio"
+	"penstock/tests/support/clitest"
 )
 
 // keepAside makes a data directory of a node that has cut n messages from a copy of partition 1 of topic t, with a
@@ -43,7 +43,7 @@ func keepAside(t *testing.T, dir string, n int) string {
 		batch.Stamp(p, st.Next, st.NextID, 5, time.Now().UnixNano(), st.LastCRC)
 		var h segment.Header
 		must(t, h.Decode(p))
-		st.Place(len(p))
+		segment.DefaultSizes.Place(&st, len(p))
 		k := copy(free, p)
 		log.Append(&segment.Slice{
 			Buf: buf, Data: free[:k:k], Position: h.Position, FirstID: h.FirstID, Count: h.Count, Control: h.Control(),

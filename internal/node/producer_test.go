@@ -15,7 +15,7 @@ import (
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
 	"penstock/segment"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // sealed returns a batch of a producer: its messages are "prefix N", with their numbers.

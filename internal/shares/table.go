@@ -1,7 +1,5 @@
 package shares
 
-import "fmt"
-
 // Resource is something of a node of which there is so much, and of which a principal has a share: a token, or the
 // address of a client that has shown none. The table in docs/operate/limits.md comes from Table, and tests/attacks
 // attacks each of them.
@@ -148,17 +146,4 @@ var Table = []*Resource{
 	&Connections, &LargeInput, &InflatedBytes, &NativeRequests, &NativeOutput, &Subscriptions, &Readers, &CostlyAnswers,
 	&UnreadAnswers, &Traces,
 	&Topics, &Partitions, &ChannelState, &Disk, &ProducerNames, &LogLines, &AuditEntries,
-}
-
-// Words says what one principal has.
-func (r *Resource) Words() string {
-	switch r.Parts {
-	case 0:
-		return r.Share
-	case 4:
-		return "a quarter"
-	case 8:
-		return "an eighth"
-	}
-	return fmt.Sprintf("one of %d parts", r.Parts)
 }

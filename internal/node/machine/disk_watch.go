@@ -101,8 +101,6 @@ func NewDiskWatch(cfg DiskConfig, now int64) *DiskWatch {
 	return &DiskWatch{cfg: cfg, at: now}
 }
 
-func (w *DiskWatch) State() DiskState { return w.state }
-
 // Step takes the time and the total numbers of writes that began and that came back; done <= begun.
 func (w *DiskWatch) Step(now int64, begun, done uint64) DiskVerdict {
 	// Time that was not watched does not count, see above. Two polls do, since a tick may be late.

@@ -81,9 +81,6 @@ func (p *Partition) NextEpoch() segment.Epoch {
 	return p.state.Epoch + 1
 }
 
-// Fault says why the partition takes no more writes; nil: it does.
-func (p *Partition) Fault() error { return p.fault }
-
 // SetFull says that the disk is full, and what puts are answered because of it. With nil it has room again.
 func (p *Partition) SetFull(err error) { p.full = err }
 

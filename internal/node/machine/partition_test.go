@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/transcripttest"
 	"penstock/segment"
+	"penstock/tests/support/transcripttest"
 )
 
 var update = flag.Bool("update", false, "rewrite transcripts")
@@ -235,7 +235,7 @@ func playPartitionEvent(t *testing.T, out *strings.Builder, p *Partition, word s
 		t.Fatalf("no such call: %v", a.Line)
 	}
 	fmt.Fprintf(out, "  appended %d, next id %d, end %d, fault %v\n",
-		p.State().Next, p.State().NextID, p.State().End, p.Fault() != nil)
+		p.State().Next, p.State().NextID, p.State().End, p.fault != nil)
 }
 
 // Each leadership that the cluster grants begins with a batch of its own epoch, even if nothing happened since the

@@ -39,7 +39,7 @@ func keepAside(t *testing.T, dir string, id segment.Identity) string {
 		batch.Stamp(p, st.Next, st.NextID, 1, 1, st.LastCRC)
 		var h segment.Header
 		must(h.Decode(p))
-		st.Place(len(p))
+		segment.DefaultSizes.Place(&st, len(p))
 		k := copy(free, p)
 		log.Append(&segment.Slice{
 			Buf: buf, Data: free[:k:k], Position: h.Position, FirstID: h.FirstID, Count: 1, Appended: 1, Offset: st.End,
