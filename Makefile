@@ -14,10 +14,10 @@ GIOURING_FLAGS := -tags giouring -ldflags=-checklinkname=0
 COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
 BUILD_FLAGS := $(if $(filter giouring,$(RING)),$(GIOURING_FLAGS),-ldflags=-X=main.commit=$(or $(COMMIT),unknown))
 BUILD_FLAGS += $(if $(COMMIT),,-buildvcs=false)
-# Packages whose tests run under the race detector: those with goroutines. What internal/puretest checks has neither
-# goroutines nor locks.
+# Packages whose tests run under the race detector: those with goroutines. What puretest checks has neither goroutines
+# nor locks.
 PURE = $(patsubst %/,\%/%,$(sort $(dir $(shell grep -rl puretest.Check --include=*_test.go internal replicate))))
-RACE_PACKAGES ?= $(filter-out %/cluster/etcd $(PURE),$(shell $(GO) list ./engine/... ./client ./cmd/... ./internal/... ./segment/... ./clog/... ./netproto/... ./replicate/...))
+RACE_PACKAGES ?= $(filter-out %/cluster/etcd $(PURE),$(shell $(GO) list ./engine/... ./client ./cmd/... ./internal/... ./segment/... ./clog/... ./netproto/... ./replicate/... ./tests/support/...))
 # Modules of their own in this tree; go's ./... leaves them out.
 MODULES := bench/peers client/otel packaging
 # A time (30s) or a count of inputs (10000x) for each fuzz target.
@@ -65,7 +65,8 @@ lock-order: ## run tests whose mutexes panic when locks are taken out of order
 	$(GO) test -tags lockcheck -short -timeout 10m -run 'TestClusterM|TestRemote|TestModel' ./internal/node
 	$(GO) test -tags lockcheck -short -timeout 10m -run 'TestGoNSQ|TestSlow|TestHeld|TestPipelined|TestSubscriber|TestMax' ./internal/server ./internal/server/nsq
 
-test-giouring: ## run the storage tests on the giouring library
+test-giouring: ## build the program with the giouring library, and run the storage tests on it
+	$(GO) build -trimpath $(GIOURING_FLAGS) -o /dev/null ./cmd/engine
 	$(GO) test $(GIOURING_FLAGS) ./internal/uring ./segment/aio/...
 
 fuzz-smoke: ## run every fuzz target for FUZZ_TIME (10000x: that many inputs; or 30s)
@@ -166,10 +167,10 @@ bench-relay: ## measure three nodes with round trips of 0.2 and 1 ms, in network
 # Packages that clients are built from, on the systems on which applications are written.
 PORTABLE := ./batch ./netproto ./internal/server/native/wire ./client
 
-portable: ## vet the packages that clients are built from, for Linux, macOS and Windows, and for 32 bits
-	set -e; for os in linux darwin windows; do echo "GOOS=$$os"; GOOS=$$os $(GO) vet $(PORTABLE); \
-		(cd client/otel && GOOS=$$os $(GO) vet .); done
-	GOARCH=386 $(GO) build $(PORTABLE)
+portable: ## vet the packages that clients are built from, for macOS and for Windows with 32 bits; lint does it for Linux
+	GOOS=darwin GOARCH=arm64 $(GO) vet $(PORTABLE)
+	GOOS=windows GOARCH=386 $(GO) vet $(PORTABLE)
+	cd client/otel && GOOS=windows GOARCH=386 $(GO) vet .
 
 package: ## make deb, rpm, tar.gz, SBOM and sums for amd64 and arm64 into dist/ (VERSION=1.2.3; ARCH=amd64)
 	cd packaging && $(GO) run . -version '$(VERSION)' $(if $(ARCH),-arch '$(ARCH)')

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/formattest"
+	"penstock/tests/support/formattest"
 )
 
 // The table of FORMAT.md equals the constants of the code: same fields, same offsets, no gap.

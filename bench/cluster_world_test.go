@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"penstock/internal/cluster/admin"
-	"penstock/internal/porttest"
+	"penstock/tests/support/porttest"
 )
 
 // trio is `penstock dev-cluster` with its nodes: real processes on loopback with an embedded etcd, every OK after a

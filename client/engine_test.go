@@ -20,8 +20,8 @@ import (
 	"penstock/internal/cluster/kv/memory"
 	"penstock/internal/meta"
 	"penstock/internal/node"
-	"penstock/internal/porttest"
 	"penstock/internal/server/native"
+	"penstock/tests/support/porttest"
 )
 
 // patience is how long a test waits for what must happen.
@@ -94,7 +94,7 @@ func (m *realNode) start() {
 			m.t.Error(err)
 			return
 		}
-		store := cluster.New(m.kv.Store(fmt.Sprintf("%s.%d", m.name, m.lives)),
+		store := cluster.New(m.kv.Store(),
 			cluster.Options{LeaseTTL: time.Minute, ControllerTick: 50 * time.Millisecond, Logger: quiet})
 		o.Cluster = &node.ClusterOptions{
 			Store: store, Listener: ln,

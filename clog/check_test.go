@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/patience"
 	"penstock/segment"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
+	"penstock/tests/support/patience"
 )
 
 // checkLog lets a Checker read the whole log once.

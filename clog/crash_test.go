@@ -9,7 +9,7 @@ import (
 
 	"penstock/segment"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // small makes files of a few groups, so that a short run passes through every step of the log's life.

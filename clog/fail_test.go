@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // TestFailedWrite fails every durable write of a run in turn, wholly and in part. The source is told once, nothing is

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/formattest"
 	"penstock/segment/aio"
+	"penstock/tests/support/formattest"
 )
 
 var update = flag.Bool("update", false, "rewrite golden files")

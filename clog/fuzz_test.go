@@ -10,7 +10,7 @@ import (
 	"penstock/batch"
 	"penstock/segment"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // resum corrects the checksums of a group's headers where there is room for them, so that a fuzzer gets past them. The

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // refusesAll steps l, which has records waiting and whose ground is gone, until it fails. Nothing may be reported.

@@ -7,7 +7,7 @@ import (
 	"penstock/batch"
 	"penstock/segment"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 func TestOptions(t *testing.T) {

@@ -9,9 +9,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/formattest"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
+	"penstock/tests/support/formattest"
 )
 
 // TestFormatOfLogMark compares the table of the log mark in FORMAT.md with the code.

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/patience"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
+	"penstock/tests/support/patience"
 )
 
 // Nothing is written again while a write is on its way, and nothing before it is due.

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // TestPieceDue checks when the next piece of zeros is written, and how large it is.

@@ -11,7 +11,7 @@ import (
 
 	"penstock/segment"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // corrupt stands for any *segment.CorruptError.

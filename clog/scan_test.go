@@ -7,7 +7,7 @@ import (
 
 	"penstock/segment"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // TestScan shows groups in order, including those that recovery would refuse.

@@ -10,7 +10,7 @@ import (
 
 	"penstock/segment"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // growing is a model whose checkpoint outgrows the files with which the log begins. With silent the model does not

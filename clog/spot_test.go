@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/patience"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
+	"penstock/tests/support/patience"
 )
 
 // spotLog is a running log on a disk that can hang. The log is idle and has one record in its first file.

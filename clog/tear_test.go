@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/patience"
 	"penstock/segment"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
+	"penstock/tests/support/patience"
 )
 
 // TestTears lists what may lie behind the end of a log, and what recovery makes of it.

@@ -177,6 +177,19 @@ func TestHTTPPage(t *testing.T) {
 	}
 }
 
+// shareOf says what one principal has of a resource.
+func shareOf(r *shares.Resource) string {
+	switch r.Parts {
+	case 0:
+		return r.Share
+	case 4:
+		return "a quarter"
+	case 8:
+		return "an eighth"
+	}
+	return fmt.Sprintf("one of %d parts", r.Parts)
+}
+
 // limits.md has the table of what a stranger or a tenant can take.
 func TestResourcesAreListed(t *testing.T) {
 	const file, to = "operate/limits.md", "<!-- end -->\n"
@@ -236,17 +249,4 @@ func TestFormatsAreListed(t *testing.T) {
 	if count < 10 {
 		t.Errorf("only %d descriptions of formats were found", count)
 	}
-}
-
-// shareOf says in words what one principal has.
-func shareOf(r *shares.Resource) string {
-	switch r.Parts {
-	case 0:
-		return r.Share
-	case 4:
-		return "a quarter"
-	case 8:
-		return "an eighth"
-	}
-	return fmt.Sprintf("one of %d parts", r.Parts)
 }

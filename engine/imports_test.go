@@ -41,8 +41,8 @@ func onlyBelow(t *testing.T, all map[string][]string, pkg string, below, foreign
 			}
 			own, isOurs := strings.CutPrefix(dep, module)
 			own = strings.TrimPrefix(own, "internal/")
-			internal := strings.HasPrefix(own, "segment/aio/internal/") || // the disk layer's own
-				own == "uring" || // and io_uring's
+			internal := own == "segment/aio/contract" || // what every disk checks
+				own == "uring" || // io_uring
 				own == "failpoint" || // nothing, in the product
 				own == "lock" || // sync's mutexes
 				own == "jsonbody" || // encoding/json's errors, in words
@@ -235,10 +235,10 @@ func TestImportGraph(t *testing.T) {
 			"cluster", "cluster/kv", "node/errs", "node/names", "node/delivery", "node/fold", "node/machine",
 			"node/health", "meta", "replicate", "segment", "segment/aio",
 		},
-		"cluster/kv":      {},
-		"cluster/kv/file": {"cluster/kv", "cluster/kv/memory"},
-		"migrate":         {},
-		"load":            {"batch", "client", "server/native/wire", "netproto"},
+		"cluster/kv":        {},
+		"cluster/kv/memory": {"cluster/kv"},
+		"migrate":           {},
+		"load":              {"batch", "client", "server/native/wire", "netproto"},
 	} {
 		onlyBelow(t, all, pkg, below, foreign)
 	}

@@ -66,8 +66,8 @@ func NewMetadata() Metadata { return inMemory{memory.New(memory.Options{})} }
 type inMemory struct{ *memory.Map }
 
 // Store implements Metadata.
-func (m inMemory) Store(_ context.Context, node string) (kv.Store, error) {
-	return m.Map.Store(node), nil
+func (m inMemory) Store(context.Context, string) (kv.Store, error) {
+	return m.Map.Store(), nil
 }
 
 // Trust implements Metadata.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/formattest"
+	"penstock/tests/support/formattest"
 )
 
 var update = flag.Bool("update", false, "write golden files that do not exist yet")

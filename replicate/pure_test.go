@@ -3,7 +3,7 @@ package replicate
 import (
 	"testing"
 
-	"penstock/internal/puretest"
+	"penstock/tests/support/puretest"
 )
 
 // The machines create no identities either.

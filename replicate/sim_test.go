@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/seedtest"
+	"penstock/tests/support/seedtest"
 )
 
 // The simulation: nodes with modelled disks, a modelled store, a packet network and clocks. One generator drives them

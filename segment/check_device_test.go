@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // Check finds what the device has lost even if memory still shows what it once had.

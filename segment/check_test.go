@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // checkAll walks over a log with Check. It returns how many bytes were good, and where it met damage.

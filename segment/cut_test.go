@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // A cut or a reset that finds no descriptor, or no room, at any of its steps has failed nothing: it is refused, nothing

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // flip damages one byte of a stored file.

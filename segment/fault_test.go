@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // A full disk loses nothing, and space that is freed is used without a restart.

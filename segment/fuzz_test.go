@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"penstock/batch"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 func FuzzSegmentHeader(f *testing.F) {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // renamer is a disk that calls renamed when a name was changed, before the log can go on.

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // hangPatience is how long an operation that needs no disk may take while the disk hangs; the machine may be busy.

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"penstock/internal/seedtest"
 	"penstock/segment/aio"
+	"penstock/tests/support/seedtest"
 )
 
 // linkedWorld is a log on a real file system, of which a backup holds every file under a second name.

@@ -5,7 +5,7 @@ import (
 	"syscall"
 	"testing"
 
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // A caller that may not wait for the device gets what is in memory, and ErrNotInMemory for everything else. The device

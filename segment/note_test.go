@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // trimmed is a log of some segments, of which retention has removed the first n.

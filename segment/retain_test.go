@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // B24, B33: cut to every batch of a log of several segments, in each state of writing, then append, read and reopen.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // The first segment file of a log begins with 64 KiB of space, and gets more as the log grows, up to its size. So does

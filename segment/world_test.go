@@ -11,7 +11,7 @@ import (
 
 	"penstock/batch"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 var testIdentity = Identity{Topic: uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8"), Partition: 3}

@@ -15,12 +15,12 @@ import (
 
 	"penstock/batch"
 	"penstock/cmd/engine/internal/cli"
-	"penstock/cmd/engine/internal/clitest"
 	"penstock/cmd/engine/internal/data"
 	"penstock/cmd/engine/internal/traffic"
 	"penstock/internal/node/aside"
 	"penstock/segment"
 	"penstock/segment/aio"
+	"penstock/tests/support/clitest"
 )
 
 // keepAside makes a data directory of a node that has cut n messages from a copy of partition 1 of topic t, with a

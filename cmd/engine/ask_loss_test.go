@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/cmd/engine/internal/clitest"
+	"penstock/tests/support/clitest"
 )
 
 // What cannot be taken back asks on a terminal, and says in numbers what is lost; another answer changes nothing. With

@@ -18,7 +18,7 @@ import (
 	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/load"
 	"penstock/internal/node"
-	"penstock/internal/patience"
+	"penstock/tests/support/patience"
 )
 
 // A node is backed up under load and killed. The restored one has every message that was answered OK before the command

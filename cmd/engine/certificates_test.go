@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cmd/engine/internal/clitest"
 	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/cluster/trust"
+	"penstock/tests/support/clitest"
 )
 
 const day = 24 * time.Hour

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nsqio/go-nsq"
 
-	"penstock/internal/patience"
+	"penstock/tests/support/patience"
 )
 
 // go-nsq finishes a message by itself when it has come more often than its own limit, 5: with a higher limit of the

@@ -12,8 +12,8 @@ import (
 	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/meta"
 	"penstock/internal/node/fold"
-	"penstock/internal/patience"
 	"penstock/internal/server/api"
+	"penstock/tests/support/patience"
 )
 
 // startRealCluster is startDev with three real nodes, which store what they are sent, each with an embedded etcd.

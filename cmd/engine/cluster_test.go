@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"penstock/cmd/engine/internal/cli"
-	"penstock/cmd/engine/internal/clitest"
 	"penstock/internal/cluster/admin"
-	"penstock/internal/patience"
+	"penstock/tests/support/clitest"
+	"penstock/tests/support/patience"
 )
 
 // clusterNode answers like a node and records the requests that it gets.

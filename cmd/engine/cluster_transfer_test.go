@@ -14,7 +14,7 @@ import (
 
 	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/cluster/admin"
-	"penstock/internal/patience"
+	"penstock/tests/support/patience"
 )
 
 // transfer-leader --wait returns when the node leads, and says what happened if it does not get that far.

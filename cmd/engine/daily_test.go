@@ -18,10 +18,10 @@ import (
 	"time"
 
 	"penstock/cmd/engine/internal/cli"
-	"penstock/cmd/engine/internal/clitest"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/load"
-	"penstock/internal/patience"
+	"penstock/tests/support/clitest"
+	"penstock/tests/support/patience"
 )
 
 // O15: bench deletes the topic that it created, and never one that was there before.

@@ -14,7 +14,7 @@ import (
 
 	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/devcluster"
-	"penstock/internal/patience"
+	"penstock/tests/support/patience"
 )
 
 // Definitions that one node exports make another node the same; applied again they change nothing.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/patience"
+	"penstock/tests/support/patience"
 )
 
 // The demonstration that kills a leader runs any number of times: the node comes back, and nothing is left.

@@ -24,8 +24,8 @@ import (
 	"penstock/cmd/engine/internal/devcluster"
 	"penstock/cmd/engine/internal/settings"
 	"penstock/internal/cluster/admin"
-	"penstock/internal/patience"
-	"penstock/internal/porttest"
+	"penstock/tests/support/patience"
+	"penstock/tests/support/porttest"
 )
 
 // standInEnv makes the test binary run as the engine program, except that its command serve is a stand-in that stores

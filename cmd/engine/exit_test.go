@@ -22,8 +22,8 @@ import (
 
 	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/node/datadir"
-	"penstock/internal/patience"
 	"penstock/segment/aio"
+	"penstock/tests/support/patience"
 )
 
 // check requires one sentence on stderr and the documented exit code.

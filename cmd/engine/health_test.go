@@ -18,7 +18,7 @@ import (
 	"penstock/cmd/engine/internal/cli"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/node/health"
-	"penstock/internal/patience"
+	"penstock/tests/support/patience"
 )
 
 // ask returns the status and the body of a path of a node's HTTP API; 0 if it does not answer.

@@ -24,8 +24,8 @@ import (
 	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/cluster/admin"
-	"penstock/internal/patience"
 	"penstock/internal/server/api"
+	"penstock/tests/support/patience"
 )
 
 var updateFields = flag.Bool("update-json-fields", false, "write testdata/json_fields.txt")

@@ -21,7 +21,7 @@ import (
 
 	"penstock/cmd/engine/internal/serve"
 	"penstock/internal/load"
-	"penstock/internal/patience"
+	"penstock/tests/support/patience"
 )
 
 // built is the path of bin/penstock as a user builds it.

@@ -18,8 +18,8 @@ import (
 	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/settings"
 	"penstock/cmd/engine/internal/values"
-	"penstock/internal/patience"
 	"penstock/internal/server/api"
+	"penstock/tests/support/patience"
 )
 
 // settingsNode is a node with a configuration file.

@@ -23,10 +23,10 @@ import (
 	"go.uber.org/zap"
 
 	"penstock/cmd/engine/internal/cli"
-	"penstock/cmd/engine/internal/clitest"
 	"penstock/cmd/engine/internal/devcluster"
-	"penstock/internal/patience"
 	"penstock/internal/server/api"
+	"penstock/tests/support/clitest"
+	"penstock/tests/support/patience"
 )
 
 var httpsAddress = regexp.MustCompile(`msg=ready .* https=(\S+)`)

@@ -17,7 +17,7 @@ import (
 
 	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/cluster/trust"
-	"penstock/internal/patience"
+	"penstock/tests/support/patience"
 )
 
 // members are three nodes of a cluster, each a process that the test starts and kills.

@@ -24,7 +24,7 @@ import (
 	"penstock/cmd/engine/internal/settings"
 	"penstock/cmd/engine/internal/values"
 	"penstock/internal/cluster/etcd"
-	"penstock/internal/patience"
+	"penstock/tests/support/patience"
 )
 
 // etcdWithPassword starts an etcd whose only user is root.

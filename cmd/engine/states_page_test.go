@@ -18,8 +18,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"penstock/internal/cluster/admin"
-	"penstock/internal/patience"
 	"penstock/segment/aio"
+	"penstock/tests/support/patience"
 )
 
 // Every state of docs/reference/states.md is on every surface while it holds, by the word that the page has for it, and

@@ -18,8 +18,8 @@ import (
 	"penstock/cmd/engine/internal/devcluster"
 	"penstock/internal/cluster/admin"
 	"penstock/internal/node/health"
-	"penstock/internal/patience"
 	"penstock/internal/server/api"
+	"penstock/tests/support/patience"
 )
 
 // stateRow is a row of docs/reference/states.md: by surface, what it shows while the state holds; "": nothing, and the

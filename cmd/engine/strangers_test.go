@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/patience"
+	"penstock/tests/support/patience"
 )
 
 var lookupAddress = regexp.MustCompile(`msg=ready .* lookup=(\S+)`)

@@ -12,7 +12,7 @@ import (
 	"penstock/engine"
 	"penstock/engine/etcd"
 	member "penstock/internal/cluster/etcd"
-	"penstock/internal/porttest"
+	"penstock/tests/support/porttest"
 )
 
 // Two engines that know only the endpoint of an etcd and a secret are one cluster: one of them delivers a message that

@@ -12,14 +12,14 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/cluster/kv"
-	"penstock/internal/cluster/kv/memory"
 	"penstock/internal/meta"
-	"penstock/internal/patience"
+	"penstock/tests/support/kvfaults"
+	"penstock/tests/support/patience"
 )
 
 // laggard is a way to the metadata whose watch can be made to fall behind.
 type laggard struct {
-	*memory.Store
+	*kvfaults.Store
 	mu   sync.Mutex
 	held chan struct{} // the watch brings nothing until this is closed; nil: it is up to date
 }

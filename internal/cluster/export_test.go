@@ -13,12 +13,13 @@ import (
 	"penstock/internal/cluster/kv/memory"
 	"penstock/internal/meta"
 	"penstock/replicate"
+	"penstock/tests/support/kvfaults"
 )
 
 // seeded returns a map with the rows, as a restored cluster begins.
-func seeded(t *testing.T, prefix string, rows []Row) *memory.Map {
+func seeded(t *testing.T, prefix string, rows []Row) *kvfaults.Map {
 	t.Helper()
-	m := memory.New(memory.Options{})
+	m := kvfaults.New(memory.Options{})
 	s := m.Store("seed")
 	defer s.Close()
 	for i := range rows {

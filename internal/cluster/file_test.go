@@ -6,8 +6,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/cluster/kv/file"
 	"penstock/internal/meta"
+	"penstock/tests/support/kvfile"
 )
 
 // A single node keeps its metadata in a file. After a restart its topics are there, and each partition has a new epoch
@@ -16,7 +16,7 @@ func TestSingleNodeOnFile(t *testing.T) {
 	path, disk := filepath.Join(t.TempDir(), "meta"), uuid.New()
 	var identity uuid.UUID
 	for run := range 3 {
-		kv, err := file.Open(path)
+		kv, err := kvfile.Open(path)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -53,7 +53,7 @@ func newISRWorld(t *testing.T) *isrWorld {
 	entries := f.entries(DefaultPrefix)
 	m := memory.New(memory.Options{Entries: entries, Revision: entries[len(entries)-1].ModRevision})
 	t.Cleanup(func() { m.Close() })
-	g := &gated{Store: m.Store("n1"), t: t, pass: make(chan struct{})}
+	g := &gated{Store: m.Store(), t: t, pass: make(chan struct{})}
 	w := &isrWorld{t: t, g: g, s: New(g, Options{}).(*store), ok: map[int]bool{}, errs: map[int]error{}}
 	for _, p := range stateOf(entries).snap.Partitions.All() {
 		row, err := w.s.readPartition(t.Context(), p.ID)

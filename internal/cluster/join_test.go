@@ -385,7 +385,7 @@ func TestImportGrows(t *testing.T) {
 func TestNotJoined(t *testing.T) {
 	m := memory.New(memory.Options{})
 	t.Cleanup(m.Close)
-	s := New(m.Store("x"), Options{})
+	s := New(m.Store(), Options{})
 	try := func(when string) {
 		t.Helper()
 		id := uuid.New()

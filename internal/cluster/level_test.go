@@ -10,7 +10,7 @@ import (
 
 	"penstock/internal/cluster/kv"
 	"penstock/internal/meta"
-	"penstock/internal/patience"
+	"penstock/tests/support/patience"
 )
 
 // levelled is a node whose version knows levels up to known, with a directory of a given level.

@@ -12,8 +12,8 @@ import (
 
 	"penstock/internal/cluster/kv"
 	"penstock/internal/meta"
-	"penstock/internal/seedtest"
 	"penstock/replicate"
+	"penstock/tests/support/seedtest"
 )
 
 // model is a cluster without disks and networks: the real store of each node, on one map, and leaders that append

@@ -10,7 +10,8 @@ import (
 )
 
 // Host replaces goroutines, timers and chance in a simulation. Everything that waits is a task of the Host. Exactly one
-// task runs at a time, and time passes only while all of them wait. The engine's platform.Stepped is a Host.
+// task runs at a time, and time passes only while all of them wait. The stepped.Host of
+// tests/support is such a Host.
 type Host interface {
 	// Go starts a task.
 	Go(f func())

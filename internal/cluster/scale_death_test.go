@@ -46,7 +46,7 @@ func newSlowEtcd(m *memory.Map) *slowEtcd {
 	return &slowEtcd{m: m, slots: make(chan struct{}, txnSlots)}
 }
 
-func (e *slowEtcd) client(name string) *slowClient { return &slowClient{e.m.Store(name), e} }
+func (e *slowEtcd) client() *slowClient { return &slowClient{e.m.Store(), e} }
 
 func (c *slowClient) Txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, int64, error) {
 	c.e.slots <- struct{}{}
@@ -163,7 +163,7 @@ func die(t *testing.T, f *fleet, told bool) (h healing) {
 		e := newSlowEtcd(m)
 		ctx, cancel := context.WithCancel(t.Context())
 		rest := &leaders{
-			client: e.client("rest"), stores: map[replicate.NodeID]*store{}, dead: dead,
+			client: e.client(), stores: map[replicate.NodeID]*store{}, dead: dead,
 			rows: map[meta.PartitionID]*partEntry{},
 		}
 		defer rest.done.Wait()
@@ -185,7 +185,7 @@ func die(t *testing.T, f *fleet, told bool) (h healing) {
 				t.Fatal(ok, err)
 			}
 		}
-		node := New(e.client("n1"), Options{Logger: slog.New(slog.DiscardHandler)})
+		node := New(e.client(), Options{Logger: slog.New(slog.DiscardHandler)})
 		reg := meta.Registration{Node: f.members[0]}
 		reg.Node.ID = 0
 		if _, err := node.Join(ctx, reg); err != nil {

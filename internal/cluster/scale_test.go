@@ -235,7 +235,7 @@ func TestMostNodes(t *testing.T) {
 	entries := append(f.entries(DefaultPrefix), f.live(DefaultPrefix)[1:]...)
 	m := memory.New(memory.Options{Entries: entries, Revision: entries[len(entries)-MaxNodeCount].ModRevision})
 	defer m.Close()
-	node := New(m.Store("n1"), Options{})
+	node := New(m.Store(), Options{})
 	reg := meta.Registration{Node: f.members[0]}
 	reg.Node.ID = 0
 	if _, err := node.Join(ctx(t), reg); err != nil {

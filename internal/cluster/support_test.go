@@ -17,14 +17,15 @@ import (
 	"penstock/internal/cluster/kv"
 	"penstock/internal/cluster/kv/memory"
 	"penstock/internal/meta"
-	"penstock/internal/patience"
 	"penstock/replicate"
+	"penstock/tests/support/kvfaults"
+	"penstock/tests/support/patience"
 )
 
 // world is a cluster of stores on one map.
 type world struct {
 	t     *testing.T
-	m     *memory.Map
+	m     *kvfaults.Map
 	opts  Options
 	nodes []*testNode
 }
@@ -79,7 +80,7 @@ func newWorld(t *testing.T, nodes int) *world {
 var quickLeases = Options{LeaseTTL: 400 * time.Millisecond, ControllerTick: 50 * time.Millisecond}
 
 func newWorldWith(t *testing.T, nodes int, o Options) *world {
-	w := &world{t: t, m: memory.New(memory.Options{}), opts: o}
+	w := &world{t: t, m: kvfaults.New(memory.Options{}), opts: o}
 	t.Cleanup(w.close)
 	for i := range nodes {
 		w.start(fmt.Sprintf("n%d", i+1), uuid.New())

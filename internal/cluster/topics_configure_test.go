@@ -10,10 +10,10 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/cluster/kv"
-	"penstock/internal/cluster/kv/file"
 	"penstock/internal/cluster/kv/memory"
 	"penstock/internal/meta"
 	"penstock/replicate"
+	"penstock/tests/support/kvfile"
 )
 
 // Settings change by compare-and-swap: of several nodes that start from the same version one wins, every node hears of
@@ -181,9 +181,9 @@ func TestConfigureTopicOnStores(t *testing.T) {
 	m := memory.New(memory.Options{})
 	t.Cleanup(m.Close)
 	for name, open := range map[string]func() kv.Store{
-		"memory": func() kv.Store { return m.Store("n") },
+		"memory": func() kv.Store { return m.Store() },
 		"file": func() kv.Store {
-			s, err := file.Open(path)
+			s, err := kvfile.Open(path)
 			if err != nil {
 				t.Fatal(err)
 			}

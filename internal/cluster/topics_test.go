@@ -14,8 +14,8 @@ import (
 
 	"penstock/internal/cluster/kv"
 	"penstock/internal/meta"
-	"penstock/internal/patience"
 	"penstock/replicate"
+	"penstock/tests/support/patience"
 )
 
 func TestCreateTopic(t *testing.T) {

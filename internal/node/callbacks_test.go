@@ -12,7 +12,7 @@ import (
 	"penstock/internal/node/errs"
 	"penstock/internal/node/health"
 	"penstock/internal/node/message"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // gate is a callback that never returns, until the test ends.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // carryDelay is the delay of the deferred messages of a run: longer than it takes to carry them.

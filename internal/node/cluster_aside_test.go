@@ -15,7 +15,7 @@ import (
 	"penstock/netproto"
 	"penstock/segment"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // asideBodies returns the messages that an entry keeps.

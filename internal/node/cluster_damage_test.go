@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // publishReplicated publishes n messages of partition 0 of "t" and waits until all copies hold them.

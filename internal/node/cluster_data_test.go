@@ -7,7 +7,7 @@ import (
 	"penstock/internal/cluster/kv"
 	"penstock/internal/meta"
 	"penstock/internal/node"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 const olderItself = "this data directory is an older state of itself"

@@ -13,7 +13,7 @@ import (
 	"penstock/internal/node"
 	"penstock/netproto"
 	"penstock/segment"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // The head of a segment of one copy cannot be read any more, which cannot be repaired in place. The copy is discarded

@@ -12,7 +12,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
 	"penstock/replicate/peer"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // hang makes all operations that change the disk hang until release is called.

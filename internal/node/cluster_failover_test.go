@@ -14,7 +14,7 @@ import (
 	"penstock/internal/node/errs"
 	"penstock/netproto"
 	"penstock/replicate"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // duringFailover accepts the errors that a producer may get while its partition has no leader, or its node ends.

@@ -9,7 +9,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node/datadir"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // A node asks the address of a living process of its name, unless that is its own address, which it has bound then.

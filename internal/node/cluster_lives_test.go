@@ -17,7 +17,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/errs"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // lines collects a log.

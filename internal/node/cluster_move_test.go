@@ -11,7 +11,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // segmentFiles returns the names of the segment files that a node's disk has of partition 0 of a topic.

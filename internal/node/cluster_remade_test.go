@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // A topic to which no message was ever published is also deleted by a node that restarted meanwhile. The node's commit

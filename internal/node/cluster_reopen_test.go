@@ -7,7 +7,7 @@ import (
 	"penstock/internal/node"
 	"penstock/netproto"
 	"penstock/replicate"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // A node has to cut its copy, and its disk hangs. Meanwhile the node learns that it is no replica any more, and then

@@ -10,7 +10,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/node/aside"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // stopBehindRetention makes a cluster with the topic "t", and stops a follower in good order. Then the leader's

@@ -8,7 +8,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/replicate"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // A copy is not needed for a while and then needed again, in the same process. It counts as durable what the commit log

@@ -13,7 +13,7 @@ import (
 	"penstock/internal/cluster/kv"
 	"penstock/internal/node"
 	"penstock/segment"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // lastGroup returns the last group of a commit log that is not a mark; rest says whether a mark follows it.

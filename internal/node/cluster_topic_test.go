@@ -13,7 +13,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
 	"penstock/replicate"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // What is asked of a deleted topic ends with ErrDeleted on every node, and not when its time is over: nobody leads it.

@@ -13,7 +13,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
 	"penstock/netproto"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // failSegments makes operations of one kind on the segments of a node's copy of "t" fail; count is that of a

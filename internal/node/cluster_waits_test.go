@@ -11,7 +11,7 @@ import (
 	"penstock/internal/node"
 	"penstock/netproto"
 	"penstock/segment"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // waiting is a cluster of three nodes. One node is down and outside of the ISR. One of the two members of the ISR

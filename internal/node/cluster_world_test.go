@@ -19,7 +19,8 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
 	"penstock/replicate"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
+	"penstock/tests/support/kvfaults"
 )
 
 // testCluster is a cluster of engines in one process, which share one metadata map. Their connections are real TCP
@@ -28,7 +29,7 @@ import (
 // end of the test closes them. Helpers that wait fail the test after patience.
 type testCluster struct {
 	t       *testing.T
-	kv      *memory.Map // the metadata
+	kv      *kvfaults.Map // the metadata
 	network *testNetwork
 	nodes   []*testNode
 	change  []func(*node.Options) // applied to the options of each node, at each start
@@ -59,7 +60,7 @@ func newTestCluster(t *testing.T, n int, change ...func(*node.Options)) *testClu
 
 // prepareTestCluster is newTestCluster without starting the nodes.
 func prepareTestCluster(t *testing.T, n int, change ...func(*node.Options)) *testCluster {
-	tc := &testCluster{t: t, kv: memory.New(memory.Options{}), network: newTestNetwork(t), change: change}
+	tc := &testCluster{t: t, kv: kvfaults.New(memory.Options{}), network: newTestNetwork(t), change: change}
 	tc.store = cluster.Options{LeaseTTL: longLease, ControllerTick: 50 * time.Millisecond}
 	for i := range n {
 		tc.nodes = append(tc.nodes, &testNode{

@@ -13,7 +13,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // While the write of a message hangs on the disk, the message is not delivered, not counted and not answered. If the

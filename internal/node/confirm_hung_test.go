@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // A channel reads a segment and the device hangs. The channel's lock is held for as long as that takes, and its own

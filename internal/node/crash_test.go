@@ -17,7 +17,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // smallOptions returns options so small that files rotate, checkpoints are written, tails are flushed and segments are

@@ -14,7 +14,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // prepared returns a data directory after a clean stop, with a topic that has one message.

@@ -13,7 +13,7 @@ import (
 	"penstock/internal/node/channel"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // failMessages requeues the messages of a channel until none comes any more.

@@ -99,7 +99,7 @@ type Engine struct {
 }
 
 // Open opens or creates a data directory, replays its commit log and starts serving it. The caller must Close the
-// engine. Open returns ErrOptions if the options contradict each other, ErrNewerLevel if a newer version wrote the
+// engine. Open returns ErrOptions if the options contradict each other, meta.ErrNewerLevel if a newer version wrote the
 // directory, ErrForgotten if the commit log of a single node lacks what was written to it, and an error if another
 // process still holds the directory after Options.LockWait. Whatever the error, Open has
 // released the directory.

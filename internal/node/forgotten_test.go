@@ -9,7 +9,7 @@ import (
 
 	"penstock/clog"
 	"penstock/internal/node"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // newestClog returns the newest file of the commit log that has a group.

@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/formattest"
 	"penstock/internal/meta"
 	"penstock/internal/node/datadir"
+	"penstock/tests/support/formattest"
 )
 
 // The keys of the two JSON files are those of FORMAT.md, in its order.

@@ -8,10 +8,11 @@ import (
 
 	"penstock/internal/node/platform"
 	"penstock/replicate/peer"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
+	"penstock/tests/support/stepped"
 )
 
-// stillHost is a platform.World in which no time passes: what happens in it has waited for no clock.
+// stillHost is a stepped.World in which no time passes: what happens in it has waited for no clock.
 type stillHost struct{}
 
 func (stillHost) Now() time.Time         { return time.Unix(1_700_000_000, 0) }
@@ -46,7 +47,7 @@ func TestFullLogBeginsAFileAtTheStart(t *testing.T) {
 	o := e.opts
 	o.Disk = disk.Kill(1)
 	release()
-	m := platform.NewStepped(stillHost{}, 0)
+	m := stepped.New(stillHost{}, 0)
 	inside := NewInspector(m)
 	var next *Engine
 	m.Go(func() { next, err = inside.Open(t.Context(), o) })

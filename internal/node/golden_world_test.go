@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"penstock/internal/cluster"
-	"penstock/internal/cluster/kv/file"
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/tests/support/kvfile"
 )
 
 // Golden data directories were written by older versions. golden_make_test.go writes them, in the tree of the older
@@ -40,7 +40,7 @@ type goldenChannel struct {
 // goldenNodes are the engines on a golden directory: a single node, or three nodes with their metadata in a file.
 type goldenNodes struct {
 	engines []*node.Engine
-	meta    *file.Store
+	meta    *kvfile.Store
 }
 
 func goldenOptions(dir string) node.Options {
@@ -64,7 +64,7 @@ func openGolden(ctx context.Context, dir string, nodes int) (*goldenNodes, error
 		return g, nil
 	}
 	var err error
-	if g.meta, err = file.Open(filepath.Join(dir, "meta.kv")); err != nil {
+	if g.meta, err = kvfile.Open(filepath.Join(dir, "meta.kv")); err != nil {
 		return nil, err
 	}
 	for i := range nodes {

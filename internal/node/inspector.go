@@ -3,31 +3,27 @@ package node
 import (
 	"context"
 
-	"github.com/google/uuid"
-
-	"penstock/internal/node/logread"
 	"penstock/internal/node/machine"
 	"penstock/internal/node/partition"
 	"penstock/internal/node/platform"
 	"penstock/segment"
 )
 
-// PartitionMarks, PartitionView and ChannelView are what a simulation sees of the copies on a node.
-type (
-	PartitionMarks = partition.Marks
-	PartitionView  = partition.View
-	ChannelView    = partition.ChannelView
-)
+// SimulatedHost is a machine of a simulation, such as a stepped.Host of tests/support.
+type SimulatedHost interface {
+	platform.Host
+	Kill() // ends everything that runs, as the end of a process does
+}
 
 // Inspector opens an engine in a simulation and reads its state, from the moment when the engine begins to open. Only
 // the goroutine that steps the engine's host may call the Inspector's methods.
 type Inspector struct {
-	host  *platform.Stepped
-	e     *Engine        // nil: Open has not been called
-	marks PartitionMarks // scratch of EachMarks
+	host  SimulatedHost
+	e     *Engine         // nil: Open has not been called
+	marks partition.Marks // scratch of EachMarks
 }
 
-func NewInspector(h *platform.Stepped) *Inspector { return &Inspector{host: h} }
+func NewInspector(h SimulatedHost) *Inspector { return &Inspector{host: h} }
 
 // Open is node.Open on the simulated host. Unlike the other methods, it must be called by one of the host's tasks.
 //
@@ -37,8 +33,8 @@ func (i *Inspector) Open(ctx context.Context, o Options) (*Engine, error) {
 	return openEngine(ctx, o, i.host, func(e *Engine) { i.e = e })
 }
 
-// Kill ends the engine as a killed process ends: see platform.Stepped.Kill. It returns an error if a part of the engine
-// still holds a buffer that only the end of a real process would free.
+// Kill ends the engine as a killed process ends. It returns an error if a part of the engine still holds a buffer that
+// only the end of a real process would free.
 func (i *Inspector) Kill() error {
 	i.host.Kill()
 	e := i.e
@@ -57,9 +53,6 @@ func (i *Inspector) Kill() error {
 	return e.store.FreeBuffers()
 }
 
-// TopicID returns the topic's UUID, which differs from that of an earlier topic with the same name.
-func (i *Inspector) TopicID(t *Topic) uuid.UUID { return t.ID() }
-
 // Disk returns this node's view of its disk, and the number of writes that have completed.
 func (i *Inspector) Disk() (state machine.DiskState, done uint64) {
 	_, done = i.e.pulse.Counts()
@@ -68,7 +61,7 @@ func (i *Inspector) Disk() (state machine.DiskState, done uint64) {
 
 // EachMarks calls visit with the marks of each copy on this node, in the order in which the node got the copies. The
 // marks are valid until visit returns. EachMarks allocates nothing.
-func (i *Inspector) EachMarks(visit func(*PartitionMarks)) {
+func (i *Inspector) EachMarks(visit func(*partition.Marks)) {
 	if i.e == nil {
 		return
 	}
@@ -79,28 +72,23 @@ func (i *Inspector) EachMarks(visit func(*PartitionMarks)) {
 }
 
 // Partitions returns the copies on this node.
-func (i *Inspector) Partitions() []PartitionView {
+func (i *Inspector) Partitions() []partition.View {
 	if i.e == nil {
 		return nil
 	}
-	var all []PartitionView
+	var all []partition.View
 	for _, pt := range i.e.store.Partitions() {
 		all = append(all, pt.View())
 	}
 	return all
 }
 
-// ReadLog calls visit with the offset, header and body of each batch of a copy, in order, until visit returns false.
-// The header and body are valid until visit returns. ReadLog begins at offset from, or at the start of the log if that
-// is later. It does nothing if this node has no copy.
-func (i *Inspector) ReadLog(
-	id segment.Identity, from segment.Offset, visit func(at segment.Offset, h *segment.Header, body []byte) bool,
-) error {
+// Log returns the log of a copy on this node; nil: there is none.
+func (i *Inspector) Log(id segment.Identity) *segment.Log {
 	for _, pt := range i.e.store.Partitions() {
-		if pt.Identity() != id {
-			continue
+		if pt.Identity() == id {
+			return pt.Log()
 		}
-		return logread.Each(pt.Log(), from, visit)
 	}
 	return nil
 }

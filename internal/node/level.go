@@ -31,9 +31,6 @@ const (
 	NewestLevel = datadir.NewestLevel
 )
 
-// ErrNewerLevel says that a data directory or a cluster is at a feature level that this version does not know.
-var ErrNewerLevel = meta.ErrNewerLevel
-
 // Level returns the feature level in force: nothing of a higher level may go into a partition's log, to another node or
 // into the metadata. In a cluster it is the cluster's level, and level 1 until the node has joined. It only rises.
 // Level costs one atomic load.

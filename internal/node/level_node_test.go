@@ -8,7 +8,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node/datadir"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // The cluster's level comes into force at this node when its own directory has that level, and not before: otherwise an

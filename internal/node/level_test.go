@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/meta"
 	"penstock/internal/node"
 )
 
@@ -55,14 +56,14 @@ func TestNewerDirectoryIsNotTouched(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := traces(t, dir)
-	if _, err := node.Open(context.Background(), inDir(dir)); !errors.Is(err, node.ErrNewerLevel) ||
+	if _, err := node.Open(context.Background(), inDir(dir)); !errors.Is(err, meta.ErrNewerLevel) ||
 		!strings.Contains(err.Error(), "feature level 7") {
 		t.Fatalf("it was answered %v", err)
 	}
-	if err := node.CheckDirectory(dir); !errors.Is(err, node.ErrNewerLevel) {
+	if err := node.CheckDirectory(dir); !errors.Is(err, meta.ErrNewerLevel) {
 		t.Fatalf("it was answered %v", err)
 	}
-	if _, _, err := node.Upgrade(dir); !errors.Is(err, node.ErrNewerLevel) {
+	if _, _, err := node.Upgrade(dir); !errors.Is(err, meta.ErrNewerLevel) {
 		t.Fatalf("it was answered %v", err)
 	}
 	after := traces(t, dir)
@@ -111,7 +112,7 @@ func TestUpgradeDirectory(t *testing.T) {
 	at(6, 6)
 	o := inDir(dir)
 	o.MaxLevel = 5
-	if _, err := node.Open(context.Background(), o); !errors.Is(err, node.ErrNewerLevel) {
+	if _, err := node.Open(context.Background(), o); !errors.Is(err, meta.ErrNewerLevel) {
 		t.Fatalf("an older version was answered %v", err)
 	}
 	e := openWith(t, inDir(dir))
@@ -186,7 +187,7 @@ func TestUpgradeCluster(t *testing.T) {
 	publish("raised")
 	tc.kill(tc.nodes[0])
 	old["n1"] = true
-	if _, err := tc.open(tc.nodes[0]); !errors.Is(err, node.ErrNewerLevel) {
+	if _, err := tc.open(tc.nodes[0]); !errors.Is(err, meta.ErrNewerLevel) {
 		t.Fatalf("an older version was answered %v", err)
 	}
 	old["n1"] = false

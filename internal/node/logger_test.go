@@ -11,7 +11,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // publishingHandler is the logger of a program that publishes its warnings.

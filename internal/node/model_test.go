@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // The model of a topic says which messages each channel must get, and which it may get. It states at-least-once

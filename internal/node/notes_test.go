@@ -12,7 +12,7 @@ import (
 	"penstock/clog"
 	"penstock/internal/node"
 	"penstock/segment"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // noteOf is the name of the note of where the log of a topic's partition begins; "": there is none.

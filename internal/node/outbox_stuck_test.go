@@ -10,7 +10,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/channel"
 	"penstock/internal/node/fold"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // noDeadLetterTopic makes channel c of topic "t" give its first message up while no dead-letter topic can be made.

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // A consumer of one partition gets the messages of this partition in their order, and no others. Other messages go to

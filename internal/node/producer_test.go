@@ -16,7 +16,7 @@ import (
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
 	"penstock/segment"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // sealed returns a batch of a producer: its messages are "prefix N", with their numbers.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // readsHang prepares a leader of "t" whose disk answers no reads, and a follower that comes back. The follower lacks a

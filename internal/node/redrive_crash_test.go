@@ -11,7 +11,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/channel"
 	"penstock/internal/node/fold"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 const redriveCount = 5

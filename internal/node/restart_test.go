@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // Every state of a channel survives a clean stop, a kill and a power cut. Messages that were confirmed at least a

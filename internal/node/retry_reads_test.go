@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // The device of a single node cannot read a segment for a while. When it can, the messages there are served again

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/patience"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
+	"penstock/tests/support/patience"
 )
 
 // A node is not healthy as long as a file of the commit log is damaged. If that is the current file, the node goes on

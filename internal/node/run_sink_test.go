@@ -11,7 +11,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/channel"
 	"penstock/internal/node/message"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // runClient is a testClient that takes messages next to each other at once.

@@ -8,7 +8,7 @@ import (
 
 	"penstock/clog"
 	"penstock/internal/node"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // flipGroup flips a bit in the body of a group with records, in the newest commit log file.

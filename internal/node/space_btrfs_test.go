@@ -10,7 +10,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
-	"penstock/segment/aio/aiotest"
+	"penstock/tests/support/aiotest"
 )
 
 // A snapshot makes btrfs copy the next write of every block, also in files that are written in place otherwise. So on a

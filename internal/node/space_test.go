@@ -10,7 +10,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 func usedBytes(t testing.TB, d *faultaio.Disk) int64 {

@@ -21,7 +21,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/backup"
 	"penstock/internal/node/datadir"
-	"penstock/internal/seedtest"
+	"penstock/tests/support/seedtest"
 )
 
 // storeSim is one node on a real directory, to which random operations happen: messages come, are finished and are

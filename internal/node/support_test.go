@@ -12,9 +12,9 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/node/channel"
-	wait "penstock/internal/patience"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
+	wait "penstock/tests/support/patience"
 )
 
 // patience is how long a test waits for a condition that must come true. It is long, because the machine may be busy.

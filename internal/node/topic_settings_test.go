@@ -11,7 +11,7 @@ import (
 	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 func configure(t testing.TB, topic *node.Topic, change func(*meta.TopicSettings)) meta.TopicSettings {

@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/node"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // isThere says whether a name of the disk exists.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // A commit log file stays while it is the only place where a batch is on stable storage, even if the segments with that

@@ -13,9 +13,9 @@ import (
 	"penstock/internal/server/api"
 	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
-	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/nsq"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/authtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // O5. Every change and every refusal, through HTTP and the NSQ protocol, is an entry that says who asked for what, and

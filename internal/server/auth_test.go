@@ -18,9 +18,9 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
-	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/nsq"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/authtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // authServer is a server of NSQ's auth protocol over HTTP.

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"penstock/internal/node"
-	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/web"
+	"penstock/tests/support/nsqtest"
 )
 
 // Headers that never come to an end, or are too large, end their connection, on every HTTP listener, and so does a TLS

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // BenchmarkPublishPipelined measures one connection that pipelines 1000 PUBs at a time. An operation is one message.

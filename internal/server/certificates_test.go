@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // B98

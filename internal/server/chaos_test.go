@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // Producers and consumers come and go at any moment. Every message that was answered OK is delivered.

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"penstock/internal/server/auth"
-	"penstock/internal/server/auth/authtest"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/authtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // B98. TLS and compression work at every node of a cluster, wherever the leader is: messages are published through one

@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"penstock/internal/node"
-	"penstock/internal/server/nsqtest"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
+	"penstock/tests/support/nsqtest"
 )
 
 // Producers are counted while they are connected: one that has gone, that only reads, or of which nothing was stored

@@ -6,7 +6,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/server/api"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // The overview's page says how many dead letters wait for a redrive, and where; a redrive ends that. The row of a

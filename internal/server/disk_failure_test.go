@@ -8,8 +8,8 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
-	"penstock/internal/server/nsqtest"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
+	"penstock/tests/support/nsqtest"
 )
 
 // When a write to the disk fails, the publish is refused with the reason, the connection ends, and /ping reports it.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // An ephemeral channel gets what waits at a topic without channels, as in nsqd. What an earlier ephemeral channel has

@@ -15,7 +15,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/health"
 	"penstock/internal/server/nsq"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // A Front answers the probes with the progress of the start and everything else with 503. The Server answers on the

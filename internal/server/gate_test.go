@@ -15,8 +15,8 @@ import (
 	"testing"
 
 	"penstock/internal/node"
-	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/web"
+	"penstock/tests/support/nsqtest"
 )
 
 // listenerUnderTest is one HTTP listener of a node, with all routes that it serves.

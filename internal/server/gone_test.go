@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/porttest"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
+	"penstock/tests/support/porttest"
 )
 
 // The service that deletes a topic or channel answers OK. Each other service answers OK once, and after that reports

@@ -12,8 +12,8 @@ import (
 	gonsq "github.com/nsqio/go-nsq"
 
 	"penstock/internal/node"
-	"penstock/internal/server/auth/authtest"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/authtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // The stock Go client publishes with each of its methods and consumes everything, with requeues and a deferred message.

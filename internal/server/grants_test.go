@@ -19,10 +19,10 @@ import (
 	"penstock/internal/cluster/kv/memory"
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
-	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/nsq/command"
-	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/web"
+	"penstock/tests/support/authtest"
+	"penstock/tests/support/nsqtest"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -58,7 +58,7 @@ func grantNode(t *testing.T) *testNode {
 	authtest.Write(t, tokens, text)
 	kv := memory.New(memory.Options{})
 	t.Cleanup(kv.Close)
-	store := cluster.New(kv.Store("n1"), cluster.Options{LeaseTTL: time.Minute, ControllerTick: time.Second})
+	store := cluster.New(kv.Store(), cluster.Options{LeaseTTL: time.Minute, ControllerTick: time.Second})
 	return startNode(t, node.Options{}, Options{
 		Auth: auth.Options{File: tokens}, NativeAddress: "127.0.0.1:0",
 		ClusterHandler: admin.Handler(store, admin.Self{Name: "n1"}),

@@ -16,8 +16,8 @@ import (
 
 	native "penstock/client"
 	"penstock/internal/node"
-	"penstock/internal/server/nsqtest"
 	"penstock/netproto"
+	"penstock/tests/support/nsqtest"
 )
 
 // heldKey is the key of a node's certificate, which signs once the test calls release.

@@ -12,9 +12,9 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
-	"penstock/internal/server/auth/authtest"
-	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/web"
+	"penstock/tests/support/authtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // ask sends a request with a token; empty: without one.

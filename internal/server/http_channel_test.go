@@ -15,8 +15,8 @@ import (
 	"penstock/internal/node/fold"
 	"penstock/internal/server/api"
 	"penstock/internal/server/auth"
-	"penstock/internal/server/auth/authtest"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/authtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // onOneAndThree runs a test against a lone node, and against a cluster of three nodes.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // postWith sends a POST with headers, given as alternating names and values.

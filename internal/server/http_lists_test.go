@@ -13,10 +13,10 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/api"
 	"penstock/internal/server/auth"
-	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/history"
-	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/stats"
+	"penstock/tests/support/authtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // answer decodes the answer to a GET.

@@ -9,8 +9,8 @@ import (
 	nativeclient "penstock/client"
 	"penstock/internal/node"
 	"penstock/internal/server/api"
-	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/stats"
+	"penstock/tests/support/nsqtest"
 )
 
 // Any node says of any other one what its settings are, and who is connected there.

@@ -11,8 +11,8 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/api"
 	"penstock/internal/server/auth"
-	"penstock/internal/server/auth/authtest"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/authtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // tenants returns options with the tokens mallory and billing, which may publish to t, and admin.

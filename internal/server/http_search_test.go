@@ -9,7 +9,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/server/api"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // Every node finds the messages of a topic by key, header, text and time, in all partitions.

@@ -8,7 +8,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/api"
 	"penstock/internal/server/auth"
-	"penstock/internal/server/auth/authtest"
+	"penstock/tests/support/authtest"
 )
 
 // sessionOf asks for the session of a token, with a query; it returns the answer as it is, too.

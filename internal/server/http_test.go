@@ -16,11 +16,11 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
-	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/listen"
-	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/stats"
 	"penstock/internal/server/web"
+	"penstock/tests/support/authtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // B97

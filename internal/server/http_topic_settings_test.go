@@ -7,7 +7,7 @@ import (
 	"penstock/internal/meta"
 	"penstock/internal/node/errs"
 	"penstock/internal/server/api"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // TestTopicSettingsHTTP B87

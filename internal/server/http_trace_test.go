@@ -7,7 +7,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/fold"
 	"penstock/internal/server/api"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // The life of a message, over HTTP, from every node.

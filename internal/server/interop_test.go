@@ -17,7 +17,7 @@ import (
 
 	nativeclient "penstock/client"
 	"penstock/internal/node"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // What native clients publish, NSQ's clients consume, and the other way round: the tests here run for each publisher

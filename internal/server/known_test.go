@@ -7,7 +7,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/nsq"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // One token has its share of the connections, of NSQ's and native clients together: for another one there is room.

@@ -14,8 +14,8 @@ import (
 	native "penstock/client"
 	"penstock/internal/node"
 	"penstock/internal/server/nsq"
-	"penstock/internal/server/nsqtest"
 	"penstock/internal/sparing"
+	"penstock/tests/support/nsqtest"
 )
 
 // logged collects the lines of a node's log, as a file would have them.

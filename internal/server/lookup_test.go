@@ -20,8 +20,8 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/lookup"
-	"penstock/internal/server/nsqtest"
 	"penstock/replicate"
+	"penstock/tests/support/nsqtest"
 )
 
 // lookupDo sends a request to the lookup service of a node.

@@ -22,10 +22,10 @@ import (
 	"penstock/internal/cluster/kv/memory"
 	"penstock/internal/meta"
 	"penstock/internal/node"
-	"penstock/internal/porttest"
 	"penstock/internal/server/listen"
-	"penstock/internal/server/nsqtest"
 	"penstock/replicate"
+	"penstock/tests/support/nsqtest"
+	"penstock/tests/support/porttest"
 )
 
 // stockNSQ builds NSQ's own programs, once per test run.
@@ -359,7 +359,7 @@ func startClusterOf(t *testing.T, count int, eo node.Options, o Options) []*test
 			t.Fatal(err)
 		}
 		nsqAddress, web := porttest.Address(t), porttest.Address(t)
-		store := cluster.New(kv.Store(fmt.Sprint("n", i+1)), cluster.Options{
+		store := cluster.New(kv.Store(), cluster.Options{
 			LeaseTTL: time.Minute, ControllerTick: 50 * time.Millisecond, DefaultReplicas: count,
 		})
 		eo := eo

@@ -8,7 +8,7 @@ import (
 
 	nativeclient "penstock/client"
 	"penstock/internal/node"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // Prometheus reads /metrics without a secret, as NSQ's tools read /stats.

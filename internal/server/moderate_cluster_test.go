@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"penstock/internal/server/nsq"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // In a cluster, the node of the consumer moderates, although another one leads and delivers. Each message comes once.

@@ -11,10 +11,10 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
-	"penstock/internal/server/auth/authtest"
 	nativewire "penstock/internal/server/native/wire"
-	"penstock/internal/server/nsqtest"
 	"penstock/netproto"
+	"penstock/tests/support/authtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // nativeFrames is the Handler of a native client.

@@ -16,9 +16,9 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/api"
 	"penstock/internal/server/auth"
-	"penstock/internal/server/auth/authtest"
-	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/publish"
+	"penstock/tests/support/authtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // numbers are the headers of a producer's message as an ext.

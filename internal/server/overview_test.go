@@ -8,7 +8,7 @@ import (
 
 	"penstock/internal/server/api"
 	"penstock/internal/server/history"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // What a person should look at is in one list, the worst first; a channel that others consume is not in it.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // While a disk hangs, the node works for its clients until the disk counts as failed. /ping says OK, as clients expect,

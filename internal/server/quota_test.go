@@ -7,8 +7,8 @@ import (
 	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
-	"penstock/internal/server/nsqtest"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
+	"penstock/tests/support/nsqtest"
 )
 
 // At a topic's quota a publish is answered with an error that says so, in the way in which nsqd reports that it cannot

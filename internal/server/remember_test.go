@@ -11,7 +11,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/api"
 	"penstock/internal/server/history"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // depths returns the points of a field of which something is known.

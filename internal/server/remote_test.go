@@ -13,7 +13,7 @@ import (
 
 	gonsq "github.com/nsqio/go-nsq"
 
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // bystander creates a topic, and returns the node that leads its only partition and a node that does not.

@@ -8,7 +8,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
-	"penstock/internal/server/auth/authtest"
+	"penstock/tests/support/authtest"
 )
 
 // Two servers on one host name do not log each other out, and what one gave is worth nothing at the other. A logout

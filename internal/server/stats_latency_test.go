@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"penstock/internal/node"
-	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/stats"
+	"penstock/tests/support/nsqtest"
 )
 
 // The node that leads a topic shows in /stats the latency from publish to FIN of each channel, and of the channels

@@ -17,10 +17,10 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/server/auth"
-	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/nsq"
-	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/web"
+	"penstock/tests/support/authtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // largeBytes is how much of a command may arrive before it needs room: see nsq.Settings.MaxLargeInputBytes.

@@ -11,10 +11,10 @@ import (
 	"penstock/internal/node/names"
 	"penstock/internal/server/api"
 	"penstock/internal/server/auth"
-	"penstock/internal/server/auth/authtest"
 	nativewire "penstock/internal/server/native/wire"
-	"penstock/internal/server/nsqtest"
 	"penstock/netproto"
+	"penstock/tests/support/authtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // tenantTokens writes a token file of an administrator (root), and of tenants that may do everything with topics whose

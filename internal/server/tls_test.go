@@ -18,7 +18,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/server/listen"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // B98. Every combination carries small and large commands in both directions, pipelined, and is shown in /stats.

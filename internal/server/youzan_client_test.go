@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // Tests of youzan's own Go client, beyond the single commands in youzan_test.go.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/publish"
+	"penstock/tests/support/nsqtest"
 )
 
 // PUB_EXTs that arrive together are stored together, and each is answered. One with a trace id, and one that is

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // A subscription to one partition gets only messages of that partition, even if a node leads several.

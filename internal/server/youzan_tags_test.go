@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/publish"
+	"penstock/tests/support/nsqtest"
 )
 
 // B59: tagged messages go to consumers with their tag, if there are any, and otherwise to consumers without a tag. An

@@ -16,9 +16,9 @@ import (
 	"penstock/internal/server/api"
 	"penstock/internal/server/listen"
 	"penstock/internal/server/lookup"
-	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/publish"
 	"penstock/segment"
+	"penstock/tests/support/nsqtest"
 )
 
 // The commands and answers in these tests are, byte for byte, those that youzan's Go client writes and reads.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/puretest"
+	"penstock/tests/support/puretest"
 )
 
 func TestPure(t *testing.T) {

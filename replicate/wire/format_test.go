@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/formattest"
 	"penstock/netproto"
 	"penstock/replicate"
+	"penstock/tests/support/formattest"
 )
 
 var update = flag.Bool("update", false, "write golden files that do not exist yet")

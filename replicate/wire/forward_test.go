@@ -12,8 +12,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/formattest"
 	"penstock/segment"
+	"penstock/tests/support/formattest"
 )
 
 func testPutHead(kind PutKind, delayMs, count uint32) *PutHead {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/formattest"
+	"penstock/tests/support/formattest"
 )
 
 func testFence() *Fence { return &Fence{Topic: uuid.UUID{1, 2, 3, 15: 16}, Partition: 7, Epoch: 9} }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/formattest"
+	"penstock/tests/support/formattest"
 )
 
 // Labels from before this package had them are written the same way, and read back as the same values.

@@ -13,9 +13,9 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/batch"
-	"penstock/internal/formattest"
 	"penstock/internal/node/fold"
 	"penstock/segment"
+	"penstock/tests/support/formattest"
 )
 
 func testSettings() fold.ChannelSettings {

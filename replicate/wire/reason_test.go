@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"testing"
 
-	"penstock/internal/formattest"
+	"penstock/tests/support/formattest"
 )
 
 // given has every reason that ever had a number, by its number. A line is never changed or removed: a reason that is

@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/formattest"
 	"penstock/segment"
+	"penstock/tests/support/formattest"
 )
 
 func testSubscribe() *Subscribe {

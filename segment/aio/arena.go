@@ -58,9 +58,6 @@ type Arena struct {
 // Get and GetLarge return are garbage. A reference permits reading; the users decide who may write. Release orders
 // memory accesses: what a holder did before Release is visible to the next Get.
 type Buf struct {
-	// Seq belongs to the owner of the buffer. The arena neither reads nor resets it.
-	Seq uint64
-
 	arena *Arena
 	bytes []byte
 	refs  atomic.Int32
@@ -78,7 +75,7 @@ func NewArena(bufBytes, count int) (*Arena, error) {
 		return nil, fmt.Errorf("aio: an arena of %d buffers of %d bytes exceeds the limit of %d bytes; use fewer or "+
 			"smaller buffers", count, bufBytes, int64(MaxArenaBytes))
 	}
-	mem, err := mapGarbage(bufBytes * count)
+	mem, err := mapAnon(bufBytes * count)
 	if err != nil {
 		return nil, fmt.Errorf("aio: the system refused the %d bytes of the arena: %w", bufBytes*count, err)
 	}
@@ -125,7 +122,7 @@ func (a *Arena) GetLarge(n int) (*Buf, error) {
 		return nil, err
 	}
 	if mem == nil {
-		if mem, err = mapGarbage(size); err != nil {
+		if mem, err = mapAnon(size); err != nil {
 			a.unreserveLarge(int64(size))
 			return nil, fmt.Errorf("%w: the system refused %d bytes: %w", ErrNoMemory, size, err)
 		}

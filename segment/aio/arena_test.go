@@ -97,7 +97,6 @@ func TestBufCounting(t *testing.T) {
 		}
 	})
 	b := a.Get()
-	b.Seq = 42
 	b.Retain()
 	if b.Refs() != 2 {
 		t.Fatalf("%d references, want 2", b.Refs())

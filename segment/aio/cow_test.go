@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"penstock/segment/aio"
-	"penstock/segment/aio/aiotest"
+	"penstock/tests/support/aiotest"
 )
 
 // What has its space keeps it on a file system that copies on write, too: a preallocated file can be overwritten when

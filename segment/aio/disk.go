@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"penstock/segment/aio/internal/contract"
+	"penstock/segment/aio/contract"
 )
 
 // DiskOptions are the choices of OpenDisk. The zero value opens for writing, with the best engine, without waiting for

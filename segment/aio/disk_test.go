@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"penstock/segment/aio"
-	"penstock/segment/aio/aiotest"
+	"penstock/tests/support/aiotest"
 )
 
 func open(t testing.TB, dir string, opts aio.DiskOptions) aio.Disk {

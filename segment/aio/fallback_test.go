@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"penstock/segment/aio"
-	"penstock/segment/aio/aiotest"
+	"penstock/tests/support/aiotest"
 )
 
 // writeAndReport does what a node does: it writes durably through a queue with an arena of 16 MiB and reads back. Then

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"penstock/segment/aio"
-	"penstock/segment/aio/aiotest"
+	"penstock/tests/support/aiotest"
 )
 
 var engines = map[string]aio.DiskOptions{

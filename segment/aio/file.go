@@ -12,7 +12,7 @@ import (
 	"github.com/edsrzf/mmap-go"
 	"golang.org/x/sys/unix"
 
-	"penstock/segment/aio/internal/contract"
+	"penstock/segment/aio/contract"
 )
 
 // maxRetries bounds how often a system call is repeated that was interrupted or answered EAGAIN.

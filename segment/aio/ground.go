@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"penstock/segment/aio/internal/contract"
+	"penstock/segment/aio/contract"
 )
 
 // The ground of a process is the files and directories that it works with. Somebody may take them away although no

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"penstock/segment/aio"
-	"penstock/segment/aio/aiotest"
+	"penstock/tests/support/aiotest"
 )
 
 func TestInfoTellsWhatIsThere(t *testing.T) {

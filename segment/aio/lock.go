@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"penstock/segment/aio/internal/contract"
+	"penstock/segment/aio/contract"
 )
 
 // lockPoll is the pause between two attempts to take a lock that another process holds.

@@ -3,7 +3,6 @@ package aio
 import (
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"unsafe"
 
 	"github.com/edsrzf/mmap-go"
@@ -16,71 +15,7 @@ func roundUp(n int) int {
 
 // mapAnon maps n bytes of zeroed private memory outside the Go heap. Pages cost nothing until they are touched or
 // registered with a ring. The memory is private because shared anonymous memory would be charged as a file of tmpfs.
-func mapAnon(n int) (mmap.MMap, error) {
-	if mem := keptMemory.take(n); mem != nil {
-		clear(mem)
-		return mem, nil
-	}
-	return mmap.MapRegion(nil, n, mmap.COPY, mmap.ANON, 0)
-}
-
-// mapGarbage maps memory like mapAnon, for callers that do not need zeros.
-func mapGarbage(n int) (mmap.MMap, error) {
-	if mem := keptMemory.take(n); mem != nil {
-		return mem, nil
-	}
-	return mapAnon(n)
-}
-
-// memoryPool holds memory that was given back and stays mapped: pages that were touched once cost nothing more.
-type memoryPool struct {
-	max  atomic.Int64 // bytes to keep; 0: none
-	mu   sync.Mutex
-	free map[int][]mmap.MMap // by size
-	held int64               // bytes in free; 0 <= held <= max
-}
-
-var keptMemory memoryPool
-
-// KeepMemory lets up to bytes bytes of memory outside the Go heap stay mapped after they were given back, for the next
-// caller that asks for the same size. It is for simulations, which open engines again and again. Elsewhere a late
-// reader of such memory should fault. Initially nothing is kept.
-func KeepMemory(bytes int64) { keptMemory.max.Store(bytes) }
-
-// take returns memory of n bytes with arbitrary contents, or nil.
-func (k *memoryPool) take(n int) mmap.MMap {
-	if k.max.Load() == 0 {
-		return nil
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	list := k.free[n]
-	if len(list) == 0 {
-		return nil
-	}
-	mem := list[len(list)-1]
-	k.free[n] = list[:len(list)-1]
-	k.held -= int64(n)
-	return mem
-}
-
-// put keeps memory, if there is room for it.
-func (k *memoryPool) put(mem mmap.MMap) bool {
-	if k.max.Load() == 0 {
-		return false
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.held+int64(len(mem)) > k.max.Load() {
-		return false
-	}
-	if k.free == nil {
-		k.free = map[int][]mmap.MMap{}
-	}
-	k.free[len(mem)] = append(k.free[len(mem)], mem)
-	k.held += int64(len(mem))
-	return true
-}
+func mapAnon(n int) (mmap.MMap, error) { return mmap.MapRegion(nil, n, mmap.COPY, mmap.ANON, 0) }
 
 // addrOf is the address of the first byte of p, for comparisons. p must not be empty.
 func addrOf(p []byte) uintptr {
@@ -106,7 +41,7 @@ func AlignedBytes(n int) ([]byte, func()) {
 // address space (RLIMIT_AS), or because it promises no more than it has (vm.overcommit_memory). It touches none of
 // them, so it knows nothing of limits for memory in use.
 func CheckMemory(n int64) error {
-	mem, err := mmap.MapRegion(nil, int(n), mmap.COPY, mmap.ANON, 0)
+	mem, err := mapAnon(int(n))
 	if err != nil {
 		return fmt.Errorf("the system refuses %d MiB of memory: %w", n>>20, err)
 	}
@@ -116,9 +51,6 @@ func CheckMemory(n int64) error {
 
 // unmapAnon gives memory of mapAnon back. It can fail only for memory that is not a mapping.
 func unmapAnon(mem mmap.MMap) {
-	if keptMemory.put(mem) {
-		return
-	}
 	if err := mem.Unmap(); err != nil {
 		panic(fmt.Sprintf("BUG: aio: unmap of engine memory: %v", err))
 	}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"penstock/internal/uring"
-	"penstock/segment/aio/internal/contract"
+	"penstock/segment/aio/contract"
 )
 
 // probeName is the file that the probes write and that is removed before OpenDisk returns. OpenDisk holds the lock, so

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"penstock/internal/uring"
-	"penstock/segment/aio/internal/contract"
+	"penstock/segment/aio/contract"
 )
 
 // probeRing opens a ring and does what a queue does, on the file at fd: a durable write of one block, a read, and a

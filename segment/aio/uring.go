@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"penstock/internal/uring"
-	"penstock/segment/aio/internal/contract"
+	"penstock/segment/aio/contract"
 )
 
 // uringQueue keeps durable writes in flight in a ring. Each is one write with RWF_DSYNC, so no flush can overtake its

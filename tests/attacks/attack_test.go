@@ -276,11 +276,16 @@ func (at *attack) test(t *testing.T, r *shares.Resource) {
 	for _, part := range []struct {
 		when string
 		report
-	}{{"meanwhile", during}, {"afterwards", after}} {
+		most time.Duration
+	}{
+		{"meanwhile", during, most},
+		// One stall of the device is enough for 1 % of so few answers.
+		{"afterwards", after, max(most, after.device+noise)},
+	} {
 		for _, e := range part.errors[:min(len(part.errors), 3)] {
 			t.Errorf("%s, one of %d errors: %s", part.when, len(part.errors), e)
 		}
-		if part.count == 0 || part.p99 > most {
+		if part.count == 0 || part.p99 > part.most {
 			t.Errorf("%s the 99th percentile of %d answers is %v, quiet %v", part.when, part.count, part.p99, quiet.p99)
 		}
 	}

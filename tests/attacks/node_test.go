@@ -18,9 +18,9 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/porttest"
-	"penstock/internal/server/auth/authtest"
 	"penstock/tests/cluster/harness"
+	"penstock/tests/support/authtest"
+	"penstock/tests/support/porttest"
 )
 
 func TestMain(m *testing.M) {

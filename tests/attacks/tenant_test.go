@@ -4,9 +4,12 @@ package attacks
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -23,7 +26,8 @@ type tenant struct {
 	mu      sync.Mutex
 	took    []time.Duration // of each answer since the last report
 	errors  []string
-	highest int64 // memory of the node since the last report
+	highest int64         // memory of the node since the last report
+	device  time.Duration // the slowest write of probe since the last report
 }
 
 // report is what a tenant noticed in a while.
@@ -31,12 +35,13 @@ type report struct {
 	count  int
 	p99    time.Duration
 	errors []string
-	memory int64 // the most
+	memory int64         // the most
+	device time.Duration // see probe
 }
 
 func (r report) String() string {
-	return fmt.Sprintf("%d answers, p99 %v, %d errors, %d MiB", r.count, r.p99.Round(10*time.Microsecond),
-		len(r.errors), r.memory>>20)
+	return fmt.Sprintf("%d answers, p99 %v, %d errors, %d MiB, slowest write of the device %v", r.count,
+		r.p99.Round(10*time.Microsecond), len(r.errors), r.memory>>20, r.device.Round(10*time.Microsecond))
 }
 
 // publishes starts a tenant.
@@ -56,6 +61,7 @@ func (n *node) publishes() *tenant {
 	tn.all.Go(func() { tn.receive(c, sent) })
 	tn.all.Go(tn.connect)
 	tn.all.Go(tn.weigh)
+	tn.all.Go(tn.probe)
 	n.t.Cleanup(tn.close)
 	return tn
 }
@@ -159,14 +165,43 @@ func (tn *tenant) weigh() {
 	}
 }
 
+// probe writes 4 KiB beside the node's data again and again, and waits until they are on stable storage. When the
+// device stalls, for which no node is to blame, this write is slow, too.
+func (tn *tenant) probe() {
+	path := filepath.Join(filepath.Dir(tn.node.LogPath), "probe")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|syscall.O_DSYNC, 0o600)
+	if err != nil {
+		tn.failed("the probe of the device", err)
+		return
+	}
+	defer f.Close()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for block := make([]byte, 4096); ; {
+		select {
+		case <-tn.stop:
+			return
+		case <-tick.C:
+		}
+		began := time.Now()
+		if _, err := f.WriteAt(block, 0); err != nil {
+			tn.failed("the probe of the device", err)
+			return
+		}
+		tn.mu.Lock()
+		tn.device = max(tn.device, time.Since(began))
+		tn.mu.Unlock()
+	}
+}
+
 // report returns what the tenant has noticed since the last report.
 func (tn *tenant) report() report {
 	tn.mu.Lock()
 	defer tn.mu.Unlock()
-	r := report{count: len(tn.took), errors: tn.errors, memory: tn.highest}
+	r := report{count: len(tn.took), errors: tn.errors, memory: tn.highest, device: tn.device}
 	if slices.Sort(tn.took); r.count > 0 {
 		r.p99 = tn.took[r.count*99/100]
 	}
-	tn.took, tn.errors, tn.highest = nil, nil, 0
+	tn.took, tn.errors, tn.highest, tn.device = nil, nil, 0, 0
 	return r
 }

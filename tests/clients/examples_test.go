@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"penstock/internal/cluster/trust"
-	"penstock/internal/porttest"
-	"penstock/internal/server/auth/authtest"
 	"penstock/tests/cluster/harness"
+	"penstock/tests/support/authtest"
+	"penstock/tests/support/porttest"
 )
 
 // examples is where the programs of docs/clients are.

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"penstock/internal/cluster/trust"
-	"penstock/internal/porttest"
 	"penstock/tests/cluster/harness"
+	"penstock/tests/support/porttest"
 )
 
 // NSQ's own programs speak TLS with `penstock nsqd` and nsqd's flags, without a word about versions: they offer 1.2 at

@@ -18,11 +18,11 @@ import (
 
 	"penstock/internal/cluster"
 	"penstock/internal/cluster/kv"
-	"penstock/internal/cluster/kv/file"
 	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/node/channel"
 	"penstock/replicate"
+	"penstock/tests/support/kvfile"
 )
 
 // order is what a child is told, as JSON in the environment.
@@ -138,7 +138,7 @@ func (o *order) open(ctx context.Context) ([]*node.Engine, error) {
 	engines, errs := make([]*node.Engine, len(o.Dirs)), make([]error, len(o.Dirs))
 	var metadata kv.Store
 	if len(o.Dirs) > 1 {
-		store, err := file.Open(filepath.Join(o.Meta, "metadata"))
+		store, err := kvfile.Open(filepath.Join(o.Meta, "metadata"))
 		if err != nil {
 			return nil, err
 		}

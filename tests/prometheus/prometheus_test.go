@@ -19,8 +19,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/porttest"
 	"penstock/tests/cluster/harness"
+	"penstock/tests/support/porttest"
 )
 
 const (

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"penstock/internal/patience"
+	"penstock/tests/support/patience"
 )
 
 // workshop builds and runs test binaries. Its methods are safe for concurrent use.

@@ -35,7 +35,7 @@ type member struct {
 
 func join(t *testing.T, m *memory.Map, name string) *member {
 	t.Helper()
-	return joinBy(t, m.Store(name), name)
+	return joinBy(t, m.Store(), name)
 }
 
 func joinBy(t *testing.T, way kv.Store, name string) *member {
@@ -250,7 +250,7 @@ func TestCommandsThroughANodeThatIsBehind(t *testing.T) {
 	m := memory.New(memory.Options{})
 	t.Cleanup(m.Close)
 	n1 := join(t, m, "n1")
-	way := &held{Store: m.Store("n2")}
+	way := &held{Store: m.Store()}
 	n2 := joinBy(t, way, "n2")
 	n2.until("two nodes", func(st *admin.Status, _ []admin.Topic) bool { return len(st.Nodes) == 2 })
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/porttest"
+	"penstock/tests/support/porttest"
 )
 
 func TestDiffers(t *testing.T) {

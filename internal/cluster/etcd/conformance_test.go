@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"penstock/internal/cluster/kv"
-	"penstock/internal/cluster/kv/kvtest"
+	"penstock/tests/support/kvtest"
 )
 
 // The embedded cluster, each client at another member. It keeps its leader also on a busy machine: what is unknown

@@ -18,8 +18,8 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal"
 
 	"penstock/internal/cluster/kv"
-	"penstock/internal/patience"
-	"penstock/internal/porttest"
+	"penstock/tests/support/patience"
+	"penstock/tests/support/porttest"
 )
 
 func TestMain(m *testing.M) {

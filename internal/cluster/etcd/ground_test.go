@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/patience"
+	"penstock/tests/support/patience"
 )
 
 // The files of a member are cut, overwritten or removed while it runs: its process ends with the exit code and the

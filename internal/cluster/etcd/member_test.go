@@ -13,7 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"penstock/internal/cluster/kv"
-	"penstock/internal/porttest"
+	"penstock/tests/support/porttest"
 )
 
 func TestMemberDiesAndComesBack(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
 
-	"penstock/internal/porttest"
+	"penstock/tests/support/porttest"
 )
 
 // move gives members other addresses. Members that run keep the list that they have.

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	"penstock/internal/cluster/kv"
-	"penstock/internal/porttest"
+	"penstock/tests/support/porttest"
 )
 
 func single(t *testing.T) *cluster {

@@ -1,6 +1,7 @@
 // Package kv defines the part of etcd that a cluster's metadata is built on, as an interface: an ordered map of strings
 // with revisions, conditional transactions, watches without gaps, and leases. Package etcd implements it on etcd v3,
-// package memory inside the process (for tests and the simulation), package file in one file (for a single node).
+// package memory inside the process (for programs that hold a whole cluster, tests and the simulation). Tests also have
+// one in a file (tests/support/kvfile).
 package kv
 
 import (

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"penstock/segment"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // A cut keeps every batch that it takes, wherever it lies, and says what they are.

@@ -12,7 +12,7 @@ import (
 
 	"penstock/internal/node/datadir"
 	"penstock/segment"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // What a log does not have is moved, with its index, and durably; of a file that it has in part, what is used is

@@ -14,7 +14,7 @@ import (
 	"penstock/batch"
 	"penstock/segment"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // world is the log of a partition and a keeper, on one disk. Each batch has one message, which is its position in

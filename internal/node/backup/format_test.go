@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/formattest"
 	"penstock/internal/node/datadir"
+	"penstock/tests/support/formattest"
 )
 
 // FORMAT.md lists the keys of the manifest and of its files, in their order.

@@ -8,7 +8,7 @@ import (
 	"penstock/internal/node/fold"
 	"penstock/internal/node/message"
 	"penstock/segment"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // A message that retention has carried elsewhere, after it got its turn and before its old place was read,

@@ -20,10 +20,10 @@ import (
 	"penstock/internal/node/fold"
 	"penstock/internal/node/message"
 	"penstock/internal/node/platform"
-	wait "penstock/internal/patience"
 	"penstock/replicate/wire"
 	"penstock/segment"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
+	wait "penstock/tests/support/patience"
 )
 
 // handedOver is a batch of control entries that a channel handed to a partition. The test answers it.

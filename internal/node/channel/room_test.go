@@ -7,8 +7,8 @@ import (
 
 	"penstock/internal/node/channel"
 	"penstock/internal/node/message"
-	"penstock/internal/seedtest"
 	"penstock/segment"
+	"penstock/tests/support/seedtest"
 )
 
 // Whatever headers a message has, there is room for those of a dead letter, and its key stays.

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"penstock/segment"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // While retention removes several segments, what the channel says is of the log as it is, before the channel is told.

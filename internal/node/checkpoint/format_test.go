@@ -12,10 +12,10 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/formattest"
 	"penstock/internal/node/fold"
 	"penstock/replicate"
 	"penstock/segment"
+	"penstock/tests/support/formattest"
 )
 
 var update = flag.Bool("update", false, "write golden files that do not exist yet")

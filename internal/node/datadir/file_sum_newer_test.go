@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"penstock/internal/meta"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // A file that a newer version wrote is not damaged: its second copy does not replace it. The newer version may not have

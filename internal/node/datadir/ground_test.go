@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // Whoever replaces or removes node.json is found out, and this process itself may replace it as often as it wants.

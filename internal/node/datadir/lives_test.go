@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/meta"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 func bootOf(n int) uuid.UUID { return uuid.UUID{14: byte(n >> 8), 15: byte(n)} }

@@ -10,7 +10,7 @@ import (
 
 	"penstock/clog"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // A directory has a log.mark before its node.json says that it is used, whenever the power goes. A mark that tells of

@@ -6,7 +6,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/meta"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // What was written is read again. A damaged file says nothing, and is replaced by the next write.

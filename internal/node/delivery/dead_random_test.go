@@ -9,7 +9,7 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node/delivery"
-	"penstock/internal/seedtest"
+	"penstock/tests/support/seedtest"
 )
 
 // letterWorld is topics whose channels send what always fails to each other.

@@ -9,8 +9,8 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node/fold"
-	"penstock/internal/seedtest"
 	"penstock/segment"
+	"penstock/tests/support/seedtest"
 )
 
 // pump offers a message at a reading cursor, or what EvNext names, and checks every answer against the model.

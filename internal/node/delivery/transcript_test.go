@@ -11,8 +11,8 @@ import (
 
 	"penstock/batch"
 	"penstock/internal/node/fold"
-	"penstock/internal/transcripttest"
 	"penstock/segment"
+	"penstock/tests/support/transcripttest"
 )
 
 var update = flag.Bool("update", false, "rewrite transcripts")

@@ -10,7 +10,7 @@ import (
 	"penstock/internal/node/machine"
 	"penstock/internal/node/platform"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // testHost is a machine whose instants the test sets.

@@ -8,7 +8,7 @@ import (
 	"penstock/internal/node/clock"
 	"penstock/internal/node/errs"
 	"penstock/segment"
-	"penstock/segment/logtest"
+	"penstock/tests/support/logtest"
 )
 
 // The age of data that arrived while the process ran is the time since its arrival, whatever times its leader gave it.

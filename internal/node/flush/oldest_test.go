@@ -8,7 +8,7 @@ import (
 
 	"penstock/clog"
 	"penstock/segment"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // Partitions of deleted topics, and those whose files take nothing more, have the oldest unflushed bytes. The flusher

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // Beyond MaxOpenSegments, the partitions whose files were opened first are synced and their files closed. When the

@@ -11,7 +11,7 @@ import (
 	"penstock/internal/node/platform"
 	"penstock/segment"
 	"penstock/segment/aio"
-	"penstock/segment/logtest"
+	"penstock/tests/support/logtest"
 )
 
 // testSizes make small segments.

@@ -9,7 +9,7 @@ import (
 
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/platform"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // slowHost is a machine on which a call takes longer than emptyTrash may take.

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"penstock/batch"
-	"penstock/internal/seedtest"
 	"penstock/segment"
+	"penstock/tests/support/seedtest"
 )
 
 // take opens a name in a fold as a leader does, for a tenure that begins or goes on.

@@ -45,38 +45,6 @@ func positionAt(log *segment.Log, at segment.Offset) (segment.Position, bool) {
 	return h.Position, err == nil
 }
 
-// runBytes is how many bytes are read at once.
-const runBytes = 1 << 20
-
-// Each calls visit with the offset and the content of each batch of the log, in order, until visit returns false. It
-// begins at offset from, or at the start of the log if that is later.
-func Each(log *segment.Log, from segment.Offset, visit func(at segment.Offset, h *segment.Header, body []byte) bool,
-) error {
-	at, _, _ := log.Start()
-	at = max(at, from)
-	end, _, _ := log.End()
-	for at < end {
-		var v segment.View
-		if err := log.View(&v, at, runBytes); err != nil {
-			return err
-		}
-		var it segment.BatchIter
-		it.Reset(v.Bytes())
-		for h, body, ok := it.Next(); ok; h, body, ok = it.Next() {
-			if !visit(at, h, body) {
-				v.Release()
-				return nil
-			}
-			at += segment.Offset(h.Size())
-		}
-		v.Release()
-		if err := it.Err(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // Border returns where the log begins. It does not wait for the device.
 func Border(log *segment.Log) fold.Border {
 	at, _, id := log.Start()

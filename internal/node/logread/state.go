@@ -8,6 +8,9 @@ import (
 	"penstock/segment"
 )
 
+// runBytes is how many bytes are read at once.
+const runBytes = 1 << 20
+
 // Past is what a log says up to a position.
 type Past struct {
 	State  segment.State // of the log behind the last batch below the position

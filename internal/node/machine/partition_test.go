@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/transcripttest"
 	"penstock/segment"
+	"penstock/tests/support/transcripttest"
 )
 
 var update = flag.Bool("update", false, "rewrite transcripts")

@@ -3,7 +3,7 @@ package machine
 import (
 	"testing"
 
-	"penstock/internal/puretest"
+	"penstock/tests/support/puretest"
 )
 
 func TestPure(t *testing.T) {

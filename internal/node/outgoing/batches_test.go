@@ -7,7 +7,7 @@ import (
 
 	"penstock/replicate/wire"
 	"penstock/segment"
-	"penstock/segment/logtest"
+	"penstock/tests/support/logtest"
 )
 
 // A segment that begins with a checkpoint gets more room for the large batch behind it. Both go to a follower in one

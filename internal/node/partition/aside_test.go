@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"penstock/internal/node/aside"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // What a cut took goes when the log has it again and it is committed. While the log is being cut it still has the

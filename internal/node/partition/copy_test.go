@@ -12,7 +12,7 @@ import (
 	"penstock/internal/node/machine"
 	"penstock/replicate"
 	"penstock/segment"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // That a copy is contested is an ERROR, which says what to do and does not call the copy damaged. The store hears of it

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"penstock/internal/meta"
-	"penstock/internal/patience"
 	"penstock/replicate"
+	"penstock/tests/support/patience"
 )
 
 // damageStore takes reports of damage, one at a time and only when the test lets it.

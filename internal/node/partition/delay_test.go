@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"penstock/internal/node/inbox"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // A put with a delay that arrives while a group is gathered joins that group. Its delay counts from its arrival, not

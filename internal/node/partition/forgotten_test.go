@@ -9,7 +9,7 @@ import (
 	"penstock/clog"
 	"penstock/internal/node/aside"
 	"penstock/internal/node/datadir"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // replayedAt runs the recovery of a bare node's commit log on a disk.

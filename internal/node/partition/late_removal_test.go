@@ -10,7 +10,7 @@ import (
 	"penstock/internal/meta"
 	"penstock/internal/node/datadir"
 	"penstock/replicate"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // lateStore is a meta.Store whose snapshot is behind: row is what the store has now, and what ReadPartition reads.

@@ -7,7 +7,7 @@ import (
 
 	"penstock/internal/node/logread"
 	"penstock/segment"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // A cut reads the segment that ends where the log is cut, and this segment is removed meanwhile. The cut finds that the

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"penstock/replicate"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // While a read hangs, further requests of the machine add no goroutine and no memory: only the newest of them is read

@@ -6,7 +6,7 @@ import (
 
 	"penstock/replicate"
 	"penstock/segment"
-	"penstock/segment/logtest"
+	"penstock/tests/support/logtest"
 )
 
 // Damage of the last segment file does not extend to the batches in memory, whose segment may have no file yet.

@@ -16,7 +16,7 @@ import (
 	"penstock/internal/node/seal"
 	"penstock/replicate"
 	"penstock/segment"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // A commit answers the puts of the batches below its mark. The batch at the mark is in the log and not committed: its

@@ -19,8 +19,8 @@ import (
 	"penstock/internal/node/machine"
 	"penstock/replicate"
 	"penstock/segment"
-	"penstock/segment/aio/faultaio"
-	"penstock/segment/logtest"
+	"penstock/tests/support/faultaio"
+	"penstock/tests/support/logtest"
 )
 
 // ofList returns a replica without a log. Its node keeps the list of shortened copies on disk, like a process that

@@ -8,7 +8,7 @@ import (
 	"penstock/internal/node/driver"
 	"penstock/internal/node/inbox"
 	"penstock/segment"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // blockedCalls is a Blocker that counts its calls.

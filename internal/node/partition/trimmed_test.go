@@ -8,8 +8,8 @@ import (
 	"penstock/internal/node/logread"
 	"penstock/internal/node/machine"
 	"penstock/segment"
-	"penstock/segment/aio/faultaio"
-	"penstock/segment/logtest"
+	"penstock/tests/support/faultaio"
+	"penstock/tests/support/logtest"
 )
 
 // When retention has removed the front of a log, the machine learns the state in front of the batch that is now the

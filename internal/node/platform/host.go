@@ -1,10 +1,3 @@
-// Package host defines what the engine needs of the machine that it runs on, except the disk: clocks, goroutines,
-// waiting, randomness, the network, and the goroutine that runs the commit log.
-//
-// There are two implementations. Machine is a real machine: Go's clocks, goroutines and timers, and TCP. Stepped
-// belongs to a simulation: code that waits is a coroutine, exactly one coroutine runs at a time, and time passes only
-// between two calls of Step, so one seed gives one history. The engine has no other way to start, or wait for, anything
-// that a simulation runs, and does not know which of the two it has.
 package platform
 
 import (
@@ -23,8 +16,8 @@ type Mutex interface {
 	TryLock() bool
 }
 
-// Host is a machine, real or simulated. Its methods may be called from any goroutine, except that those methods of a
-// Stepped that wait must be called in a task.
+// Host is a machine: a Machine, or a simulated one (tests/support/stepped). Its methods may be called from any goroutine,
+// except that those of a simulated machine that wait must be called in one of its tasks, which are coroutines.
 type Host interface {
 	// Wall reads the wall clock, which may step.
 	Wall() time.Time
@@ -84,7 +77,7 @@ type Host interface {
 
 	// InlineLog says that the commit log must prepare its files within Step, without its own goroutines.
 	InlineLog() bool
-	// RunLog runs the commit log until StopLog. A real machine calls run; a Stepped calls l.Start and then l.Step.
+	// RunLog runs the commit log until StopLog. A real machine calls run; a simulated one calls l.Start and then l.Step.
 	// RunLog returns the error of l.Start if it is known at once; StopLog returns the error of run.
 	RunLog(l Log, run func() error) error
 	// StopLog ends the commit log once everything that was accepted is stored; drained says whether it is. ended is

@@ -28,6 +28,9 @@ type Network struct {
 	simulated Transport
 }
 
+// Simulated returns the connections of a simulated host.
+func Simulated(t Transport) *Network { return &Network{simulated: t} }
+
 // TrySend is peer.Net.TrySend. A Transport gets a copy of the frame.
 func (n *Network) TrySend(to replicate.NodeID, f *netproto.Frame) error {
 	if n.real != nil {

@@ -3,7 +3,7 @@ package pull
 import (
 	"testing"
 
-	"penstock/internal/puretest"
+	"penstock/tests/support/puretest"
 )
 
 func TestPure(t *testing.T) {

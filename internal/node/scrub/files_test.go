@@ -15,7 +15,7 @@ import (
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/platform"
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // source is a commit log source that consists of a checkpoint only.

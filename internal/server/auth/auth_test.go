@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/server/auth/authtest"
+	"penstock/tests/support/authtest"
 )
 
 // grantJSON returns an answer with one authorization.

@@ -31,7 +31,7 @@ const (
 
 // Options say where lines are kept.
 type Options struct {
-	Dir      string // it is made when the first line is written
+	Dir      string // it is made with its first file: at once if there is a Head, else with the first line
 	Name     string
 	MaxBytes int64 // of both files together; a line that is longer than half of it is kept all the same, alone
 	// Head returns the first line of a new file, of less than headBytes; nil: there is none. The goroutine that writes
@@ -124,6 +124,11 @@ func (w *Writer) Close(ctx context.Context) {
 func (w *Writer) run() {
 	defer close(w.done)
 	var due <-chan time.Time // nil: all that was written is on stable storage
+	if w.o.Head != nil {     // the first file begins now, not with its first line
+		if _, err := w.append(nil); w.told(err) {
+			due = time.After(syncInterval)
+		}
+	}
 	for {
 		select {
 		case <-w.wake:

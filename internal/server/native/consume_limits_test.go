@@ -13,7 +13,7 @@ import (
 	"penstock/internal/node/message"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // Messages and bytes of credit bound what comes; more than the node allows is cut.

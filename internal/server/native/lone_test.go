@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"penstock/netproto"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // A client that waits for one batch at a time is served by the reader of its connection. If the disk hangs meanwhile,

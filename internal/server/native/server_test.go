@@ -12,7 +12,7 @@ import (
 	"penstock/internal/node/errs"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // A client hears where its topics are, which are created if it asks for that, and of each change of them.

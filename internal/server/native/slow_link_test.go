@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/linktest"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
+	"penstock/tests/support/linktest"
 )
 
 // A link that is slow but steady is no dead client: the deadline moves with what the socket takes, a Ping that could

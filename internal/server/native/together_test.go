@@ -92,7 +92,8 @@ func TestLoneAnswerLeavesAtOnce(t *testing.T) {
 			t.Fatal("no room")
 		}
 		p := &produce{
-			s: s, task: task{request: 7, bytes: 1, batch: seal(t, wire.Producer{}, 0, 2)}, alone: o.alone, count: s.publishes("t"),
+			s: s, task: task{request: 7, bytes: 1, batch: seal(t, wire.Producer{}, 0, 2)}, alone: o.alone,
+			count: s.publishes("t"),
 		}
 		p.stored(node.Produced{First: 3, Lone: o.lone})
 		if left := s.conn.Stats().QueuedFrames; (left == 0) != o.atOnce {

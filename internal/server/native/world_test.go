@@ -14,10 +14,10 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
-	"penstock/internal/server/auth/authtest"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/authtest"
+	"penstock/tests/support/faultaio"
 )
 
 const patience = 20 * time.Second

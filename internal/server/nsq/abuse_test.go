@@ -15,8 +15,8 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/server/nsq/command"
-	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/stats"
+	"penstock/tests/support/nsqtest"
 )
 
 // B97

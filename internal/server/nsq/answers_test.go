@@ -13,7 +13,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/server/nsq/command"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // onlyConn returns the server's side of the only connection.

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"penstock/internal/node"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // Clients that are answered together, with one system call, each get all of their answers.

@@ -14,7 +14,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/server/handshakes"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // packed returns data as a client compresses it.

@@ -12,7 +12,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/node/message"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // untilTold is a clock whose deadline passes when the test says so.

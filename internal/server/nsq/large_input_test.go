@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // A large command costs nothing of the budget before as much of it has arrived as a small one may have: what its head

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // postNumbers publishes the numbers below count.

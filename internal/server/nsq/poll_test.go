@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"penstock/internal/node"
-	"penstock/internal/server/nsqtest"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
+	"penstock/tests/support/nsqtest"
 )
 
 // crowd publishes with count clients at a time, one PUB each, until the poll reads all of them. It returns the clients

@@ -10,8 +10,8 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
-	"penstock/internal/server/nsqtest"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
+	"penstock/tests/support/nsqtest"
 )
 
 func TestMagic(t *testing.T) {

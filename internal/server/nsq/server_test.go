@@ -14,11 +14,11 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
 	"penstock/internal/server/audit"
-	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/publish"
 	"penstock/internal/shares"
 	"penstock/internal/sparing"
 	"penstock/internal/strangers"
+	"penstock/tests/support/nsqtest"
 )
 
 // testNode is a server of NSQ's clients, and nothing else, over a real engine in a directory of its own.

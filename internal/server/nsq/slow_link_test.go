@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/linktest"
 	"penstock/internal/node"
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/linktest"
+	"penstock/tests/support/nsqtest"
 )
 
 // A link that is slow but steady is no dead client: the deadline moves with what the socket takes, heartbeats pass the

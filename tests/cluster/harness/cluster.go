@@ -18,7 +18,7 @@ import (
 	"syscall"
 	"time"
 
-	"penstock/internal/porttest"
+	"penstock/tests/support/porttest"
 )
 
 // Options say what to start.

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"penstock/internal/porttest"
+	"penstock/tests/support/porttest"
 )
 
 // endTimeout bounds the wait for a killed process: one that waits for a slow disk takes its time.

@@ -208,7 +208,8 @@ export async function rights(t) {
 	await page.getByRole("button", { name: "Pause" }).waitFor({ state: "detached", timeout: 120000 });
 	await logout(page);
 	// The audit tells of this one refusal: no page has asked for what it was not to see. Only the list of topics may be
-	// asked for by a page whose rights have just changed, by a login or by an operator, before it hears of that.
+	// asked for by a page whose rights have just changed, by a login or by an operator, before it hears of that. What a
+	// page asked while it was logged out may be answered when nobody is logged in any more.
 	await login(page, "root");
 	await page.getByRole("button", { name: "Transfer the leadership of partition 0" }).waitFor();
 	await offers(t, page, "a topic", ["Create", "Move a replica", ...topicParts, ...topicChanges]);
@@ -216,7 +217,7 @@ export async function rights(t) {
 	await page.getByRole("button", { name: "Drain node n1" }).waitFor();
 	await offers(t, page, "the page of nodes", ["Rebalance replicas", "Pause rebalancing", "Drain"]);
 	const told = await page.evaluate(async () => (await (await fetch("/audit?count=200")).json()).entries
-		.filter((e) => e.kind === "refused" && e.what !== "GET /topics")
+		.filter((e) => e.kind === "refused" && e.what !== "GET /topics" && e.who !== "anyone")
 		.map((e) => `${e.who} ${e.what} ${e.names}`));
 	t.check(told.length === 1 && told[0].startsWith("owner") && told[0].includes("/topic/pause"),
 		`refused: ${told.join("; ")}`);

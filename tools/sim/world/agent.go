@@ -8,6 +8,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/message"
+	"penstock/internal/node/partition"
 )
 
 // agent consumes a channel on a node: what the node serves of it or, where the world has FeatureRemote and the node
@@ -55,7 +56,7 @@ func (w *World) attachAgents() {
 
 // serves says whether the node delivers anything of t itself.
 func (n *host) serves(t *topicModel) (any bool) {
-	n.inside.EachMarks(func(v *node.PartitionMarks) { any = any || v.Serves && v.ID.Topic == t.id })
+	n.inside.EachMarks(func(v *partition.Marks) { any = any || v.Serves && v.ID.Topic == t.id })
 	return any
 }
 

@@ -151,7 +151,7 @@ func (w *World) put(n *host, t *topicModel) {
 	if !ok {
 		return
 	}
-	t = w.models[n.inside.TopicID(topic)] // or what had its name before
+	t = w.models[topic.ID()] // or what had its name before
 	b := &w.book
 	count := 1
 	if w.chance(0.3) {

@@ -9,6 +9,7 @@ import (
 	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/partition"
 	"penstock/segment"
 )
 
@@ -41,11 +42,11 @@ type nodeChecks struct {
 	c     *checks
 	n     *host
 	life  int
-	next  int                   // the place in last that EachMarks comes to
-	last  []node.PartitionMarks // in the order of EachMarks
+	next  int               // the place in last that EachMarks comes to
+	last  []partition.Marks // in the order of EachMarks
 	high  map[meta.PartitionID]segment.Position
 	begun map[meta.PartitionID][2]int // Drops and Retired of the marks: when either changes, the copy begins anew
-	visit func(*node.PartitionMarks)
+	visit func(*partition.Marks)
 }
 
 func (c *checks) init(w *World) {
@@ -55,7 +56,7 @@ func (c *checks) init(w *World) {
 }
 
 // noteServes remembers who serves a partition, and since when its channels there go on from one delivery to the next.
-func (c *checks) noteServes(n *host, v *node.PartitionMarks) {
+func (c *checks) noteServes(n *host, v *partition.Marks) {
 	key := nodePart{n, v.ID}
 	if c.serves[key] == v.Serves {
 		return
@@ -73,13 +74,13 @@ func (c *checks) noteServes(n *host, v *node.PartitionMarks) {
 }
 
 // servedSince says that one process has served a partition since then, without a pause, and with the same channels.
-func (c *checks) servedSince(t *topicModel, partition uint32, since int64) bool {
+func (c *checks) servedSince(t *topicModel, number uint32, since int64) bool {
 	for _, n := range c.w.nodes { // what has happened in this step was not looked at yet
 		if n.m != nil {
-			n.inside.EachMarks(func(v *node.PartitionMarks) { c.noteServes(n, v) })
+			n.inside.EachMarks(func(v *partition.Marks) { c.noteServes(n, v) })
 		}
 	}
-	return c.w.store.snap.Topics[t.id] != nil && c.shifted[meta.PartitionID{Topic: t.id, Partition: partition}] <= max(0,
+	return c.w.store.snap.Topics[t.id] != nil && c.shifted[meta.PartitionID{Topic: t.id, Partition: number}] <= max(0,
 		since)
 }
 
@@ -102,7 +103,7 @@ func (c *checks) node(n *host) {
 	k.last = k.last[:k.next]
 }
 
-func (k *nodeChecks) look(v *node.PartitionMarks) {
+func (k *nodeChecks) look(v *partition.Marks) {
 	at := k.next
 	k.next++
 	switch {
@@ -124,7 +125,7 @@ func (k *nodeChecks) look(v *node.PartitionMarks) {
 // lookAtDisk: nothing becomes durable on a disk that hangs. That is the simulation's own promise. A copy that the
 // process opens for the first time has no durable mark before: what its log held then was on the disk already. A copy
 // that is given up begins anew with an empty log, all of which is durable.
-func (k *nodeChecks) lookAtDisk(old, v *node.PartitionMarks) {
+func (k *nodeChecks) lookAtDisk(old, v *partition.Marks) {
 	before := old.Durable
 	if !old.Opened {
 		before = old.End
@@ -134,7 +135,7 @@ func (k *nodeChecks) lookAtDisk(old, v *node.PartitionMarks) {
 	}
 }
 
-func (k *nodeChecks) changed(v *node.PartitionMarks) {
+func (k *nodeChecks) changed(v *partition.Marks) {
 	c := k.c
 	if v.Leads {
 		key, me := epochKey{v.ID, uint64(v.Epoch)}, process{k.n.name, k.life}
@@ -160,7 +161,7 @@ func (k *nodeChecks) changed(v *node.PartitionMarks) {
 
 // before is what the copy had committed at the last look. It may forget that when it is given up, or closed because the
 // host is no replica any more: the copy that follows begins anew. A node may hear of two such rows at once.
-func (k *nodeChecks) before(v *node.PartitionMarks) segment.Position {
+func (k *nodeChecks) before(v *partition.Marks) segment.Position {
 	was, now := k.begun[v.ID], [2]int{v.Drops, v.Retired}
 	if was == now {
 		return k.high[v.ID]
@@ -172,13 +173,13 @@ func (k *nodeChecks) before(v *node.PartitionMarks) segment.Position {
 	return 0
 }
 
-func (k *nodeChecks) failed(v *node.PartitionMarks, format string, args ...any) {
+func (k *nodeChecks) failed(v *partition.Marks, format string, args ...any) {
 	k.c.w.fail("%s: %s: %s", k.n.name, k.c.w.partName(v.ID), fmt.Sprintf(format, args...))
 }
 
 // whole says what is missing until everything is right again.
 func (w *World) whole() string {
-	views := map[meta.PartitionID][]node.PartitionView{}
+	views := map[meta.PartitionID][]partition.View{}
 	for _, n := range w.nodes {
 		switch {
 		case n.e == nil:
@@ -228,7 +229,7 @@ func (w *World) whole() string {
 	return w.settled()
 }
 
-func (w *World) partWhole(id meta.PartitionID, views []node.PartitionView) string {
+func (w *World) partWhole(id meta.PartitionID, views []partition.View) string {
 	row := w.store.snap.Partitions.Get(id)
 	if m, ok := w.store.moves[id]; ok {
 		return fmt.Sprintf("its move from node %d to %d goes on; replicas %v, in sync %v, leader %d",
@@ -241,7 +242,7 @@ func (w *World) partWhole(id meta.PartitionID, views []node.PartitionView) strin
 		return fmt.Sprintf("in sync are only %v of %v, leader %d",
 			members(row.State.ISR), row.State.Replicas, row.State.Leader)
 	}
-	var leader *node.PartitionView
+	var leader *partition.View
 	copies := 0
 	for i := range views {
 		v := &views[i]
@@ -270,7 +271,7 @@ func (w *World) partWhole(id meta.PartitionID, views []node.PartitionView) strin
 		if c.doomed {
 			continue
 		}
-		at := slices.IndexFunc(leader.Channels, func(v node.ChannelView) bool { return v.Name == c.name })
+		at := slices.IndexFunc(leader.Channels, func(v partition.ChannelView) bool { return v.Name == c.name })
 		if at < 0 {
 			return "channel " + c.name + " is not in its log"
 		}
@@ -381,9 +382,9 @@ func (w *World) checkCopies(id meta.PartitionID, logs logs) {
 			}
 			return w.Violation == ""
 		}
-		err := n.inside.ReadLog(id, 0, see)
+		err := n.readLog(id, 0, see)
 		if from := w.stale(n, id); err != nil && from > 0 { // it may lack what its leader has removed
-			err = n.inside.ReadLog(id, from, see)
+			err = n.readLog(id, from, see)
 		}
 		if err != nil && !w.isRotten(n.replica()) { // what rotted beneath bytes in memory may be met only now
 			w.fail("%s: the copy of %s cannot be read: %v", n.name, w.partName(id), err)
@@ -490,7 +491,7 @@ func (w *World) checkValue(v int, logs logs) {
 func (w *World) checkErased(c *channelModel) {
 	for _, n := range w.nodes {
 		for _, v := range n.inside.Partitions() {
-			if c.erased && v.ID.Topic == c.t.id && v.Serves && slices.ContainsFunc(v.Channels, func(o node.ChannelView) bool {
+			if c.erased && v.ID.Topic == c.t.id && v.Serves && slices.ContainsFunc(v.Channels, func(o partition.ChannelView) bool {
 				return o.Name == c.name
 			}) {
 				w.fail("channel %s of %s is in partition %d, and its deletion was answered OK", c.name, c.t.name, v.ID.Partition)
@@ -511,7 +512,7 @@ func (w *World) checkChannel(c *channelModel, logs logs) {
 			if v.Topic != c.t.name || !v.Serves {
 				continue
 			}
-			at := slices.IndexFunc(v.Channels, func(o node.ChannelView) bool { return o.Name == c.name })
+			at := slices.IndexFunc(v.Channels, func(o partition.ChannelView) bool { return o.Name == c.name })
 			starts[v.ID.Partition] = v.Channels[at].Start
 			if c.first && v.Channels[at].Start != 0 {
 				w.fail("channel %s, the first of %s, begins at %d in partition %d",

@@ -4,8 +4,8 @@ import (
 	"slices"
 
 	"penstock/internal/meta"
-	"penstock/internal/node"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/partition"
 	"penstock/segment"
 )
 
@@ -44,7 +44,7 @@ func (w *World) checkCounts() {
 // idsOf returns the messages that a node's copy of a partition has, as published or as carried; false: it cannot be
 // read as a whole.
 func (w *World) idsOf(n *host, id meta.PartitionID) (has []msgID, ok bool) {
-	err := n.inside.ReadLog(id, 0, func(_ segment.Offset, h *segment.Header, body []byte) bool {
+	err := n.readLog(id, 0, func(_ segment.Offset, h *segment.Header, body []byte) bool {
 		if !h.Control() {
 			for i := range h.Count {
 				has = append(has, h.FirstID+msgID(i))
@@ -64,7 +64,7 @@ func (w *World) idsOf(n *host, id meta.PartitionID) (has []msgID, ok bool) {
 }
 
 // unconfirmed counts the messages below visible that a channel has not confirmed.
-func unconfirmed(has []msgID, c *node.ChannelView, visible msgID) (n int64) {
+func unconfirmed(has []msgID, c *partition.ChannelView, visible msgID) (n int64) {
 	for _, id := range has {
 		done := id < c.Confirmed || slices.ContainsFunc(c.Ranges, func(r fold.IDRange) bool {
 			return r.From <= id && id < r.To

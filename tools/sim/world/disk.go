@@ -2,7 +2,7 @@ package world
 
 import (
 	"penstock/segment/aio"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // disk is a node's device: faultaio's, whose durable writes take time. With a mutant it lies.

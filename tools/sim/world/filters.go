@@ -13,6 +13,7 @@ import (
 	"penstock/internal/node/channel"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/partition"
 	"penstock/segment"
 )
 
@@ -233,7 +234,7 @@ func (w *World) noteSentBack(c *channelModel) {
 		for _, v := range n.inside.Partitions() {
 			if v.ID.Topic == c.t.id && !v.Stuck {
 				// What cannot be read now is looked for at the end, as all else.
-				_ = n.inside.ReadLog(v.ID, 0, func(_ segment.Offset, h *segment.Header, body []byte) bool {
+				_ = n.readLog(v.ID, 0, func(_ segment.Offset, h *segment.Header, body []byte) bool {
 					if h.Position < v.Committed && !h.Control() {
 						w.noteCopies(c, v.ID, h, body)
 					}
@@ -350,7 +351,7 @@ func (w *World) checkConfirmed(d *topicModel, number uint32, list []placedLetter
 }
 
 // redriveView is the channel in the log of a partition's leader.
-func (w *World) redriveView(d *topicModel, number uint32) *node.ChannelView {
+func (w *World) redriveView(d *topicModel, number uint32) *partition.ChannelView {
 	id := meta.PartitionID{Topic: d.id, Partition: number}
 	for _, n := range w.nodes {
 		for _, v := range n.inside.Partitions() {

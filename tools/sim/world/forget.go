@@ -8,7 +8,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // Copies that forgot. What operators, hypervisors and file systems do to a node's directory: files of it are removed

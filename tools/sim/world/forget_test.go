@@ -10,7 +10,7 @@ import (
 	"penstock/internal/cluster/kv"
 	"penstock/internal/cluster/kv/memory"
 	"penstock/internal/meta"
-	"penstock/internal/node"
+	"penstock/internal/node/partition"
 	"penstock/segment"
 )
 
@@ -403,7 +403,7 @@ func (s *script) epochs(count int) {
 // end is where a node's copy ends.
 func (s *script) end(of int) (end segment.Position) {
 	if n := s.node(of); n.m != nil {
-		n.inside.EachMarks(func(v *node.PartitionMarks) { end = v.End })
+		n.inside.EachMarks(func(v *partition.Marks) { end = v.End })
 	}
 	return end
 }

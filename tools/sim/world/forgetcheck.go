@@ -11,6 +11,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/channel"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/partition"
 	"penstock/segment"
 )
 
@@ -203,7 +204,7 @@ func (w *World) mayAsk(id meta.PartitionID) bool {
 	if p := w.store.snap.Partitions.Get(id); len(p.Contested) > 0 {
 		return p.State.MinISR == 1 || w.forget.endedAt > 0
 	}
-	asks := func(v node.PartitionView) bool { return v.ID == id && v.Leads && v.Asks }
+	asks := func(v partition.View) bool { return v.ID == id && v.Leads && v.Asks }
 	return slices.ContainsFunc(w.nodes, func(n *host) bool {
 		return n.e != nil && n.running() && !n.forgot.lacks && slices.ContainsFunc(n.inside.Partitions(), asks)
 	})
@@ -450,7 +451,7 @@ func (w *World) nobodyKnows(c *channelModel, id node.ID) bool {
 				continue
 			}
 			served = true
-			if slices.ContainsFunc(v.Channels, func(o node.ChannelView) bool {
+			if slices.ContainsFunc(v.Channels, func(o partition.ChannelView) bool {
 				return o.Name == c.name && o.Start <= id.MsgID()
 			}) {
 				return false
@@ -491,7 +492,7 @@ func (w *World) readLetters() {
 
 // eachRecord visits the messages of a copy, and those that wait and were carried behind their segments.
 func (n *host) eachRecord(id meta.PartitionID, visit func(*segment.Record)) error {
-	return n.inside.ReadLog(id, 0, func(_ segment.Offset, h *segment.Header, body []byte) bool {
+	return n.readLog(id, 0, func(_ segment.Offset, h *segment.Header, body []byte) bool {
 		if !h.Control() {
 			eachOf(h, body, visit)
 			return true
@@ -517,7 +518,7 @@ func eachOf(h *segment.Header, body []byte, visit func(*segment.Record)) {
 // readHeld reads which values a copy has.
 func (w *World) readHeld(n *host, id meta.PartitionID) *held {
 	c := &held{values: map[int]bool{}}
-	n.inside.EachMarks(func(v *node.PartitionMarks) {
+	n.inside.EachMarks(func(v *partition.Marks) {
 		if v.ID == id {
 			c.start = v.StartID
 		}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // forgetKind is one way to forget.

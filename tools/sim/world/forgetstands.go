@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"penstock/internal/meta"
-	"penstock/internal/node"
+	"penstock/internal/node/partition"
 	"penstock/replicate"
 )
 
@@ -82,7 +82,7 @@ func (w *World) standsWithout(away *host) string {
 // shortened says whether the node runs and does not know whether its copy has all that it acknowledged, because a crash
 // tore its last group, for instance. Such a copy proves nothing.
 func (n *host) shortened(id meta.PartitionID) bool {
-	return n.e != nil && n.running() && slices.ContainsFunc(n.inside.Partitions(), func(v node.PartitionView) bool {
+	return n.e != nil && n.running() && slices.ContainsFunc(n.inside.Partitions(), func(v partition.View) bool {
 		return v.ID == id && v.Shortened
 	})
 }

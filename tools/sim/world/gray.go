@@ -5,7 +5,7 @@ import (
 	"slices"
 	"syscall"
 
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // Gray failures: what does not die, but is slow, hangs, fails or lies. An illness is the device's or the clock's, not
@@ -158,10 +158,10 @@ func (n *host) hangs() bool { return n.w.now < n.ill.hungUntil || n.secretly && 
 // isSlow says that a write of the disk takes longer than it should.
 func (n *host) isSlow() bool { return n.hangs() || n.ill.slow > 0 }
 
-// Hung implements platform.World: what would wait for the disk, other than by a queue, does not begin.
+// Hung implements stepped.World: what would wait for the disk, other than by a queue, does not begin.
 func (n *host) Hung() bool { return n.hangs() }
 
-// Slow implements platform.World.
+// Slow implements stepped.World.
 func (n *host) Slow() bool { return n.isSlow() && n.w.cfg.Break != MutantSpot }
 
 // failReads makes all reads of a kind of file fail for a while.

@@ -9,6 +9,7 @@ import (
 	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
+	"penstock/internal/node/partition"
 	"penstock/segment"
 )
 
@@ -146,7 +147,7 @@ func (w *World) lie(s *meta.TopicSettings) {
 
 // mayStart says that a copy's log may begin at v.StartID. from is where it began before. What goes is behind the bound
 // of some settings, of those for all messages or of those for confirmed ones.
-func (r *retention) mayStart(n *host, t *topicModel, from msgID, v *node.PartitionMarks) {
+func (r *retention) mayStart(n *host, t *topicModel, from msgID, v *partition.Marks) {
 	w := n.w
 	if !w.has(FeatureKeep) || t.of != nil || t.kept.nothing || n.forgot.at != 0 {
 		return

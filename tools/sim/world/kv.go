@@ -77,7 +77,7 @@ func (a *agreement) upset() {
 			w.Stats.LostLeases++
 			w.tracef("the lease of %s is lost", n.name)
 			a.early[replicate.NodeID(n.id)] = w.now + w.opt.leaseTTL
-			_ = a.m.Store("").Revoke(context.Background(), id)
+			_ = a.m.Store().Revoke(context.Background(), id)
 			a.look()
 		}
 	}
@@ -168,7 +168,7 @@ func (n *host) metaStore() meta.Store {
 		h = slog.DiscardHandler
 	}
 	o := &w.opt
-	n.agreed = &kvMeta{cluster.New(&kvClient{n.client, w.agreement.m.Store(n.name)}, cluster.Options{
+	n.agreed = &kvMeta{cluster.New(&kvClient{n.client, w.agreement.m.Store()}, cluster.Options{
 		Logger: slog.New(h), LeaseTTL: time.Duration(o.leaseTTL), LeaseMargin: time.Duration(o.leaseMargin),
 		ControllerTick:  time.Duration(5 * o.controlTick),
 		DefaultReplicas: o.replicas, Now: n.Now, Host: n.m,

@@ -9,7 +9,7 @@ import (
 	"penstock/internal/node"
 	"penstock/replicate"
 	"penstock/segment"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // replica is the node's id, by what the store has. The process may not know it yet: the answer to its registration was

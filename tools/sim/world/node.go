@@ -15,11 +15,12 @@ import (
 	"penstock/internal/node/platform"
 	"penstock/replicate"
 	"penstock/replicate/peer"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
+	"penstock/tests/support/stepped"
 )
 
 // host is a machine with a disk and clocks; a process of the engine runs on it, or not. It is that process's
-// platform.World.
+// stepped.World.
 type host struct {
 	w                 *World
 	index             int
@@ -30,11 +31,11 @@ type host struct {
 	media             *faultaio.Disk
 	disk              *disk
 
-	m         *platform.Stepped // nil: no process runs
-	inside    *node.Inspector   // of its engine
-	e         *node.Engine      // when Open has returned
-	life      int               // counts processes
-	id        uint32            // replicate.NodeID, once it joined
+	m         *stepped.Host   // nil: no process runs
+	inside    *node.Inspector // of its engine
+	e         *node.Engine    // when Open has returned
+	life      int             // counts processes
+	id        uint32          // replicate.NodeID, once it joined
 	client    *client
 	agreed    meta.Store // FeatureCluster: its process's way to the agreement
 	ports     *ports
@@ -86,16 +87,16 @@ func (n *host) setSkew(d int64) {
 	n.skew, n.lowSkew, n.highSkew = d, min(n.lowSkew, d), max(n.highSkew, d)
 }
 
-// Now implements platform.World.
+// Now implements stepped.World.
 func (n *host) Now() time.Time { return time.Unix(bootTime, n.local()-n.leapt+n.skew+n.stepped) }
 
-// Instant implements platform.World.
+// Instant implements stepped.World.
 func (n *host) Instant() time.Duration { return time.Duration(n.local()) }
 
-// NewUUID implements platform.World.
+// NewUUID implements stepped.World.
 func (n *host) NewUUID() uuid.UUID { return n.sameBoot(n.w.newUUID()) }
 
-// Linger implements platform.World.
+// Linger implements stepped.World.
 func (n *host) Linger() time.Duration {
 	if !n.w.chance(n.w.opt.lingerOften) {
 		return 0
@@ -103,10 +104,10 @@ func (n *host) Linger() time.Duration {
 	return time.Duration(n.w.skewed(0, n.w.opt.linger))
 }
 
-// Choose implements platform.World.
+// Choose implements stepped.World.
 func (n *host) Choose(k int) int { return n.w.rng.IntN(k) }
 
-// Listen implements platform.World.
+// Listen implements stepped.World.
 func (n *host) Listen(self peer.Node, _ uuid.UUID, h peer.Handler) platform.Transport {
 	n.id = uint32(self.ID)
 	n.noteBoot(self.Boot)
@@ -164,7 +165,7 @@ func (n *host) boot() {
 	n.flying, n.unawareSince = 0, w.now
 	n.chooseBinary()
 	n.beginLife()
-	n.m = platform.NewStepped(n, w.marksAfter())
+	n.m = stepped.New(n, w.marksAfter())
 	n.inside = node.NewInspector(n.m)
 	n.disk = newDisk(n)
 	n.client = newClient(w, n)

@@ -6,7 +6,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/replicate"
-	"penstock/segment/aio/faultaio"
+	"penstock/tests/support/faultaio"
 )
 
 // removal is what operators do about a machine that died: they drain it, so that its replicas are made anew elsewhere,

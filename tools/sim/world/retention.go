@@ -5,6 +5,7 @@ import (
 
 	"penstock/internal/meta"
 	"penstock/internal/node"
+	"penstock/internal/node/partition"
 	"penstock/segment"
 )
 
@@ -69,7 +70,7 @@ func (t *topicModel) want(s *meta.TopicSettings) {
 }
 
 // look compares where a copy's log begins with where it began.
-func (r *retention) look(n *host, v *node.PartitionMarks) {
+func (r *retention) look(n *host, v *partition.Marks) {
 	key := nodePart{n, v.ID}
 	s := r.starts[key]
 	if s == nil {

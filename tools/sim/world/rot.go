@@ -4,7 +4,7 @@ import (
 	"path"
 	"strings"
 
-	"penstock/internal/node"
+	"penstock/internal/node/partition"
 	"penstock/segment"
 )
 
@@ -98,7 +98,7 @@ func (w *World) readAll() {
 	if n.e != nil && n.running() && !n.closing {
 		w.gray.clean = true
 		for _, v := range n.inside.Partitions() {
-			if err := n.inside.ReadLog(v.ID, w.neededFrom(&v), func(segment.Offset, *segment.Header, []byte) bool {
+			if err := n.readLog(v.ID, w.neededFrom(&v), func(segment.Offset, *segment.Header, []byte) bool {
 				return true
 			}); err != nil {
 				w.gray.clean = false
@@ -113,7 +113,7 @@ func (w *World) readAll() {
 // neededFrom is the offset below which nobody needs what a copy has: the beginning of the log on the node that serves
 // the partition, or of the log of an earlier leader, if that leader told the copy so. That leader's retention had
 // removed what all channels had confirmed; the log of the leader after it may begin before that.
-func (w *World) neededFrom(copy *node.PartitionView) segment.Offset {
+func (w *World) neededFrom(copy *partition.View) segment.Offset {
 	for _, n := range w.nodes {
 		if n.e == nil || !n.running() {
 			continue
@@ -125,7 +125,7 @@ func (w *World) neededFrom(copy *node.PartitionView) segment.Offset {
 			needed := v.StartAt
 			if v.Start < copy.LeaderStart {
 				needed = v.EndAt
-				_ = n.inside.ReadLog(v.ID, v.StartAt, func(at segment.Offset, h *segment.Header, _ []byte) bool {
+				_ = n.readLog(v.ID, v.StartAt, func(at segment.Offset, h *segment.Header, _ []byte) bool {
 					if h.Position < copy.LeaderStart {
 						return true
 					}

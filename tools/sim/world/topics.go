@@ -32,7 +32,7 @@ func (w *World) newModel(index int) *topicModel {
 // topic is t on this node, and no other of its name.
 func (n *host) topic(t *topicModel) (*node.Topic, bool) {
 	topic, ok := n.e.LookupTopic(t.name)
-	if !ok || n.inside.TopicID(topic) != t.id {
+	if !ok || topic.ID() != t.id {
 		return nil, false
 	}
 	if t.goneFrom[process{n.name, n.life}] {

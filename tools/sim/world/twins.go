@@ -1,6 +1,6 @@
 package world
 
-import "penstock/segment/aio/faultaio"
+import "penstock/tests/support/faultaio"
 
 // Two processes of one node's name run at the same time: in copies of one directory, or in one directory whose lock
 // excludes nobody. Others reach the one that the row of the node names. Clients reach both.

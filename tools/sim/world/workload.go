@@ -70,7 +70,7 @@ func (w *World) makeTopic(index int) {
 	n.task(func(e *node.Engine) error {
 		topic, err := e.CreateTopic(context.Background(), t.name, t.partitions)
 		if err == nil {
-			t = w.models[n.inside.TopicID(topic)]
+			t = w.models[topic.ID()]
 		}
 		return err
 	}, func(err error) {

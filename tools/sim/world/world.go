@@ -19,8 +19,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-
-	"penstock/segment/aio"
 )
 
 // Config are the choices of a run that the seed does not make.
@@ -162,9 +160,6 @@ func (q *queue) pop() event {
 	}
 }
 
-// keptBytes is memory of engines that have ended, for those that begin.
-const keptBytes = 128 << 20
-
 const ms = int64(time.Millisecond)
 
 // newWorld makes the world of a seed, in which nothing has happened yet.
@@ -180,7 +175,6 @@ func newWorld(seed uint64, cfg Config) *World {
 
 // Run makes one run.
 func Run(seed uint64, cfg Config) (w *World) {
-	aio.KeepMemory(keptBytes)
 	w = newWorld(seed, cfg)
 	defer w.end()
 	defer func() {

@@ -14,8 +14,8 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/meta"
-	"penstock/internal/seedtest"
 	"penstock/replicate"
+	"penstock/tests/support/seedtest"
 )
 
 // runAll runs seeds on all processors and reports those that break a promise.

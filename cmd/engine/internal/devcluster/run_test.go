@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"penstock/cmd/engine/internal/cli"
-	"penstock/cmd/engine/internal/clitest"
+	"penstock/tests/support/clitest"
 )
 
 // O17: on a terminal dev-cluster prints text for people, with every address that it names being listened on.

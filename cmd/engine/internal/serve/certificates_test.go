@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/cmd/engine/internal/clitest"
+	"penstock/tests/support/clitest"
 )
 
 const day = 24 * time.Hour

@@ -86,7 +86,8 @@ func (n *nativeFlags) dialWithin(ctx context.Context, log io.Writer, limit time.
 	defer cancel()
 	c, err := nodes.Dial(first, n.seeds, o)
 	if err != nil && ctx.Err() == nil && first.Err() != nil {
-		advice := "name the native address of a running node, which has port 4250 by default"
+		advice := "name the native address of a running node, which has port 4250 by default; a node whose nsq-address " +
+			"is not the default one has a native address only if --native-address names one"
 		if _, is := errors.AsType[x509.UnknownAuthorityError](err); is {
 			advice = "name the certificate of the node's authority with --tls-ca"
 		}

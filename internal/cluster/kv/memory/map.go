@@ -1,6 +1,6 @@
 // Package memory is a kv.Store inside the process: several clients of one map, with watches, leases and revisions like
-// etcd's. It also imitates the faults of a network: a client can be cut off, and answers can get lost. Tests and
-// simulations of clusters run on it; package file keeps such a map on disk.
+// etcd's. A program that holds a whole cluster keeps its metadata in one, and tests and simulations of clusters run on
+// it: tests/support/kvfaults cuts its clients off, tests/support/kvfile keeps it on disk.
 package memory
 
 import (
@@ -45,8 +45,6 @@ type Map struct {
 	history   []kv.Event // in order of revision, all above compacted
 	leases    map[kv.LeaseID]*lease
 	lastLease kv.LeaseID
-	cut       map[string]bool
-	lose      map[string]losses
 	closed    bool
 	changed   chan struct{} // closed and replaced whenever a watch may have something to do
 }
@@ -61,7 +59,7 @@ type lease struct {
 func New(o Options) *Map {
 	m := &Map{
 		opts: o, entries: map[string]kv.Entry{}, revision: max(1, o.Revision), leases: map[kv.LeaseID]*lease{},
-		cut: map[string]bool{}, lose: map[string]losses{}, changed: make(chan struct{}),
+		changed: make(chan struct{}),
 	}
 	m.compacted = m.revision
 	for _, e := range o.Entries {
@@ -70,48 +68,8 @@ func New(o Options) *Map {
 	return m
 }
 
-// Store returns a client of the map. Clients with the same name are cut off together.
-func (m *Map) Store(name string) *Store { return &Store{m: m, name: name} }
-
-// Cut cuts off the clients with this name until Heal: their calls fail with kv.ErrUnavailable, and the events of their
-// watches are held back. Their leases go on running out.
-func (m *Map) Cut(name string) { m.setCut(name, true) }
-
-// Heal ends Cut: watches continue where they were.
-func (m *Map) Heal(name string) { m.setCut(name, false) }
-
-func (m *Map) setCut(name string, on bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.cut[name] = on
-	m.wake()
-}
-
-// LoseAnswers makes the next count transactions of the clients with this name that write a key with this prefix fail
-// with kv.ErrUnavailable after they were applied. Others are left alone: the clients have work of their own to do, at
-// any time.
-func (m *Map) LoseAnswers(name, prefix string, count int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.lose[name] = losses{prefix, count}
-}
-
-// losses are the answers that a client is still to lose.
-type losses struct {
-	prefix string
-	count  int
-}
-
-// loses says whether a client loses the answer to a transaction. mu is held.
-func (m *Map) loses(name string, ops []kv.Op) bool {
-	l := m.lose[name]
-	if l.count == 0 || !slices.ContainsFunc(ops, func(o kv.Op) bool { return strings.HasPrefix(o.Key, l.prefix) }) {
-		return false
-	}
-	l.count--
-	m.lose[name] = l
-	return true
-}
+// Store returns a client of the map.
+func (m *Map) Store() *Store { return &Store{m: m} }
 
 // Compact drops the history: watches that have not seen all of it end with kv.ErrCompacted.
 func (m *Map) Compact() {
@@ -332,12 +290,7 @@ func (m *Map) watch(ctx context.Context, s *Store, prefix string, after int64, c
 			m.mu.Unlock()
 			return kv.ErrClosed
 		}
-		var events []kv.Event
-		var err error
-		before := after
-		if !m.cut[s.name] {
-			events, after, err = m.pending(prefix, after)
-		}
+		events, revision, err := m.pending(prefix, after)
 		again := m.changed
 		m.mu.Unlock()
 		switch {
@@ -345,8 +298,9 @@ func (m *Map) watch(ctx context.Context, s *Store, prefix string, after int64, c
 			return nil
 		case err != nil:
 			return err
-		case after > before:
-			changed(events, after)
+		case revision > after:
+			changed(events, revision)
+			after = revision
 		}
 		select {
 		case <-again:

@@ -3,13 +3,11 @@ package memory
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"penstock/internal/cluster/kv"
-	"penstock/internal/cluster/kv/kvtest"
+	"penstock/tests/support/kvtest"
 )
 
 func TestConformance(t *testing.T) {
@@ -18,8 +16,8 @@ func TestConformance(t *testing.T) {
 	kvtest.Run(t, kvtest.Backend{
 		Open: func(t *testing.T, clients int) []kv.Store {
 			var stores []kv.Store
-			for i := range clients {
-				s := m.Store(fmt.Sprint(i))
+			for range clients {
+				s := m.Store()
 				t.Cleanup(func() { _ = s.Close() })
 				stores = append(stores, s)
 			}
@@ -39,69 +37,12 @@ func write(t *testing.T, s kv.Store, key string) int64 {
 	return rev
 }
 
-// A client that is cut off can do nothing and sees nothing, and sees everything when it is back.
-func TestCut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := New(Options{})
-		defer m.Close()
-		a, b := m.Store("a"), m.Store("b")
-		var heard []string
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		go func() {
-			if err := a.Watch(ctx, "", 1, func(events []kv.Event, _ int64) {
-				for _, e := range events {
-					heard = append(heard, e.Key)
-				}
-			}); err != nil {
-				t.Error(err)
-			}
-		}()
-		write(t, b, "1")
-		synctest.Wait()
-		m.Cut("a")
-		write(t, b, "2")
-		write(t, b, "3")
-		synctest.Wait()
-		if len(heard) != 1 {
-			t.Errorf("it heard %v", heard)
-		}
-		if _, _, err := a.List(ctx, ""); !errors.Is(err, kv.ErrUnavailable) {
-			t.Errorf("List: %v", err)
-		}
-		if _, err := a.Grant(ctx, time.Second); !errors.Is(err, kv.ErrUnavailable) {
-			t.Errorf("Grant: %v", err)
-		}
-		m.Heal("a")
-		synctest.Wait()
-		if fmt.Sprint(heard) != "[1 2 3]" {
-			t.Errorf("it heard %v", heard)
-		}
-	})
-}
-
-// A lost answer does not mean that the transaction was not applied.
-func TestLoseAnswers(t *testing.T) {
-	m := New(Options{})
-	defer m.Close()
-	s := m.Store("a")
-	m.LoseAnswers("a", "k", 1)
-	write(t, s, "another")
-	if _, _, err := s.Txn(t.Context(), nil, []kv.Op{{Key: "k"}}); !errors.Is(err, kv.ErrUnavailable) {
-		t.Fatal(err)
-	}
-	if entries, _ := m.Entries(); len(entries) != 2 {
-		t.Fatal("it was not applied")
-	}
-	write(t, s, "l")
-}
-
 // With the caller's clock, leases end when the caller says so.
 func TestClock(t *testing.T) {
 	now := time.Unix(0, 0)
 	m := New(Options{Now: func() time.Time { return now }})
 	defer m.Close()
-	s := m.Store("a")
+	s := m.Store()
 	short, err := s.Grant(t.Context(), time.Second)
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +71,7 @@ func TestClock(t *testing.T) {
 func TestHistoryIsBounded(t *testing.T) {
 	m := New(Options{})
 	defer m.Close()
-	s := m.Store("a")
+	s := m.Store()
 	first := write(t, s, "k")
 	var newest int64
 	for range MaxHistoryCount + 10 {

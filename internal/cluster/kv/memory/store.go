@@ -10,7 +10,6 @@ import (
 // Store is one client. It implements kv.Store.
 type Store struct {
 	m      *Map
-	name   string
 	closed bool // guarded by the map's lock
 }
 
@@ -22,13 +21,9 @@ func (s *Store) enter(ctx context.Context) error {
 		return err
 	}
 	s.m.mu.Lock()
-	switch {
-	case s.closed || s.m.closed:
+	if s.closed || s.m.closed {
 		s.m.mu.Unlock()
 		return kv.ErrClosed
-	case s.m.cut[s.name]:
-		s.m.mu.Unlock()
-		return kv.ErrUnavailable
 	}
 	return nil
 }
@@ -47,11 +42,7 @@ func (s *Store) Txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, in
 		return false, 0, err
 	}
 	defer s.m.mu.Unlock()
-	ok, revision, err := s.m.txn(conds, ops)
-	if s.m.loses(s.name, ops) {
-		return false, 0, kv.ErrUnavailable
-	}
-	return ok, revision, err
+	return s.m.txn(conds, ops)
 }
 
 // Watch implements kv.Store. One call of changed has all revisions that there are.

@@ -15,8 +15,8 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/batch"
-	"penstock/internal/formattest"
 	"penstock/netproto"
+	"penstock/tests/support/formattest"
 )
 
 var update = flag.Bool("update", false, "write golden files that do not exist yet")

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/server/nsqtest"
 	"penstock/internal/server/publish"
+	"penstock/tests/support/nsqtest"
 )
 
 var testLimits = Limits{MaxMessageBytes: 1 << 20, MaxBodyBytes: 5 << 20, MaxRdyCount: 2500, MaxDeferMillis: 3600000}

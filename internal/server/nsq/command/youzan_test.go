@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"penstock/internal/server/nsqtest"
+	"penstock/tests/support/nsqtest"
 )
 
 // However the bytes of youzan's commands are divided into reads, they parse to the same commands.
