@@ -56,9 +56,6 @@ func (b *Builder) Add(r *Record) error {
 	return nil
 }
 
-// Size is the size in bytes that the batch has so far, before compression.
-func (b *Builder) Size() int { return max(len(b.records), HeaderBytes) }
-
 // Seal completes the batch. created is the batch's time in ns since 1970, to which the records' time deltas refer. The
 // leader's part is zero, for Stamp to fill. The returned bytes belong to the builder and are valid until Reset or Add.
 // A batch that compression does not make smaller is stored uncompressed, and so is one that it makes so much smaller

@@ -155,7 +155,7 @@ func BenchmarkPublishSealed(b *testing.B) {
 	for range 256 {
 		wg.Go(func() {
 			for left.Add(-per) >= 0 {
-				if _, err := t.PublishSealed(context.Background(), batch); err != nil {
+				if _, err := publishSealed(context.Background(), t, batch); err != nil {
 					b.Error(err)
 					return
 				}

@@ -218,16 +218,22 @@ func (c *Consumer) keep(m *Message, headers []batch.KV) {
 		c.headers = make([]Header, 0, max(headersAtOnce, len(headers)))
 	}
 	at := len(c.headers)
+	c.headers = m.take(c.headers, headers)
+	if n := len(c.headers); n > at {
+		m.Headers = c.headers[at:n:n]
+	}
+}
+
+// take takes the key from headers that were stored, and appends the others to list.
+func (m *Message) take(list []Header, headers []batch.KV) []Header {
 	for _, h := range headers {
 		if m.Key == nil && bytes.Equal(h.Key, keyHeader) {
 			m.Key = h.Value
 		} else {
-			c.headers = append(c.headers, Header(h))
+			list = append(list, Header(h))
 		}
 	}
-	if n := len(c.headers); n > at {
-		m.Headers = c.headers[at:n:n]
-	}
+	return list
 }
 
 // pass goes on to the next parcel. The caller holds mu.

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -212,14 +211,7 @@ func (r *Reader) record() (m Message, ok bool) {
 			ID: id, Body: rec.Body, Time: time.Unix(0, r.header.Created).Add(time.Duration(rec.TimeDelta) * time.Microsecond),
 		}
 		if len(rec.Headers) > 0 {
-			r.headers = r.headers[:0]
-			for _, h := range rec.Headers {
-				if m.Key == nil && bytes.Equal(h.Key, keyHeader) {
-					m.Key = h.Value
-				} else {
-					r.headers = append(r.headers, Header(h))
-				}
-			}
+			r.headers = m.take(r.headers[:0], rec.Headers)
 			m.Headers = r.headers
 		}
 		return m, true

@@ -119,7 +119,7 @@ func rawLoop(f aio.File, fileBytes int64, mem []byte, arrivals chan *waiter) {
 		for len(arrivals) > 0 {
 			group = append(group, <-arrivals)
 		}
-		n := roundUp(int64(len(group)*benchPayloadBytes), aio.BlockBytes)
+		n := aio.RoundUp(int64(len(group)*benchPayloadBytes), aio.BlockBytes)
 		if pos+n > fileBytes {
 			pos = 0
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"penstock/internal/failpoint"
+	"penstock/segment/aio"
 )
 
 // stageBytes is the size of the groups of a checkpoint, unless files are small.
@@ -107,7 +108,7 @@ func (l *Log) writeStage() error {
 		panic("BUG: clog: a group of the log's own passes groups in flight")
 	}
 	if l.stage.records > 0 {
-		l.growCurrent(l.current.pos + roundUp(int64(l.stage.end), l.block))
+		l.growCurrent(l.current.pos + aio.RoundUp(int64(l.stage.end), l.block))
 	}
 	data, at := l.sealNext(&l.stage.Group)
 	l.opts.Pulse.Begin()

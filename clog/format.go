@@ -12,6 +12,7 @@ import (
 
 	"penstock/batch"
 	"penstock/segment"
+	"penstock/segment/aio"
 )
 
 // Sizes and limits of the format; FORMAT.md holds the tables, and a test compares the two.
@@ -135,9 +136,7 @@ type groupHeader struct {
 }
 
 // padded is the group's size on disk.
-func (h *groupHeader) padded() int64 { return roundUp(int64(h.Bytes), 1<<h.BlockShift) }
-
-func roundUp(n, block int64) int64 { return (n + block - 1) &^ (block - 1) }
+func (h *groupHeader) padded() int64 { return aio.RoundUp(int64(h.Bytes), 1<<h.BlockShift) }
 
 // encode writes the header to p and sets h.CRC.
 func (h *groupHeader) encode(p []byte) {

@@ -122,11 +122,11 @@ func newLog(disk aio.Disk, arena *aio.Arena, opts Options, block int64) *Log {
 		l.idle = append(l.idle, &l.slots[i])
 	}
 	// A file must hold its checkpoint, then at least one group of the largest ordinary size, then a mark.
-	group := min(roundUp(maxGroupBytes, block), (opts.FileBytes-block)*3/4&^(block-1))
+	group := min(aio.RoundUp(maxGroupBytes, block), (opts.FileBytes-block)*3/4&^(block-1))
 	l.groupRoom, l.sizes.fileBytes, l.sizes.nextBytes = group, opts.FileBytes, opts.FileBytes
 	l.maxPayload = min(MaxPayloadBytes, int(group)-GroupHeaderBytes-RecordHeaderBytes)
 	l.stage.mem, l.stage.free = aio.AlignedBytes(int(max(block,
-		min(roundUp(stageBytes, block), (opts.FileBytes-block-group)/2&^(block-1)))))
+		min(aio.RoundUp(stageBytes, block), (opts.FileBytes-block-group)/2&^(block-1)))))
 	l.stage.log = l
 	l.stats.fileBytes.Store(opts.FileBytes)
 	l.stats.maxLiveBytes.Store(opts.MaxLiveBytes)

@@ -1,5 +1,7 @@
 package clog
 
+import "penstock/segment/aio"
+
 // A file begins with a checkpoint, and only the source decides how large the checkpoint is. So file sizes follow the
 // checkpoints: a file has Options.FileBytes, doubled as often as necessary. The size of a file is not stored in the
 // format; recovery asks the file system.
@@ -33,7 +35,7 @@ type fileSizing struct {
 
 // framedBytes is roughly what a checkpoint of n bytes takes in its file, if its chunks are as large as they may be.
 func (l *Log) framedBytes(n int64) int64 {
-	return roundUp(n+n/8+GroupHeaderBytes+RecordHeaderBytes, l.block)
+	return aio.RoundUp(n+n/8+GroupHeaderBytes+RecordHeaderBytes, l.block)
 }
 
 // sizeFor is the size of a file that must hold at least n bytes.

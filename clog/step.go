@@ -206,7 +206,7 @@ func (l *Log) nextBuf() bool {
 
 // reopen finds another place for g, whose first record of n bytes does not fit where g was opened.
 func (l *Log) reopen(g *Group, n int) bool {
-	need := roundUp(int64(GroupHeaderBytes+RecordHeaderBytes+n), l.block)
+	need := aio.RoundUp(int64(GroupHeaderBytes+RecordHeaderBytes+n), l.block)
 	if need > l.room() {
 		l.wantRoom = need
 		return false

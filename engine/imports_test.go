@@ -70,7 +70,7 @@ func TestImportGraph(t *testing.T) {
 		"node/names", "node/channel", "node/faults", "node/topic", "node/checkpoint", "node/delivery", "node/fold",
 		"node/machine", "node/datadir", "node/diskwatch", "node/flush", "node/forward", "node/health", "node/platform",
 		"node/inbox", "meta", "node/fanout",
-		"node/absent", "node/budget", "node/carry", "node/driver", "node/dueclock", "node/events", "node/logread",
+		"node/budget", "node/carry", "node/driver", "node/dueclock", "node/events", "node/logread",
 		"node/seal", "node/trace",
 		"node/outgoing", "node/partition", "node/pull", "node/reason", "node/remote", "node/replay", "node/retain",
 		"node/route", "node/scrub", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment",

@@ -53,10 +53,9 @@ const (
 
 // Conn is a connection after the handshake. All methods may be called from any goroutine.
 type Conn struct {
-	nc      net.Conn
-	o       Options
-	peer    Hello
-	version Version
+	nc   net.Conn
+	o    Options
+	peer Hello
 	counters
 
 	// mu guards the fields from here to pongRequest. It also orders the setting of deadlines, so that the deadline that
@@ -91,9 +90,9 @@ type Conn struct {
 	done    chan struct{}
 }
 
-func newConn(nc net.Conn, o *Options, peer Hello, version Version) *Conn {
+func newConn(nc net.Conn, o *Options, peer Hello) *Conn {
 	c := &Conn{
-		nc: nc, o: *o, peer: peer, version: version,
+		nc: nc, o: *o, peer: peer,
 		pending: new(drain), heldLess: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	c.wake.L = &c.mu
@@ -114,12 +113,6 @@ func newConn(nc net.Conn, o *Options, peer Hello, version Version) *Conn {
 
 // Peer is the Hello of the other side. It must not be changed.
 func (c *Conn) Peer() *Hello { return &c.peer }
-
-// Version is the version that both sides speak.
-func (c *Conn) Version() Version { return c.version }
-
-// Features are the features that both sides have.
-func (c *Conn) Features() Features { return c.o.Hello.Features & c.peer.Features }
 
 // RemoteAddr is the peer's address.
 func (c *Conn) RemoteAddr() net.Addr { return c.nc.RemoteAddr() }

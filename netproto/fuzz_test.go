@@ -180,7 +180,7 @@ func play(t *testing.T, data []byte, seed uint64, maxFrame uint32) {
 		o.MaxHeldBytes = 1 << 30 // the handler releases only inside its calls
 	})
 	full := o.withDefaults()
-	c := newConn(&script{data: data, rnd: rand.New(rand.NewPCG(seed, 1))}, &full, testHello("b"), 1)
+	c := newConn(&script{data: data, rnd: rand.New(rand.NewPCG(seed, 1))}, &full, testHello("b"))
 	err := s.wait(t)
 	<-c.Done()
 	for ; len(kept) > 0; kept = kept[2:] {

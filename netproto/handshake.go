@@ -16,45 +16,45 @@ import (
 // ErrCorrupt, ErrInvalid, ErrTooBig, or ctx's error.
 func Connect(ctx context.Context, nc net.Conn, options Options) (*Conn, error) {
 	o := options.withDefaults()
-	return start(ctx, nc, &o, func() (Hello, Version, error) { return o.connect(nc) })
+	return start(ctx, nc, &o, func() (Hello, error) { return o.connect(nc) })
 }
 
-func (o *Options) connect(nc net.Conn) (Hello, Version, error) {
+func (o *Options) connect(nc net.Conn) (Hello, error) {
 	self, secrets, nonce := o.Hello, o.secrets(), []byte(nil)
 	if len(secrets) > 0 {
 		self.demandProof()
 	}
 	sent := self.AppendTo(nil)
 	if err := writeFrame(nc, TypeHello, StatusOK, sent); err != nil {
-		return Hello{}, 0, err
+		return Hello{}, err
 	}
 	if len(secrets) > 0 {
 		var err error
 		if nonce, err = prove(nc, &secrets[0], sent); err != nil {
-			return Hello{}, 0, err
+			return Hello{}, err
 		}
 	}
 	peer, status, ack, err := readHello(nc, TypeHelloAck)
 	switch {
 	case err != nil:
-		return Hello{}, 0, err
+		return Hello{}, err
 	case status != StatusOK:
-		return Hello{}, 0, &RefusedError{Status: status, Text: peer.Text, Peer: peer}
+		return Hello{}, &RefusedError{Status: status, Text: peer.Text, Peer: peer}
 	case len(secrets) > 0:
 		err = checkAck(secrets, &peer, sent, nonce, ack)
 	}
 	if err != nil {
-		return Hello{}, 0, err
+		return Hello{}, err
 	}
 	if err := o.admit(&peer); err != nil {
 		farewell(nc, statusOf(err), textOf(err))
-		return Hello{}, 0, err
+		return Hello{}, err
 	}
 	version, err := negotiate(&self, &peer)
 	if err == nil && version != peer.Chosen {
 		err = fmt.Errorf("%w: the peer chose version %d where %d is right", ErrInvalid, peer.Chosen, version)
 	}
-	return peer, version, err
+	return peer, err
 }
 
 // Accept waits for the Hello of the side that connected, answers it and starts the connection. From then on Accept owns
@@ -62,25 +62,25 @@ func (o *Options) connect(nc net.Conn) (Hello, Version, error) {
 // are those of Connect.
 func Accept(ctx context.Context, nc net.Conn, options Options) (*Conn, error) {
 	o := options.withDefaults()
-	return start(ctx, nc, &o, func() (Hello, Version, error) {
-		peer, version, answer, err := o.accept(nc)
+	return start(ctx, nc, &o, func() (Hello, error) {
+		peer, answer, err := o.accept(nc)
 		if err == nil {
-			return peer, version, writeFrame(nc, TypeHelloAck, StatusOK, answer)
+			return peer, writeFrame(nc, TypeHelloAck, StatusOK, answer)
 		}
 		// A peer that is gone or too slow is not told anything. Whether the refusal reaches the peer does not matter.
 		if !errors.Is(err, ErrPeerGone) && !errors.Is(err, ErrPeerSlow) {
 			refusal := o.Hello.anonymous(textOf(err))
 			_ = writeFrame(nc, TypeHelloAck, statusOf(err), refusal.AppendTo(nil))
 		}
-		return peer, 0, err
+		return peer, err
 	})
 }
 
 // accept decides about the side that connected, and returns the payload of the HelloAck for it.
-func (o *Options) accept(nc net.Conn) (peer Hello, version Version, answer []byte, err error) {
+func (o *Options) accept(nc net.Conn) (peer Hello, answer []byte, err error) {
 	peer, _, hello, err := readHello(nc, TypeHello)
 	if err != nil {
-		return peer, 0, nil, err
+		return peer, nil, err
 	}
 	self, secrets, nonce := o.Hello, o.secrets(), []byte(nil)
 	switch {
@@ -98,14 +98,14 @@ func (o *Options) accept(nc net.Conn) (peer Hello, version Version, answer []byt
 		self.Chosen, err = negotiate(&self, &peer)
 	}
 	if err != nil {
-		return peer, 0, nil, err
+		return peer, nil, err
 	}
-	return peer, self.Chosen, sealAck(&self, secrets, hello, nonce), nil
+	return peer, sealAck(&self, secrets, hello, nonce), nil
 }
 
 // start runs a handshake under its deadline and ctx, then starts the connection. It closes nc on an error. If ctx ends
 // with a cause that is a RefusedError, the peer is told it.
-func start(ctx context.Context, nc net.Conn, o *Options, shake func() (Hello, Version, error)) (*Conn, error) {
+func start(ctx context.Context, nc net.Conn, o *Options, shake func() (Hello, error)) (*Conn, error) {
 	if err := nc.SetDeadline(time.Now().Add(o.HandshakeTimeout)); err != nil {
 		_ = nc.Close()
 		return nil, fmt.Errorf("%w: %w", ErrPeerGone, err)
@@ -115,7 +115,7 @@ func start(ctx context.Context, nc net.Conn, o *Options, shake func() (Hello, Ve
 		defer close(ended)
 		_ = nc.SetDeadline(time.Unix(1, 0))
 	})
-	peer, version, err := shake()
+	peer, err := shake()
 	if !stop() {
 		<-ended // else that function might still set its deadline at any moment
 		var refused *RefusedError
@@ -136,7 +136,7 @@ func start(ctx context.Context, nc net.Conn, o *Options, shake func() (Hello, Ve
 	if o.HandlerFor != nil {
 		o.Handler = o.HandlerFor(nc)
 	}
-	return newConn(nc, o, peer, version), nil
+	return newConn(nc, o, peer), nil
 }
 
 // farewell says Goodbye to a peer for which the connection is open already: because the handshake was complete when ctx

@@ -99,8 +99,9 @@ func TestHandshakeAgrees(t *testing.T) {
 		testOptions("n2", newSink(nil), func(o *Options) {
 			o.Hello.MaxVersion, o.Hello.Features, o.Hello.Required = 3, 3, 2
 		}))
-	if a.Version() != 3 || b.Version() != 3 || a.Features() != 2 || b.Features() != 2 {
-		t.Errorf("versions %d and %d, features %#x and %#x", a.Version(), b.Version(), a.Features(), b.Features())
+	common := a.Peer().Features & b.Peer().Features
+	if chosen := a.Peer().Chosen; chosen != 3 || common != 2 {
+		t.Errorf("version %d, features %#x", chosen, common)
 	}
 	if a.Peer().NodeID != "n2" || b.Peer().NodeID != "n1" || b.Peer().Boot != testBoot || b.Peer().WindowBytes != 1<<20 {
 		t.Errorf("peers %+v and %+v", a.Peer(), b.Peer())

@@ -78,33 +78,21 @@ func (f *Frame) header() (Header, error) {
 // error the frame was not taken. It never waits for the peer. Frames from one goroutine leave in the order of its
 // calls. nil does not mean that the peer has the frame.
 func (c *Conn) TrySend(f *Frame) error {
-	h, err := f.header()
-	if err != nil {
-		return err
-	}
-	_, err = c.enqueue(f, &h, sendNow)
+	_, err := c.enqueue(f, sendNow)
 	return err
 }
 
 // Queue takes a frame like TrySend, for a caller that has more to send: the frame leaves with the next frame that is
 // sent, when the writer has work, or when the caller calls Flush or Lend, which it must do soon.
 func (c *Conn) Queue(f *Frame) error {
-	h, err := f.header()
-	if err != nil {
-		return err
-	}
-	_, err = c.enqueue(f, &h, sendLater)
+	_, err := c.enqueue(f, sendLater)
 	return err
 }
 
 // Send is TrySend, but waits for room until ctx ends. Goroutines that wait are not served in any particular order.
 func (c *Conn) Send(ctx context.Context, f *Frame) error {
-	h, err := f.header()
-	if err != nil {
-		return err
-	}
 	for {
-		room, err := c.enqueue(f, &h, sendOrWait)
+		room, err := c.enqueue(f, sendOrWait)
 		if room == nil {
 			return err
 		}
@@ -145,7 +133,11 @@ const (
 
 // enqueue takes the frame, or says why not. If only room is missing and the caller wants to wait, enqueue returns a
 // channel that is closed when there may be room again.
-func (c *Conn) enqueue(f *Frame, h *Header, when urgency) (<-chan struct{}, error) {
+func (c *Conn) enqueue(f *Frame, when urgency) (<-chan struct{}, error) {
+	h, err := f.header()
+	if err != nil {
+		return nil, err
+	}
 	size := HeaderBytes + int(h.PayloadBytes)
 	if size > int(c.peer.MaxFrameBytes) {
 		return nil, fmt.Errorf("%w: a %v of %d bytes, the peer accepts %d; it was not taken",
@@ -166,7 +158,7 @@ func (c *Conn) enqueue(f *Frame, h *Header, when urgency) (<-chan struct{}, erro
 	}
 	c.queuedFrames++
 	c.queuedBytes += size
-	borrowed := c.pending.add(f, h)
+	borrowed := c.pending.add(f, &h)
 	var d *drain
 	if when != sendLater {
 		d = c.claimLocked(f.Lone)

@@ -42,7 +42,7 @@ func (c *Checker) Close() {
 func (c *Checker) room(n int64) []byte {
 	if int64(len(c.buf)) < n {
 		c.free()
-		c.buf, c.free = aio.AlignedBytes(int(roundUp(n, aio.BlockBytes)))
+		c.buf, c.free = aio.AlignedBytes(int(aio.RoundUp(n, aio.BlockBytes)))
 	}
 	return c.buf[:n]
 }

@@ -145,11 +145,11 @@ func (f *segFile) reserve(used, block int64) error {
 	if f.number != 0 || used <= f.held {
 		return nil
 	}
-	size := roundUp(SegmentHeaderBytes+f.capacity, block)
+	size := aio.RoundUp(SegmentHeaderBytes+f.capacity, block)
 	want := f.reserved(size, used)
 	err := f.file.Reserve(want)
 	if aio.NoRoom(err) {
-		want = min(size, roundUp(used, block))
+		want = min(size, aio.RoundUp(used, block))
 		err = f.file.Reserve(want)
 	}
 	if err == nil {

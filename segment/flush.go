@@ -209,25 +209,26 @@ func (l *Log) writeRun(w *Writer, run []Slice) (int64, error) {
 		return 0, l.writeFailed(f, err)
 	}
 	at := f.at(run[0].Offset)
-	st := stage{file: f.file, buf: w.buf, off: at &^ (block - 1)}
-	if st.n, err = l.startOfBlock(f, st.buf, at, block); err != nil {
+	st := aio.Stage{File: f.file, Buf: w.buf, Off: at &^ (block - 1)}
+	if st.N, err = l.startOfBlock(f, st.Buf, at, block); err != nil {
 		return 0, err
 	}
 	for i := range run {
-		if err := st.add(run[i].Data); err != nil {
+		if err := st.Add(run[i].Data); err != nil {
 			return 0, l.writeFailed(f, err)
 		}
 	}
-	end := st.off + int64(st.n)
+	end := st.Off + int64(st.N)
 	if err := failpoint.Hit("segment/before-write"); err != nil {
 		return 0, l.writeFailed(f, err)
 	}
-	if err := st.finish(block); err != nil {
+	if err := st.Finish(block); err != nil {
 		return 0, l.writeFailed(f, err)
 	}
 	failpoint.Pass("segment/after-write")
 	last := &run[len(run)-1]
-	l.partial, l.partEnd = append(l.partial[:0], st.tail(end, block)...), last.End()
+	lastBlock := st.Buf[max(end&^(block-1)-st.Off, 0):max(end-st.Off, 0)] // the bytes of it below end
+	l.partial, l.partEnd = append(l.partial[:0], lastBlock...), last.End()
 	l.mu.Lock()
 	for i := range run {
 		l.noteIndex(f, &run[i])
@@ -251,44 +252,6 @@ func (l *Log) writeFailed(f *segFile, err error) error {
 }
 
 func (l *Log) blockBytes() int { return max(l.disk.Info().BlockBytes, aio.BlockBytes) }
-
-// stage gathers bytes for consecutive aligned writes.
-type stage struct {
-	file aio.File
-	buf  []byte
-	off  int64 // file offset of buf[0], aligned
-	n    int   // bytes gathered
-}
-
-func (s *stage) add(p []byte) error {
-	for len(p) > 0 {
-		k := copy(s.buf[s.n:], p)
-		s.n, p = s.n+k, p[k:]
-		if s.n == len(s.buf) {
-			if err := s.file.WriteAt(s.buf, s.off); err != nil {
-				return err
-			}
-			s.off, s.n = s.off+int64(s.n), 0
-		}
-	}
-	return nil
-}
-
-// finish writes the remaining bytes, padded with zeros to whole blocks.
-func (s *stage) finish(block int64) error {
-	if s.n == 0 {
-		return nil
-	}
-	padded := int(roundUp(int64(s.n), block))
-	clear(s.buf[s.n:padded])
-	return s.file.WriteAt(s.buf[:padded], s.off)
-}
-
-// tail returns the bytes of the last block below file byte end.
-func (s *stage) tail(end, block int64) []byte {
-	from := end&^(block-1) - s.off
-	return s.buf[max(from, 0):max(end-s.off, 0)]
-}
 
 // startOfBlock copies the bytes that precede file byte at in its block to buf: from memory if the last write left them
 // there, else from the file.
@@ -374,7 +337,7 @@ func (l *Log) createSegment(buf []byte, h segHeader) (*segFile, error) {
 		l.dirReady = true
 	}
 	block := int64(l.blockBytes())
-	size := roundUp(SegmentHeaderBytes+h.capacity, block)
+	size := aio.RoundUp(SegmentHeaderBytes+h.capacity, block)
 	f.held = h.reserved(size, 0)
 	file, err := l.disk.CreateSparse(f.path, size, f.held)
 	if errors.Is(err, fs.ErrExist) { // left over from a process that wrote no checkpoint after it

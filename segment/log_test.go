@@ -74,7 +74,8 @@ func TestPlace(t *testing.T) {
 	for _, want := range []int64{2, 4, 8, 16, 32, 64, 128, 128, 128} {
 		st.End = st.SegmentBase + Offset(st.SegmentCapacity)
 		full := st
-		if !DefaultSizes.Place(&st, 1) || st.Segment != full.Segment+1 || st.SegmentBase != full.End || st.SegmentCapacity != want<<20 {
+		if !DefaultSizes.Place(&st, 1) || st.Segment != full.Segment+1 || st.SegmentBase != full.End ||
+			st.SegmentCapacity != want<<20 {
 			t.Fatalf("want %d MiB: %+v after %+v", want, st, full)
 		}
 		if st.End++; DefaultSizes.Place(&st, int(st.SegmentCapacity)-1) {

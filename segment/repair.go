@@ -91,25 +91,25 @@ func verifyRun(data []byte) error {
 // overwrite writes data at file byte at and preserves the neighbouring bytes in the first and last block.
 func (l *Log) overwrite(f *segFile, w *Writer, at int64, data []byte) error {
 	block := int64(l.blockBytes())
-	st := stage{file: f.file, buf: w.buf, off: at &^ (block - 1)}
-	if st.n = int(at - st.off); st.n > 0 {
-		if err := f.file.ReadAt(st.buf[:st.n], st.off); err != nil {
+	st := aio.Stage{File: f.file, Buf: w.buf, Off: at &^ (block - 1)}
+	if st.N = int(at - st.Off); st.N > 0 {
+		if err := f.file.ReadAt(st.Buf[:st.N], st.Off); err != nil {
 			return err
 		}
 	}
-	if err := st.add(data); err != nil {
+	if err := st.Add(data); err != nil {
 		return err
 	}
 	end := at + int64(len(data))
-	if rest := roundUp(end, block) - end; rest > 0 {
+	if rest := aio.RoundUp(end, block) - end; rest > 0 {
 		last, free := aio.AlignedBytes(int(block))
 		defer free()
 		if err := f.file.ReadAt(last, end&^(block-1)); err != nil {
 			return err
 		}
-		if err := st.add(last[block-rest:]); err != nil {
+		if err := st.Add(last[block-rest:]); err != nil {
 			return err
 		}
 	}
-	return st.finish(block)
+	return st.Finish(block)
 }

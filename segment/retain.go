@@ -396,7 +396,7 @@ func (l *Log) copySegment(f *segFile, h *segHeader, end Offset) (err error) {
 		return err
 	}
 	block := int64(l.blockBytes())
-	size := roundUp(SegmentHeaderBytes+h.capacity, block)
+	size := aio.RoundUp(SegmentHeaderBytes+h.capacity, block)
 	file, err := l.disk.CreateSparse(tmp, size, h.reserved(size, f.at(end)))
 	if err != nil {
 		return err
@@ -405,7 +405,7 @@ func (l *Log) copySegment(f *segFile, h *segHeader, end Offset) (err error) {
 	used := f.at(end)
 	for at := int64(0); at < used && err == nil; at += WriterBytes {
 		n := min(used-at, WriterBytes)
-		padded := roundUp(n, block)
+		padded := aio.RoundUp(n, block)
 		clear(w.buf[n:padded])
 		if err = f.readForCopy(w.buf[:n], at, block); err != nil {
 			break

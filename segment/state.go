@@ -32,9 +32,6 @@ type Sizes struct {
 // capacityUnit divides every capacity. It is the block of direct writes, so that every file consists of whole blocks.
 const capacityUnit = aio.BlockBytes
 
-// roundUp rounds to a multiple of unit, a power of two.
-func roundUp(n, unit int64) int64 { return (n + unit - 1) &^ (unit - 1) }
-
 // DefaultSizes give a busy partition few files. A small one takes 64 KiB of the disk, see FirstReservedBytes.
 var DefaultSizes = Sizes{MinSegmentBytes: 1 << 20, MaxSegmentBytes: 128 << 20}
 
@@ -74,7 +71,7 @@ func (z Sizes) capacity(segment uint32, batchBytes int) int64 {
 	for ; segment > 0 && c < z.MaxSegmentBytes; segment-- {
 		c <<= 1
 	}
-	return roundUp(max(min(c, z.MaxSegmentBytes), int64(batchBytes)), capacityUnit)
+	return aio.RoundUp(max(min(c, z.MaxSegmentBytes), int64(batchBytes)), capacityUnit)
 }
 
 // Advance moves the state past a batch that Place placed. h is the batch's stamped header.

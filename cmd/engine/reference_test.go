@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -50,26 +51,16 @@ func quoted(s string) string {
 
 // least returns the smallest value of a setting that has one above 0, in the notation of its flag.
 func least(v values.Value) string {
-	n := int64(0)
-	switch v := v.(type) {
-	case values.CountValue:
-		n = int64(v.Least)
-	case values.BytesValue:
-		n = v.Least
-	case values.IntBytesValue:
-		n = v.Least
-	case values.DurationValue:
-		if v.Least > 0 {
-			return values.FormatDuration(v.Least)
-		}
-	}
-	if n == 0 {
+	n, is := v.(values.NumberValue)
+	switch {
+	case !is || n.Least == 0:
 		return ""
+	case n.Kind == "bytes":
+		return values.FormatBytes(n.Least)
+	case n.Kind == "duration":
+		return values.FormatDuration(time.Duration(n.Least))
 	}
-	if v.Type() == "bytes" {
-		return values.FormatBytes(n)
-	}
-	return fmt.Sprint(n)
+	return fmt.Sprint(n.Least)
 }
 
 const settingsIntro = `# Settings
@@ -87,8 +78,8 @@ TestSettingsPage -update' from the tables that the program uses.
 
 A flag wins over the environment, the environment over the file, and the file over the default. 'penstock config' prints
 every setting with its value and the place it comes from, 'penstock config --defaults' a TOML file with all settings
-commented out. An unknown name is an error. Variables that begin with 'ENGINE_', as before the first release, are still
-read, with a warning. What Kubernetes sets for its services, such as 'PENSTOCK_PORT', is passed over.
+commented out. An unknown name is an error. What Kubernetes sets for its services, such as 'PENSTOCK_PORT', is passed
+over.
 
 A node reads its settings when it starts, and the file again at SIGHUP ('systemctl reload penstock') and by 'penstock
 reload', which says what has changed and what needs a restart; 'penstock config running' shows both at any time. The

@@ -73,7 +73,7 @@ func heirOf(st *state, p *meta.Partition, to replicate.NodeID, before int) (repl
 		return 0, fmt.Errorf("no other member of the ISR is alive, whole and not draining: %w", meta.ErrTooFewNodes)
 	case to != 0 && !mayBeNamed(st, p, to):
 		return 0, fmt.Errorf("node %s is no other live and whole member of the ISR whose disk works: %w",
-			nameOf(st.snap, to), meta.ErrUnsafe)
+			st.snap.NodeName(to), meta.ErrUnsafe)
 	case before >= maxHandOverCount:
 		return 0, fmt.Errorf("cluster: this node has given it away %d times in %v: it goes on leading until that is over, "+
 			"because something asks for it again and again", before, handOverSpan)

@@ -39,14 +39,14 @@ func (s *store) MovePartition(ctx context.Context, id meta.PartitionID, from, to
 			return conds, []kv.Op{put(key, move.moveRow)}, nil
 		case move.rev != 0:
 			return nil, nil, fmt.Errorf("a move of it from node %s to node %s is under way; cancel it first: %w",
-				nameOf(st.snap, move.From), nameOf(st.snap, move.To), meta.ErrConflict)
+				st.snap.NodeName(move.From), st.snap.NodeName(move.To), meta.ErrConflict)
 		case slices.Contains(p.State.Replicas, to):
 			return nil, nil, fmt.Errorf("node %s holds a replica of it already: nothing was changed: %w",
-				nameOf(st.snap, to), meta.ErrExists)
+				st.snap.NodeName(to), meta.ErrExists)
 		case !target.Live:
-			return nil, nil, fmt.Errorf("node %s is not alive: %w", nameOf(st.snap, to), meta.ErrTooFewNodes)
+			return nil, nil, fmt.Errorf("node %s is not alive: %w", st.snap.NodeName(to), meta.ErrTooFewNodes)
 		case apart[to]:
-			return nil, nil, fmt.Errorf("node %s is alive, and this node has no connection to it: %w", nameOf(st.snap, to),
+			return nil, nil, fmt.Errorf("node %s is alive, and this node has no connection to it: %w", st.snap.NodeName(to),
 				meta.ErrTooFewNodes)
 		case len(p.State.Replicas) >= replicate.MaxReplicaCount:
 			return nil, nil,
@@ -100,7 +100,7 @@ func MoveState(s *meta.Snapshot, id meta.PartitionID) (words string, goesOn bool
 	if p == nil {
 		return "ends", true
 	}
-	is, from, to := phaseOf(s, p, m), nameOf(s, m.From), nameOf(s, m.To)
+	is, from, to := phaseOf(s, p, m), s.NodeName(m.From), s.NodeName(m.To)
 	switch is {
 	case moveAway:
 		words = fmt.Sprintf("waits for node %s, which is dead: if that lasts, it is undone", to)

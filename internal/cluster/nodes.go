@@ -83,18 +83,18 @@ func (s *store) RemoveNode(ctx context.Context, node replicate.NodeID) error {
 			return nil, nil, meta.ErrNotFound
 		}
 		if n.liveRev != 0 {
-			return nil, nil, fmt.Errorf("node %s is alive: stop it first: %w", nameOf(st.snap, node), meta.ErrConflict)
+			return nil, nil, fmt.Errorf("node %s is alive: stop it first: %w", st.snap.NodeName(node), meta.ErrConflict)
 		}
 		for id, p := range st.parts.All() {
 			if slices.Contains(p.State.Replicas, node) {
 				return nil, nil, fmt.Errorf("node %s holds a replica of %s; drain it first: %w",
-					nameOf(st.snap, node), partitionOf(st.snap, id), meta.ErrUnsafe)
+					st.snap.NodeName(node), partitionOf(st.snap, id), meta.ErrUnsafe)
 			}
 		}
 		for id, m := range st.moves {
 			if m.To == node {
 				return nil, nil, fmt.Errorf("node %s is about to get a replica of %s; cancel that first: %w",
-					nameOf(st.snap, node), partitionOf(st.snap, id), meta.ErrUnsafe)
+					st.snap.NodeName(node), partitionOf(st.snap, id), meta.ErrUnsafe)
 			}
 		}
 		key, live := s.key(nodeKey(nodesDir, node)), s.key(nodeKey(liveDir, node))

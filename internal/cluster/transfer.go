@@ -58,9 +58,9 @@ func TransferTarget(
 		settled := p.State.Replicas[0] == to && p.TransferTo() == 0
 		switch unfit := unfitToLead(s, p, to); {
 		case unfit != "":
-			return 0, fmt.Sprintf("%s cannot be given to node %s: %s", name, nameOf(s, to), unfit)
+			return 0, fmt.Sprintf("%s cannot be given to node %s: %s", name, s.NodeName(to), unfit)
 		case to == p.State.Leader && settled:
-			return 0, fmt.Sprintf("node %s leads %s already", nameOf(s, to), name)
+			return 0, fmt.Sprintf("node %s leads %s already", s.NodeName(to), name)
 		}
 		return to, ""
 	}
@@ -72,7 +72,7 @@ func TransferTarget(
 		case unfit == "":
 			fit = append(fit, n)
 		default:
-			reasons = append(reasons, fmt.Sprintf("node %s: %s", nameOf(s, n), unfit))
+			reasons = append(reasons, fmt.Sprintf("node %s: %s", s.NodeName(n), unfit))
 		}
 	}
 	switch {
@@ -130,14 +130,6 @@ func transferred(p *meta.Partition, to replicate.NodeID) *meta.Partition {
 		next.Transfer = meta.Transfer{} // it keeps what it has
 	}
 	return next
-}
-
-// nameOf returns the name of a node, or its number if it is not registered.
-func nameOf(s *meta.Snapshot, id replicate.NodeID) string {
-	if n := s.Nodes[id]; n != nil {
-		return n.Name
-	}
-	return fmt.Sprint(id)
 }
 
 // partitionOf names a partition in a sentence.

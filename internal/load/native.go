@@ -320,6 +320,15 @@ func (r *run) paceNative(ctx context.Context, producers []*producer) {
 	}
 }
 
+// fillNative publishes the messages that a run consumes.
+func fillNative(ctx context.Context, cfg Config) error {
+	cfg.Connections, cfg.InFlight, cfg.WarmUp, cfg.Duration, cfg.Fill = 1, 1<<16, 0, 0, false
+	if _, err := publishNative(ctx, cfg); err != nil {
+		return fmt.Errorf("filling the topic: %w", err)
+	}
+	return nil
+}
+
 // ReadPast measures how fast the messages that a topic keeps are read, without a channel, from the oldest one to the
 // newest of the time when the run begins. Each partition has a reader, on connection partition mod n.
 func ReadPast(ctx context.Context, cfg Config) (*Report, error) {
@@ -330,10 +339,8 @@ func ReadPast(ctx context.Context, cfg Config) (*Report, error) {
 		return nil, fmt.Errorf("%w: only the native protocol reads a topic without a channel", ErrConfig)
 	}
 	if cfg.Fill {
-		f := cfg
-		f.Connections, f.InFlight, f.WarmUp, f.Duration, f.Fill = 1, 1<<16, 0, 0, false
-		if _, err := publishNative(ctx, f); err != nil {
-			return nil, fmt.Errorf("filling the topic: %w", err)
+		if err := fillNative(ctx, cfg); err != nil {
+			return nil, err
 		}
 	}
 	cfg.WarmUp = 0

@@ -3,7 +3,6 @@ package load
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 
 	"penstock/client"
@@ -25,10 +24,8 @@ func consumeNative(ctx context.Context, cfg Config) (*Report, error) {
 			return nil, err
 		}
 		if cfg.Fill && len(consumers) == 0 {
-			f := cfg
-			f.Connections, f.InFlight, f.WarmUp, f.Duration, f.Fill = 1, 1<<16, 0, 0, false
-			if _, err := publishNative(ctx, f); err != nil {
-				return nil, fmt.Errorf("filling the topic: %w", err)
+			if err := fillNative(ctx, cfg); err != nil {
+				return nil, err
 			}
 		}
 		k, err := c.Consumer(ctx, cfg.Topic, cfg.Channel, client.ConsumerOptions{

@@ -8,6 +8,7 @@ package meta
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -186,6 +187,14 @@ type Rebalance struct {
 	Nodes []replicate.NodeID `json:"nodes,omitempty"`
 	// Gone is a node that was away for so long that its replicas are made elsewhere; 0: none.
 	Gone replicate.NodeID `json:"gone,omitempty"`
+}
+
+// NodeName returns the name of a node, or its number if it is not registered.
+func (s *Snapshot) NodeName(id replicate.NodeID) string {
+	if n := s.Nodes[id]; n != nil {
+		return n.Name
+	}
+	return fmt.Sprint(id)
 }
 
 // GoneNode returns Rebalance.Gone, or 0 if that node is back or was removed.

@@ -20,16 +20,6 @@ type Rows[T any] struct {
 // Partitions are the rows of all partitions.
 type Partitions = Rows[Partition]
 
-// PartitionsOf returns the table of these rows.
-func PartitionsOf(rows ...*Partition) Partitions {
-	var all Partitions
-	e := all.Edit()
-	for _, p := range rows {
-		e.Set(p.ID, p)
-	}
-	return e.Rows()
-}
-
 // Get returns the row of a partition; nil if there is none.
 func (r Rows[T]) Get(id PartitionID) *T {
 	if rows := r.topics[id.Topic]; int64(id.Partition) < int64(len(rows)) {

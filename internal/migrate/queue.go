@@ -3,10 +3,8 @@ package migrate
 import (
 	"bufio"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"slices"
 	"strconv"
@@ -332,5 +330,3 @@ func splitFileName(name string) (queue string, number int64, ok bool) {
 	}
 	return stem[:i], int64(n), true
 }
-
-func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -255,7 +256,7 @@ func (s *Source) Fingerprint() (string, error) {
 	sum := sha256.New()
 	add := func(name string) error {
 		f, err := s.root.Open(name)
-		if isNotExist(err) {
+		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
 		if err != nil {

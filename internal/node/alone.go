@@ -63,7 +63,7 @@ func (a alone) makeTopic(name string, o *TopicOptions) (*Topic, error) {
 	}
 	m := &datadir.Topic{
 		Format: datadir.TopicFormat, ID: e.host.NewUUID(), Name: name, Partitions: o.Partitions,
-		CreatedNs: e.now().UnixNano(),
+		CreatedNs: e.Now().UnixNano(),
 		MadeBy:    o.MadeBy, Settings: o.settings(),
 	}
 	t := topic.New(e.shared, m)

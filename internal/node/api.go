@@ -7,7 +7,6 @@ import (
 	"penstock/internal/node/faults"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/message"
-	"penstock/internal/node/names"
 	"penstock/internal/node/topic"
 	"penstock/replicate/wire"
 )
@@ -82,11 +81,3 @@ type Info struct {
 	PartitionsReadOnly   int           // partitions that recovery found damaged, and that store nothing more
 	CorruptionsAtRecover []string      // what recovery found damaged, one sentence each; shared: do not change it
 }
-
-// ValidTopicName says whether name can name a topic, by the rule of nsqd: at most 64 bytes, one or more of the
-// characters a-z A-Z 0-9 . _ -, optionally followed by #ephemeral. Names never become paths, so "." and ".." are
-// allowed.
-func ValidTopicName(name string) bool { return names.ValidTopic(name) }
-
-// ValidChannelName is the same rule for channels.
-func ValidChannelName(name string) bool { return names.ValidChannel(name) }

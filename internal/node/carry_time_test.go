@@ -31,7 +31,7 @@ func TestCarriedFromBefore1970(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := topic.PublishSealed(ctxBg, batch); err != nil {
+		if _, err := publishSealed(ctxBg, topic, batch); err != nil {
 			t.Fatal(err)
 		}
 		m := s.next()

@@ -147,7 +147,7 @@ func (e *Engine) deleteTopicLocal(name string) error {
 		e.mu.Unlock()
 		return e.noTopic(name)
 	}
-	e.deletedTopics.Add(name, e.now())
+	e.deletedTopics.Add(name, e.Now())
 	e.mu.Unlock()
 	return e.deleteParts(t, t.PartitionList())
 }
@@ -156,14 +156,14 @@ func (e *Engine) deleteTopicLocal(name string) error {
 func (e *Engine) noteTopicDeleted(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.deletedTopics.Add(name, e.now())
+	e.deletedTopics.Add(name, e.Now())
 }
 
 // noTopic returns the ErrNoTopic for a name, as a GoneError if the topic was deleted a moment ago. It takes mu.
 func (e *Engine) noTopic(name string) error {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	return e.deletedTopics.Missing(name, e.now(), errs.ErrNoTopic)
+	return e.deletedTopics.Missing(name, e.Now(), errs.ErrNoTopic)
 }
 
 // deleteParts deletes this node's copies (parts) of a topic; there is at least one. It waits for the tombstone to be

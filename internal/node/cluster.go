@@ -14,7 +14,6 @@ import (
 
 	"penstock/internal/lock"
 	"penstock/internal/meta"
-	"penstock/internal/node/absent"
 	"penstock/internal/node/diskwatch"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fanout"
@@ -23,7 +22,6 @@ import (
 	"penstock/internal/node/partition"
 	"penstock/internal/node/platform"
 	"penstock/internal/node/remote"
-	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/peer"
 	"penstock/replicate/wire"
@@ -86,7 +84,7 @@ type clusterNode struct {
 	listens atomic.Pointer[platform.Network] // Net, for the store's goroutines; nil before join has set it
 	ops     *fanout.Operations
 	remotes *remote.Consumers
-	absent  absent.Copies
+	absent  absentCopies
 
 	table atomic.Pointer[meta.Rows[placed]] // the partitions of all topics; only the worker replaces it
 
@@ -147,10 +145,6 @@ func newClusterNode(e *Engine) *clusterNode {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cn.Env, cn.cancel = partition.NewEnv(ctx, e.store, log, o.Store, o.Replication, o.PreferredLeader, cn), cancel
-	cn.absent.Env = absent.Env{
-		Log: cn.Log, Now: cn.Now, Level: e.Level, Frames: &e.counters.FramesWithoutCopy, Missing: &e.counters.MissingCopies,
-		Send: func(to replicate.NodeID, f *netproto.Frame) error { return cn.Net.TrySend(to, f) },
-	}
 	cn.peers = platform.Peers{Ctx: cn.Ctx, Spawn: cn.Spawn}
 	cn.disk = cn.newDiskMember()
 	cn.forward = cn.newForwarder()

@@ -7,7 +7,6 @@ import (
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/partition"
 	"penstock/internal/node/platform"
-	"penstock/replicate"
 	"penstock/segment"
 )
 
@@ -23,7 +22,6 @@ func (cn *clusterNode) ForwardPut(pt *partition.Partition, p *inbox.Put) error {
 
 func (cn *clusterNode) Freeze(pt *partition.Partition)               { cn.forward.Freeze(pt) }
 func (cn *clusterNode) Reroute(pt *partition.Partition)              { cn.forward.Reroute(pt) }
-func (cn *clusterNode) HasExited(node replicate.NodeID) bool         { return cn.hasExited(node) }
 func (cn *clusterNode) TryLater(topic *meta.Topic, partition uint32) { cn.tryLater(topic, partition) }
 func (cn *clusterNode) News() *platform.Notice                       { return &cn.e.news }
 

@@ -57,7 +57,7 @@ func (cn *clusterNode) peerDown(node replicate.NodeID) {
 // node connects again. The first attempts may fail, because this node may have been connected to the member of etcd
 // that ended with that process. It runs on a goroutine of its own.
 func (cn *clusterNode) reportDown(node replicate.NodeID, boot uuid.UUID) {
-	for told := false; cn.hasExited(node) && cn.Ctx.Err() == nil; {
+	for told := false; cn.HasExited(node) && cn.Ctx.Err() == nil; {
 		ctx, cancel := cn.e.host.WithTimeout(cn.Ctx, partition.StoreTimeout)
 		err := cn.Rows.ReportDown(ctx, node, boot)
 		cancel()
@@ -113,8 +113,8 @@ func (cn *clusterNode) listen() {
 	}
 }
 
-// hasExited says whether the process of a node is known to have ended.
-func (cn *clusterNode) hasExited(node replicate.NodeID) bool {
+// HasExited says whether the process of a node is known to have ended.
+func (cn *clusterNode) HasExited(node replicate.NodeID) bool {
 	cn.exitedMu.Lock()
 	defer cn.exitedMu.Unlock()
 	_, ended := cn.exited[node]
@@ -150,7 +150,7 @@ func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netpro
 			}
 		}
 		if !took && cn.Ctx.Err() == nil {
-			cn.absent.Answer(from, d.ID, &d.Message)
+			cn.answerAbsent(from, d.ID, &d.Message)
 		}
 	}
 	for i, pt := range work {

@@ -159,10 +159,10 @@ func TestClusterRepeatWaitsForTheCommit(t *testing.T) {
 		t.Errorf("a follower answers %v", err)
 	}
 	// A batch that is forwarded is judged by the leader, and the reason comes back.
-	if id, err := other.PublishSealed(t.Context(), sealed(t, p, "p", 0, 2)); id != first.first || err != nil {
+	if id, err := publishSealed(t.Context(), other, sealed(t, p, "p", 0, 2)); id != first.first || err != nil {
 		t.Errorf("forwarded again: %v, %v", id, err)
 	}
-	if _, err := other.PublishSealed(t.Context(), sealed(t, p, "p", 9, 2)); !errors.Is(err, errs.ErrSequence) {
+	if _, err := publishSealed(t.Context(), other, sealed(t, p, "p", 9, 2)); !errors.Is(err, errs.ErrSequence) {
 		t.Errorf("a gap, forwarded: %v", err)
 	}
 	checkOnce(t, l.e, "p", 2)

@@ -151,7 +151,7 @@ func (cn *clusterNode) createTopic(ctx context.Context, name string, o TopicOpti
 	defer cancel()
 	mt, err := cn.Rows.CreateTopic(ctx, meta.Topic{
 		Name: name, Partitions: o.Partitions, Replicas: cmp.Or(o.Replicas, cn.opts.Replicas),
-		CreatedNs: cn.e.now().UnixNano(), MadeBy: o.MadeBy, Settings: o.settings(),
+		CreatedNs: cn.e.Now().UnixNano(), MadeBy: o.MadeBy, Settings: o.settings(),
 	})
 	if err != nil && !errors.Is(err, meta.ErrExists) {
 		return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, err)

@@ -346,11 +346,11 @@ func (e *Engine) watch() {
 	var clockTold time.Time
 	var slow slowCommits
 	var scheduled scheduling
-	moved, told, blamed := e.now(), false, false
+	moved, told, blamed := e.Now(), false, false
 	for slept := e.host.Instant(); e.host.Pause(watchInterval, e.stop); slept = e.host.Instant() {
 		e.watchScheduling(&scheduled, slept)
 		e.watchClock(&clockTold)
-		now := e.now()
+		now := e.Now()
 		if e.host.InlineLog() {
 			e.disks.Step()
 		}

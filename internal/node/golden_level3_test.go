@@ -51,7 +51,7 @@ func (f *golden) produce(name string) (err error) {
 			if err != nil {
 				return err
 			}
-			if _, err := t.PublishSealed(f.ctx, batch); err != nil {
+			if _, err := publishSealed(f.ctx, t, batch); err != nil {
 				return err
 			}
 		}

@@ -30,7 +30,7 @@ func (f *golden) removed() error {
 		if _, err := t.OpenNamed(f.ctx, 0, "gone"); err != nil {
 			return err
 		}
-		if _, err := t.PublishSealed(f.ctx, batch); err != nil {
+		if _, err := publishSealed(f.ctx, t, batch); err != nil {
 			return err
 		}
 		_, err := t.RemoveProducer(f.ctx, "gone")

@@ -23,7 +23,7 @@ func TestStays(t *testing.T) {
 			t.Errorf("node %d stays: %v", node, !want)
 		}
 	}
-	s.Partitions = meta.PartitionsOf(row)
+	s.Partitions = meta.Partitions{}.With(row.ID, row)
 	for move, want := range map[meta.Move]bool{
 		{From: 1, To: 3}: false, {From: 3, To: 1}: true, {From: 3, To: 1, Cancel: true}: false, {From: 1, To: 4}: true,
 	} {

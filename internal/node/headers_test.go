@@ -142,7 +142,7 @@ func TestHeaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := e.Counters().MessageBytes.Load()
-	id, err := topic.PublishSealed(t.Context(), batch)
+	id, err := publishSealed(t.Context(), topic, batch)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func TestHeaderLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := topic.PublishSealed(t.Context(), batch); !errors.Is(err, errs.ErrHeaders) {
+	if _, err := publishSealed(t.Context(), topic, batch); !errors.Is(err, errs.ErrHeaders) {
 		t.Errorf("a reserved header in a sealed batch: %v", err)
 	}
 	// Headers of exactly the largest size are stored.

@@ -14,6 +14,7 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/inbox"
 	"penstock/segment"
 	"penstock/tests/support/faultaio"
 )
@@ -44,12 +45,23 @@ type produced struct {
 // send submits a batch to partition 0.
 func send(topic *node.Topic, batch []byte) <-chan produced {
 	answer := make(chan produced, 2)
-	if err := topic.ProduceSealed(0, batch, false, func(a node.Produced) {
+	if err := topic.ProduceSealed(node.Sender{}, 0, batch, false, func(a node.Produced) {
 		answer <- produced{a.First, a.Duplicate, a.Err}
 	}); err != nil {
 		answer <- produced{err: err}
 	}
 	return answer
+}
+
+// publishSealed stores a batch in the topic's next partition, through any node.
+func publishSealed(ctx context.Context, topic *node.Topic, batch []byte) (node.ID, error) {
+	w := inbox.NewWaiter()
+	defer w.Free()
+	w.Kind, w.Special, w.Alone, w.Waits = inbox.Sealed, &inbox.Special{Sealed: batch}, true, true
+	if err := topic.Submit(&w.Put); err != nil {
+		return 0, err
+	}
+	return w.Wait(ctx)
 }
 
 func openProducer(t testing.TB, topic *node.Topic, name string) node.Producer {
@@ -122,7 +134,7 @@ func TestProduceSealed(t *testing.T) {
 	expect("another's", sealed(t, other, "o", 0, 1), produced{})
 	second := expect("second", sealed(t, p, "p", 3, 1), produced{})
 	expect("first again", sealed(t, p, "p", 0, 3), produced{first: first, repeat: true})
-	if id, err := topic.PublishSealed(t.Context(), sealed(t, p, "p", 3, 1)); id != second || err != nil {
+	if id, err := publishSealed(t.Context(), topic, sealed(t, p, "p", 3, 1)); id != second || err != nil {
 		t.Errorf("published again: %v, %v", id, err)
 	}
 	expect("gap", sealed(t, p, "p", 5, 1), produced{err: errs.ErrSequence})
@@ -169,7 +181,7 @@ func TestOpenProducerRefuses(t *testing.T) {
 		if _, err := topic.OpenProducer(t.Context(), n, "p"); !errors.Is(err, errs.ErrNoPartition) {
 			t.Errorf("partition %d: %v", n, err)
 		}
-		if err := topic.ProduceSealed(n, nil, false, func(node.Produced) {}); !errors.Is(err, errs.ErrNoPartition) {
+		if err := topic.ProduceSealed(node.Sender{}, n, nil, false, func(node.Produced) {}); !errors.Is(err, errs.ErrNoPartition) {
 			t.Errorf("partition %d: %v", n, err)
 		}
 	}
@@ -461,7 +473,7 @@ func TestProducerOwnerSurvives(t *testing.T) {
 	}
 	produce := func(owner string, sequence uint32) error {
 		done := make(chan error, 1)
-		if err := topic.ProduceSealedAs(node.Sender{Owner: owner}, 0, sealed(t, p, "p", sequence, 1), false,
+		if err := topic.ProduceSealed(node.Sender{Owner: owner}, 0, sealed(t, p, "p", sequence, 1), false,
 			func(a node.Produced) { done <- a.Err }); err != nil {
 			return err
 		}

@@ -11,9 +11,6 @@ import (
 // The engine reaches clocks, goroutines and the network only through Engine.host; the disk is Engine.disk. This file
 // has helpers built on the host.
 
-// now returns the engine's time: the wall clock at Open, plus the time that has passed since. It never jumps.
-func (e *Engine) now() time.Time { return time.Unix(0, e.clock.NowNs()) }
-
 // wallNow replaces the host's wall clock if it is not nil. Test builds set it before any engine is opened
 // (clock_offset.go).
 var wallNow func() time.Time

@@ -8,7 +8,7 @@ import (
 
 // Now returns the time by the engine's clock, which messages get when they are stored. It does not follow steps of the
 // wall clock.
-func (e *Engine) Now() time.Time { return e.now() }
+func (e *Engine) Now() time.Time { return time.Unix(0, e.clock.NowNs()) }
 
 // DiskFreeBytes returns how many bytes this process may still write to the file system of the data directory. It asks
 // the file system, and may wait for it.

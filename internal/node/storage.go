@@ -19,10 +19,10 @@ func (e *Engine) Storage() StorageStats {
 	out := StorageStats{
 		Groups: s.Groups, CommitBytes: s.Bytes,
 		FlushP50Micros: s.FlushMicros(0.5), FlushP99Micros: s.FlushMicros(0.99),
-		Marks: s.Marks, TornGroups: s.Torn, TornBytes: s.TornBytes, Forgotten: e.forgotten,
+		Marks: s.Marks, TornBytes: s.TornBytes,
 		StallsBuffer: s.StallsBuffer, StallsFile: s.StallsSpare, StallsFull: s.StallsFull,
 		CommitLiveBytes: s.LiveBytes, CommitRoomBytes: log.Headroom(), CommitFileBytes: log.FileBytes(),
-		StateBytes: m.State, StateLimitBytes: e.opts.MaxStateBytes, HeapLimitBytes: e.opts.MaxHeapBytes,
+		HeapLimitBytes:   e.opts.MaxHeapBytes,
 		ListedPartitions: e.shared.Partitions(), PartitionLimit: int64(e.current().MaxPartitions),
 		FreeBuffers: m.Free, Buffers: m.Buffers, WaitingBytes: m.Waiting,
 		Overloaded:     c.Overloaded.Load(),
@@ -30,16 +30,11 @@ func (e *Engine) Storage() StorageStats {
 		SegmentBytes: c.SegmentBytes.Load(), SegmentSyncs: c.SegmentSyncs.Load(), TrimmedBytes: c.TrimmedBytes.Load(),
 		TrashEntries: e.store.Flusher().TrashEntries(),
 		OpenSegments: e.store.Flusher().OpenSegments(), MappedSegments: e.store.MappedSegments(),
-		ISRChanges: c.ISRChanges.Load(), ISRHeldBack: c.ISRHeldBack.Load(), AbsentReplicas: c.AbsentReplicas.Load(),
-		FramesNoCopy:    c.FramesWithoutCopy.Load(),
-		MissingCopies:   c.MissingCopies.Load(),
-		Stranded:        c.Stranded.Load(),
-		DelaysCorrected: c.DelaysCorrected.Load(), FromTheFuture: c.FromTheFuture.Load(),
-		ClockSteps: e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(), ClockDiffersMs: e.clockAheadMs(),
-		Partitions: len(e.store.Partitions()), DiskFull: e.store.Flusher().NoSpace(),
-		NoInodes: e.store.Flusher().Full() == errs.ErrNoInodes, Failed: e.store.Failure() != nil,
-		GroundLost: clog.Lost(e.store.Failure()) != nil, AuthSilentS: e.authSilentSeconds(),
+		ISRChanges: c.ISRChanges.Load(), AbsentReplicas: c.AbsentReplicas.Load(),
+		FramesNoCopy: c.FramesWithoutCopy.Load(), MissingCopies: c.MissingCopies.Load(),
+		Partitions: len(e.store.Partitions()),
 	}
+	e.describeWarnings(&out)
 	for _, pt := range e.store.Partitions() {
 		if pt.Log().Health() != nil {
 			out.DamagedCopies++
@@ -66,7 +61,6 @@ func (e *Engine) Storage() StorageStats {
 		out.LogLinesDropped = e.logs.Dropped()
 	}
 	e.members.describe(&out)
-	e.describeDisk(&out)
 	if s.Groups > 0 {
 		out.BatchesPerGroup = float64(s.Records) / float64(s.Groups)
 		out.FlushMeanMicros = float64(s.FlushNanos) / float64(s.Groups) / float64(time.Microsecond)
@@ -87,6 +81,20 @@ func (e *Engine) describeSkipping(out *StorageStats) {
 	}
 }
 
+// describeWarnings fills in what Warnings judges.
+func (e *Engine) describeWarnings(out *StorageStats) {
+	c, why := &e.counters, e.store.Failure()
+	out.DiskFull, out.NoInodes = e.store.Flusher().NoSpace(), e.store.Flusher().Full() == errs.ErrNoInodes
+	out.Failed, out.GroundLost, out.Forgotten = why != nil, clog.Lost(why) != nil, e.forgotten
+	out.TornGroups = e.store.CommitLog().Stats().Torn
+	out.ISRHeldBack, out.Stranded = c.ISRHeldBack.Load(), c.Stranded.Load()
+	out.DelaysCorrected, out.FromTheFuture = c.DelaysCorrected.Load(), c.FromTheFuture.Load()
+	out.ClockSteps, out.ClockAheadMs = e.clock.Steps(), e.clock.Ahead().Milliseconds()
+	out.ClockDiffersMs, out.AuthSilentS = e.clockAheadMs(), e.authSilentSeconds()
+	out.StateBytes, out.StateLimitBytes = e.store.Memory().State, e.opts.MaxStateBytes
+	e.describeDisk(out)
+}
+
 // describeDisk fills in what the disk watch and the scrub have seen. It takes no lock.
 func (e *Engine) describeDisk(out *StorageStats) {
 	d := e.disks.Stats()
@@ -102,18 +110,8 @@ func (e *Engine) describeDisk(out *StorageStats) {
 // disk, the commit log, the clock and the scrub, and replicas that leave and join the ISR too often. Callers that ask
 // often combine Warnings with Health.
 func (e *Engine) Warnings() []Fault {
-	c := &e.counters
-	s := StorageStats{
-		DiskFull: e.store.Flusher().NoSpace(), NoInodes: e.store.Flusher().Full() == errs.ErrNoInodes,
-		Failed:     e.store.Failure() != nil,
-		GroundLost: clog.Lost(e.store.Failure()) != nil, TornGroups: e.store.CommitLog().Stats().Torn,
-		ISRHeldBack: c.ISRHeldBack.Load(), Stranded: c.Stranded.Load(), DelaysCorrected: c.DelaysCorrected.Load(),
-		FromTheFuture: c.FromTheFuture.Load(), Forgotten: e.forgotten,
-		ClockSteps: e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(), ClockDiffersMs: e.clockAheadMs(),
-		AuthSilentS: e.authSilentSeconds(),
-		StateBytes:  e.store.Memory().State, StateLimitBytes: e.opts.MaxStateBytes,
-	}
-	e.describeDisk(&s)
+	var s StorageStats
+	e.describeWarnings(&s)
 	return s.Faults()
 }
 

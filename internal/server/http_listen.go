@@ -79,9 +79,4 @@ func (s *Server) refusePlain(w http.ResponseWriter, _ *http.Request) {
 }
 
 // HTTPSAddr returns the address at which HTTPS is served, or nil if it is off.
-func (s *Server) HTTPSAddr() net.Addr {
-	if s.httpsLn == nil {
-		return nil
-	}
-	return s.httpsLn.Addr()
-}
+func (s *Server) HTTPSAddr() net.Addr { return listen.Addr(s.httpsLn) }

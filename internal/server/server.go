@@ -229,12 +229,7 @@ func (s *Server) toldHTTP() int {
 func (s *Server) TCPAddr() net.Addr { return s.tcp.Addr() }
 
 // HTTPAddr returns the address at which HTTP is served, or nil if it is off.
-func (s *Server) HTTPAddr() net.Addr {
-	if s.httpLn == nil {
-		return nil
-	}
-	return s.httpLn.Addr()
-}
+func (s *Server) HTTPAddr() net.Addr { return listen.Addr(s.httpLn) }
 
 // nsqOptions returns what the server of NSQ's clients needs.
 func (s *Server) nsqOptions() nsq.Options {

@@ -9,8 +9,6 @@ const (
 // bouncePool keeps a few aligned buffers outside the heap.
 type bouncePool struct{ free chan []byte }
 
-func newBouncePool() bouncePool { return bouncePool{free: make(chan []byte, maxBounces)} }
-
 func (p bouncePool) get() []byte {
 	select {
 	case buf := <-p.free:

@@ -83,7 +83,8 @@ func OpenDisk(dir string, opts DiskOptions) (Disk, error) {
 		path = dir
 	}
 	d := &fsDisk{
-		path: path, root: root, log: opts.Logger, readOnly: opts.ReadOnly, blockBytes: BlockBytes, bounce: newBouncePool(),
+		path: path, root: root, log: opts.Logger, readOnly: opts.ReadOnly, blockBytes: BlockBytes,
+		bounce: bouncePool{make(chan []byte, maxBounces)},
 	}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)

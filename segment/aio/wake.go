@@ -50,8 +50,8 @@ func (w *wakeState) fallAsleep() bool {
 // pending reports whether Wake was called since wakeUp.
 func (w *wakeState) pending() bool { return w.v.Load() == stateNotified }
 
-// wakeUp ends the sleep and consumes the notification, if there is one. It reports whether there was one.
-func (w *wakeState) wakeUp() bool { return w.v.Swap(stateAwake) == stateNotified }
+// wakeUp ends the sleep and consumes the notification, if there is one.
+func (w *wakeState) wakeUp() { w.v.Store(stateAwake) }
 
 // retire leaves the word notified for ever, so that no Wake after Close signals anybody.
 func (w *wakeState) retire() { w.v.Store(stateNotified) }

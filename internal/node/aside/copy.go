@@ -32,7 +32,8 @@ type copier struct {
 	cut   *Cut
 	skip  segment.Offset // batches in front of this are not kept
 	until segment.Offset
-	out   stage
+	out   aio.Stage
+	block int64                   // of the file system
 	seen  func(h *segment.Header) // is called for each batch that is kept
 
 	next   segment.Position // the next batch, if the one before was read
@@ -59,7 +60,10 @@ func (c *copier) run(at segment.Offset) error {
 		at = next
 	}
 	c.hole(c.cut.Until, c.cut.NextID)
-	return c.out.finish()
+	if err := c.out.Finish(c.block); err != nil {
+		return err
+	}
+	return c.out.File.Sync()
 }
 
 // jump returns the beginning of the last segment in front of skip, so that what is not kept need not be read.
@@ -123,7 +127,7 @@ func (c *copier) keep(run []byte, at segment.Offset) (segment.Offset, error) {
 			c.why = nil
 		} else {
 			c.hole(h.Position, h.FirstID)
-			if err := c.out.add(run[:size]); err != nil {
+			if err := c.out.Add(run[:size]); err != nil {
 				return at, err
 			}
 			c.note(h)
@@ -165,40 +169,3 @@ func (c *copier) note(h *segment.Header) {
 		c.seen(h)
 	}
 }
-
-// stage gathers bytes for aligned writes.
-type stage struct {
-	file  aio.File
-	buf   []byte
-	block int64
-	off   int64 // file offset of buf[0]
-	n     int   // bytes gathered
-}
-
-func (s *stage) add(p []byte) error {
-	for len(p) > 0 {
-		k := copy(s.buf[s.n:], p)
-		if s.n, p = s.n+k, p[k:]; s.n == len(s.buf) {
-			if err := s.file.WriteAt(s.buf, s.off); err != nil {
-				return err
-			}
-			s.off, s.n = s.off+int64(s.n), 0
-		}
-	}
-	return nil
-}
-
-// finish writes the rest, filled up with zeros, and flushes the file.
-func (s *stage) finish() error {
-	if s.n > 0 {
-		padded := int(roundUp(int64(s.n), s.block))
-		clear(s.buf[s.n:padded])
-		if err := s.file.WriteAt(s.buf[:padded], s.off); err != nil {
-			return err
-		}
-	}
-	return s.file.Sync()
-}
-
-// roundUp rounds to a multiple of unit, a power of two.
-func roundUp(n, unit int64) int64 { return (n + unit - 1) &^ (unit - 1) }

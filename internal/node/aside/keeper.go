@@ -70,7 +70,7 @@ type kept struct {
 func (k *kept) takes() int64 { return takes(k.Bytes) }
 
 // takes is how many bytes of the disk an entry with so many bytes of batches takes, about.
-func takes(batches int64) int64 { return roundUp(batches, aio.BlockBytes) + entryBytes }
+func takes(batches int64) int64 { return aio.RoundUp(batches, aio.BlockBytes) + entryBytes }
 
 // New returns a keeper that knows of nothing yet. now is the engine's clock.
 func New(disk aio.Disk, log *slog.Logger, now func() time.Time, limits Limits) *Keeper {
@@ -352,19 +352,19 @@ func (k *Keeper) write(src Source, e *kept, from, until segment.Offset, size int
 		return nil, err
 	}
 	block := int64(max(k.disk.Info().BlockBytes, aio.BlockBytes))
-	file, err := k.disk.Create(path.Join(where, BatchesFile), roundUp(size, block))
+	file, err := k.disk.Create(path.Join(where, BatchesFile), aio.RoundUp(size, block))
 	if errors.Is(err, fs.ErrExist) {
 		return nil, errTaken
 	}
 	if err != nil {
 		return nil, err
 	}
-	buf, free := aio.AlignedBytes(int(roundUp(min(size, copyBytes), block)))
+	buf, free := aio.AlignedBytes(int(aio.RoundUp(min(size, copyBytes), block)))
 	defer free()
 	ends := k.ends(e.identity())
 	c := copier{
 		src: src, cut: &e.Cut, skip: skip, until: until, next: e.From, nextID: e.FromID,
-		out: stage{file: file, buf: buf, block: block},
+		out: aio.Stage{File: file, Buf: buf}, block: block,
 		seen: func(h *segment.Header) {
 			again = append(again, ends[link{h.Position, h.CRC}]...)
 		},

@@ -153,7 +153,7 @@ func (c *Channel) inOrder(p *partition, e *entry, ev *Event, res *Result) (l *la
 	l, known := c.lanes.of(p, ev.Key, c.settings.Order)
 	old = p.recall(ev.Msg)
 	switch {
-	case c.settings.Order != fold.OrderNone && p.lane.onlySettles() && !ev.Own && c.sampledBehind(p, ev, old):
+	case c.settings.Order != fold.OrderNone && p.lane.onlySettles() && !ev.Own && c.sampledBehind(ev, old):
 		c.leaveOut(p, nil, batch.MakeID(ev.Part, ev.Msg), res)
 		c.passed(p)
 		return nil, old, false

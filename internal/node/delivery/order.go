@@ -217,7 +217,7 @@ func (ls *lanes) letGo(l *lane) {
 
 // sampledBehind says whether the client that would get the message at the reading cursor leaves it out of its sample.
 // Such a message need not wait while the lane only settles. Otherwise each one would wait for a commit of its own.
-func (c *Channel) sampledBehind(p *partition, ev *Event, old fold.Deferral) bool {
+func (c *Channel) sampledBehind(ev *Event, old fold.Deferral) bool {
 	cl := c.clients.choose(ev.Tag, ev.Part)
 	return cl != nil && old.Attempts == 0 && c.clients.sampledOut(cl, batch.MakeID(ev.Part, ev.Msg), c.cfg.SampleSeed)
 }

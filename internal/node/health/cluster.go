@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"penstock/internal/meta"
@@ -179,7 +178,7 @@ type Cluster struct {
 
 // Look combines the rows of the store with what the node knows itself.
 func Look(s *meta.Snapshot, v View) *Cluster {
-	c := &Cluster{View: v, Name: nameOf(s, v.Self), NodeCount: len(s.Nodes)}
+	c := &Cluster{View: v, Name: s.NodeName(v.Self), NodeCount: len(s.Nodes)}
 	c.NotConnected, c.NotConnectedFor = v.Unreached(s)
 	for id, n := range s.Nodes {
 		if id == v.Self {
@@ -270,7 +269,7 @@ func (c *Cluster) countCopies(s *meta.Snapshot, topic string, p *meta.Partition)
 		}
 		*n++
 		for _, m := range copies {
-			named := &Copy{topic, p.ID.Partition, nameOf(s, m.Node), nameOf(s, p.State.Leader)}
+			named := &Copy{topic, p.ID.Partition, s.NodeName(m.Node), s.NodeName(p.State.Leader)}
 			if first != nil && (*first == nil || named.before(*first)) {
 				*first = named
 			}
@@ -279,14 +278,6 @@ func (c *Cluster) countCopies(s *meta.Snapshot, topic string, p *meta.Partition)
 	count(p.Unreadable(), &c.Damaged, nil)
 	count(p.Contested, &c.Contested, &c.FirstContested)
 	count(p.State.Short, &c.Short, &c.FirstShort)
-}
-
-// nameOf returns the name of a node, or the number of one that was removed.
-func nameOf(s *meta.Snapshot, id replicate.NodeID) string {
-	if n := s.Nodes[id]; n != nil {
-		return n.Name
-	}
-	return strconv.FormatUint(uint64(id), 10)
 }
 
 // StateOf returns the worst condition that holds for a partition.

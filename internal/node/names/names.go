@@ -1,5 +1,5 @@
-// Package names has the rules for the names of topics, channels and tokens. All packages of the node and the cluster's
-// administration use it. It imports nothing of ours.
+// Package names has the rules for the names of topics, channels and tokens. The node, the servers, the cluster's
+// administration and the commands use it. It imports nothing of ours.
 package names
 
 import (
@@ -19,8 +19,8 @@ const maxNameBytes = 64
 
 var namePattern = regexp.MustCompile(`^[.a-zA-Z0-9_-]+(#ephemeral)?$`)
 
-// ValidTopic says whether name can name a topic, by the rule of nsqd. Names never become paths, so "." and ".." are
-// allowed.
+// ValidTopic says whether name can name a topic, by the rule of nsqd: at most 64 bytes, one or more of the characters
+// a-z A-Z 0-9 . _ -, optionally followed by #ephemeral. Names never become paths, so "." and ".." are allowed.
 func ValidTopic(name string) bool {
 	return len(name) >= 1 && len(name) <= maxNameBytes && namePattern.MatchString(name)
 }

@@ -85,9 +85,7 @@ func (pt *Partition) snapshot(name string) delivery.Post {
 		}
 	}
 	if cur := pt.fold.Channel(name); cur != nil {
-		own := *cur // a deep copy: the fold keeps changing
-		own.Ranges, own.Requeued, own.Dead = cur.Ranges.Clone(), slices.Clone(cur.Requeued), slices.Clone(cur.Dead)
-		p.Cursor = &own
+		p.Cursor = cur.Clone() // the fold keeps changing
 	}
 	if pt.fold.Carries() {
 		p.Deferred = pt.fold.CarriedUnread(p.Deferred, p.Cursor, logread.Border(pt.log))

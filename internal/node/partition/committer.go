@@ -111,7 +111,7 @@ func (c *committer) sealList(pt *Partition, g *clog.Group, w *groupWork, l *inbo
 		if r.N == 0 {
 			continue // nextRun has answered all that it took from l
 		}
-		first, dst := c.reserve(pt, g, w, &r)
+		first, dst := c.reserve(pt, g, &r)
 		if dst == nil {
 			l.Prepend(r.Puts)
 			if first == machine.PurposeData || !c.sealInternal(pt, g, w, first, r.Bytes) {
@@ -250,7 +250,7 @@ func (c *committer) encodeControls(pt *Partition, controls []fold.Control, dst [
 // reserve asks the machine for the placement of the run's batch, and reserves the batch's bytes in the group. If
 // another batch must be sealed first, reserve returns the purpose of that batch. If the group has no room, it returns
 // PurposeData and a nil slice.
-func (c *committer) reserve(pt *Partition, g *clog.Group, w *groupWork, r *seal.Run) (machine.Purpose, []byte) {
+func (c *committer) reserve(pt *Partition, g *clog.Group, r *seal.Run) (machine.Purpose, []byte) {
 	if r.Kind == inbox.Tombstone {
 		tombstone := clog.Placement{Type: clog.Tombstone, Topic: pt.topic.ID, Partition: pt.number}
 		return machine.PurposeData, g.Reserve(tombstone, 0)

@@ -25,7 +25,7 @@ func (s *lateStore) Snapshot() *meta.Snapshot {
 	return &meta.Snapshot{
 		Nodes:      map[replicate.NodeID]*meta.Node{1: {ID: 1}, 2: {ID: 2}, 3: {ID: 3}},
 		Topics:     map[uuid.UUID]*meta.Topic{s.known.ID.Topic: {ID: s.known.ID.Topic, Partitions: 1}},
-		Partitions: meta.PartitionsOf(s.known),
+		Partitions: meta.Partitions{}.With(s.known.ID, s.known),
 	}
 }
 

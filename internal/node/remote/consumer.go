@@ -423,7 +423,8 @@ func (r *Consumer) Finish(id message.ID) error {
 // Requeue gives a message back to its channel, which delivers it again after delay. Like Finish, Requeue does not wait
 // for the leader.
 func (r *Consumer) Requeue(id message.ID, delay time.Duration) error {
-	return r.sendOp(&wire.Consume{Kind: wire.ConsumeRequeue, ID: uint64(id), DelayMs: requeueDelay(delay)})
+	ms := uint64(max(0, delay.Milliseconds()))
+	return r.sendOp(&wire.Consume{Kind: wire.ConsumeRequeue, ID: uint64(id), DelayMs: ms})
 }
 
 // Touch restarts the timeout of a message. Like Finish, Touch does not wait for the leader.
@@ -593,5 +594,3 @@ func (r *Consumer) Counts() message.ConsumerStats {
 	s.ReadyCount, s.Stopped = r.legs.Credit().Ready, r.stopped
 	return s
 }
-
-func requeueDelay(d time.Duration) uint64 { return uint64(max(0, d.Milliseconds())) }

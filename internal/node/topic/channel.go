@@ -132,7 +132,7 @@ func (s channelTopic) Fence(n int, epoch segment.Epoch) {
 }
 
 func (s channelTopic) WriteControls(ctx context.Context, controls []fold.Control) error {
-	return s.t.writeControls(ctx, controls, nil)
+	return s.t.writeControls(ctx, controls)
 }
 
 func (s channelTopic) OpenDeadLetters(ctx context.Context, name string) (

@@ -11,18 +11,16 @@ import (
 )
 
 // writeControls appends the same control entries to every partition that this node leads, and returns when all are
-// committed. onCommit (nil: nothing) runs for each partition at the moment of its commit: see inbox.List.Committed for
-// the lock. For the other partitions, the same operation runs on their leaders (onLeaders). After an error or a crash
+// committed. For the other partitions, the same operation runs on their leaders (onLeaders). After an error or a crash
 // the entries are in the logs of some of the partitions, or of none.
-func (t *Topic) writeControls(
-	ctx context.Context, controls []fold.Control, onCommit func(*partition.Partition),
-) error {
+func (t *Topic) writeControls(ctx context.Context, controls []fold.Control) error {
 	return t.writeControlsOf(ctx, func(*partition.Partition) ([]fold.Control, error) {
 		return slices.Clone(controls), nil // each log fills in its own
-	}, onCommit)
+	}, nil)
 }
 
-// writeControlsOf is writeControls with entries of its own for each partition. An error of controls ends it.
+// writeControlsOf is writeControls with entries of its own for each partition. An error of controls ends it. onCommit
+// (nil: nothing) runs for each partition at the moment of its commit: see inbox.List.Committed for the lock.
 func (t *Topic) writeControlsOf(
 	ctx context.Context, controls func(*partition.Partition) ([]fold.Control, error),
 	onCommit func(*partition.Partition),

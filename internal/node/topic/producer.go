@@ -102,41 +102,27 @@ type Produced struct {
 
 var sealedPuts = sync.Pool{New: func() any { return new(sealedPut) }}
 
-// Sender is who sends a batch for ProduceSealedAs. The zero value is the program itself.
+// Sender is who sends a batch for ProduceSealed. The zero value is the program itself.
 type Sender struct {
 	Owner string // of the producers that it may use: see ProducerOwner; "": it has to prove nothing
 	Payer string // its token or address, whose share of the node's memory the batch takes while it is verified
 }
 
-// ProduceSealedAs is ProduceSealed for a client: a batch of a producer of another owner is refused with
-// ErrProducerOwner.
-func (t *Topic) ProduceSealedAs(
-	who Sender, partition int, batch []byte, alone bool, done func(Produced),
-) error {
-	return t.produceSealed(who, partition, batch, alone, done)
-}
-
-// ProduceSealed stores a batch as PublishSealed does, in a partition that this node leads; elsewhere it returns
-// ErrNoLeader, or done gets it, and nothing was stored. Unless ProduceSealed returns an error, done is called exactly
-// once, maybe before ProduceSealed returns, under the rules of PublishAsync; the batch is borrowed until then. alone
-// says that the caller does nothing else until then: an idle engine may store the batch on the caller's goroutine,
-// which hangs if the disk does.
+// ProduceSealed stores a batch that segment.Builder sealed, without encoding its records again, in a partition that this
+// node leads; elsewhere it returns ErrNoLeader, or done gets it, and nothing was stored. The batch must hold messages
+// only, without delays, and have at most Options.MaxBatchBytes bytes; a batch that does not verify is refused. Unless
+// ProduceSealed returns an error, done is called exactly once, maybe before ProduceSealed returns, under the rules of
+// PublishAsync; the batch is borrowed until then. alone says that the caller does nothing else until then: an idle
+// engine may store the batch on the caller's goroutine, which hangs if the disk does.
 //
 // A batch whose header names a producer (OpenProducer) must be of the producer's present epoch, and its BaseSequence
 // must be the number behind the producer's last message in the partition. If instead it repeats one of the producer's
 // last 8 batches (the same BaseSequence and Count), it is not stored again: done gets the id that it was stored with,
 // and Duplicate is true, when that one is committed. Anything else is refused with ErrSequence, ErrFenced or
-// ErrUnknownProducer, and not stored. So after an error that leaves the outcome open (ErrUnknown, ErrDisk, ErrClosed),
-// sending the same batch again stores it exactly once.
-func (t *Topic) ProduceSealed(
-	partition int, batch []byte, alone bool, done func(Produced),
-) error {
-	return t.produceSealed(Sender{}, partition, batch, alone, done)
-}
-
-func (t *Topic) produceSealed(
-	who Sender, partition int, batch []byte, alone bool, done func(Produced),
-) error {
+// ErrUnknownProducer, or with ErrProducerOwner if the producer belongs to another owner than who, and not stored. So
+// after an error that leaves the outcome open (ErrUnknown, ErrDisk, ErrClosed), sending the same batch again stores it
+// exactly once.
+func (t *Topic) ProduceSealed(who Sender, partition int, batch []byte, alone bool, done func(Produced)) error {
 	if done == nil {
 		return errNil("the function that ProduceSealed calls")
 	}

@@ -52,20 +52,6 @@ func (t *Topic) publish(ctx context.Context, body []byte, bodies [][]byte, delay
 	return w.Wait(ctx)
 }
 
-// PublishSealed stores a batch that segment.Builder sealed, without encoding its records again, and returns the id of
-// the first message. The batch must hold messages only, without delays, and have at most Options.MaxBatchBytes bytes; a
-// batch that does not verify is refused. The rules of ProduceSealed hold for a batch that names a producer; a repeat
-// gets the id that the batch was stored with. PublishSealed borrows the batch until it returns.
-func (t *Topic) PublishSealed(ctx context.Context, batch []byte) (message.ID, error) {
-	w := inbox.NewWaiter()
-	defer w.Free()
-	w.Kind, w.Special, w.Alone, w.Waits = inbox.Sealed, &inbox.Special{Sealed: batch}, true, true
-	if err := t.submit(ctx, &w.Put, nil); err != nil {
-		return 0, err
-	}
-	return w.Wait(ctx)
-}
-
 // PublishMessage is Publish for a message with a key, headers or a delay. It borrows everything in m until it returns.
 // It also returns ErrHeaders, ErrDeferTooLong and ErrStateFull.
 func (t *Topic) PublishMessage(ctx context.Context, m message.Outgoing) (message.ID, error) {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"runtime"
 	"strings"
 	"time"
 
@@ -236,5 +235,3 @@ func (s *Service) setConfig(option string, r *http.Request) error {
 	}
 	return nil
 }
-
-func setBlockRate(rate int) { runtime.SetBlockProfileRate(rate) }

@@ -56,8 +56,8 @@ type Redriven struct {
 	Moved int `json:"moved"` // number of messages that were published to the topic again
 }
 
-// textOr returns bytes that are valid UTF-8 as text, and other bytes unchanged.
-func textOr(b []byte) (text *string, raw []byte) {
+// TextOr returns bytes that are valid UTF-8 as text, and other bytes unchanged.
+func TextOr(b []byte) (text *string, raw []byte) {
 	if utf8.Valid(b) {
 		s := string(b)
 		return &s, nil
@@ -74,10 +74,10 @@ func peekList(all []node.PeekedMessage) PeekList {
 			ID: m.ID.String(), Partition: m.ID.Partition(), Number: uint64(m.ID.MsgID()),
 			Timestamp: m.Timestamp, Due: m.Due, BodyBytes: m.BodyBytes, Truncated: m.Truncated,
 		}
-		p.Body, p.BodyBase64 = textOr(m.Body)
+		p.Body, p.BodyBase64 = TextOr(m.Body)
 		for _, h := range m.Headers {
 			out := PeekedHeader{Name: string(h.Key)}
-			out.Value, out.ValueBase64 = textOr(h.Value)
+			out.Value, out.ValueBase64 = TextOr(h.Value)
 			p.Headers = append(p.Headers, out)
 		}
 	}

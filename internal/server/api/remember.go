@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"penstock/internal/meta"
-	"penstock/internal/node"
 	"penstock/internal/node/health"
+	"penstock/internal/node/names"
 	"penstock/internal/server/history"
 	"penstock/internal/server/lines"
 	"penstock/internal/server/web"
@@ -193,7 +193,7 @@ func (s *Service) serveHistory(r *http.Request, q url.Values) (any, error) {
 	if topic == "" && q.Has("channel") {
 		return nil, web.Fail(400, "MISSING_ARG_TOPIC")
 	}
-	if q.Has("channel") && !node.ValidChannelName(q.Get("channel")) {
+	if q.Has("channel") && !names.ValidChannel(q.Get("channel")) {
 		return nil, web.Fail(400, "INVALID_ARG_CHANNEL")
 	}
 	out := Histories{Nodes: []NodeHistory{}}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/url"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -43,8 +44,6 @@ func (s *Service) Table() web.Table {
 // turns are those of answers that cost much. Clients that have shown a token do not wait for those that have shown
 // none.
 type turns struct{ strangers, known, traces *web.Turns }
-
-func newTurns() turns { return turns{web.NewTurns(1), web.NewTurns(2), web.NewTurns(1)} }
 
 // TurnsOf returns those in which a request for statistics or metrics is served.
 func (s *Service) TurnsOf(r *http.Request) *web.Turns {
@@ -112,7 +111,7 @@ func (s *Service) routes() map[string]web.Route {
 			if err != nil {
 				return nil, web.Fail(400, "INVALID_RATE")
 			}
-			setBlockRate(rate)
+			runtime.SetBlockProfileRate(rate)
 			return nil, nil
 		}, web.Node),
 		"/stats": web.On("GET", s.serveStats, web.Known),

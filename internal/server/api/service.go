@@ -66,7 +66,8 @@ type Service struct {
 // New returns a Service for the node of the guard. It serves requests as soon as Handler has them; the caller runs
 // Remember.
 func New(o Options) *Service {
-	s := &Service{Guard: o.Guard, opts: o, turns: newTurns(), pasts: newPasts()}
+	s := &Service{Guard: o.Guard, opts: o, pasts: newPasts()}
+	s.turns = turns{web.NewTurns(1), web.NewTurns(2), web.NewTurns(1)}
 	s.history = s.past(false).Log
 	s.handler = s.counted(s.Table().Handler(s.Policy()))
 	return s

@@ -52,6 +52,14 @@ func Patiently(address string, wait time.Duration) (net.Listener, error) {
 	}
 }
 
+// Addr returns the address of a listener; nil: there is none.
+func Addr(ln net.Listener) net.Addr {
+	if ln == nil {
+		return nil
+	}
+	return ln.Addr()
+}
+
 // Port returns the port of a TCP address, or 0 for another kind of address.
 func Port(a net.Addr) int {
 	if t, ok := a.(*net.TCPAddr); ok {

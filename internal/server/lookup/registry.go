@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"penstock/internal/node/names"
 )
 
 const (
@@ -197,7 +199,7 @@ func (r *registry) removeTopic(p *registrant, topic string) {
 		r.entries--
 		p.entries--
 	}
-	if len(t.registrants) == 0 && isEphemeral(topic) {
+	if len(t.registrants) == 0 && names.Ephemeral(topic) {
 		r.dropTopic(topic)
 	}
 }
@@ -210,7 +212,7 @@ func (r *registry) removeChannel(p *registrant, t *registeredTopic, channel stri
 		r.entries--
 		p.entries--
 	}
-	if known && len(holders) == 0 && isEphemeral(channel) {
+	if known && len(holders) == 0 && names.Ephemeral(channel) {
 		r.dropChannel(t, channel)
 	}
 }

@@ -128,12 +128,7 @@ func (s *Service) listenTCP(o *Options) error {
 }
 
 // HTTPAddr returns the address of the HTTP API, or nil if it is off.
-func (s *Service) HTTPAddr() net.Addr {
-	if s.httpLn == nil {
-		return nil
-	}
-	return s.httpLn.Addr()
-}
+func (s *Service) HTTPAddr() net.Addr { return listen.Addr(s.httpLn) }
 
 // Routes returns the routes of the HTTP API, or nil if it is off.
 func (s *Service) Routes() web.Table {

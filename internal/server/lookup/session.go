@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"penstock/internal/node"
+	"penstock/internal/node/names"
 )
 
 const (
@@ -151,9 +151,9 @@ func topicAndChannel(params []string) (topic, channel string, f *fault) {
 		channel = params[1]
 	}
 	switch {
-	case !node.ValidTopicName(topic):
+	case !names.ValidTopic(topic):
 		return "", "", faultf("E_BAD_TOPIC %s topic name '%s' is not valid", command, topic)
-	case channel != "" && !node.ValidChannelName(channel):
+	case channel != "" && !names.ValidChannel(channel):
 		return "", "", faultf("E_BAD_CHANNEL %s channel name '%s' is not valid", command, channel)
 	}
 	return topic, channel, nil

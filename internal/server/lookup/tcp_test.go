@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/names"
 	"penstock/internal/server/listen"
 )
 
@@ -470,7 +471,7 @@ func FuzzLookupd(f *testing.F) {
 		}
 		checkRegistry(t, r)
 		for name, topic := range r.topics {
-			if isEphemeral(name) || len(topic.registrants) > 0 {
+			if names.Ephemeral(name) || len(topic.registrants) > 0 {
 				t.Errorf("topic %s is left with %d producers", name, len(topic.registrants))
 			}
 			r.deleteTopic(name)

@@ -10,12 +10,12 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"penstock/internal/node"
+	"penstock/internal/node/names"
 	"penstock/internal/server/web"
 )
 
@@ -120,7 +120,7 @@ func (s *Service) findOrCreate(
 	if t, ok := s.engine.LookupTopic(name); ok {
 		return t, false, nil
 	}
-	if !s.canAskForChannels() || !node.ValidTopicName(name) {
+	if !s.canAskForChannels() || !names.ValidTopic(name) {
 		t, err := create()
 		return t, err == nil, err
 	}
@@ -160,24 +160,21 @@ func (s *Service) canAskForChannels() bool {
 // channelsElsewhere returns the channels of a topic that others know. It leaves out ephemeral channels, which are
 // created when their consumers subscribe.
 func (s *Service) channelsElsewhere(ctx context.Context, topic string) []string {
-	names := map[string]bool{}
+	all := map[string]bool{}
 	if s.tcp != nil {
 		registered, _ := s.tcp.registry.channelNames(topic)
 		for _, name := range registered {
-			names[name] = true
+			all[name] = true
 		}
 	}
 	for _, name := range s.registrar.channels(ctx, topic) {
-		names[name] = true
+		all[name] = true
 	}
-	maps.DeleteFunc(names, func(name string, _ bool) bool {
-		return isEphemeral(name) || !node.ValidChannelName(name)
+	maps.DeleteFunc(all, func(name string, _ bool) bool {
+		return names.Ephemeral(name) || !names.ValidChannel(name)
 	})
-	return slices.Sorted(maps.Keys(names))
+	return slices.Sorted(maps.Keys(all))
 }
-
-// isEphemeral reports whether a topic or channel disappears along with its last user.
-func isEphemeral(name string) bool { return strings.HasSuffix(name, "#ephemeral") }
 
 // channels asks all nsqlookupds at the same time for a topic's channels.
 func (r *registrar) channels(ctx context.Context, topic string) []string {

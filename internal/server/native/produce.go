@@ -114,7 +114,7 @@ func (s *session) serveProduce(t *task, alone bool) {
 	}
 	p.s, p.task, p.topic, p.count, p.alone = s, *t, topic, s.produced.count, alone
 	at := int(min(t.produce.Partition, math.MaxInt32))
-	if err := topic.ProduceSealedAs(s.sender(), at, t.batch, alone, p.done); err != nil {
+	if err := topic.ProduceSealed(s.sender(), at, t.batch, alone, p.done); err != nil {
 		if statusOf(err) == netproto.StatusInternal { // it is not a batch as it must be; nothing was stored
 			err = fmt.Errorf("%w: %w", errBatch, err)
 		}

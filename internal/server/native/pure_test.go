@@ -153,7 +153,7 @@ func TestPlaceInACluster(t *testing.T) {
 			2: {ID: 2, Name: "b", Boot: boots[2], Native: "b:4250"},
 			3: {ID: 3, Name: "c", Boot: boots[3]},
 		},
-		Partitions: meta.PartitionsOf(row(0, 2, boots[2]), row(1, 1, boots[1]), row(2, 2, uuid.UUID{8}), row(3, 3, boots[3]),
+		Partitions: partitionsOf(row(0, 2, boots[2]), row(1, 1, boots[1]), row(2, 2, uuid.UUID{8}), row(3, 3, boots[3]),
 			row(4, 0, uuid.UUID{})),
 	}
 	p := place{snap: snap, self: *snap.Nodes[1]}
@@ -198,7 +198,7 @@ func TestRefuge(t *testing.T) {
 			1: node(1, "a", true, false), 2: node(2, "b", true, false), 3: node(3, "c", true, false),
 			4: node(4, "d", true, true), 5: node(5, "e", false, false), 6: node(6, "", true, false),
 		},
-		Partitions: meta.PartitionsOf(row(orders, 0, 1), row(orders, 1, 1), row(orders, 2, 3), row(orders, 3, 2),
+		Partitions: partitionsOf(row(orders, 0, 1), row(orders, 1, 1), row(orders, 2, 3), row(orders, 3, 2),
 			row(logs, 0, 3), row(logs, 1, 4), row(logs, 2, 4)),
 	}
 	for _, x := range []struct {
@@ -255,4 +255,12 @@ func TestTold(t *testing.T) {
 			t.Errorf("step %d: %+v", i, got)
 		}
 	}
+}
+
+// partitionsOf returns the table of these rows.
+func partitionsOf(rows ...*meta.Partition) (all meta.Partitions) {
+	for _, p := range rows {
+		all = all.With(p.ID, p)
+	}
+	return all
 }

@@ -1,7 +1,7 @@
 package native
 
 import (
-	"penstock/internal/node"
+	"penstock/internal/node/names"
 	"penstock/internal/server/auth"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
@@ -151,7 +151,7 @@ func (s *session) metadata(topics []string, who *auth.Principal, failed map[stri
 	p := s.srv.place()
 	return p.describe(topics, func(name string) netproto.Status {
 		switch {
-		case !node.ValidTopicName(name):
+		case !names.ValidTopic(name):
 			return netproto.StatusRejected
 		case !maySee(who, name):
 			return netproto.StatusUnproven

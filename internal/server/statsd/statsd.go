@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"penstock/internal/node/names"
 	"penstock/internal/server/stats"
 )
 
@@ -138,7 +139,7 @@ func encode(
 			}
 		}
 	}
-	hidden := func(name string) bool { return noEphemeral && strings.HasSuffix(name, "#ephemeral") }
+	hidden := func(name string) bool { return noEphemeral && names.Ephemeral(name) }
 	for i := range r.Topics {
 		t := &r.Topics[i]
 		if hidden(t.Name) {

@@ -15,8 +15,8 @@ import (
 	"strings"
 
 	"penstock/internal/meta"
-	"penstock/internal/node"
 	"penstock/internal/node/errs"
+	"penstock/internal/node/names"
 	"penstock/internal/node/topic"
 )
 
@@ -159,7 +159,7 @@ func TopicName(q url.Values, invalid string) (string, error) {
 	if !q.Has("topic") {
 		return "", Fail(400, "MISSING_ARG_TOPIC")
 	}
-	if name := q.Get("topic"); node.ValidTopicName(name) {
+	if name := q.Get("topic"); names.ValidTopic(name) {
 		return name, nil
 	}
 	return "", Fail(400, invalid)
@@ -170,7 +170,7 @@ func ChannelName(q url.Values) (string, error) {
 	if !q.Has("channel") {
 		return "", Fail(400, "MISSING_ARG_CHANNEL")
 	}
-	if name := q.Get("channel"); node.ValidChannelName(name) {
+	if name := q.Get("channel"); names.ValidChannel(name) {
 		return name, nil
 	}
 	return "", Fail(400, "INVALID_ARG_CHANNEL")

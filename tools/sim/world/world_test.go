@@ -299,7 +299,7 @@ func TestDiskOfANodeThatDoesNotKnowItsIDIsCounted(t *testing.T) {
 			Nodes: map[replicate.NodeID]*meta.Node{
 				1: {ID: 1, Name: "n1", Store: one}, 3: {ID: 3, Name: "n2", Store: three}, 2: {ID: 2, Name: "n3", Store: two},
 			},
-			Partitions: meta.PartitionsOf(&meta.Partition{State: replicate.State{ISR: c.isr}}),
+			Partitions: meta.Partitions{}.With(meta.PartitionID{}, &meta.Partition{State: replicate.State{ISR: c.isr}}),
 		}}
 		if spares := w.spares(w.nodes[1]); spares != c.spares {
 			t.Errorf("%s: its disk may be replaced: %v", name, spares)

@@ -27,6 +27,7 @@ import (
 	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/node/fold"
+	"penstock/internal/node/names"
 	"penstock/internal/node/topic"
 )
 
@@ -38,7 +39,6 @@ const (
 	definitionsVersion = 1
 	// maxDefinitionsBytes bounds a document; one about 20,000 topics with three channels each has about 30 MB.
 	maxDefinitionsBytes = 64 << 20
-	ephemeralSuffix     = "#ephemeral" // such topics and channels are no definitions: they go with their last user
 )
 
 // definitions is the document of `penstock definitions`: which topics and channels there are, and their settings.
@@ -169,7 +169,7 @@ func (o *operator) definitions(ctx context.Context) (*definitions, error) {
 		return nil, err
 	}
 	for i := range all {
-		if strings.HasSuffix(all[i].Name, ephemeralSuffix) {
+		if names.Ephemeral(all[i].Name) {
 			continue
 		}
 		s, err := operate.TopicSettingsOf(ctx, &o.Client, all[i].Name)
@@ -187,7 +187,7 @@ func (o *operator) definitions(ctx context.Context) (*definitions, error) {
 		}
 		s.Version, s.Partitions = 0, 0
 		for _, c := range all[i].Channels {
-			if strings.HasSuffix(c.Name, ephemeralSuffix) {
+			if names.Ephemeral(c.Name) {
 				continue
 			}
 			set := new(fold.ChannelSettings)
@@ -278,7 +278,7 @@ func (d *definitions) check() error {
 	for i := range d.Topics {
 		t := &d.Topics[i]
 		switch {
-		case !node.ValidTopicName(t.Name) || strings.HasSuffix(t.Name, ephemeralSuffix):
+		case !names.ValidTopic(t.Name) || names.Ephemeral(t.Name):
 			return fmt.Errorf("%q cannot name a topic in definitions; nothing was changed", t.Name)
 		case topics[t.Name]:
 			return fmt.Errorf("topic %s is defined twice; nothing was changed", t.Name)
@@ -297,7 +297,7 @@ func (d *definitions) check() error {
 		channels := map[string]bool{}
 		for _, c := range t.Channels {
 			switch {
-			case !node.ValidChannelName(c.Name) || strings.HasSuffix(c.Name, ephemeralSuffix):
+			case !names.ValidChannel(c.Name) || names.Ephemeral(c.Name):
 				return fmt.Errorf("%q cannot name a channel of topic %s in definitions; nothing was changed", c.Name, t.Name)
 			case channels[c.Name]:
 				return fmt.Errorf("channel %s of topic %s is defined twice; nothing was changed", c.Name, t.Name)

@@ -180,7 +180,7 @@ func (d *directory) Below(id segment.Identity) (index int64, notes []uint32, err
 // HasIndex says whether the index of segment n is there.
 func (d *directory) HasIndex(id segment.Identity, n uint32) (bool, error) {
 	names, err := d.list(partitionDir(id))
-	return slices.Contains(names, fmt.Sprintf("%010d.idx", n)), err
+	return slices.Contains(names, indexName(n)), err
 }
 
 // segmentName is the file name of segment n.

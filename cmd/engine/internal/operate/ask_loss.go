@@ -55,41 +55,38 @@ func (o *operator) topicDeleteLoses(ctx context.Context, args []string) (string,
 		cli.Counted(all.OutboxCount, "dead letter")), nil
 }
 
-func (o *operator) channelDeleteLoses(ctx context.Context, args []string) (string, error) {
-	c, err := o.channelOf(ctx, args)
-	if err != nil {
-		return "", err
+// channelLoses returns what says what is lost of a channel, from its numbers, its name and that of its topic.
+func (o *operator) channelLoses(
+	says func(c *cli.ChannelNumbers, channel, topic string) string,
+) func(context.Context, []string) (string, error) {
+	return func(ctx context.Context, args []string) (string, error) {
+		c, err := o.channelOf(ctx, args)
+		if err != nil {
+			return "", err
+		}
+		return says(c, args[1], args[0]), nil
 	}
+}
+
+func channelDeleteLoses(c *cli.ChannelNumbers, channel, topic string) string {
 	return fmt.Sprintf("Channel %s of topic %s is deleted with its place in the topic: %s,\nand %s not moved yet. "+
-		"Its %s disconnected.", args[1], args[0], c.Unfinished(), cli.Counted(c.OutboxCount, "dead letter"),
-		cli.InNumber(c.ClientCount, "consumer is", "consumers are")), nil
+		"Its %s disconnected.", channel, topic, c.Unfinished(), cli.Counted(c.OutboxCount, "dead letter"),
+		cli.InNumber(c.ClientCount, "consumer is", "consumers are"))
 }
 
-func (o *operator) channelEmptyLoses(ctx context.Context, args []string) (string, error) {
-	c, err := o.channelOf(ctx, args)
-	if err != nil {
-		return "", err
-	}
+func channelEmptyLoses(c *cli.ChannelNumbers, channel, topic string) string {
 	return fmt.Sprintf("All that channel %s of topic %s has not finished counts as finished and is delivered to "+
-		"nobody:\n%s.", args[1], args[0], c.Unfinished()), nil
+		"nobody:\n%s.", channel, topic, c.Unfinished())
 }
 
-func (o *operator) channelSkipLoses(ctx context.Context, args []string) (string, error) {
-	c, err := o.channelOf(ctx, args)
-	if err != nil {
-		return "", err
-	}
+func channelSkipLoses(c *cli.ChannelNumbers, channel, topic string) string {
 	return fmt.Sprintf("Channel %s of topic %s discards what waits, and ALL THAT IS PUBLISHED until penstock channel "+
-		"unskip:\nnow %s.", args[1], args[0], c.Unfinished()), nil
+		"unskip:\nnow %s.", channel, topic, c.Unfinished())
 }
 
-func (o *operator) channelSeekLoses(ctx context.Context, args []string) (string, error) {
-	c, err := o.channelOf(ctx, args)
-	if err != nil {
-		return "", err
-	}
+func channelSeekLoses(c *cli.ChannelNumbers, channel, topic string) string {
 	return fmt.Sprintf("Channel %s of topic %s goes on at another place. What lies before it counts as finished, what "+
-		"lies\nbehind it is delivered, also again. Now %s.", args[1], args[0], c.Unfinished()), nil
+		"lies\nbehind it is delivered, also again. Now %s.", channel, topic, c.Unfinished())
 }
 
 func (o *operator) redriveSays(ctx context.Context, args []string) (string, error) {

@@ -28,20 +28,20 @@ func ChannelCommand() *cobra.Command {
 	}
 	o.Flags(cmd)
 	cmd.AddCommand(o.channelListCommand(), o.consumersCommand(), o.channelSettingsCommand(), o.channelSetCommand(),
-		o.AsksBefore(o.seekCommand(), 1, o.channelSeekLoses),
+		o.AsksBefore(o.seekCommand(), 1, o.channelLoses(channelSeekLoses)),
 		o.channelPeekCommand(), o.waitingCommand("pending", "Show messages in flight", printPending),
 		o.waitingCommand("deferred", "Show deferred messages", printDeferred),
 		o.AsksBefore(o.redriveCommand(), 1, o.redriveSays),
 		o.channelFinishCommand(),
 		o.channelCreateCommand(), o.channelForkCommand(),
-		o.AsksBefore(o.channelDeleteCommand(), 1, o.channelDeleteLoses),
+		o.AsksBefore(o.channelDeleteCommand(), 1, o.channelLoses(channelDeleteLoses)),
 		o.AsksBefore(o.channelVerb("empty",
 			"Discard a channel's backlog, including messages in flight and deferred messages", "was emptied"),
-			1, o.channelEmptyLoses),
+			1, o.channelLoses(channelEmptyLoses)),
 		o.channelVerb("pause", "Stop delivering messages; they stay in the channel", "is paused"),
 		o.channelVerb("unpause", "Resume deliveries after pause", "is no longer paused"),
 		o.AsksBefore(o.channelVerb("skip", "Discard messages instead of delivering them, until unskip",
-			"now discards its messages"), 1, o.channelSkipLoses),
+			"now discards its messages"), 1, o.channelLoses(channelSkipLoses)),
 		o.channelVerb("unskip", "Stop discarding messages and deliver them again",
 			"no longer discards its messages"))
 	return cmd
@@ -175,12 +175,12 @@ func (o *operator) channelSettingsCommand() *cobra.Command {
 }
 
 func (o *operator) seekCommand() *cobra.Command {
-	var to, value string
+	var to string
 	cmd := o.Action("seek TOPIC CHANNEL --to PLACE", "Move a channel to another position in its topic",
 		cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			q := cli.QueryOf(args[0], args[1])
-			where, err := seekPlace(q, to, value, o.Prompt)
+			where, err := seekPlace(q, to)
 			if err != nil {
 				return err
 			}
@@ -196,8 +196,6 @@ func (o *operator) seekCommand() *cobra.Command {
 		"          " + values.TimeHelp + "\n" +
 		"  +N, -N  N messages after the oldest unconfirmed one, or before it, in each partition"
 	cli.PlaceFlag(cmd, &to, "to", "oldest, newest, a message id, a time, or a number of messages with its sign")
-	cmd.Flags().StringVar(&value, "value", "", "what belonged to --to in an earlier version")
-	cli.Must(cmd.Flags().MarkHidden("value"))
 	cli.Must(cmd.MarkFlagRequired("to"))
 	return cmd
 }

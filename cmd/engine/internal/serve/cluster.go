@@ -240,7 +240,7 @@ func reachable(address, broadcast string, told int) string {
 }
 
 // handler returns the handler of /cluster/, which operators use, or nil for a single node.
-func (p *clusterPart) handler(n *settings.Options, e *node.Engine, log *slog.Logger) http.Handler {
+func (p *clusterPart) handler(n *settings.Options, e *node.Engine) http.Handler {
 	if p == nil {
 		return nil
 	}

@@ -63,9 +63,6 @@ func serve(ctx context.Context, c *settings.Config, logTo io.Writer) error {
 	logger := newLogger(logTo, n.LogFormat, n.LogLevel, level)
 	n.Engine.Logger = logger
 	running := newRunning(c, level, logger)
-	for _, w := range c.Warnings {
-		logger.Warn(w)
-	}
 	files := credentialFiles(n)
 	trusts, err := judge(c, logger, level)
 	if err != nil {
@@ -239,7 +236,7 @@ func listen(
 	o := nsqOptions(c, logger, level)
 	o.Reload = func() *api.Reload { return running.reload("POST /reload") }
 	o.ConfigValues, o.ConfigList = running.Public, running.List
-	o.ClusterHandler = part.handler(c.Node, e, logger)
+	o.ClusterHandler = part.handler(c.Node, e)
 	srv, err := server.Listen(e, o)
 	if part != nil {
 		part.server = srv

@@ -91,8 +91,8 @@ func fresh(name, preset string, v values.Value, help string) *Setting {
 	return row(name, preset, v, help).with(NewConnections)
 }
 
-func content(name, preset string, v values.Value, help string) *Setting {
-	return row(name, preset, v, help).with(ContentOnly)
+func content(name string, v values.Value, help string) *Setting {
+	return row(name, "", v, help).with(ContentOnly)
 }
 
 func (s *Setting) with(whileRunning string) *Setting {
@@ -305,10 +305,10 @@ func securitySettings(o *server.Options, on *Offers) []*Setting {
 			"number of changes and refusals to keep in memory for GET /audit"),
 		row("max-audit-bytes", "16MiB", values.Size64(&o.MaxAuditBytes, 64<<10),
 			"how much of the audit to keep in data-path, where a restart finds it"),
-		content("tls-cert", "", values.Text(&t.CertFile),
+		content("tls-cert", values.Text(&t.CertFile),
 			"PEM file with the server's certificate; empty disables TLS"),
-		content("tls-key", "", values.Text(&t.KeyFile), "PEM file with the private key for tls-cert"),
-		content("tls-root-ca-file", "", values.Text(&t.RootCAFile),
+		content("tls-key", values.Text(&t.KeyFile), "PEM file with the private key for tls-cert"),
+		content("tls-root-ca-file", values.Text(&t.RootCAFile),
 			"PEM file with the authorities for client certificates; empty: this machine's"),
 		row("tls-client-auth-policy", "", values.Choice(&t.ClientAuth, "", "require", "require-verify"),
 			"require: clients must present a certificate; require-verify: one of tls-root-ca-file; both make TLS required"),
@@ -320,10 +320,10 @@ func securitySettings(o *server.Options, on *Offers) []*Setting {
 			"maximum duration of the TLS handshake of an NSQ or native connection"),
 		row("max-tls-handshakes", "1024", values.Count(&o.MaxHandshakes, 1),
 			"maximum number of TLS handshakes, of all protocols, that wait, for 1 s each"),
-		content("auth-file", "", values.Text(&a.File), "TOML file with tokens and their permissions"),
+		content("auth-file", values.Text(&a.File), "TOML file with tokens and their permissions"),
 		row("auth-http-address", "", values.URLs(&on.authAddresses),
 			"HOST:PORT or URL of a server that speaks NSQ's auth protocol; one with a password is refused on a command line"),
-		content("auth-http-address-file", "", values.Text(&on.AuthFile),
+		content("auth-http-address-file", values.Text(&on.AuthFile),
 			"file with further addresses like auth-http-address, one on a line, not readable by others"),
 		row("readable-secrets", "false", values.Boolean(&a.ReadableFiles),
 			"accept files of secrets that everybody on this machine may read, but not change"),

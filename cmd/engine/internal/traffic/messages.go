@@ -11,7 +11,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -20,27 +19,22 @@ import (
 	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/values"
 	"penstock/internal/clip"
+	"penstock/internal/server/api"
 )
 
 // ReadMessage is a message as read and sub print it with --format json. Of a text and its base64 form only one is
 // there: the text if the bytes are UTF-8.
 type ReadMessage struct {
-	ID         string       `json:"id"`
-	Partition  uint32       `json:"partition"`
-	Number     uint64       `json:"number"`             // in the partition, from 0
-	Timestamp  time.Time    `json:"timestamp"`          // when it was published
-	Attempts   int          `json:"attempts,omitempty"` // deliveries so far, this one included; only sub
-	Key        *string      `json:"key,omitempty"`
-	KeyBase64  []byte       `json:"key_base64,omitempty"`
-	Headers    []readHeader `json:"headers,omitempty"`
-	Body       *string      `json:"body,omitempty"`
-	BodyBase64 []byte       `json:"body_base64,omitempty"`
-}
-
-type readHeader struct {
-	Name        string  `json:"name"` // invalid UTF-8 is replaced
-	Value       *string `json:"value,omitempty"`
-	ValueBase64 []byte  `json:"value_base64,omitempty"`
+	ID         string             `json:"id"`
+	Partition  uint32             `json:"partition"`
+	Number     uint64             `json:"number"`             // in the partition, from 0
+	Timestamp  time.Time          `json:"timestamp"`          // when it was published
+	Attempts   int                `json:"attempts,omitempty"` // deliveries so far, this one included; only sub
+	Key        *string            `json:"key,omitempty"`
+	KeyBase64  []byte             `json:"key_base64,omitempty"`
+	Headers    []api.PeekedHeader `json:"headers,omitempty"`
+	Body       *string            `json:"body,omitempty"`
+	BodyBase64 []byte             `json:"body_base64,omitempty"`
 }
 
 // Printer prints messages, for read and sub.
@@ -138,25 +132,16 @@ func jsonOf(m *nodes.Message) *ReadMessage {
 	out := &ReadMessage{
 		ID: m.ID.String(), Partition: m.ID.Partition(), Number: uint64(m.ID.MsgID()), Timestamp: m.Time.UTC(),
 	}
-	out.Body, out.BodyBase64 = textOr(m.Body)
+	out.Body, out.BodyBase64 = api.TextOr(m.Body)
 	if m.Key != nil {
-		out.Key, out.KeyBase64 = textOr(m.Key)
+		out.Key, out.KeyBase64 = api.TextOr(m.Key)
 	}
 	for _, h := range m.Headers {
-		header := readHeader{Name: string(h.Key)}
-		header.Value, header.ValueBase64 = textOr(h.Value)
+		header := api.PeekedHeader{Name: string(h.Key)}
+		header.Value, header.ValueBase64 = api.TextOr(h.Value)
 		out.Headers = append(out.Headers, header)
 	}
 	return out
-}
-
-// textOr returns bytes that are valid UTF-8 as text, and other bytes unchanged.
-func textOr(b []byte) (text *string, raw []byte) {
-	if utf8.Valid(b) {
-		s := string(b)
-		return &s, nil
-	}
-	return nil, b
 }
 
 // place reads --from. partition is that of an ID, otherwise -1.

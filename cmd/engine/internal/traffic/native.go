@@ -19,7 +19,7 @@ import (
 	nodes "penstock/client"
 	"penstock/cmd/engine/internal/cli"
 	"penstock/cmd/engine/internal/client"
-	"penstock/internal/node"
+	"penstock/internal/node/names"
 	"penstock/netproto"
 )
 
@@ -64,9 +64,9 @@ func CheckNamed(partition int, topic string, channel ...string) error {
 	switch {
 	case partition < -1:
 		return cli.Fail(cli.ExitUsage, fmt.Errorf("--partition is %d, and partitions count from 0", partition))
-	case !node.ValidTopicName(topic):
+	case !names.ValidTopic(topic):
 		return cli.Fail(cli.ExitUsage, fmt.Errorf("%q is not the name of a topic", topic))
-	case len(channel) > 0 && !node.ValidChannelName(channel[0]):
+	case len(channel) > 0 && !names.ValidChannel(channel[0]):
 		return cli.Fail(cli.ExitUsage, fmt.Errorf("%q is not the name of a channel", channel[0]))
 	}
 	return nil

@@ -47,17 +47,17 @@ func ParseTime(s string, now time.Time) (time.Time, error) {
 }
 
 // waitValue is a duration of a flag whose 0 means none, so that the help does not say it.
-type waitValue struct{ DurationValue }
+type waitValue struct{ NumberValue }
 
 func (v waitValue) String() string {
-	if *v.p == 0 {
+	if v.get() == 0 {
 		return "0"
 	}
-	return v.DurationValue.String()
+	return v.NumberValue.String()
 }
 
 // DurationVar adds a flag for a duration that is not below 0.
 func DurationVar(f *pflag.FlagSet, p *time.Duration, name string, usual time.Duration, usage string) {
 	*p = usual
-	f.Var(waitValue{DurationValue{p, 0}}, name, usage)
+	f.Var(waitValue{duration(p, 0)}, name, usage)
 }

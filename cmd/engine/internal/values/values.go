@@ -25,19 +25,25 @@ type Value interface {
 type textValue struct{ p *string }
 
 // Text and the functions like it return values that are stored where p points. least is the smallest one.
-func Text(p *string) Value                                 { return textValue{p} }
-func (v textValue) Set(s string) error                     { *v.p = s; return nil }
-func (v textValue) String() string                         { return *v.p }
-func (v textValue) Type() string                           { return "text" }
-func (v textValue) Get() any                               { return *v.p }
-func Boolean(p *bool) Value                                { return boolValue{p} }
-func Addresses(p *[]string) Value                          { return listValue{p, "addresses", isAddress} }
-func Hosts(p *[]string) Value                              { return listValue{p, "hosts", isHost} }
-func Choice(p *string, of ...string) Value                 { return ChoiceValue{p, of} }
-func Count(p *int, least int) Value                        { return CountValue{p, least} }
-func Size64(p *int64, least int64) Value                   { return BytesValue{p, least, math.MaxInt64} }
-func Size(p *int, least int64) Value                       { return IntBytesValue{p, least} }
-func Duration(p *time.Duration, least time.Duration) Value { return DurationValue{p, least} }
+func Text(p *string) Value                 { return textValue{p} }
+func (v textValue) Set(s string) error     { *v.p = s; return nil }
+func (v textValue) String() string         { return *v.p }
+func (v textValue) Type() string           { return "text" }
+func (v textValue) Get() any               { return *v.p }
+func Boolean(p *bool) Value                { return boolValue{p} }
+func Addresses(p *[]string) Value          { return listValue{p, "addresses", isAddress} }
+func Hosts(p *[]string) Value              { return listValue{p, "hosts", isHost} }
+func Choice(p *string, of ...string) Value { return ChoiceValue{p, of} }
+func Count(p *int, least int) Value        { return number(p, "count", int64(least), math.MaxInt32) }
+
+func Size64(p *int64, least int64) Value { return number(p, "bytes", least, math.MaxInt64) }
+
+func Size(p *int, least int64) Value                       { return number(p, "bytes", least, math.MaxInt32) }
+func Duration(p *time.Duration, least time.Duration) Value { return duration(p, least) }
+
+func duration(p *time.Duration, least time.Duration) NumberValue {
+	return number(p, "duration", int64(least), math.MaxInt64)
+}
 
 // nodeIDValue is a name that other nodes can be told, also on a node that is alone: it may join a cluster later.
 type nodeIDValue struct{ textValue }
@@ -233,96 +239,73 @@ func (v ChoiceValue) String() string { return *v.p }
 func (v ChoiceValue) Type() string   { return strings.TrimPrefix(strings.Join(v.Of, "|"), "|") } // "" is no choice
 func (v ChoiceValue) Get() any       { return *v.p }
 
-type CountValue struct {
-	p     *int
-	Least int
+// NumberValue is a number: a count, a size in bytes or a duration.
+type NumberValue struct {
+	get         func() int64
+	set         func(int64)
+	Least, most int64
+	Kind        string // "count", "bytes" or "duration"
 }
 
-func (v CountValue) Set(s string) error {
-	n, err := strconv.ParseInt(s, 10, 32)
-	if err != nil {
-		return fmt.Errorf("%q is not a whole number", s)
+func number[N int | int64 | time.Duration](p *N, kind string, least, most int64) NumberValue {
+	return NumberValue{func() int64 { return int64(*p) }, func(n int64) { *p = N(n) }, least, most, kind}
+}
+
+func (v NumberValue) Set(s string) (err error) {
+	var n int64
+	switch v.Kind {
+	case "bytes":
+		n, err = settings.ParseBytes(s)
+	case "duration":
+		var d time.Duration
+		d, err = settings.ParseDuration(s)
+		n = int64(d)
+	default:
+		if n, err = strconv.ParseInt(s, 10, 32); err != nil {
+			err = fmt.Errorf("%q is not a whole number", s)
+		}
 	}
-	if int(n) < v.Least {
-		return fmt.Errorf("%d is less than %d, the smallest value", n, v.Least)
+	switch {
+	case err != nil:
+		return err
+	case n < v.Least:
+		return fmt.Errorf("%s is less than %s, the smallest value", v.text(n), v.text(v.Least))
+	case n > v.most:
+		return fmt.Errorf("%s is more than %s, the largest value", v.text(n), v.text(v.most))
 	}
-	*v.p = int(n)
+	v.set(n)
 	return nil
 }
-func (v CountValue) String() string { return strconv.Itoa(*v.p) }
-func (v CountValue) Type() string   { return "count" }
-func (v CountValue) Get() any       { return int64(*v.p) }
+
+func (v NumberValue) text(n int64) string {
+	switch v.Kind {
+	case "bytes":
+		return FormatBytes(n)
+	case "duration":
+		return FormatDuration(time.Duration(n))
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+func (v NumberValue) String() string { return v.text(v.get()) }
+func (v NumberValue) Type() string   { return v.Kind }
+func (v NumberValue) Get() any {
+	if v.Kind == "duration" {
+		return v.String()
+	}
+	return v.get()
+}
 
 // portValue is the number of a TCP port, or 0.
-type portValue struct{ CountValue }
+type portValue struct{ NumberValue }
 
-func Port(p *int) Value { return portValue{CountValue{p: p}} }
+func Port(p *int) Value { return portValue{number(p, "count", 0, math.MaxInt32)} }
 func (v portValue) Set(s string) error {
 	if n, err := strconv.ParseUint(s, 10, 64); err == nil && n > math.MaxUint16 {
 		return fmt.Errorf("%d is not a port: the largest one is %d", n, math.MaxUint16)
 	}
-	return v.CountValue.Set(s)
+	return v.NumberValue.Set(s)
 }
-
-type BytesValue struct {
-	p           *int64
-	Least, most int64
-}
-
-func (v BytesValue) Set(s string) error {
-	n, err := settings.ParseBytes(s)
-	if err != nil {
-		return err
-	}
-	if n < v.Least {
-		return fmt.Errorf("%s is less than %s, the smallest value", FormatBytes(n), FormatBytes(v.Least))
-	}
-	if n > v.most {
-		return fmt.Errorf("%s is more than %s, the largest value", FormatBytes(n), FormatBytes(v.most))
-	}
-	*v.p = n
-	return nil
-}
-func (v BytesValue) String() string { return FormatBytes(*v.p) }
-func (v BytesValue) Type() string   { return "bytes" }
-func (v BytesValue) Get() any       { return *v.p }
-
-type IntBytesValue struct {
-	p     *int
-	Least int64
-}
-
-func (v IntBytesValue) Set(s string) error {
-	n := int64(*v.p)
-	if err := (BytesValue{&n, v.Least, math.MaxInt32}).Set(s); err != nil {
-		return err
-	}
-	*v.p = int(n)
-	return nil
-}
-func (v IntBytesValue) String() string { return FormatBytes(int64(*v.p)) }
-func (v IntBytesValue) Type() string   { return "bytes" }
-func (v IntBytesValue) Get() any       { return int64(*v.p) }
-
-type DurationValue struct {
-	p     *time.Duration
-	Least time.Duration
-}
-
-func (v DurationValue) Set(s string) error {
-	d, err := settings.ParseDuration(s)
-	if err != nil {
-		return err
-	}
-	if d < v.Least {
-		return fmt.Errorf("%s is less than %s, the smallest value", FormatDuration(d), FormatDuration(v.Least))
-	}
-	*v.p = d
-	return nil
-}
-func (v DurationValue) String() string { return FormatDuration(*v.p) }
-func (v DurationValue) Type() string   { return "duration" }
-func (v DurationValue) Get() any       { return FormatDuration(*v.p) }
 
 // FormatDuration and FormatBytes write what the values of this package read.
 func FormatDuration(d time.Duration) string { return settings.FormatDuration(d) }

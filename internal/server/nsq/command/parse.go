@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"math"
 
-	"penstock/internal/node"
+	"penstock/internal/node/names"
 	"penstock/internal/server/publish"
 )
 
@@ -276,7 +276,7 @@ func (p *Parser) checkTopic(cmd *Command) *Fault {
 	if bytes.Equal(cmd.Topic, p.topic) && len(cmd.Topic) > 0 {
 		return nil
 	}
-	if !node.ValidTopicName(string(cmd.Topic)) {
+	if !names.ValidTopic(string(cmd.Topic)) {
 		sic := ""
 		if cmd.Verb.Batches() {
 			sic = "E_BAD_TOPIC " // nsqd repeats the code here, and clients may compare
@@ -324,7 +324,7 @@ func (p *Parser) subscribeLine(cmd *Command, rest []byte, more bool) *Fault {
 	if f := p.checkTopic(cmd); f != nil {
 		return f
 	}
-	if !node.ValidChannelName(string(cmd.Channel)) {
+	if !names.ValidChannel(string(cmd.Channel)) {
 		return Faultf("E_BAD_CHANNEL SUB channel name %q is not valid", cmd.Channel)
 	}
 	if !more {
