@@ -17,7 +17,7 @@ func TestBenchHeaders(t *testing.T) {
 	bench := func(mode string, more ...string) load.Report {
 		t.Helper()
 		args := append([]string{
-			"bench", mode, "--nsq-address", p.nsq, "--http-address", "", "--topic", "t", "--headers", "2", "--json",
+			"bench", mode, "--address", p.nsq, "--http-address", "", "--topic", "t", "--headers", "2", "--json",
 		}, more...)
 		out := execute(t, args...)
 		var r load.Report
@@ -47,7 +47,7 @@ func TestBenchHeaders(t *testing.T) {
 		{"e2e --size 1", "size must be at least"},
 	} {
 		args := append([]string{"bench"}, strings.Fields(tc.args)...)
-		execute(t, append(args, "--nsq-address", "127.0.0.1:1")...).check(t, cli.ExitUsage, tc.want)
+		execute(t, append(args, "--address", "127.0.0.1:1")...).check(t, cli.ExitUsage, tc.want)
 	}
 }
 

@@ -173,7 +173,7 @@ func changeSettingsOnACluster(t *testing.T, nodes []string, at func(i int, args 
 		execute(t, "topic", "set", "orders", "--min-isr", "4", "--http-address", nodes[i]).check(t, cli.ExitUsage,
 			"the topic has 3 replicas")
 	}
-	if got := steer(t, "cluster", "topics", "--http-address", nodes[0]); !strings.Contains(got, "orders") {
+	if got := steer(t, "cluster", "topics", "--http", nodes[0]); !strings.Contains(got, "orders") {
 		t.Errorf("cluster topics prints %q", got)
 	}
 }

@@ -117,7 +117,7 @@ func TestClusterHealthy(t *testing.T) {
 			Node: "n1", TopicCount: 2, PartitionCount: 5, AgeMs: 1500, Healthy: true, Health: "healthy: all is well",
 		}
 	})
-	o := execute(t, "cluster", "status", "--http-address", n.address)
+	o := execute(t, "cluster", "status", "--http", n.address)
 	for _, want := range []string{
 		"node n1 is no live member", "nobody just now", "2 with 5 partitions", "healthy: all is well",
 		"1.5s ago, when the metadata store last answered node n1",
@@ -154,7 +154,7 @@ func TestClusterChanges(t *testing.T) {
 		{"expand orders 8", `POST /cluster/expand {"topic":"orders","partitions":8}`},
 	} {
 		n := startClusterNode(t)
-		args := append([]string{"cluster", "--http-address", n.address}, strings.Fields(tc.args)...)
+		args := append([]string{"cluster", "--http", n.address}, strings.Fields(tc.args)...)
 		if o := execute(t, args...); o.code != 0 || o.stdout != "it is done\n" || n.requests() != tc.want {
 			t.Errorf("%s: %+v, asked for %s", tc.args, o, n.requests())
 		}
@@ -190,19 +190,19 @@ func TestClusterUsage(t *testing.T) {
 		{"expand orders many", `"many" is not a number of partitions`},
 		{"topics --http-adress x", "the nearest one is --http-address"},
 	} {
-		args := append([]string{"cluster", "--http-address", n.address}, strings.Fields(tc.args)...)
+		args := append([]string{"cluster", "--http", n.address}, strings.Fields(tc.args)...)
 		execute(t, args...).check(t, cli.ExitUsage, tc.want)
 	}
 	if got := n.requests(); got != "" {
 		t.Errorf("a wrong command asked for %s", got)
 	}
-	execute(t, "cluster", "status", "--http-address", "a b").check(t, cli.ExitUsage, "is neither a URL")
+	execute(t, "cluster", "status", "--http", "a b").check(t, cli.ExitUsage, "is neither a URL")
 }
 
 // The server at the address may be something other than a node, or there may be none.
 func TestClusterWrongAddress(t *testing.T) {
 	alone := startNode(t, t.TempDir())
-	execute(t, "cluster", "drain", "n1", "--http-address", alone.http).check(t, cli.ExitOther, "is not part of a cluster")
+	execute(t, "cluster", "drain", "n1", "--http", alone.http).check(t, cli.ExitOther, "is not part of a cluster")
 
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
@@ -211,12 +211,12 @@ func TestClusterWrongAddress(t *testing.T) {
 		fmt.Fprint(w, "<html>")
 	}))
 	address := strings.TrimPrefix(web.URL, "http://")
-	execute(t, "cluster", "status", "--http-address", address).check(t, cli.ExitOther,
+	execute(t, "cluster", "status", "--http", address).check(t, cli.ExitOther,
 		"answers something else than a node does")
-	execute(t, "cluster", "drain", "n1", "--http-address", address).check(t, cli.ExitOther, "answers with status 418")
+	execute(t, "cluster", "drain", "n1", "--http", address).check(t, cli.ExitOther, "answers with status 418")
 	web.Close()
-	execute(t, "cluster", "status", "--http-address", address).check(t, cli.ExitOther,
-		"does not answer: say another one with --http-address")
+	execute(t, "cluster", "status", "--http", address).check(t, cli.ExitOther, "does not answer: say another one with "+
+		"--http")
 }
 
 func TestDrainWaits(t *testing.T) {
@@ -230,7 +230,7 @@ func TestDrainWaits(t *testing.T) {
 				},
 			}
 		})
-		if o := execute(t, "cluster", "drain", name, "--wait", "20s", "--http-address", n.address); o.code != 0 {
+		if o := execute(t, "cluster", "drain", name, "--wait", "20s", "--http", n.address); o.code != 0 {
 			t.Errorf("%+v", o)
 		}
 		if got := strings.Count(n.requests(), "GET /cluster/status"); got != 4 {
@@ -240,9 +240,9 @@ func TestDrainWaits(t *testing.T) {
 	n.answers(func(int) admin.Status {
 		return admin.Status{Nodes: []admin.Node{{ID: 1, Name: "n1", Draining: true, Leaders: 5}, {ID: 2, Name: "n2"}}}
 	})
-	execute(t, "cluster", "drain", "n1", "--wait", "1ns", "--http-address", n.address).check(t, cli.ExitOther,
+	execute(t, "cluster", "drain", "n1", "--wait", "1ns", "--http", n.address).check(t, cli.ExitOther,
 		"node n1 still leads 5 partitions after 1ns")
-	execute(t, "cluster", "drain", "n2", "--wait", "1ns", "--http-address", n.address).check(t, cli.ExitOther,
+	execute(t, "cluster", "drain", "n2", "--wait", "1ns", "--http", n.address).check(t, cli.ExitOther,
 		"node n2 did not begin to drain within 1ns")
 }
 
@@ -253,7 +253,7 @@ func TestForceLeaderAsks(t *testing.T) {
 		n := startClusterNode(t)
 		near, far := clitest.OpenTerminal(t)
 		cmd := exec.CommandContext(t.Context(), binary(t),
-			"cluster", "force-leader", "orders", "3", "n1", "--http-address", n.address)
+			"cluster", "force-leader", "orders", "3", "n1", "--http", n.address)
 		cmd.Stdin = far
 		stderr := &logBuffer{more: make(chan struct{}, 1)}
 		var stdout bytes.Buffer

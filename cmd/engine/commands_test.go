@@ -68,4 +68,9 @@ func TestCommandsHaveTheSameFlags(t *testing.T) {
 	if len(asked) < 40 {
 		t.Errorf("only these commands talk to a node: %q", asked)
 	}
+	status, _, err := rootCommand().Find([]string{"cluster", "status"})
+	must(t, err)
+	if f := status.Flag("http"); f == nil || !f.Hidden {
+		t.Error("the old name --http does not work any more")
+	}
 }

@@ -332,7 +332,7 @@ func TestFullDisk(t *testing.T) {
 	dir := tmpfs(t, "size=256k")
 	p := startNode(t, dir, "--publish-timeout", "300ms", "--admit-timeout", "200ms")
 	publish := func() outcome {
-		return execute(t, "bench", "pub", "--nsq-address", p.nsq, "--http-address", "", "--messages", "1")
+		return execute(t, "bench", "pub", "--address", p.nsq, "--http-address", "", "--messages", "1")
 	}
 	publish().check(t, cli.ExitOther, "E_PUB_FAILED")
 	if !strings.Contains(p.log.String(), "no space left on device") {

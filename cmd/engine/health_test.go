@@ -77,12 +77,11 @@ func TestOutageIsSaid(t *testing.T) {
 		t.Fatalf("%v, %v", resp, err)
 	}
 	resp.Body.Close()
-	if o := execute(t, "cluster", "health", "--wait", "20s", "--http-address", survivor); o.code != 0 ||
+	if o := execute(t, "cluster", "health", "--wait", "20s", "--http", survivor); o.code != 0 ||
 		!strings.Contains(o.stdout, "healthy: all 3 nodes are live, all 4 partitions are led and in sync") {
 		t.Fatalf("before: %+v", o)
 	}
-	o := execute(t, "cluster", "status", "--http-address", survivor)
-	if o.code != 0 || !strings.Contains(o.stdout, "as of") {
+	if o := execute(t, "cluster", "status", "--http", survivor); o.code != 0 || !strings.Contains(o.stdout, "as of") {
 		t.Errorf("before: %+v", o)
 	}
 	for path, want := range map[string]string{
@@ -118,7 +117,7 @@ func TestOutageIsSaid(t *testing.T) {
 		!strings.HasPrefix(stats.Health, "NOK - this node has no lease") {
 		t.Errorf("/stats says %q", stats.Health)
 	}
-	o = execute(t, "cluster", "health", "--http-address", survivor)
+	o := execute(t, "cluster", "health", "--http", survivor)
 	for _, want := range []string{
 		"unhealthy: this node has no lease and serves nothing", "the metadata store has not answered for",
 		"4 partitions without a live leader", `nodes? n2(, n3)? (is|are) (dead|unknown since)`,
@@ -128,7 +127,7 @@ func TestOutageIsSaid(t *testing.T) {
 			t.Errorf("%q is missing: %+v", want, o)
 		}
 	}
-	o = execute(t, "cluster", "status", "--http-address", survivor)
+	o = execute(t, "cluster", "status", "--http", survivor)
 	if took := time.Since(killed); took > most() {
 		t.Errorf("it took %v until penstock cluster health and status said so, want %v at most", took, most())
 	}
@@ -150,7 +149,7 @@ func TestOutageIsSaid(t *testing.T) {
 
 func storeAge(t *testing.T, address string) time.Duration {
 	t.Helper()
-	o := execute(t, "cluster", "health", "--json", "--http-address", address)
+	o := execute(t, "cluster", "health", "--json", "--http", address)
 	var v health.Verdict
 	if err := json.Unmarshal([]byte(o.stdout), &v); err != nil {
 		t.Fatalf("%v in %+v", err, o)
@@ -161,7 +160,7 @@ func storeAge(t *testing.T, address string) time.Duration {
 // penstock cluster health asks a single node, too. A node that does not answer is unhealthy, and --wait waits for it.
 func TestHealthOfASingleNode(t *testing.T) {
 	p := startNode(t, t.TempDir(), "--node-id", "solo")
-	o := execute(t, "cluster", "health", "--http-address", p.http)
+	o := execute(t, "cluster", "health", "--http", p.http)
 	if o.code != 0 || o.stdout != "healthy: the node serves\n" && lasts(t, t.TempDir()) {
 		t.Errorf("%+v", o)
 	}
@@ -171,7 +170,7 @@ func TestHealthOfASingleNode(t *testing.T) {
 	}
 	p.end(syscall.SIGTERM)
 	began := time.Now()
-	o = execute(t, "cluster", "health", "--http-address", p.http, "--wait", "700ms")
+	o = execute(t, "cluster", "health", "--http", p.http, "--wait", "700ms")
 	if o.code != cli.ExitUnhealthy || !strings.Contains(o.stdout, "unhealthy: the node at "+p.http+" does not answer") ||
 		time.Since(began) < 700*time.Millisecond {
 		t.Errorf("after %v: %+v", time.Since(began), o)
@@ -186,7 +185,7 @@ func TestHealthWaitEnds(t *testing.T) {
 	must(t, err)
 	defer hangs.Close()
 	began := time.Now()
-	o := execute(t, "cluster", "health", "--http-address", hangs.Addr().String(), "--wait", "100ms")
+	o := execute(t, "cluster", "health", "--http", hangs.Addr().String(), "--wait", "100ms")
 	if o.code != cli.ExitUnhealthy || !strings.Contains(o.stdout, "does not answer") ||
 		time.Since(began) > 10*time.Second {
 		t.Errorf("after %v: %+v", time.Since(began), o)
@@ -225,7 +224,7 @@ func TestStartIsShown(t *testing.T) {
 			t.Errorf("%s answers %d %s", path, code, text)
 		}
 	}
-	if o := execute(t, "cluster", "health", "--http-address", at(1)); o.code != cli.ExitUnhealthy ||
+	if o := execute(t, "cluster", "health", "--http", at(1)); o.code != cli.ExitUnhealthy ||
 		o.stdout != "unhealthy: "+want+"\n" {
 		t.Errorf("%+v", o)
 	}
@@ -322,7 +321,7 @@ func TestUnservedPartitionsAreNamed(t *testing.T) {
 			t.Fatalf("%s: %+v", args, o)
 		}
 	}
-	if o := execute(t, "cluster", "health", "--wait", "20s", "--http-address", n1); o.code != 0 {
+	if o := execute(t, "cluster", "health", "--wait", "20s", "--http", n1); o.code != 0 {
 		t.Fatalf("%+v", o)
 	}
 	var all admin.Topics
@@ -369,7 +368,7 @@ func TestReplicaLossIsLogged(t *testing.T) {
 	if code, text := post(nodes["n1"].HTTP, "/topic/create?topic=orders", ""); code != 200 {
 		t.Fatalf("%d %s", code, text)
 	}
-	if o := execute(t, "cluster", "health", "--wait", "20s", "--http-address", nodes["n1"].HTTP); o.code != 0 {
+	if o := execute(t, "cluster", "health", "--wait", "20s", "--http", nodes["n1"].HTTP); o.code != 0 {
 		t.Fatalf("%+v", o)
 	}
 	var all admin.Topics
@@ -416,7 +415,7 @@ func TestStallIsExplained(t *testing.T) {
 	if code, text := post(nodes["n1"].HTTP, "/topic/create?topic=orders&partitions=6", ""); code != 200 {
 		t.Fatalf("%d %s", code, text)
 	}
-	if o := execute(t, "cluster", "health", "--wait", "20s", "--http-address", nodes["n1"].HTTP); o.code != 0 {
+	if o := execute(t, "cluster", "health", "--wait", "20s", "--http", nodes["n1"].HTTP); o.code != 0 {
 		t.Fatalf("%+v", o)
 	}
 	for _, name := range []string{"n2", "n3"} {

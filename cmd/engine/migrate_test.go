@@ -48,10 +48,10 @@ func TestMigrateUsage(t *testing.T) {
 	}{
 		{nil, cli.ExitUsage, "--data-path is missing"},
 		{[]string{"--data-path", from}, cli.ExitUsage, "say where to"},
-		{[]string{"--data-path", from, "--to", "x", "--http-address", "y"}, cli.ExitUsage, "exclude each other"},
+		{[]string{"--data-path", from, "--to", "x", "--http", "y"}, cli.ExitUsage, "exclude each other"},
 		{[]string{"--data-path", from, "--to", from + "/."}, cli.ExitUsage, "nsqd's own directory"},
 		{
-			[]string{"--data-path", from, "--http-address", "127.0.0.1:1", "--state", filepath.Join(from, "s")},
+			[]string{"--data-path", from, "--http", "127.0.0.1:1", "--state", filepath.Join(from, "s")},
 			cli.ExitUsage,
 			"another file",
 		},
@@ -94,7 +94,7 @@ func TestMigrateIntoNode(t *testing.T) {
 	t.Parallel()
 	from, data, state := nsqdDir(t, "clean"), t.TempDir(), filepath.Join(t.TempDir(), "state.json")
 	p := startNode(t, data)
-	args := []string{"migrate", "nsqd", "--data-path", from, "--http-address", p.http, "--state", state}
+	args := []string{"migrate", "nsqd", "--data-path", from, "--http", p.http, "--state", state}
 	for range 2 {
 		o := execute(t, args...)
 		if o.code != cli.ExitOther || !strings.Contains(o.stderr, "topic orders: the channels have different backlogs") {
@@ -125,10 +125,7 @@ func TestMigrateIntoNodeWithAuth(t *testing.T) {
 	cert, key := writeCertificate(t, dir, "node")
 	p := startNode(t, t.TempDir(), "--auth-file", tokens, "--tls-cert", cert, "--tls-key", key, "--https-address",
 		"127.0.0.1:0")
-	args := []string{
-		"migrate", "nsqd", "--data-path", from, "--http-address", p.http, "--state",
-		filepath.Join(dir, "state.json"),
-	}
+	args := []string{"migrate", "nsqd", "--data-path", from, "--http", p.http, "--state", filepath.Join(dir, "state.json")}
 	if o := execute(t, args...); o.code != cli.ExitOther || !strings.Contains(o.stderr, "the node refused") {
 		t.Errorf("without a token: %+v", o)
 	}
@@ -150,7 +147,7 @@ func TestMigrateIntoNodeWithAuth(t *testing.T) {
 }
 
 func TestMigrateNodeIsGone(t *testing.T) {
-	o := execute(t, "migrate", "nsqd", "--data-path", nsqdDir(t, "clean"), "--http-address", "127.0.0.1:1", "--state",
+	o := execute(t, "migrate", "nsqd", "--data-path", nsqdDir(t, "clean"), "--http", "127.0.0.1:1", "--state",
 		filepath.Join(t.TempDir(), "s"))
 	if o.code != cli.ExitOther || !strings.Contains(o.stderr, "does not answer") ||
 		!strings.Contains(o.stderr, "run the command again") {

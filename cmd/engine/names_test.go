@@ -185,13 +185,13 @@ func TestReplicasStayWhereNodesAreReached(t *testing.T) {
 	start("n3", 4, "another")
 	replicas := func(topic string) []string {
 		t.Helper()
-		o := execute(t, "cluster", "topics", topic, "--json", "--http-address", n1.http)
+		o := execute(t, "cluster", "topics", topic, "--json", "--http", n1.http)
 		var all admin.Topics
 		must(t, json.Unmarshal([]byte(o.stdout), &all))
 		return all.Topics[0].Partitions[0].Replicas
 	}
 	waitUntil(t, "n1 knows n3", func() bool {
-		return strings.Contains(execute(t, "cluster", "status", "--http-address", n1.http).stdout, "n3")
+		return strings.Contains(execute(t, "cluster", "status", "--http", n1.http).stdout, "n3")
 	})
 	if code, text := make("three&replicas=3"); code == 200 || !strings.Contains(text, "no connection to [n3]") {
 		t.Errorf("three replicas: %d %s", code, text)

@@ -281,7 +281,7 @@ func TestServeSaysWhatItRunsOn(t *testing.T) {
 	if code, v := p.get("/config/max_rdy_count"); code != 200 || strings.TrimSpace(v) != "77" {
 		t.Errorf("/config/max_rdy_count answers %d %s", code, v)
 	}
-	report := execute(t, "bench", "pub", "--nsq-address", p.nsq, "--http-address", p.http, "--messages", "100", "--json")
+	report := execute(t, "bench", "pub", "--address", p.nsq, "--http-address", p.http, "--messages", "100", "--json")
 	var r load.Report
 	if err := json.Unmarshal([]byte(report.stdout), &r); err != nil || report.code != 0 {
 		t.Fatalf("bench: exit code %d, %v, %s", report.code, err, report.stderr)

@@ -78,8 +78,8 @@ TestSettingsPage -update' from the tables that the program uses.
 
 A flag wins over the environment, the environment over the file, and the file over the default. 'penstock config' prints
 every setting with its value and the place it comes from, 'penstock config --defaults' a TOML file with all settings
-commented out. An unknown name is an error. What Kubernetes sets for its services, such as 'PENSTOCK_PORT', is passed
-over.
+commented out. An unknown name is an error. Variables that begin with 'ENGINE_', as before the first release, are still
+read, with a warning. What Kubernetes sets for its services, such as 'PENSTOCK_PORT', is passed over.
 
 A node reads its settings when it starts, and the file again at SIGHUP ('systemctl reload penstock') and by 'penstock
 reload', which says what has changed and what needs a restart; 'penstock config running' shows both at any time. The

@@ -281,7 +281,7 @@ func TestHangupInAClusterUnderLoad(t *testing.T) {
 	nodes := p.ready(3)
 	health := func() {
 		t.Helper()
-		if o := execute(t, "cluster", "health", "--wait", "30s", "--http-address", nodes["n1"].HTTP); o.code != 0 {
+		if o := execute(t, "cluster", "health", "--wait", "30s", "--http", nodes["n1"].HTTP); o.code != 0 {
 			t.Fatalf("%+v", o)
 		}
 	}

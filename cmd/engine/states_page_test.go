@@ -119,7 +119,7 @@ func TestTransientDiskIsTold(t *testing.T) {
 	if n := strings.Count(p.log.String(), warning); n != 1 {
 		t.Errorf("it is told %d times at the start:\n%s", n, p.log)
 	}
-	o := execute(t, "cluster", "health", "--http-address", p.http)
+	o := execute(t, "cluster", "health", "--http", p.http)
 	if o.code != 0 || !strings.HasPrefix(o.stdout, "healthy: the node serves; the data directory is in memory (tmpfs): ") {
 		t.Errorf("%+v", o)
 	}

@@ -95,7 +95,7 @@ func TestRoll(t *testing.T) {
 	roll("roll forward", current, nodes...)
 	s.level(1)
 
-	if out, code := engine(t, current, "cluster", "upgrade", "--http-address", nodes[0].HTTP); code != 0 {
+	if out, code := engine(t, current, "cluster", "upgrade", "--http", nodes[0].HTTP); code != 0 {
 		t.Fatalf("upgrading ended with %d: %s", code, out)
 	}
 	s.level(newestLevel)
@@ -140,7 +140,7 @@ func TestRollToLevel3(t *testing.T) {
 		}
 		s.ofLevel3(current, n, false)
 	}
-	if out, code := engine(t, current, "cluster", "upgrade", "--http-address", nodes[0].HTTP); code != 0 {
+	if out, code := engine(t, current, "cluster", "upgrade", "--http", nodes[0].HTTP); code != 0 {
 		t.Fatalf("upgrading ended with %d: %s", code, out)
 	}
 	s.level(newestLevel)
@@ -222,7 +222,7 @@ func judgeRefusals(t *testing.T, r *history.Report, late time.Duration) {
 // upgradeRefused asks to raise the level while a node does not know it.
 func (s *scenario) upgradeRefused(binary string, at *harness.Node, lacking string) {
 	s.t.Helper()
-	out, code := engine(s.t, binary, "cluster", "upgrade", "--http-address", at.HTTP)
+	out, code := engine(s.t, binary, "cluster", "upgrade", "--http", at.HTTP)
 	if code == 0 || !strings.Contains(out, lacking) {
 		s.t.Errorf("upgrading while %s is old ended with %d: %s", lacking, code, out)
 	}

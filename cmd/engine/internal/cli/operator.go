@@ -25,9 +25,9 @@ type Operator struct {
 	Prompt io.Writer
 }
 
-// Flags adds the flags that cmd and all commands below it have.
-func (o *Operator) Flags(cmd *cobra.Command) {
-	o.Client.Add(cmd.PersistentFlags())
+// Flags adds the flags that cmd and all commands below it have. aliases are old names of --http-address.
+func (o *Operator) Flags(cmd *cobra.Command, aliases ...string) {
+	o.Client.Add(cmd.PersistentFlags(), aliases...)
 	cmd.PersistentFlags().BoolVar(&o.AsJSON, "json", false, "print JSON")
 }
 

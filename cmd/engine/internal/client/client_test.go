@@ -171,18 +171,27 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// O12: --http-address names the node, and the environment names one where it is not given.
-func TestAddressOfTheEnvironment(t *testing.T) {
+// O12: the old names of --http-address work and are not shown.
+func TestAliases(t *testing.T) {
+	for _, args := range [][]string{
+		{"--http-address", "https://db1:1"}, {"--http=https://db1:1"},
+	} {
+		var f Flags
+		set := pflag.NewFlagSet("", pflag.ContinueOnError)
+		f.Add(set, "http")
+		must(t, set.Parse(args))
+		if f.Address != "https://db1:1" {
+			t.Errorf("%q: %s", args, f.Address)
+		}
+		if strings.Contains(set.FlagUsages(), "--http ") {
+			t.Errorf("help shows the old name:\n%s", set.FlagUsages())
+		}
+	}
 	t.Setenv(EnvAddress, "db2:1")
 	var f Flags
-	set := pflag.NewFlagSet("", pflag.ContinueOnError)
-	f.Add(set)
+	f.Add(pflag.NewFlagSet("", pflag.ContinueOnError), "http")
 	if f.Address != "db2:1" {
 		t.Errorf("the environment is not read: %s", f.Address)
-	}
-	must(t, set.Parse([]string{"--http-address", "https://db1:1"}))
-	if f.Address != "https://db1:1" {
-		t.Errorf("the flag does not win: %s", f.Address)
 	}
 }
 

@@ -43,10 +43,15 @@ type Flags struct {
 	AllowPlaintextToken bool   // send the token without TLS to another machine
 }
 
-// Add adds the flags to a set.
-func (f *Flags) Add(set *pflag.FlagSet) {
+// Add adds the flags to a set. aliases are other names of --http-address from earlier versions; they work, and help
+// does not show them.
+func (f *Flags) Add(set *pflag.FlagSet, aliases ...string) {
 	set.StringVar(&f.Address, "http-address", cmp.Or(os.Getenv(EnvAddress), DefaultAddress),
 		"`URL` or HOST:PORT of a node's HTTP API (or "+EnvAddress+")")
+	for _, name := range aliases {
+		set.StringVar(&f.Address, name, f.Address, "the same as --http-address")
+		Hide(set, name)
+	}
 	f.AddTrust(set)
 }
 
@@ -63,6 +68,13 @@ func (f *Flags) AddTrust(set *pflag.FlagSet) {
 		"`FILE` with the token to log in with (or "+EnvToken+", the token itself)")
 	set.BoolVar(&f.AllowPlaintextToken, "allow-plaintext-token", false,
 		"send the token without TLS to another machine: whoever listens on the way can use it")
+}
+
+// Hide removes a flag from help and completion.
+func Hide(set *pflag.FlagSet, name string) {
+	if err := set.MarkHidden(name); err != nil {
+		panic("BUG: " + err.Error())
+	}
 }
 
 // ErrUsage marks errors whose cause is in the command line or the environment.

@@ -33,7 +33,7 @@ func Command() *cobra.Command {
 		Long: "Show and manage a cluster through the HTTP API of any of its nodes. NODE is a node_id or the number of a\n" +
 			"node; partitions are numbered from 0. If the node requires a token, name a file with it in --token-file.",
 	}
-	o.Flags(cmd)
+	o.Flags(cmd, "http")
 	cmd.AddCommand(o.statusCommand(), o.healthCommand(), o.topicsCommand(), o.drainCommand(), o.moveCommand(),
 		o.transferLeaderCommand(), o.forceLeaderCommand(), o.removeNodeCommand(), o.expandCommand(),
 		o.setReplicasCommand(), o.rebalanceCommand(), o.upgradeCommand(), o.verifyCommand(), initTLSCommand())

@@ -49,7 +49,7 @@ func migrateNSQDCommand() *cobra.Command {
 			"of its messages is published if one of its channels would get messages that it did not have.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cmd.Flags().Changed("http-address") {
+			if f := cmd.Flags(); f.Changed("http-address") || f.Changed("http") {
 				m.http = m.client.Address
 			}
 			return m.run(cmd)
@@ -58,7 +58,7 @@ func migrateNSQDCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&m.dataPath, "data-path", "", "nsqd's data directory")
 	f.StringVar(&m.to, "to", "", "data directory of a stopped node; created if missing")
-	m.client.Add(f)
+	m.client.Add(f, "http")
 	f.StringVar(&m.state, "state", "", "with --http-address, file that records what was imported (default ./"+
 		migrate.StateFile+
 		"); with --to, the record is in that directory")

@@ -175,12 +175,12 @@ func (o *operator) channelSettingsCommand() *cobra.Command {
 }
 
 func (o *operator) seekCommand() *cobra.Command {
-	var to string
+	var to, value string
 	cmd := o.Action("seek TOPIC CHANNEL --to PLACE", "Move a channel to another position in its topic",
 		cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			q := cli.QueryOf(args[0], args[1])
-			where, err := seekPlace(q, to)
+			where, err := seekPlace(q, to, value, o.Prompt)
 			if err != nil {
 				return err
 			}
@@ -196,6 +196,8 @@ func (o *operator) seekCommand() *cobra.Command {
 		"          " + values.TimeHelp + "\n" +
 		"  +N, -N  N messages after the oldest unconfirmed one, or before it, in each partition"
 	cli.PlaceFlag(cmd, &to, "to", "oldest, newest, a message id, a time, or a number of messages with its sign")
+	cmd.Flags().StringVar(&value, "value", "", "what belonged to --to in an earlier version")
+	cli.Must(cmd.Flags().MarkHidden("value"))
 	cli.Must(cmd.MarkFlagRequired("to"))
 	return cmd
 }

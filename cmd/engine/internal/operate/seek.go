@@ -2,6 +2,7 @@ package operate
 
 import (
 	"fmt"
+	"io"
 	"net/url"
 	"strconv"
 	"strings"
@@ -10,8 +11,29 @@ import (
 	"penstock/cmd/engine/internal/cli"
 )
 
-// seekPlace adds the parameters of /channel/seek to q, and says in words where the channel goes on.
-func seekPlace(q url.Values, to string) (where string, err error) {
+// oldSeeks are the values of --to that had their own value in --value, and what is said now.
+var oldSeeks = map[string]string{"beginning": "oldest", "end": "newest", "id": "", "time": "", "count": ""}
+
+// seekPlace adds the parameters of /channel/seek to q, and says in words where the channel goes on. What was said
+// otherwise in an earlier version is understood, and a line on progress says how it is said now.
+func seekPlace(q url.Values, to, value string, progress io.Writer) (where string, err error) {
+	if now, old := oldSeeks[to]; old {
+		said := to
+		if value != "" {
+			said += " --value " + value
+		}
+		if now == "" {
+			if now = value; to == "count" && !strings.HasPrefix(value, "-") && !strings.HasPrefix(value, "+") {
+				now = "+" + value
+			}
+		}
+		fmt.Fprintf(progress, "penstock: --to %s is said as --to %s since this version; the next one reads only that\n",
+			said, now)
+		to, value = now, ""
+	}
+	if value != "" {
+		return "", cli.Fail(cli.ExitUsage, fmt.Errorf("--value %s belongs to no place: say --to %s", value, value))
+	}
 	set := func(kind, value string) {
 		q.Set("to", kind)
 		if value != "" {

@@ -63,6 +63,9 @@ func serve(ctx context.Context, c *settings.Config, logTo io.Writer) error {
 	logger := newLogger(logTo, n.LogFormat, n.LogLevel, level)
 	n.Engine.Logger = logger
 	running := newRunning(c, level, logger)
+	for _, w := range c.Warnings {
+		logger.Warn(w)
+	}
 	files := credentialFiles(n)
 	trusts, err := judge(c, logger, level)
 	if err != nil {

@@ -23,6 +23,9 @@ const (
 	envPrefix = "PENSTOCK_"
 	envConfig = "PENSTOCK_CONFIG"
 
+	// oldEnvPrefix began the variables before they were called after the product. The next version refuses them.
+	oldEnvPrefix = "ENGINE_"
+
 	// maxConfigBytes bounds the TOML file, so that a wrong --config cannot exhaust the memory.
 	maxConfigBytes = 1 << 20
 )
@@ -36,6 +39,7 @@ type Config struct {
 	Node     *Options
 	Settings []*Setting
 	Source   map[string]string
+	Warnings []string // of old names in the environment
 	// Again reads the sources anew, with the same flags; nil: there are none that could have changed.
 	Again func() (*Config, error)
 	flags map[string]*values.Flag
@@ -71,6 +75,9 @@ func New(fs *pflag.FlagSet) *Config {
 	return c
 }
 
+// variable is one of the environment that is meant for serve.
+type variable struct{ name, value string }
+
 // serviceLink matches what Kubernetes sets in every pod for each service of its namespace. Those of the services
 // penstock and penstock-client begin with our prefix.
 var serviceLink = regexp.MustCompile(
@@ -93,26 +100,38 @@ func (c *Config) Renew(environ []string) {
 
 // variables returns the variables that are meant for serve, by their names without prefix. Those of the commands, and
 // those that Kubernetes sets, are not.
-func variables(environ []string) map[string]string {
-	env := map[string]string{}
+func (c *Config) variables(environ []string) map[string]variable {
+	env, old := map[string]variable{}, map[string]variable{}
 	for _, kv := range environ {
 		k, v, _ := strings.Cut(kv, "=")
 		if v == "" || serviceLink.MatchString(kv) || k == client.EnvAddress || k == client.EnvNodes || k == client.EnvToken {
 			continue
 		}
 		if name, ours := strings.CutPrefix(k, envPrefix); ours {
-			env[name] = v
+			env[name] = variable{k, v}
+		} else if name, ours := strings.CutPrefix(k, oldEnvPrefix); ours {
+			old[name] = variable{k, v}
 		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(old)) {
+		warning := "the environment variable " + old[name].name + " is called " + envPrefix + name +
+			" now; the next version does not read the old name"
+		if _, both := env[name]; both {
+			warning += ", and this one does not either, because both are set"
+		} else {
+			env[name] = old[name]
+		}
+		c.Warnings = append(c.Warnings, warning)
 	}
 	return env
 }
 
 // Load applies the file and the environment, and then the flags again.
 func (c *Config) Load(environ []string) error {
-	env := variables(environ)
+	env := c.variables(environ)
 	config := strings.TrimPrefix(envConfig, envPrefix)
 	if c.Node.config == "" {
-		c.Node.config = env[config]
+		c.Node.config = env[config].value
 	}
 	delete(env, config)
 	if c.Node.config != "" {
@@ -145,12 +164,12 @@ func (c *Config) Set(s *Setting, v, source string) error {
 	return nil
 }
 
-func (c *Config) loadEnv(env map[string]string) error {
+func (c *Config) loadEnv(env map[string]variable) error {
 	known := make([]string, 0, len(c.Settings)+1)
 	for _, s := range c.Settings {
 		name := strings.TrimPrefix(s.env(), envPrefix)
 		if v, ok := env[name]; ok {
-			if err := c.Set(s, v, "environment "+s.env()); err != nil {
+			if err := c.Set(s, v.value, "environment "+v.name); err != nil {
 				return err
 			}
 			delete(env, name)
@@ -160,7 +179,7 @@ func (c *Config) loadEnv(env map[string]string) error {
 	known = append(known, strings.TrimPrefix(envConfig, envPrefix))
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		return fmt.Errorf("the environment variable %s is not a setting%s; see penstock config",
-			envPrefix+name, cli.OrNearest(name, envPrefix, known))
+			env[name].name, cli.OrNearest(name, envPrefix, known))
 	}
 	return nil
 }

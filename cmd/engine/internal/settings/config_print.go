@@ -36,6 +36,9 @@ func Command() *cobra.Command {
 		if err := c.Load(os.Environ()); err != nil {
 			return cli.Fail(cli.ExitUsage, err)
 		}
+		for _, w := range c.Warnings {
+			fmt.Fprintf(cmd.ErrOrStderr(), "penstock: %s\n", w)
+		}
 		if asJSON {
 			return c.printJSON(cmd.OutOrStdout())
 		}

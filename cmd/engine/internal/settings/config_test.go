@@ -102,6 +102,10 @@ func TestConfigErrors(t *testing.T) {
 			name: "wrong variable", env: []string{"PENSTOCK_MAX_TOPICS=many"},
 			want: "environment PENSTOCK_MAX_TOPICS: \"many\" is not a whole number",
 		},
+		{
+			name: "unknown old variable", env: []string{"ENGINE_MAX_TOPIC=1"},
+			want: "ENGINE_MAX_TOPIC is not a setting; the nearest one is PENSTOCK_MAX_TOPICS",
+		},
 		{name: "too small", env: []string{"PENSTOCK_MAX_TOPICS=0"}, want: "0 is less than 1"},
 		{name: "no file", args: []string{"--config", "/nonexistent/engine.toml"}, want: "does not exist"},
 		{name: "a folder", args: []string{"--config", "/"}, want: "not a regular file"},

@@ -11,6 +11,31 @@ import (
 	"penstock/cmd/engine/internal/client"
 )
 
+// The old names of variables are read, with a warning; the new name wins.
+func TestOldVariables(t *testing.T) {
+	file := writeFile(t, "max_topics = 10\n")
+	c, err := loaded(t, nil, []string{
+		"ENGINE_CONFIG=" + file, "ENGINE_MSG_TIMEOUT=20s", "ENGINE_IO=uring", "PENSTOCK_IO=pwrite", "ENGINE_MAX_CHANNELS=",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := c.Node.Engine; n.MaxTopics != 10 || n.MsgTimeout.Seconds() != 20 || n.IO != "pwrite" ||
+		c.Source["msg-timeout"] != "environment ENGINE_MSG_TIMEOUT" || c.Source["io"] != "environment PENSTOCK_IO" {
+		t.Errorf("%+v, %v", n, c.Source)
+	}
+	want := []string{
+		"the environment variable ENGINE_CONFIG is called PENSTOCK_CONFIG now; the next version does not read the old name",
+		"the environment variable ENGINE_IO is called PENSTOCK_IO now; the next version does not read the old name, and " +
+			"this one does not either, because both are set",
+		"the environment variable ENGINE_MSG_TIMEOUT is called PENSTOCK_MSG_TIMEOUT now; the next version does not read " +
+			"the old name",
+	}
+	if !slices.Equal(c.Warnings, want) {
+		t.Errorf("the warnings are %q", c.Warnings)
+	}
+}
+
 // Variables with our prefix that are not meant for serve: those of commands, and those that Kubernetes sets for the
 // services of the namespace, in every pod. No setting has a name of them.
 func TestVariablesOfOthers(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/cmd/engine/internal/cli"
+	"penstock/cmd/engine/internal/client"
 	"penstock/cmd/engine/internal/values"
 	"penstock/internal/load"
 )
@@ -63,6 +64,8 @@ func (o *operator) benchMode(
 	native := addBenchNative(f, mode)
 	if mode != "read" {
 		f.StringVar(&cfg.Address, "nsq-address", "127.0.0.1:4150", "HOST:PORT of the node's NSQ protocol")
+		f.StringVar(&cfg.Address, "address", "127.0.0.1:4150", "the same as --nsq-address")
+		client.Hide(f, "address")
 	}
 	f.BoolVar(&keep, "keep-topic", false, "do not delete the topic at the end, although this run created it")
 	f.StringVar(&cfg.Topic, "topic", "bench_"+mode, "topic to use")
