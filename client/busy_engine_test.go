@@ -69,31 +69,31 @@ func stuckNodes(t *testing.T, edit ...func(*node.Options)) []*realNode {
 
 // Close does not wait for a channel that is being created: nobody needs it any more.
 func TestRealCloseWhileTheChannelIsCreated(t *testing.T) {
-	nodes := stuckNodes(t, func(o *node.Options) { o.PublishTimeout = 10 * patience })
-	c := dialNodes(t, nodes[:1])
-	for _, from := range []client.From{{}, client.FromOldest()} {
-		before := nodes[0].s.Meter().InFlight
-		k, err := c.Consumer(within(t), "stuck", "billing", client.ConsumerOptions{From: from})
-		if err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "the node has the request", func() bool { return nodes[0].s.Meter().InFlight > before })
-		ctx, cancel := context.WithTimeout(t.Context(), patience/2)
-		defer cancel()
-		if err := k.Close(ctx); err != nil {
-			t.Error(err)
-		}
-	}
-	nodes[1].start()
-	eventually(t, "the node is done with the requests", func() bool { return nodes[0].s.Meter().InFlight == 0 })
-	k, err := c.Consumer(within(t), "stuck", "billing", client.ConsumerOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "of the subscriptions, only the new one is left", func() bool {
-		return nodes[0].s.Meter().Subscriptions+nodes[1].s.Meter().Subscriptions == 1
-	})
-	if err := k.Close(within(t)); err != nil {
-		t.Error(err)
+	for name, from := range map[string]client.From{"anywhere": {}, "from the oldest": client.FromOldest()} {
+		t.Run(name, func(t *testing.T) {
+			nodes := stuckNodes(t, func(o *node.Options) { o.PublishTimeout = 10 * patience })
+			c := dialNodes(t, nodes[:1])
+			k, err := c.Consumer(within(t), "stuck", "billing", client.ConsumerOptions{From: from})
+			if err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the node has the request", func() bool { return nodes[0].s.Meter().InFlight > 0 })
+			ctx, cancel := context.WithTimeout(t.Context(), patience/2)
+			defer cancel()
+			if err := k.Close(ctx); err != nil {
+				t.Error(err)
+			}
+			nodes[1].start()
+			eventually(t, "the node is done with the request", func() bool { return nodes[0].s.Meter().InFlight == 0 })
+			if k, err = c.Consumer(within(t), "stuck", "billing", client.ConsumerOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "of the subscriptions, only the new one is left", func() bool {
+				return nodes[0].s.Meter().Subscriptions+nodes[1].s.Meter().Subscriptions == 1
+			})
+			if err := k.Close(within(t)); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
