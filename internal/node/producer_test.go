@@ -181,7 +181,8 @@ func TestOpenProducerRefuses(t *testing.T) {
 		if _, err := topic.OpenProducer(t.Context(), n, "p"); !errors.Is(err, errs.ErrNoPartition) {
 			t.Errorf("partition %d: %v", n, err)
 		}
-		if err := topic.ProduceSealed(node.Sender{}, n, nil, false, func(node.Produced) {}); !errors.Is(err, errs.ErrNoPartition) {
+		err := topic.ProduceSealed(node.Sender{}, n, nil, false, func(node.Produced) {})
+		if !errors.Is(err, errs.ErrNoPartition) {
 			t.Errorf("partition %d: %v", n, err)
 		}
 	}

@@ -3,7 +3,7 @@
 // that wait, or talk to other nodes, use it. It imports only netproto, replicate and replicate/peer.
 //
 // There are two implementations of Host. Machine is a real machine: Go's clocks, goroutines and timers, and TCP. The
-// other (tests/support/stepped) belongs to a simulation: code that waits is a coroutine, exactly one coroutine runs at a
-// time, and time passes only between two of its steps, so one seed gives one history. The node has no other way to
+// other (tests/support/stepped) belongs to a simulation: code that waits is a coroutine, exactly one coroutine runs at
+// a time, and time passes only between two of its steps, so one seed gives one history. The node has no other way to
 // start, or wait for, anything that a simulation runs, and does not know which of the two it has.
 package platform

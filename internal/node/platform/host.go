@@ -16,8 +16,9 @@ type Mutex interface {
 	TryLock() bool
 }
 
-// Host is a machine: a Machine, or a simulated one (tests/support/stepped). Its methods may be called from any goroutine,
-// except that those of a simulated machine that wait must be called in one of its tasks, which are coroutines.
+// Host is a machine: a Machine, or a simulated one (tests/support/stepped). Its methods may be called from any
+// goroutine, except that those of a simulated machine that wait must be called in one of its tasks, which are
+// coroutines.
 type Host interface {
 	// Wall reads the wall clock, which may step.
 	Wall() time.Time

@@ -108,12 +108,12 @@ type Sender struct {
 	Payer string // its token or address, whose share of the node's memory the batch takes while it is verified
 }
 
-// ProduceSealed stores a batch that segment.Builder sealed, without encoding its records again, in a partition that this
-// node leads; elsewhere it returns ErrNoLeader, or done gets it, and nothing was stored. The batch must hold messages
-// only, without delays, and have at most Options.MaxBatchBytes bytes; a batch that does not verify is refused. Unless
-// ProduceSealed returns an error, done is called exactly once, maybe before ProduceSealed returns, under the rules of
-// PublishAsync; the batch is borrowed until then. alone says that the caller does nothing else until then: an idle
-// engine may store the batch on the caller's goroutine, which hangs if the disk does.
+// ProduceSealed stores a batch that segment.Builder sealed, without encoding its records again, in a partition that
+// this node leads; elsewhere it returns ErrNoLeader, or done gets it, and nothing was stored. The batch must hold
+// messages only, without delays, and have at most Options.MaxBatchBytes bytes; a batch that does not verify is refused.
+// Unless ProduceSealed returns an error, done is called exactly once, maybe before ProduceSealed returns, under the
+// rules of PublishAsync; the batch is borrowed until then. alone says that the caller does nothing else until then: an
+// idle engine may store the batch on the caller's goroutine, which hangs if the disk does.
 //
 // A batch whose header names a producer (OpenProducer) must be of the producer's present epoch, and its BaseSequence
 // must be the number behind the producer's last message in the partition. If instead it repeats one of the producer's

@@ -43,8 +43,8 @@ type Answerer interface {
 // is a task (a coroutine). Exactly one task, or the caller of Step, runs at a time. Time passes only between calls of
 // Step.
 //
-// All methods of a Host, and those of the engine on it, belong to one goroutine. Methods of the engine that wait must be
-// called in a task (Go). A Host also runs the tasks of the engine's metadata store; see cluster.Options.Host.
+// All methods of a Host, and those of the engine on it, belong to one goroutine. Methods of the engine that wait must
+// be called in a task (Go). A Host also runs the tasks of the engine's metadata store; see cluster.Options.Host.
 type Host struct {
 	world    World
 	tasks    []*task
@@ -92,8 +92,8 @@ const maxRounds = 100_000
 
 const never = time.Duration(1<<63 - 1)
 
-// New returns a Host on which nothing runs yet. The commit log writes a mark when it has rested for markAfter, or never if
-// markAfter is 0.
+// New returns a Host on which nothing runs yet. The commit log writes a mark when it has rested for markAfter, or never
+// if markAfter is 0.
 func New(w World, markAfter time.Duration) *Host {
 	return &Host{world: w, markAfter: markAfter}
 }

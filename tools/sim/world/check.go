@@ -491,9 +491,8 @@ func (w *World) checkValue(v int, logs logs) {
 func (w *World) checkErased(c *channelModel) {
 	for _, n := range w.nodes {
 		for _, v := range n.inside.Partitions() {
-			if c.erased && v.ID.Topic == c.t.id && v.Serves && slices.ContainsFunc(v.Channels, func(o partition.ChannelView) bool {
-				return o.Name == c.name
-			}) {
+			has := slices.ContainsFunc(v.Channels, func(o partition.ChannelView) bool { return o.Name == c.name })
+			if c.erased && v.ID.Topic == c.t.id && v.Serves && has {
 				w.fail("channel %s of %s is in partition %d, and its deletion was answered OK", c.name, c.t.name, v.ID.Partition)
 			}
 		}

@@ -6,8 +6,8 @@ import "penstock/segment"
 const runBytes = 1 << 20
 
 // readLog calls visit with the offset, header and body of each batch of a copy on n, in order, until visit returns
-// false. The header and body are valid until visit returns. readLog begins at offset from, or at the start of the log if
-// that is later. It does nothing if n has no copy.
+// false. The header and body are valid until visit returns. readLog begins at offset from, or at the start of the log
+// if that is later. It does nothing if n has no copy.
 func (n *host) readLog(
 	id segment.Identity, from segment.Offset, visit func(at segment.Offset, h *segment.Header, body []byte) bool,
 ) error {
