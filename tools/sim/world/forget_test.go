@@ -348,12 +348,12 @@ var histories = []history{
 		o.nodes, o.replicas, o.min = 2, 2, 2
 	}, func(s *script) {
 		s.epochs(1400)
-	}, 2},
+	}, 1},
 	{"1,400 epochs while a copy is away, with segments", func(o *options) {
 		o.nodes, o.replicas, o.min, o.minSegment, o.maxSegment, o.putEvery, o.consumers = 2, 2, 2, 64<<10, 64<<10, 3*ms, 1
 	}, func(s *script) {
 		s.epochs(1400)
-	}, 2},
+	}, 1},
 }
 
 // removedBeneath removes something of a follower's directory while it runs. Later all nodes restart, and it is first.
