@@ -48,16 +48,24 @@ export async function search(t) {
 		}
 		await form.getByRole("button").click();
 	};
+	// A search ends after a second and says that there is more to look at, which on a busy machine may be the case.
+	const all = async (fields) => {
+		for (const end = Date.now() + 60000; Date.now() < end;) {
+			const [reply] = await Promise.all([page.waitForResponse(/\/topic\/search/), fill(fields)]);
+			if ((await reply.json()).next === undefined) return;
+		}
+		t.check(false, `no search for ${JSON.stringify(fields)} came to its end`);
+	};
 	await form.getByLabel("Count").fill("100");
-	await fill({ Key: "customer-3" });
+	await all({ Key: "customer-3" });
 	await found(/^\d messages among 60 that were looked at, as read at/);
 	t.check((await page.locator(".messages li").count()) === 9, "not 9 messages have the key");
-	await fill({ Header: "key^=customer-", "Text in the body": '"order": 1017' });
+	await all({ Header: "key^=customer-", "Text in the body": '"order": 1017' });
 	await found(/^1 message among 60 that were looked at/);
 	await row(page, "billing").first().waitFor();
-	await fill({ "Published since": "1h ago" });
+	await all({ "Published since": "1h ago" });
 	await found(/^60 messages among 60/);
-	await fill({ "Published since": "2099-01-01" });
+	await all({ "Published since": "2099-01-01" });
 	await found(/^0 messages among 0/);
 	await fill({ "Published since": "monday" });
 	await found("“monday” is not a time, such as 2h ago");

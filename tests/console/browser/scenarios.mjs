@@ -487,7 +487,7 @@ export async function dead(t) {
 	await t.shot(page, "node-dead");
 	await go(page, "#/nodes");
 	await page.getByRole("listitem", { name: "Node n3" }).getByText(/dead for/).waitFor();
-	await page.getByRole("listitem", { name: "Node n1" }).getByText("live").waitFor();
+	await page.getByRole("listitem", { name: "Node n1" }).getByText("live", { exact: true }).waitFor();
 	await t.shot(page, "nodes-dead");
 	await go(page, "#/topics");
 	await page.getByText("Node n3 gives no numbers").waitFor();
