@@ -167,23 +167,25 @@ func (b *Inbox) TakeForReroute() List {
 // admits says whether the inbox and the node have room for a put of size bytes. mu is held.
 func (b *Inbox) admits(size int64) bool {
 	// An empty inbox takes any put that is within the batch limit. Otherwise a large put could starve.
-	if b.puts.bytes != 0 && b.puts.bytes+size > b.node.bounds.Load().MaxInboxBytes {
+	bounds := b.node.bounds.Load()
+	if b.puts.bytes != 0 && b.puts.bytes+size > bounds.MaxInboxBytes {
 		return false
 	}
-	return b.node.waiting.Load()+size <= b.node.bounds.Load().MaxNodeInboxBytes
+	return b.node.waiting.Load()+size <= bounds.MaxNodeInboxBytes
 }
 
 // overloaded returns the error of a put of size bytes that the inbox does not admit. mu is held.
 func (b *Inbox) overloaded(size int64) error {
+	bounds := b.node.bounds.Load()
 	over := &errs.LimitError{
 		Err: errs.ErrOverloaded, What: "with this request the number of bytes that wait to be stored in the partition",
-		Value: b.puts.bytes + size, Most: b.node.bounds.Load().MaxInboxBytes, Setting: "max-inbox-bytes",
+		Value: b.puts.bytes + size, Most: bounds.MaxInboxBytes, Setting: "max-inbox-bytes",
 	}
-	if b.puts.bytes == 0 || b.puts.bytes+size <= b.node.bounds.Load().MaxInboxBytes {
+	if b.puts.bytes == 0 || b.puts.bytes+size <= bounds.MaxInboxBytes {
 		over.What = "with this request the number of bytes that wait to be stored on the node"
-		over.Most, over.Setting = b.node.bounds.Load().MaxNodeInboxBytes, "max-node-inbox-bytes"
+		over.Most, over.Setting = bounds.MaxNodeInboxBytes, "max-node-inbox-bytes"
 		// What waits for other partitions may have become less since the put was refused.
-		over.Value = max(b.node.waiting.Load()+size, b.node.bounds.Load().MaxNodeInboxBytes+1)
+		over.Value = max(b.node.waiting.Load()+size, bounds.MaxNodeInboxBytes+1)
 	}
 	return over
 }

@@ -70,13 +70,13 @@ func (l *Limits) Measure(p *Put) error {
 	if p.Headered = false; p.Headers != nil {
 		return l.measureHeaders(p)
 	}
-	n := 0
+	n, most := 0, l.now.Load().MaxMessageBytes
 	for _, m := range p.Messages {
 		if len(m) == 0 {
 			return errs.ErrEmptyMessage
 		}
-		if len(m) > l.now.Load().MaxMessageBytes {
-			return l.messageTooBig(len(m))
+		if len(m) > most {
+			return messageTooBig(len(m), most)
 		}
 		n += batch.RecordSize(len(m), p.DeferMs)
 	}
@@ -94,13 +94,13 @@ func (l *Limits) measureHeaders(p *Put) error {
 			errs.ErrHeaders, len(p.Headers), len(p.Messages))
 	}
 	p.Bytes, p.HeaderBytes, p.Headered = 0, 0, false
-	rec := segment.Record{Defer: p.DeferMs}
+	rec, most := segment.Record{Defer: p.DeferMs}, l.now.Load().MaxMessageBytes
 	for i, m := range p.Messages {
 		if len(m) == 0 {
 			return errs.ErrEmptyMessage
 		}
-		if len(m) > l.now.Load().MaxMessageBytes {
-			return l.messageTooBig(len(m))
+		if len(m) > most {
+			return messageTooBig(len(m), most)
 		}
 		rec.Body, rec.Headers = m, p.Headers[i]
 		size := rec.Size()
@@ -119,9 +119,9 @@ func (l *Limits) measureHeaders(p *Put) error {
 	return nil
 }
 
-func (l *Limits) messageTooBig(bytes int) error {
+func messageTooBig(bytes, most int) error {
 	return &errs.LimitError{
-		Err: errs.ErrMessageTooBig, What: "the size of a message in bytes", Value: bytes, Most: l.now.Load().MaxMessageBytes,
+		Err: errs.ErrMessageTooBig, What: "the size of a message in bytes", Value: bytes, Most: most,
 		Setting: "max-message-bytes",
 	}
 }
@@ -162,10 +162,10 @@ func (l *Limits) CheckHeaders(headers []message.Header, trusted bool) error {
 		}
 		size += len(name) + len(headers[i].Value)
 	}
-	if size > l.now.Load().MaxHeaderBytes && !trusted {
+	if most := l.now.Load().MaxHeaderBytes; size > most && !trusted {
 		return &errs.LimitError{
 			Err: errs.ErrHeaderBytes, What: "the size of a message's header names and values in bytes", Value: size,
-			Most: l.now.Load().MaxHeaderBytes, Setting: "max-header-bytes",
+			Most: most, Setting: "max-header-bytes",
 		}
 	}
 	return nil
@@ -198,15 +198,15 @@ func (l *Limits) measureSealed(p *Put) error {
 
 // measureRecords checks the records of a sealed batch, and sets the sizes of p.
 func (l *Limits) measureRecords(p *Put, h *segment.Header, records []byte) error {
-	bodies, headers := 0, false
+	bodies, headers, most := 0, false, l.now.Load().MaxMessageBytes
 	var it segment.RecordIter
 	it.Reset(h, records)
 	for r := it.NextRef(); r != nil; r = it.NextRef() {
 		if len(r.Body) == 0 {
 			return errs.ErrEmptyMessage
 		}
-		if len(r.Body) > l.now.Load().MaxMessageBytes {
-			return l.messageTooBig(len(r.Body))
+		if len(r.Body) > most {
+			return messageTooBig(len(r.Body), most)
 		}
 		if r.Defer != 0 {
 			return errors.New("engine: the sealed batch was refused, nothing was stored: a record has a delay, which the " +
