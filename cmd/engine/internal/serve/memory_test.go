@@ -1,10 +1,15 @@
 package serve
 
 import (
+	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
+
+	"penstock/cmd/engine/internal/settings"
 )
 
 // The least limit of the process's cgroups holds, of either version, also where the path is that of the host; without
@@ -82,6 +87,28 @@ func TestDivideMemory(t *testing.T) {
 			}
 		} else if err != nil || got != tc.want {
 			t.Errorf("%s: %+v, %v, want %+v", name, got, err, tc.want)
+		}
+	}
+}
+
+// A reload cannot let inboxes take more than they may since the start: the same limit gives the same shares.
+func TestReloadKeepsTheShareOfInboxes(t *testing.T) {
+	before := debug.SetMemoryLimit(math.MaxInt64)
+	defer debug.SetMemoryLimit(before)
+	limit := memoryLimit{bytes: 512 << 20, from: "a test", hard: true}
+	var first int64
+	for range 2 {
+		var n settings.Options
+		n.Engine.BufferBytes, n.Engine.MaxInboxBytes, n.Engine.MaxNodeInboxBytes = 64<<20, 4<<30, 4<<30
+		if err := applyMemory(&n, limit, slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+		got := n.Engine.MaxNodeInboxBytes
+		if first == 0 {
+			first = got
+		}
+		if got != first || got > limit.bytes/6 || n.Engine.MaxInboxBytes > got {
+			t.Errorf("inboxes may take %d bytes, at first %d; one of them %d", got, first, n.Engine.MaxInboxBytes)
 		}
 	}
 }
