@@ -8,8 +8,8 @@ func (e *Engine) current() *Options { return e.changed.Load() }
 // Change takes over from o what of the Options may change while the engine runs, and leaves the rest as it is: what is
 // kept of topics that have no such setting of their own, how often retention runs, how many topics, partitions and
 // channels there may be and a token's share of them, the sizes of messages, headers and inboxes, the longest delay, and
-// what new topics get. What is beyond a limit stays. After an error, which is an ErrOptions, everything is as it was.
-// Any goroutine may call it.
+// the defaults of new topics. Topics, channels and messages that exceed a new limit stay. After an error, which is an
+// ErrOptions, everything is as it was. Any goroutine may call it.
 func (e *Engine) Change(o Options) error {
 	if err := o.setDefaults(); err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 	"penstock/tests/support/stepped"
 )
 
-// stillHost is a stepped.World in which no time passes: what happens in it has waited for no clock.
+// stillHost is a stepped.World in which no time passes, so a step that happens in it has waited for no clock.
 type stillHost struct{}
 
 func (stillHost) Now() time.Time         { return time.Unix(1_700_000_000, 0) }

@@ -13,7 +13,7 @@ import (
 	"penstock/tests/support/nsqtest"
 )
 
-// Any node says of any other one what its settings are, and who is connected there.
+// Each node answers questions about the settings and the clients of every other node.
 func TestNodeOverHTTP(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 6)

@@ -26,7 +26,7 @@ type Bounds struct {
 	AdmitTimeout      time.Duration // negative: no put waits for room
 }
 
-// Limit sets the bounds. It is called before any other method, and again when they change: what waits then, stays.
+// Limit sets the bounds. It is called before any other method, and again when they change. Puts that wait then stay.
 func (n *Shared) Limit(b Bounds) { n.bounds.Store(&b) }
 
 // Tell sets the counter of puts that were refused because too many bytes waited, and the function that wakes the commit

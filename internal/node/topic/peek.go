@@ -47,8 +47,8 @@ func (t *Topic) Peek(ctx context.Context, partition int, from message.ID, count 
 	return t.PeekSince(ctx, partition, from, count, time.Time{})
 }
 
-// PeekSince is Peek that begins, in each partition, not before the batches of a time. What comes may be older all the
-// same: a batch has messages of several times, and nodes of older versions do not look at it.
+// PeekSince is Peek that begins, in each partition, not before the batches of a time. It may return older messages,
+// too: a batch has messages of several times, and nodes of older versions ignore since.
 func (t *Topic) PeekSince(
 	ctx context.Context, partition int, from message.ID, count int, since time.Time,
 ) ([]wire.PeekedMessage, error) {

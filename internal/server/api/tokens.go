@@ -14,10 +14,11 @@ type Tokens struct {
 	SharePercent int           `json:"share_percent"` // how much of a limit one token may take (token-share)
 }
 
-// ListedToken is a token, without its secret, and what it has at this node.
+// ListedToken is a token, without its secret, and its sessions and share at this node.
 type ListedToken struct {
 	auth.ListedToken
-	// Elsewhere: the file does not have it. It was taken out, and grants nothing, or an auth server knows it.
+	// Elsewhere says that the tokens file does not have the token: it was taken out and grants nothing, or an auth
+	// server knows it.
 	Elsewhere bool        `json:"elsewhere,omitempty"`
 	Sessions  int         `json:"sessions"`        // of browsers that are logged in at this node
 	Share     *TokenShare `json:"share,omitempty"` // of the topics that it has made, if there are any
