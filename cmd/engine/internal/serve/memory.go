@@ -124,8 +124,8 @@ func divideMemory(limit, buffers, goLimit int64) (b memoryBudget, err error) {
 	return b, nil
 }
 
-// applyMemory gives Go and the engine their shares of the memory limit. serve calls it before it opens anything, and for
-// the settings of each reload, which get the same shares. The node's own settings for state and inboxes stay, but
+// applyMemory gives Go and the engine their shares of the memory limit. serve calls it before it opens anything, and
+// for the settings of each reload, which get the same shares. The node's own settings for state and inboxes stay, but
 // inboxes that would not fit are made smaller.
 func applyMemory(n *settings.Options, l memoryLimit, logger *slog.Logger) error {
 	o := &n.Engine
