@@ -186,6 +186,8 @@ func shareOf(r *shares.Resource) string {
 		return "a quarter"
 	case 8:
 		return "an eighth"
+	case 16:
+		return "a sixteenth"
 	}
 	return fmt.Sprintf("one of %d parts", r.Parts)
 }

@@ -91,7 +91,7 @@ var (
 		Metric: "penstock_native_in_flight_bytes",
 	}
 	NativeOutput = Resource{
-		Name: "what native clients do not read", Bound: "256 MiB", Parts: 8, AtBound: "they are sent no more",
+		Name: "what native clients do not read", Bound: "256 MiB", Parts: 16, AtBound: "they are sent no more",
 		Metric: "penstock_native_output_bytes",
 	}
 	Subscriptions = Resource{

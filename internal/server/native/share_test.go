@@ -114,9 +114,10 @@ func newSessionOf(t *testing.T, w *world, ip string) *session {
 	return found
 }
 
-// Clients of one address that read nothing take an eighth of the room for output, and those of another one have theirs.
+// Clients of one address that read nothing take a sixteenth of the room for output, and those of another one have
+// theirs.
 func TestOutputIsShared(t *testing.T) {
-	w := open(t, func(o *Options) { o.MaxConnOutputBytes, o.MaxOutputBytes = 1000, 16000 })
+	w := open(t, func(o *Options) { o.MaxConnOutputBytes, o.MaxOutputBytes = 1000, 32000 })
 	room := func(who string) *output {
 		o := newOutput(w.s.opts.MaxConnOutputBytes, w.s.output, func() string { return who })
 		return &o
