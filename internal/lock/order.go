@@ -38,7 +38,7 @@ type (
 	Confirmer      struct{} // channel.Shared.mu
 	Remotes        struct{} // remote.Consumers.mu
 	Operations     struct{}
-	Refusals       struct{} // of internal/node/forward
+	Arrivals       struct{} // of internal/node/forward
 	AbsentCopies   struct{}
 	Shortened      struct{}
 	Aside          struct{} // aside.Keeper.mu
@@ -106,7 +106,7 @@ var order = [...]any{
 	Confirmer{},
 	Remotes{},
 	Operations{},
-	Refusals{},
+	Arrivals{},
 	AbsentCopies{},
 	Shortened{},
 	Aside{},

@@ -115,6 +115,7 @@ func (cn *clusterNode) describe(out *StorageStats) {
 	if cn.olderDirectory.Load() {
 		out.OlderDirectory = 1
 	}
+	out.ForwardedUnknown = cn.forward.Unknown()
 	r := cn.remotes.Stats()
 	out.RemoteExpired, out.RemoteStale, out.RemoteLateFence = r.Expired, r.Stale, r.LateFences
 }

@@ -26,7 +26,7 @@ func (cn *clusterNode) Up(node replicate.NodeID, _ uuid.UUID) {
 // Down implements peer.Handler: the connection to a node has ended. refused says that its process has ended, too: the
 // node's host answered and refused a new connection.
 func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool) {
-	cn.forward.PeerLost(node)
+	cn.forward.PeerLost(node, refused)
 	cn.ops.PeerLost(node)
 	cn.remotes.PeerLost(node)
 	if cn.Ctx.Err() != nil {

@@ -43,6 +43,7 @@ const (
 	PutHeadered PutKind = 2 // bodies, each behind its headers
 	PutNumbered PutKind = 3 // a PutNumbers whose Tenure is below 2^32, then as PutHeadered
 	PutTaken    PutKind = 4 // any other PutNumbers, then as PutHeadered
+	PutAsk      PutKind = 5 // nothing: asks for the answer to an earlier put with the same request; see FORMAT.md
 )
 
 // PutHead is the head of the payload of a ForwardPut.

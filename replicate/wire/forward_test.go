@@ -52,6 +52,7 @@ func forwards() map[string][]byte {
 		"fwd-put-wait":    AppendPutBody(AppendPutHead(nil, waits), []byte("one")),
 		"fwd-put-numbers": numbered,
 		"fwd-put-taken":   taken,
+		"fwd-put-ask":     AppendPutHead(nil, testPutHead(PutAsk, 0, 0)),
 		"fwd-put":         plain,
 		"fwd-put-headers": headered,
 		"fwd-put-sealed":  append(AppendPutHead(nil, testPutHead(PutSealed, 0, 1)), "a sealed batch"...),
@@ -194,7 +195,7 @@ func TestFormatForwards(t *testing.T) {
 	formattest.Layout(t, formattest.Tables(t)["ForwardPut"], PutHeadBytes,
 		offPutTopic, offPutPartition, offPutDelay, offPutRun, offPutKind, offPutWait, offPutCount)
 	kinds := map[string]PutKind{"bodies": PutMessages, "sealed": PutSealed, "headers": PutHeadered}
-	kinds["numbered"], kinds["taken"] = PutNumbered, PutTaken
+	kinds["numbered"], kinds["taken"], kinds["ask"] = PutNumbered, PutTaken, PutAsk
 	for _, row := range formattest.Tables(t)["Kinds of puts"] {
 		if k, ok := kinds[row[1]]; !ok || row[0] != strconv.Itoa(int(k)) {
 			t.Errorf("kind %s is %s, the code says %d", row[1], row[0], k)

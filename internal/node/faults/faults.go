@@ -178,6 +178,9 @@ var all = []kind{
 		"messages waited by the clock of a leader that was ahead of this node's, and are due by this one's now"),
 	row("batches_from_the_future", func(s *Stats) int64 { return int64(s.FromTheFuture) },
 		"batches came from a leader whose clock was ahead of this node's: compare the clocks of the nodes"),
+	row("forwarded_unknown", func(s *Stats) int64 { return int64(s.ForwardedUnknown) },
+		"requests to publish were sent to leaders on other nodes whose answers were lost: they may be stored, and their "+
+			"publishers were told that this is unknown"),
 	row("remote_expired", func(s *Stats) int64 { return int64(s.RemoteExpired) },
 		"ordered messages came here too late for a client, and were given back to their leaders"),
 	row("remote_stale", func(s *Stats) int64 { return int64(s.RemoteStale) },

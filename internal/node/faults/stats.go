@@ -130,6 +130,9 @@ type Stats struct {
 	// MissingCopies: times that a leader went on for 5 s to ask for a copy that this node does not have. The leader of a
 	// new topic asks before the copy is opened, so FramesNoCopy alone is no fault.
 	MissingCopies uint64 `json:"missing_copies"`
+	// ForwardedUnknown: puts of this node's clients that a leader on another node may have stored, and whose answer was
+	// lost.
+	ForwardedUnknown uint64 `json:"forwarded_unknown"`
 	// RemoteExpired: ordered messages that came too late for a client of this node, and were returned to their leaders.
 	RemoteExpired uint64 `json:"remote_expired"`
 	RemoteStale   uint64 `json:"remote_stale"` // ordered messages that were dropped, because a former leader sent them

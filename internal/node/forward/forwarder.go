@@ -31,8 +31,9 @@ const AnswerMargin = time.Second
 
 // Forwarder sends puts to the nodes that lead their partitions, pipelined, and answers each put when its leader
 // answers. While a partition has no leader, its puts wait in their lane: they are not stored, and may go to any later
-// leader. When a connection is lost, the outcome of the puts in flight on it is unknown. A crash loses the puts that
-// wait here; no producer was told that they are stored.
+// leader. When a connection is lost, the leader is asked for the answers to the puts in flight on it once it is
+// connected again (askAgain); if it cannot be asked before another node leads, their outcome is unknown. A crash loses
+// the puts that wait here; no producer was told that they are stored.
 //
 // mu guards the lanes and the puts in flight. Producers take it, the connections' readers when an answer arrives, and
 // the ticker. Puts are answered, and the committer is told (Announce), only after mu was released.
@@ -51,8 +52,9 @@ type Forwarder struct {
 	frame    netproto.Frame
 	body     [1][]byte
 
-	refusals      refusals
+	arrivals      arrivals
 	lastRemotePut atomic.Int64 // when the last put of another node arrived, by Node.Now
+	unknown       atomic.Uint64
 }
 
 // lane holds this node's puts for one partition, in order. It exists only while puts wait or are in flight, or the lane
@@ -63,6 +65,7 @@ type lane struct {
 	box     *inbox.Inbox     // the partition's
 	id      segment.Identity // the partition's
 	waiting inbox.List       // not sent yet, or refused as not stored; sorted by Order
+	ask     bool             // the connection of the puts in flight has ended, and the node was not asked for them yet
 }
 
 // New returns the Forwarder of a node. It sends nothing before the node has joined.
@@ -162,9 +165,12 @@ func (f *Forwarder) flush(l *lane) (announce bool) {
 // leaderOf returns what this node knows of the leader of a lane's partition.
 func (f *Forwarder) leaderOf(l *lane) route.Leader {
 	to := route.Leader{Here: l.box.Leading.Load(), Node: l.pt.Target()}
-	to.Connected = !to.Here && to.Node != 0 && to.Node != f.peers.Self && f.peers.Network != nil &&
-		f.peers.Connected(to.Node)
+	to.Connected = !to.Here && f.connected(to.Node)
 	return to
+}
+
+func (f *Forwarder) connected(node replicate.NodeID) bool {
+	return node != 0 && node != f.peers.Self && f.peers.Network != nil && f.peers.Connected(node)
 }
 
 // trySend sends the first waiting put to the leader, and says whether it did. mu is held.
@@ -188,16 +194,21 @@ func (f *Forwarder) trySend(l *lane, to replicate.NodeID) bool {
 	return true
 }
 
-// Wake tries again to send the waiting puts of all lanes.
+// Wake asks for answers that may be lost, and tries again to send the waiting puts of all lanes.
 func (f *Forwarder) Wake() {
 	f.mu.Lock()
 	var work []Partition
+	var unknown inbox.List
 	for _, l := range f.sorted() {
+		if l.ask {
+			unknown.Append(f.askAgain(l))
+		}
 		if f.flush(l) {
 			work = append(work, l.pt)
 		}
 	}
 	f.mu.Unlock()
+	f.answerUnknown(unknown)
 	for _, pt := range work {
 		pt.Announce(false)
 	}
@@ -230,9 +241,18 @@ func (f *Forwarder) Tick() {
 	unknown := f.removeInFlight(func(p *inbox.Put) bool { return p.DeadlineNs+int64(AnswerMargin) < now })
 	f.mu.Unlock()
 	expired.Answer(errs.ErrNoLeader)
-	unknown.Answer(errs.ErrUnknown)
+	f.answerUnknown(unknown)
 	f.Wake()
 }
+
+// answerUnknown answers puts of which this node will not learn whether they are stored. The caller holds no lock.
+func (f *Forwarder) answerUnknown(puts inbox.List) {
+	f.unknown.Add(uint64(puts.Count()))
+	puts.Answer(errs.ErrUnknown)
+}
+
+// Unknown returns how many puts of this node were answered as unknown.
+func (f *Forwarder) Unknown() uint64 { return f.unknown.Load() }
 
 // removeInFlight removes the puts in flight that which selects, and returns them in the order in which they were sent.
 // mu is held.
@@ -261,13 +281,53 @@ func (f *Forwarder) answered(l *lane, refused bool) {
 	f.removeIdle(l)
 }
 
-// PeerLost answers with ErrUnknown the puts in flight to a node whose connection is lost: they may be stored there.
-func (f *Forwarder) PeerLost(node replicate.NodeID) {
-	f.refusals.removeNode(node)
+// PeerLost handles the end of the connection to a node, where the puts in flight on it may be stored. ended says that
+// the node's process has ended, too: then nobody knows that any more. Otherwise the node is asked: see askAgain.
+func (f *Forwarder) PeerLost(node replicate.NodeID, ended bool) {
+	f.arrivals.removeNode(node, ended)
 	f.mu.Lock()
-	unknown := f.removeInFlight(func(p *inbox.Put) bool { return p.SentTo == node })
+	var unknown inbox.List
+	if ended {
+		unknown = f.removeInFlight(func(p *inbox.Put) bool { return p.SentTo == node })
+	}
+	for _, l := range f.lanes {
+		if l.To() == node {
+			l.Break()
+			l.ask = true
+		}
+	}
 	f.mu.Unlock()
-	unknown.Answer(errs.ErrUnknown)
+	f.answerUnknown(unknown)
+}
+
+// askAgain asks the node to which the lane's puts in flight were sent what became of them. It returns them, as unknown,
+// if that node is not connected and another one leads: the puts that wait must not wait any longer. mu is held.
+func (f *Forwarder) askAgain(l *lane) (unknown inbox.List) {
+	to := l.To()
+	if !f.connected(to) {
+		leader := f.leaderOf(l)
+		if leader.Here || leader.Node != 0 && leader.Node != to {
+			l.ask = false
+			return f.removeInFlight(func(p *inbox.Put) bool { return p.Box == l.box })
+		}
+		return unknown
+	}
+	var requests []uint64
+	for id, p := range f.inFlight {
+		if p.Box == l.box {
+			requests = append(requests, id)
+		}
+	}
+	slices.Sort(requests)
+	h := wire.PutHead{Topic: l.id.Topic, Partition: l.id.Partition, Run: l.Run(), Kind: wire.PutAsk}
+	for _, id := range requests {
+		fr := netproto.Frame{Type: netproto.TypeForwardPut, Request: id, Head: wire.AppendPutHead(nil, &h)}
+		if f.peers.TrySend(to, &fr) != nil {
+			return unknown // the next tick asks again
+		}
+	}
+	l.ask = false
+	return unknown
 }
 
 // Close answers all puts: the waiting ones with ErrClosed, those in flight with ErrUnknown. Later puts get ErrClosed.
@@ -281,7 +341,7 @@ func (f *Forwarder) Close() {
 	unknown := f.removeInFlight(func(*inbox.Put) bool { return true })
 	f.mu.Unlock()
 	waiting.Answer(errs.ErrClosed)
-	unknown.Answer(errs.ErrUnknown)
+	f.answerUnknown(unknown)
 }
 
 // HandleAck handles a leader's answer to a put.
@@ -296,7 +356,7 @@ func (f *Forwarder) HandleAck(from replicate.NodeID, fr *netproto.Received) {
 	delete(f.inFlight, fr.Header.Request)
 	l := f.lanes[p.Box]
 	status := fr.Header.Status
-	if status == netproto.StatusNotLeader || status == netproto.StatusFull || status == netproto.StatusClosed {
+	if notStored(status) {
 		late := p.DeadlineNs < f.n.Clock.NowNs()
 		if late { // it may not be stored any more
 			f.bytes -= int64(p.Bytes)
@@ -326,6 +386,9 @@ func (f *Forwarder) HandleAck(from replicate.NodeID, fr *netproto.Received) {
 	want, other, ok := wire.SequenceOfAck(ack.First)
 	if ok && p.Kind == inbox.Numbered && errors.Is(err, errs.ErrSequence) {
 		err = &fold.SequenceError{Want: want, Got: p.Special.Header.BaseSequence, Other: other}
+	}
+	if errors.Is(err, errs.ErrUnknown) {
+		f.unknown.Add(1)
 	}
 	inbox.Answer(p, err)
 }

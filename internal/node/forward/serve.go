@@ -59,10 +59,12 @@ func encode(b *wire.Buffer, l *lane, p *inbox.Put, nowNs int64) {
 	b.Bytes = dst
 }
 
-// refusals wraps route.Refusals for the puts of other nodes. mu guards runs; it is a leaf.
-type refusals struct {
-	mu   lock.Mutex[lock.Refusals]
-	runs route.Refusals[sender]
+// arrivals is what this node remembers of the puts of other nodes. The connections' readers call it, and whoever
+// answers a put. mu guards the fields below it; it is a leaf. A crash loses it: then these puts have an unknown fate.
+type arrivals struct {
+	mu      lock.Mutex[lock.Arrivals]
+	refused route.Refusals[sender]
+	answers map[replicate.NodeID]*route.Answers[answer]
 }
 
 // sender is the node that sent a forwarded put, and the inbox of the put's partition.
@@ -71,23 +73,68 @@ type sender struct {
 	box  *inbox.Inbox
 }
 
-func (r *refusals) note(from replicate.NodeID, box *inbox.Inbox, run uint32) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.runs.Note(sender{from, box}, run)
+// answer is what a forwarded put was answered, but for the text of the error.
+type answer struct {
+	status netproto.Status
+	ack    wire.PutAck
 }
 
-func (r *refusals) has(from replicate.NodeID, box *inbox.Inbox, run uint32) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.runs.Refuses(sender{from, box}, run)
+// arrived notes a put, and says whether it must be refused because an earlier put of its run was refused.
+func (a *arrivals) arrived(p *forwardedPut) (refused bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p.answers = a.answers[p.from]
+	if p.answers == nil {
+		p.answers = new(route.Answers[answer])
+		if a.answers == nil {
+			a.answers = map[replicate.NodeID]*route.Answers[answer]{}
+		}
+		a.answers[p.from] = p.answers
+	}
+	p.number = p.answers.Arrived(p.request)
+	return a.refused.Refuses(p.sender(), p.run)
 }
 
-// removeNode forgets the runs of a node whose connection has ended.
-func (r *refusals) removeNode(from replicate.NodeID) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.runs.Forget(func(s sender) bool { return s.from == from })
+// answered notes the answer to a put. If the put was not stored, the rest of its run must be refused.
+func (a *arrivals) answered(p *forwardedPut, ans answer) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	ans.ack.Text = ""
+	p.answers.Answered(p.number, ans)
+	if p.pt != nil && notStored(ans.status) {
+		a.refused.Note(p.sender(), p.run)
+	}
+}
+
+// ask returns what became of a put, whose run is refused from now on if it did not arrive.
+func (a *arrivals) ask(from sender, request uint64, run uint32) (route.Fate, answer) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.answers[from.from]
+	if s == nil {
+		return route.FateUnknown, answer{}
+	}
+	fate, ans := s.Ask(request)
+	if fate == route.FateAbsent {
+		a.refused.Note(from, run)
+	}
+	return fate, ans
+}
+
+// removeNode forgets the refused runs of a node whose connection has ended. If its process has ended, too, it asks for
+// no answer any more.
+func (a *arrivals) removeNode(node replicate.NodeID, ended bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.refused.Forget(func(s sender) bool { return s.from == node })
+	if ended {
+		delete(a.answers, node)
+	}
+}
+
+// notStored says whether the status of an answer means that the put was not stored, and may go to the next leader.
+func notStored(s netproto.Status) bool {
+	return s == netproto.StatusNotLeader || s == netproto.StatusFull || s == netproto.StatusClosed
 }
 
 // forwardedPut is a put of another node. Its messages lie in buf, which the put retains until it is answered. Its Done
@@ -98,7 +145,10 @@ type forwardedPut struct {
 	f       *Forwarder
 	from    replicate.NodeID
 	request uint64
+	pt      Partition // nil: this node does not know it
 	run     uint32
+	answers *route.Answers[answer] // of from; arrivals.mu guards it
+	number  uint64                 // of the put in answers
 	buf     *netproto.RecvBuf
 	bodies  [][]byte
 	lists   [][]message.Header // the headers of each message, as parts of headers
@@ -107,51 +157,79 @@ type forwardedPut struct {
 
 var forwardedPuts = sync.Pool{New: func() any { return new(forwardedPut) }}
 
+// sender returns where the put came from.
+func (p *forwardedPut) sender() sender {
+	if p.pt == nil {
+		return sender{from: p.from}
+	}
+	return sender{p.from, p.pt.Box()}
+}
+
 // HandlePut handles a ForwardPut. It runs on the connection's reader and does not wait. It returns the partition whose
 // inbox holds the put, and the caller must call Announce for that partition. It returns nil if the put was refused and
-// answered.
+// answered, or if the frame asks for an answer.
 func (f *Forwarder) HandlePut(from replicate.NodeID, fr *netproto.Received) Partition {
+	h, rest, err := wire.DecodePutHead(fr.Payload)
+	if err == nil && h.Kind == wire.PutAsk {
+		f.answerAgain(from, fr.Header.Request, &h)
+		return nil
+	}
 	p := forwardedPuts.Get().(*forwardedPut)
 	if p.Done == nil {
 		p.Done = func(*inbox.Put) { p.reply(p.First, p.Err) }
 	}
 	f.lastRemotePut.Store(f.n.Now())
 	p.f, p.from, p.request, p.Forwarded = f, from, fr.Header.Request, true
-	pt, run, err := p.decode(fr.Payload)
-	p.run = run
+	if err == nil {
+		err = p.decode(&h, rest)
+	} else {
+		err = errs.ErrUnknown
+	}
+	if refused := f.arrivals.arrived(p); err == nil && refused {
+		err = errs.ErrNoLeader // an earlier put of the run was refused
+	}
 	if err == nil {
 		fr.Buf.Retain()
 		p.buf = fr.Buf
-		switch {
-		case f.refusals.has(from, pt.Box(), run):
-			err = errs.ErrNoLeader // an earlier put of the run was refused
-		default:
-			if err = f.n.Limits.Measure(&p.Put); err == nil {
-				p.Box = pt.Box()
-				err = pt.Box().TryEnter(&p.Put)
+		if err = f.n.Limits.Measure(&p.Put); err == nil {
+			pt := p.pt // once p is in the inbox, it may be answered and reused
+			p.Box = pt.Box()
+			if err = p.Box.TryEnter(&p.Put); err == nil {
+				return pt
 			}
 		}
-	}
-	if err == nil {
-		return pt
-	}
-	notStored := errors.Is(err, errs.ErrNoLeader) || errors.Is(err, errs.ErrOverloaded) || errors.Is(err, errs.ErrClosed)
-	if pt != nil && notStored {
-		f.refusals.note(from, pt.Box(), run)
 	}
 	p.reply(0, err)
 	return nil
 }
 
-// decode decodes a ForwardPut. The partition is nil if this node does not know it.
-func (p *forwardedPut) decode(b []byte) (pt Partition, run uint32, err error) {
-	h, b, err := wire.DecodePutHead(b)
-	if err != nil {
-		return nil, 0, errs.ErrUnknown
+// answerAgain answers a node that asks for the answer to an earlier put.
+func (f *Forwarder) answerAgain(from replicate.NodeID, request uint64, h *wire.PutHead) {
+	who := sender{from: from}
+	if pt := f.n.Find(segment.Identity{Topic: h.Topic, Partition: h.Partition}); pt != nil {
+		who.box = pt.Box()
 	}
-	pt = p.f.n.Find(segment.Identity{Topic: h.Topic, Partition: h.Partition})
-	if pt == nil {
-		return nil, 0, errs.ErrNoLeader
+	fate, ans := f.arrivals.ask(who, request, h.Run)
+	switch fate {
+	case route.FateOpen:
+		return
+	case route.FateAbsent:
+		ans.status = netproto.StatusNotLeader
+	case route.FateUnknown:
+		ans.status = netproto.StatusUnknown
+	case route.FateAnswered:
+	}
+	f.peers.Reply(from, &netproto.Frame{
+		Type: netproto.TypeForwardAck, Status: ans.status, Request: request, Head: wire.AppendPutAck(nil, &ans.ack),
+	})
+}
+
+// decode decodes what follows the head of a ForwardPut.
+func (p *forwardedPut) decode(h *wire.PutHead, b []byte) (err error) {
+	p.run = h.Run
+	p.pt = p.f.n.Find(segment.Identity{Topic: h.Topic, Partition: h.Partition})
+	if p.pt == nil {
+		return errs.ErrNoLeader
 	}
 	p.Defer = time.Duration(h.DelayMs) * time.Millisecond
 	if h.WaitMs != 0 {
@@ -163,21 +241,21 @@ func (p *forwardedPut) decode(b []byte) (pt Partition, run uint32, err error) {
 		p.own = inbox.Special{Sealed: b, Payer: fmt.Sprint("node ", p.from)}
 		p.NoWait = true // the connection's reader does not wait; the other node has waited
 		p.Kind, p.Special = inbox.Sealed, &p.own
-		return pt, h.Run, nil
+		return nil
 	case wire.PutNumbered, wire.PutTaken:
 		var n wire.PutNumbers
 		if n, b, err = wire.NextPutNumbers(b, h.Kind); err == nil && p.decodeMessages(b, h.Count, true) {
 			p.own = inbox.Special{Producer: n.Name, Tenure: n.Tenure}
 			p.own.Header.BaseSequence = n.Sequence
 			p.Kind, p.Special = inbox.Numbered, &p.own
-			return pt, h.Run, nil
+			return nil
 		}
 	case wire.PutMessages, wire.PutHeadered:
 		if p.decodeMessages(b, h.Count, h.Kind == wire.PutHeadered) {
-			return pt, h.Run, nil
+			return nil
 		}
 	}
-	return pt, h.Run, errs.ErrUnknown // damaged, or of a newer version
+	return errs.ErrUnknown // damaged, or of a newer version
 }
 
 // decodeMessages decodes the messages behind the head of a put that is not sealed.
@@ -231,9 +309,7 @@ func (p *forwardedPut) reply(first message.ID, err error) {
 	}
 	fr.Head = wire.AppendPutAck(make([]byte, 0, wire.PutAckBytes), &ack)
 	f, from := p.f, p.from
-	if p.Box != nil && fr.Status == netproto.StatusNotLeader { // p was in an inbox, and was refused there
-		f.refusals.note(from, p.Box, p.run)
-	}
+	f.arrivals.answered(p, answer{fr.Status, ack})
 	if p.buf != nil {
 		p.buf.Release()
 	}

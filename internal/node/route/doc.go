@@ -3,6 +3,7 @@
 //
 //	Lane      the puts of one partition, on their way to its leader: when the next one may leave
 //	Refusals  at that leader: the runs of which it must refuse every further put
+//	Answers   at that leader: what became of puts whose answers may be lost
 //	Legs      at which leaders a client is subscribed
 //	Credit    the client's RDY, divided among these leaders
 //	Adoption  which partitions of a topic the channels of this node have

@@ -24,7 +24,7 @@ type Lane struct {
 	inFlight  int              // number of puts that were sent and have no answer yet
 	to        replicate.NodeID // the node that the run was sent to
 	run       uint32           // number of the run
-	broken    bool             // a put of the run was refused: nothing is sent until all puts of the run are answered
+	broken    bool             // a put of the run was refused or may be lost: nothing is sent until all are answered
 	frozen    bool             // see Freeze
 	low, high uint64
 }
@@ -79,7 +79,7 @@ func (l *Lane) Sent(to replicate.NodeID) {
 }
 
 // Answered notes that a put is no longer in flight. refused says that the put was not stored and waits again. After the
-// last answer of a run in which a put was refused, a new run begins, with the number next.
+// last answer of a run that was broken, by that or by Break, a new run begins, with the number next.
 func (l *Lane) Answered(refused bool, next uint32) {
 	if l.inFlight == 0 {
 		panic("BUG: route: an answer to a put that was not sent")
@@ -88,6 +88,18 @@ func (l *Lane) Answered(refused bool, next uint32) {
 	if l.inFlight--; l.inFlight == 0 && l.broken {
 		l.broken, l.run = false, next
 	}
+}
+
+// Break ends the run: nothing is sent until all its puts are answered. The owner calls it when the connection to the
+// node has ended, which may have lost any of them.
+func (l *Lane) Break() { l.broken = l.inFlight > 0 }
+
+// To returns the node to which the puts in flight were sent; 0: none is in flight.
+func (l *Lane) To() replicate.NodeID {
+	if l.inFlight == 0 {
+		return 0
+	}
+	return l.to
 }
 
 // Freeze stops all puts until Thaw. The owner calls it when this node has lost the leadership: the puts in the inbox
