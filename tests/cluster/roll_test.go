@@ -14,6 +14,7 @@ import (
 
 	"penstock/tests/cluster/harness"
 	"penstock/tests/cluster/history"
+	"penstock/tests/cluster/workload"
 )
 
 const (
@@ -63,17 +64,7 @@ func measureLateness(t *testing.T) *lateness {
 // forward again, and raises the level. Nothing is lost, consumers go on, nobody is refused for long; afterwards the old
 // version is refused.
 func TestRoll(t *testing.T) {
-	old, err := harness.BuildCommit(t.TempDir(), lastBefore)
-	if errors.Is(err, harness.ErrNoCommit) {
-		t.Skipf("the version before this one cannot be built: %v (fetch the whole history to run this test)", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	current, err := harness.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	old, current := binaries(t, lastBefore)
 	late := measureLateness(t)
 	s := begin(t, three, harness.Options{Binary: old})
 	roll := func(kind, binary string, nodes ...*harness.Node) {
@@ -113,21 +104,68 @@ func TestRoll(t *testing.T) {
 	judgeRefusals(t, r, time.Duration(late.worst.Load()))
 }
 
-// TestRollToLevel3 replaces the last version of feature level 2. While the cluster is at that level, what older
-// versions cannot obey is refused by name, at new nodes beside old ones and when all are new. Once the level is raised,
-// it works.
-func TestRollToLevel3(t *testing.T) {
-	old, err := harness.BuildCommit(t.TempDir(), lastLevel2)
+// TestRollInBetween replaces the last version of feature level 2 by this one, and back, and forward again, while an
+// ordered channel of one partition has a consumer at each node. So old nodes pass on what new leaders deliver, and new
+// nodes what old leaders deliver. Nothing is lost, and nobody gets a message behind a later one.
+func TestRollInBetween(t *testing.T) {
+	old, current := binaries(t, lastLevel2)
+	s := prepare(t, three, harness.Options{Binary: old, Serve: []string{"--default-partitions", "1"}})
+	s.options.Ordered = []string{"a"}
+	s.try(harness.Post(s.within(startTimeout), s.c.Nodes[0].HTTP, "/channel/settings?topic="+topic+"&channel=a",
+		map[string]any{"order": "partition"}, nil))
+	for i, n := range s.c.Nodes {
+		for _, channel := range []string{"a", "b"} {
+			s.run.Consume(workload.Consumer{
+				Name: channel + "-at-" + n.Name, Channel: channel, Patient: true, Fixed: []string{n.NSQ}, Ready: 3,
+			})
+		}
+		s.run.Produce(workload.Producer{
+			Name: "p-" + n.Name, Addresses: rotated(s.run.Nodes, i), PerSecond: 50, AnswerTimeout: answerTimeout,
+		})
+	}
+	s.acks(60)
+	s.level(2)
+	first, second, third := s.c.Nodes[0], s.c.Nodes[1], s.c.Nodes[2]
+	for _, step := range []struct {
+		n      *harness.Node
+		binary string
+	}{{first, current}, {second, current}, {first, old}, {third, current}, {first, current}} {
+		heal := s.fault("roll", step.n.Name, func() error { return step.n.Terminate(stopTimeout) })
+		step.n.Use(step.binary)
+		s.acks(30)
+		heal(func() error { return s.returned(step.n) })
+		s.acks(60)
+	}
+	if out, code := engine(t, current, "cluster", "upgrade", "--http", s.c.Nodes[0].HTTP); code != 0 {
+		t.Fatalf("upgrading ended with %d: %s", code, out)
+	}
+	s.level(newestLevel)
+	s.acks(100)
+	s.drain = time.Minute
+	s.finish()
+}
+
+// binaries builds a commit and this version. The test is skipped if the repository does not have the commit.
+func binaries(t *testing.T, commit string) (old, current string) {
+	t.Helper()
+	old, err := harness.BuildCommit(commit)
 	if errors.Is(err, harness.ErrNoCommit) {
 		t.Skipf("the version before this one cannot be built: %v (fetch the whole history to run this test)", err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	current, err := harness.Binary()
-	if err != nil {
+	if current, err = harness.Binary(); err != nil {
 		t.Fatal(err)
 	}
+	return old, current
+}
+
+// TestRollToLevel3 replaces the last version of feature level 2. While the cluster is at that level, what older
+// versions cannot obey is refused by name, at new nodes beside old ones and when all are new. Once the level is raised,
+// it works.
+func TestRollToLevel3(t *testing.T) {
+	old, current := binaries(t, lastLevel2)
 	s := prepare(t, three, harness.Options{Binary: old})
 	s.level(2)
 	nodes := s.c.Nodes

@@ -6,26 +6,27 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 )
 
 // ErrNoCommit says that a commit is not in this clone: it may be a shallow one.
 var ErrNoCommit = errors.New("the commit is not in this clone")
 
-// BuildCommit builds cmd/engine of a commit of this repository into dir, and returns where it is.
-func BuildCommit(dir, commit string) (string, error) {
-	tree, err := Checkout(filepath.Join(dir, "tree"), commit)
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "engine-"+commit)
-	cmd := exec.Command("go", "build", "-o", path, "./cmd/engine")
-	cmd.Dir = tree
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building the engine of %s: %w\n%s", commit, err, out)
-	}
-	return path, nil
+// BuildCommit builds cmd/engine of a commit of this repository, once per test process, and returns where it is. Cleanup
+// removes it. -trimpath lets the build cache know what other trees have built.
+func BuildCommit(commit string) (string, error) {
+	return built.once("engine-"+commit, func(path string) error {
+		tree, err := Checkout(path+"-tree", commit)
+		if err != nil {
+			return err
+		}
+		cmd := exec.Command("go", "build", "-trimpath", "-o", path, "./cmd/engine")
+		cmd.Dir = tree
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("building the engine of %s: %w\n%s", commit, err, out)
+		}
+		return nil
+	})
 }
 
 // Checkout writes the files of a commit to dir. The clone and its work trees stay as they are.

@@ -17,12 +17,14 @@ import (
 // BinaryVariable names an engine to test instead of building this module's.
 const BinaryVariable = "TEST_BINARY"
 
-// built has the binaries by their package and build tags.
-var built struct {
+// programs are what this process has built, in a directory of its own.
+type programs struct {
 	mu    sync.Mutex
 	dir   string
-	paths map[string]string
+	paths map[string]string // by name
 }
+
+var built programs
 
 // Binary builds cmd/engine once per process and returns where it is. Cleanup removes it.
 func Binary() (string, error) { return tagged("") }
@@ -36,27 +38,37 @@ func tagged(tags string) (string, error) {
 }
 
 func build(program, tags string) (string, error) {
-	built.mu.Lock()
-	defer built.mu.Unlock()
-	if path := built.paths[program+tags]; path != "" {
+	return built.once(filepath.Base(program)+tags, func(path string) error {
+		if out, err := exec.Command("go", "build", "-tags", tags, "-o", path, program).CombinedOutput(); err != nil {
+			return fmt.Errorf("building %s: %w\n%s", program, err, out)
+		}
+		return nil
+	})
+}
+
+// once returns the path of a program. If it was not made yet, make does that.
+func (b *programs) once(name string, make func(path string) error) (string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if path := b.paths[name]; path != "" {
 		return path, nil
 	}
-	if built.dir == "" {
+	if b.dir == "" {
 		dir, err := os.MkdirTemp("", "penstock-cluster")
 		if err != nil {
 			return "", err
 		}
-		built.dir, built.paths = dir, map[string]string{}
+		b.dir, b.paths = dir, map[string]string{}
 	}
-	path := filepath.Join(built.dir, filepath.Base(program)+tags)
-	if out, err := exec.Command("go", "build", "-tags", tags, "-o", path, program).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building %s: %w\n%s", program, err, out)
+	path := filepath.Join(b.dir, name)
+	if err := make(path); err != nil {
+		return "", err
 	}
-	built.paths[program+tags] = path
+	b.paths[name] = path
 	return path, nil
 }
 
-// Cleanup removes what Binary built.
+// Cleanup removes what Binary and BuildCommit built.
 func Cleanup() error {
 	if built.dir == "" {
 		return nil
