@@ -33,8 +33,8 @@ func runAll(t *testing.T, cfg Config, seeds []uint64) (sum Stats) {
 					if cfg.Features != 0 { // else the seed drew them: see World.Features
 						how = fmt.Sprintf(" -features %v", cfg.Features)
 					}
-					t.Errorf("seed %d (%v): %s\nsee it: go run ./tools/sim -seed %d%s -v -tail 300",
-						seeds[i], w.Features(), w.Violation, seeds[i], how)
+					t.Errorf("seed %d (%v): %s\n%s\nsee all of it: go run ./tools/sim -seed %d%s -v",
+						seeds[i], w.Features(), w.Violation, Transcript(seeds[i], cfg), seeds[i], how)
 				}
 			}
 		})
@@ -275,6 +275,7 @@ func TestMutantsAreFound(t *testing.T) {
 			for seed := range lie.seeds {
 				if w := Run(seed, cfg); w.Violation != "" {
 					t.Logf("seed %d: %s", seed, w.Violation)
+					judgeTranscript(t, Transcript(seed, cfg))
 					return
 				}
 			}
