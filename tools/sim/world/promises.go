@@ -11,13 +11,13 @@ type promise struct {
 
 // answers and the others are what events say: see World.tracef's callers and transcript.role.
 var (
-	saysAnswer = []string{" answers put "}
-	answersOf  = []string{"producer ", "publisher ", "ghost ", " answers put "}
-	leads      = []string{" leads "}
-	finishes   = []string{" finishes ", " delivers "}
-	delivers   = []string{" delivers "}
-	stores     = []string{"store: "}
-	places     = []string{"log to "}
+	saysAnswer   = []string{" answers put "}
+	saysAnswerOf = []string{"producer ", "publisher ", "ghost ", " answers put "}
+	leads        = []string{" leads "}
+	finishes     = []string{" finishes ", " delivers "}
+	delivers     = []string{" delivers "}
+	stores       = []string{"store: "}
+	places       = []string{"log to "}
 )
 
 // promises are in the order in which they are looked for. Every failure has one: TestEveryFailureBreaksAPromise.
@@ -35,9 +35,9 @@ var promises = []promise{
 	{"rule 1", "B17: what a member in sync still has is not lost", saysAnswer},
 	{"rule 2", "B17: what is cut from a copy is kept aside", places},
 	{"rule 3", "B17: two of three nodes do not stand still for one that forgot", stores},
-	{"tenure", "B19: a producer's name has one holder", answersOf},
-	{"producer ", "B19: what a producer sends again is stored once, in order", answersOf},
-	{"publisher ", "B19: what a publisher sends again is stored once, in order", answersOf},
+	{"tenure", "B19: a producer's name has one holder", saysAnswerOf},
+	{"producer ", "B19: what a producer sends again is stored once, in order", saysAnswerOf},
+	{"publisher ", "B19: what a publisher sends again is stored once, in order", saysAnswerOf},
 	{"first delivery", "B57: first deliveries come in the order of the log", delivers},
 	{"ordered by", "B57: an ordered channel keeps its order", delivers},
 	{"was to come", "B32: a reader reads all messages in order", saysAnswer},
@@ -53,14 +53,15 @@ var promises = []promise{
 	{"and now", "an epoch has one leader, and belongs to one process", leads},
 	{"moves back from", "invariant 1: within an epoch marks only grow", places},
 	{"with an ISR of", "B2: nothing is committed without min_isr members", places},
-	{"durable", "invariant 1: committed ≤ appended, and durable ≤ appended; a disk that hangs stores nothing", places},
+	{"when the disk began to hang", "B16: a disk that hangs stores nothing", []string{"hangs until"}},
+	{"durable", "invariant 1: committed ≤ appended, and durable ≤ appended", places},
 	{"the copy was closed", "B79: a node closes only copies that are no longer its own", places},
 	{"has another batch", "B94: all copies of a partition have the same bytes", places},
 	{"cannot be read", "invariant 8: what is committed can be read", places},
 	{"is value", "B1: an id stands for one message, on every copy and for ever", saysAnswer},
 	{"which was value", "B1: an id stands for one message, on every copy and for ever", saysAnswer},
 	{"the message was value", "B64: a dead letter is the message that failed", saysAnswer},
-	{"is stored as", "B19: what a producer sends is stored in order", answersOf},
+	{"is stored as", "B19: what a producer sends is stored in order", saysAnswerOf},
 	{"the log ends at", "B13: no consumer sees what is not committed", delivers},
 	{"holds id", "B1: the bytes of a message stay what they were", saysAnswer},
 	{"got id", "B1: the bytes of a message stay what they were", saysAnswer},

@@ -56,6 +56,7 @@ var (
 	idText       = regexp.MustCompile(`\b[0-9a-f]{16}\b`)
 	valueText    = regexp.MustCompile(`\bvalues? (\d+)\b`)
 	numberText   = regexp.MustCompile(`\bpartition (\d+)\b`)
+	placeText    = regexp.MustCompile(`\b(?:after|after that of|has seen) (\d+)\b`)
 	putText      = regexp.MustCompile(`^n\d answers put (\d+)\+(\d+) of `)
 	registerText = regexp.MustCompile(`^store: (n\d) registers as node (\d+)$`)
 	storeText    = regexp.MustCompile(`\bnode \d+\b`)
@@ -90,6 +91,13 @@ func (w *World) subjectOf(text string) *subject {
 	for _, id := range s.ids {
 		if n, err := strconv.ParseUint(id, 16, 64); err == nil {
 			numbers = append(numbers, strconv.Itoa(int(batch.ID(n).Partition())))
+		}
+	}
+	for _, m := range placeText.FindAllStringSubmatch(text, -1) {
+		id, _ := strconv.Atoi(m[1])
+		for _, number := range numbers {
+			n, _ := strconv.Atoi(number)
+			s.ids = append(s.ids, batch.MakeID(uint32(n), segment.MsgID(id)).String())
 		}
 	}
 	for _, topic := range s.topics {
@@ -365,6 +373,11 @@ func (e *told) String() string {
 	return shortened(s)
 }
 
+// says compares as if the event were a line of the trace.
+func (e *told) says(text string) bool {
+	return strings.Contains(" "+e.node+" "+e.what, text) || strings.Contains(" "+e.node+": "+e.what, text)
+}
+
 // shortened cuts a long line.
 func shortened(s string) string {
 	const most = 200
@@ -374,21 +387,31 @@ func shortened(s string) string {
 	return s
 }
 
-// fact is the event that a promise rests on: the first one of its kind, if that is an answer or of an epoch that the
-// failure names, or else the last.
+// fact is the event that a promise rests on: one of its kind, before the failure, of a message or a node that the
+// failure names. Of several it is the first if it is an answer or of an epoch that the failure names, or else the last.
 func (t *transcript) fact(p *promise) string {
+	epoch := epochText.FindString(t.w.Violation)
 	for _, says := range p.rests {
+		first := epoch != "" || slices.Contains(saysAnswerOf, says)
 		var found *told
-		epoch := epochText.FindString(t.w.Violation)
+		best := -1
 		for i := range t.events {
 			e := &t.events[i]
-			line := " " + cmp.Or(e.node, "-") + ": " + e.what
-			if !strings.Contains(strings.Replace(line, ": ", " ", 1), says) && !strings.Contains(line, says) ||
-				e.weight == weighsLittle || !strings.Contains(line, epoch) {
+			if e.weight == weighsLittle || !e.says(says) || !strings.Contains(e.what, epoch) {
 				continue
 			}
-			if found == nil || epoch == "" && says != saysAnswer[0] {
-				found = e
+			score := 0
+			if e.at < t.failed {
+				score += 4
+			}
+			if meets(e.what, idText, t.about.ids) {
+				score += 2
+			}
+			if slices.Contains(t.about.nodes, e.node) || meets(e.what, nodeText, t.about.nodes) {
+				score++
+			}
+			if score > best || score == best && !first {
+				found, best = e, score
 			}
 		}
 		if found != nil {
