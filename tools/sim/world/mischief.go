@@ -126,7 +126,11 @@ func (w *World) cutLinks() {
 	}
 	text := ""
 	for _, x := range ways {
-		text += fmt.Sprintf(" %s->%s", w.nodes[x[0]].name, w.nodes[x[1]].name)
+		to := "store"
+		if x[0] != x[1] {
+			to = w.nodes[x[1]].name
+		}
+		text += fmt.Sprintf(" %s->%s", w.nodes[x[0]].name, to)
 	}
 	w.tracef("the network loses%s", text)
 	w.after(w.skewed(20*ms, 1500*ms), func() {

@@ -59,6 +59,7 @@ var (
 	placeText    = regexp.MustCompile(`\b(?:after|after that of|has seen) (\d+)\b`)
 	putText      = regexp.MustCompile(`^n\d answers put (\d+)\+(\d+) of `)
 	registerText = regexp.MustCompile(`^store: (n\d) registers as node (\d+)$`)
+	endText      = regexp.MustCompile(`^(crashes|is killed: .*|has stopped: .*|gets an empty disk)$`)
 	storeText    = regexp.MustCompile(`\bnode \d+\b`)
 	isrText      = regexp.MustCompile(`\bisr \[[\d ]+\]`)
 	epochText    = regexp.MustCompile(`\bepoch \d+\b`)
@@ -177,7 +178,8 @@ type told struct {
 	node, role   string
 	what         string
 	weight       int
-	order, times int // its place among all; how often it came in a row
+	order, times int   // its place among all; how often it came in a row
+	away         int64 // see measure
 }
 
 type transcript struct {
@@ -192,6 +194,9 @@ type transcript struct {
 
 // read takes the next record.
 func (t *transcript) read(r *record) {
+	if t.failed > 0 { // what follows shows the copies as they are
+		return
+	}
 	if r.node < 0 {
 		t.readLine(r)
 		return
@@ -240,8 +245,13 @@ func (t *transcript) readLine(r *record) {
 	} else if strings.HasPrefix(what, "store: ") {
 		who, what = "store", strings.TrimPrefix(what, "store: ")
 	}
-	if at := t.index(who); what == "is open" {
-		t.nodes[at].up = true
+	b := t.nodes[t.index(who)]
+	switch {
+	case b == nil:
+	case what == "is open":
+		b.up = true
+	case b.knows && endText.MatchString(what): // the end of a process that has a copy
+		weight = weighsMuch
 	}
 	t.tell(r.at, who, t.role(who), what, weight)
 }
@@ -342,11 +352,11 @@ func (t *transcript) tell(at int64, node, role, what string, weight int) {
 			return
 		}
 	}
-	t.events = append(t.events, told{at, node, role, what, weight, len(t.events), 1})
+	t.events = append(t.events, told{at, node, role, what, weight, len(t.events), 1, 0})
 }
 
-// chosen are the events that are shown: those that weigh most, and of them the latest. If the subject alone has more,
-// its first ones come, too.
+// chosen are the events that are shown: of the subject its first and its latest ones, then the faults and the lives of
+// nodes that are nearest to these.
 func (t *transcript) chosen() []told {
 	list := slices.Clone(t.events)
 	much := 0
@@ -357,12 +367,34 @@ func (t *transcript) chosen() []told {
 			}
 		}
 	}
+	t.measure(list)
 	slices.SortFunc(list, func(a, b told) int {
-		return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(b.order, a.order))
+		return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(a.away, b.away), cmp.Compare(b.order, a.order))
 	})
 	list = list[:min(len(list), maxTranscript)]
 	slices.SortFunc(list, func(a, b told) int { return cmp.Compare(a.order, b.order) })
 	return list
+}
+
+// measure says of each event of nodes how long before or after the nearest one of the subject it was. Without any, the
+// end counts.
+func (t *transcript) measure(list []told) {
+	near := int64(-1)
+	for i := range list {
+		if e := &list[i]; e.weight >= weighsMuch {
+			near = e.at
+		} else if e.away = t.failed; near >= 0 {
+			e.away = e.at - near
+		}
+	}
+	near = t.failed
+	for i := len(list) - 1; i >= 0; i-- {
+		if e := &list[i]; e.weight >= weighsMuch {
+			near = e.at
+		} else {
+			e.away = min(e.away, near-e.at)
+		}
+	}
 }
 
 func (e *told) String() string {
