@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,65 +75,68 @@ func (o *options) fixed() jobs {
 // spanCount is how many seeds a campaign takes at once. Several processes may share a memory.
 const spanCount = 1000
 
+// newSeeds are the jobs of a campaign. Callers of its methods take turns.
+type newSeeds struct {
+	o           *options
+	memory      *campaign.Memory
+	picker      campaign.Picker
+	now         campaign.Span // what is left of the span that was taken
+	first, last uint64        // the first seed, and one beyond the last that was run
+	count       int
+	why         map[string]int // how many seeds were run for which reason
+}
+
 // campaign are new seeds, up to -count of them.
 func (o *options) campaign() jobs {
 	table, err := campaign.FoundLately()
 	if err != nil {
 		fail("found.txt: %v", err)
 	}
-	memory := campaign.NewMemory(o.memory)
-	var now campaign.Span
-	var first, last uint64
-	take := func() (seed uint64, err error) {
-		if now.From == now.To {
-			if now, err = memory.Take(spanCount, o.version); err != nil {
-				return 0, err
-			}
-		}
-		now.From++
-		return now.From - 1, nil
-	}
-	if _, err := take(); err != nil {
+	n := &newSeeds{o: o, memory: campaign.NewMemory(o.memory), why: map[string]int{}}
+	if n.now, err = n.memory.Take(spanCount, o.version); err != nil {
 		fail("the memory of the seeds that were run: %v; -memory names another file", err)
 	}
-	now.From--
-	first, last = now.From, now.From
-	where := o.memory
-	if where == "" {
-		where = "no file"
+	n.first, n.last = n.now.From, n.now.From
+	draws := func(seed uint64) world.Feature { return world.Draws(seed, o.cfg) }
+	n.picker = campaign.Picker{Take: n.take, Table: table, With: o.draw, Draws: draws}
+	where := cmp.Or(o.memory, "no file")
+	return jobs{fmt.Sprintf("new seeds from %d on; %s remembers them", n.first, where), n.next, n.tell}
+}
+
+func (n *newSeeds) take() (seed uint64, err error) {
+	if n.now.From == n.now.To {
+		if n.now, err = n.memory.Take(spanCount, n.o.version); err != nil {
+			return 0, err
+		}
 	}
-	picker := campaign.Picker{
-		Take: take, Table: table, With: o.draw,
-		Draws: func(seed uint64) world.Feature { return world.Draws(seed, o.cfg) },
+	n.now.From++
+	return n.now.From - 1, nil
+}
+
+func (n *newSeeds) next() (job, error) {
+	if n.o.count > 0 && n.count == n.o.count {
+		return job{}, io.EOF
 	}
-	count, why := 0, map[string]int{}
-	return jobs{
-		fmt.Sprintf("new seeds from %d on; %s remembers them", first, where),
-		func() (job, error) {
-			if o.count > 0 && count == o.count {
-				return job{}, io.EOF
-			}
-			seed, chosen, err := picker.Next()
-			if err != nil {
-				return job{}, err
-			}
-			last = seed + 1
-			count++
-			if chosen == 0 {
-				why["as they came"]++
-			} else {
-				why["for "+chosen.String()]++
-			}
-			return job{seed, o.cfg, chosen}, nil
-		},
-		func() string {
-			text := fmt.Sprintf("seeds %d-%d:", first, last)
-			for _, reason := range slices.Sorted(maps.Keys(why)) {
-				text += fmt.Sprintf(" %d %s,", why[reason], reason)
-			}
-			return text + " the rest left out"
-		},
+	seed, chosen, err := n.picker.Next()
+	if err != nil {
+		return job{}, err
 	}
+	n.last = seed + 1
+	n.count++
+	if chosen == 0 {
+		n.why["as they came"]++
+	} else {
+		n.why["for "+chosen.String()]++
+	}
+	return job{seed, n.o.cfg, chosen}, nil
+}
+
+func (n *newSeeds) tell() string {
+	text := fmt.Sprintf("seeds %d-%d:", n.first, n.last)
+	for _, reason := range slices.Sorted(maps.Keys(n.why)) {
+		text += fmt.Sprintf(" %d %s,", n.why[reason], reason)
+	}
+	return text + " the rest left out"
 }
 
 // maxTranscripts is how many failing seeds are shown at length.
