@@ -136,7 +136,7 @@ func (o *options) run() (ok bool) {
 		{o.seeds != "", o.fixed},
 		{o.seeds == "" && (o.lasts > 0 || o.count > 0), o.campaign},
 	} {
-		if part.wanted {
+		if part.wanted && ctx.Err() == nil {
 			began = true
 			ok = o.many(ctx, part.jobs()) && ok
 		}

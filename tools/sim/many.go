@@ -93,7 +93,12 @@ func (o *options) campaign() jobs {
 		fail("found.txt: %v", err)
 	}
 	n := &newSeeds{o: o, memory: campaign.NewMemory(o.memory), why: map[string]int{}}
-	if n.now, err = n.memory.Take(spanCount, o.version); err != nil {
+	if n.now, err = n.memory.Take(spanCount, o.version); err != nil && o.memory == campaign.DefaultPath() {
+		fmt.Printf("no campaign remembers these seeds: %v\n", err)
+		o.memory, n.memory = "", campaign.NewMemory("")
+		n.now, err = n.memory.Take(spanCount, o.version)
+	}
+	if err != nil {
 		fail("the memory of the seeds that were run: %v; -memory names another file", err)
 	}
 	n.first, n.last = n.now.From, n.now.From
