@@ -81,8 +81,9 @@ crash: ## cut the power at random operations of an engine SEEDS (1000) times, of
 	TEST_CRASH_SEEDS=$(or $(SEEDS),1000) TEST_CLUSTER_CRASH_SEEDS=$(or $(CLUSTER_SEEDS),100) \
 		$(GO) test ./internal/node -run '^Test(Cluster)?PowerCutA' -count=1 -timeout 0
 
-sim: ## simulate clusters of whole nodes on SEEDS (5000000-5100000), WITH=producers on those that draw them; see tools/sim
-	$(GO) run ./tools/sim -seeds $(or $(SEEDS),5000000-5100000) -with "$(WITH)"
+sim: ## simulate clusters of whole nodes on new seeds for SIM_FOR (10m), or on SEEDS=from-to; WITH=producers: on those that draw them (FLAGS=-regressions: on all that failed once, first)
+	$(GO) run ./tools/sim $(if $(SEEDS),-seeds $(SEEDS),-replay 20 -for $(or $(SIM_FOR),10m)) -with "$(WITH)" \
+		-version "$(or $(COMMIT),unknown)" $(FLAGS)
 
 sim-replicate: ## simulate a replicated partition, the machines alone, on SEEDS (0-100000)
 	TEST_SIM_SEEDS=$(or $(SEEDS),0-100000) $(GO) test ./replicate -run TestSimulation -count=1 -timeout 0

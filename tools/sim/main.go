@@ -1,14 +1,9 @@
-// Command sim simulates clusters of whole nodes on seeds and says which of them break a promise. See package world.
-//
-//	sim -seed 7 -v            one run, with everything that happened
-//	sim -seeds 0-100000       many, on all processors
-//	sim -seeds 0-2000 -break early-sync
-//	sim -seeds 6000000-6060000 -with producers
-//	sim -seeds 7000000-7010000 -with keep,forks
-//	sim -seeds 8000000-8002000 -with forget
+// Command sim simulates clusters of whole nodes on seeds and says which of them break a promise. See package world, and
+// docs/contribute/simulator.md.
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -20,74 +15,137 @@ import (
 	"runtime/pprof"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
+	"penstock/tools/sim/campaign"
 	"penstock/tools/sim/world"
 )
 
+const usage = `sim simulates clusters of whole nodes on seeds, and says which seeds break a promise.
+
+  sim -for 10m              a campaign: new seeds for 10 minutes
+  sim -count 5000           a campaign of so many seeds
+  sim -replay 20 -for 10m   first 20 of the seeds that found a mistake once
+  sim -regressions          all seeds that found a mistake once
+  sim -seed 7               one seed; if it fails, with its transcript
+  sim -seed 7 -v            one seed, with everything that happens and the engines' logs
+  sim -seeds 0-2000 -break early-sync
+  sim -for 10m -with keep,forks
+
+A campaign takes seeds that no campaign on this machine has taken: -memory names the file that says which. It runs every
+second seed as it comes, and chooses the others for the faults that found something lately, by campaign/found.txt. With
+-with it runs only seeds that draw these features. Its end depends on the clock, and each seed's run only on the seed.
+
+Flags:
+`
+
+// options are the flags.
+type options struct {
+	seed                         int64
+	seeds, with, memory          string
+	version                      string
+	lasts                        time.Duration
+	count, replay, tail          int
+	parallel, most               int
+	regressions, verbose, hashes bool
+
+	cfg  world.Config
+	draw world.Feature // with, parsed
+}
+
 func main() {
-	seed := flag.Int64("seed", -1, "run this one seed")
-	seeds := flag.String("seeds", "", "run the seeds from-to (half-open)")
-	nodes := flag.Int("nodes", 0, "nodes of the cluster; 0: the seed decides")
-	verbose := flag.Bool("v", false, "show what happens, with the engines' logs")
-	tail := flag.Int("tail", 0, "with -seed: show only so many last lines")
-	parallel := flag.Int("parallel", runtime.NumCPU(), "runs at the same time")
-	hashes := flag.Bool("hashes", false, "with -seeds: show the hash of each run")
-	mutant := flag.String("break", "", "let the world lie: "+strings.Join(slices.Sorted(maps.Keys(world.Mutants)), ", "))
-	most := flag.Int("most", 10, "end after so many failing seeds")
-	small := flag.Bool("small-segments", false, "let batches be larger than the smallest segments")
-	features := flag.String("features", "", "what the world does beside the rest, with commas: "+
+	var o options
+	var cpu, mem, features, lie string
+	flag.Int64Var(&o.seed, "seed", -1, "run this one seed")
+	flag.StringVar(&o.seeds, "seeds", "", "run the seeds from-to (half-open), whether or not campaigns have run them")
+	flag.DurationVar(&o.lasts, "for", 0, "run new seeds for so long, by the clock; runs that go on then are given up")
+	flag.IntVar(&o.count, "count", 0, "run so many new seeds")
+	flag.StringVar(&o.memory, "memory", campaign.DefaultPath(),
+		"the file of the seeds that campaigns have taken; empty: none, and a random place to begin at")
+	flag.StringVar(&o.version, "version", "unknown", "the code's version, for the memory")
+	flag.BoolVar(&o.regressions, "regressions", false, "run all seeds of world/testdata/seeds.txt")
+	flag.IntVar(&o.replay, "replay", 0, "first run so many seeds of world/testdata/seeds.txt, drawn at random")
+	flag.IntVar(&o.cfg.Nodes, "nodes", 0, "nodes of the cluster; 0: the seed decides")
+	flag.BoolVar(&o.verbose, "v", false, "with -seed: show what happens, with the engines' logs")
+	flag.IntVar(&o.tail, "tail", 0, "with -v: show only so many last lines")
+	flag.IntVar(&o.parallel, "parallel", runtime.NumCPU(), "runs at the same time")
+	flag.BoolVar(&o.hashes, "hashes", false, "show the hash of each run")
+	flag.StringVar(&lie, "break", "", "let the world lie: "+strings.Join(slices.Sorted(maps.Keys(world.Mutants)), ", "))
+	flag.IntVar(&o.most, "most", 10, "end after so many failing seeds")
+	flag.BoolVar(&o.cfg.SmallSegments, "small-segments", false, "let batches be larger than the smallest segments")
+	flag.StringVar(&features, "features", "", "what the world does beside the rest, with commas: "+
 		strings.Join(slices.Sorted(maps.Keys(world.Features)), ", ")+"; none: the seed decides")
-	with := flag.String("with", "", "with -seeds: run only those seeds that draw all of these features")
-	cpu := flag.String("cpuprofile", "", "write a profile of the processor time to this file")
-	mem := flag.String("memprofile", "", "write a profile of all allocations to this file")
+	flag.StringVar(&o.with, "with", "", "run only those seeds that draw all of these features")
+	flag.StringVar(&cpu, "cpuprofile", "", "write a profile of the processor time to this file")
+	flag.StringVar(&mem, "memprofile", "", "write a profile of all allocations to this file")
+	flag.Usage = func() {
+		fmt.Fprint(flag.CommandLine.Output(), usage)
+		flag.PrintDefaults()
+	}
 	flag.Parse()
 	// Runs leave much behind and keep little: collecting it seldom is cheaper.
 	debug.SetGCPercent(gcPercent)
 	debug.SetMemoryLimit(memoryLimit)
-	cfg := world.Config{Nodes: *nodes, SmallSegments: *small}
-	if *features != "" {
-		f, err := world.ParseFeatures(*features)
-		if err != nil {
-			fail("%v", err)
-		}
-		cfg.Features = f
-	}
-	var drawn world.Feature
-	if *with != "" {
-		f, err := world.ParseFeatures(*with)
-		if err != nil {
-			fail("%v", err)
-		}
-		drawn = f
-	}
-	if *mutant != "" {
-		m, ok := world.Mutants[*mutant]
-		if !ok {
-			fail("there is no such lie as %q", *mutant)
-		}
-		cfg.Break = m
-	}
-	ok := true
-	end := profile(*cpu, *mem)
-	switch {
-	case *seed >= 0:
-		ok = one(uint64(*seed), cfg, *verbose, *tail)
-	case *seeds != "":
-		var from, to uint64
-		if _, err := fmt.Sscanf(*seeds, "%d-%d", &from, &to); err != nil || to <= from {
-			fail("-seeds %q: want from-to", *seeds)
-		}
-		ok = many(from, to, drawn, cfg, *parallel, *most, *hashes)
-	default:
-		flag.Usage()
-		os.Exit(2)
-	}
+	o.parse(features, lie)
+	end := profile(cpu, mem)
+	ok := o.run()
 	if end(); !ok {
 		os.Exit(1)
 	}
+}
+
+// parse reads the flags that name features and lies.
+func (o *options) parse(features, lie string) {
+	var err error
+	if features != "" {
+		if o.cfg.Features, err = world.ParseFeatures(features); err != nil {
+			fail("%v", err)
+		}
+	}
+	if o.with != "" {
+		if o.draw, err = world.ParseFeatures(o.with); err != nil {
+			fail("%v", err)
+		}
+	}
+	if lie != "" {
+		m, ok := world.Mutants[lie]
+		if !ok {
+			fail("there is no such lie as %q", lie)
+		}
+		o.cfg.Break = m
+	}
+}
+
+func (o *options) run() (ok bool) {
+	if o.seed >= 0 {
+		return o.one(uint64(o.seed))
+	}
+	ctx := context.Background()
+	if o.lasts > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, o.lasts)
+		defer cancel()
+	}
+	ok = true
+	began := false
+	for _, part := range []struct {
+		wanted bool
+		jobs   func() jobs
+	}{
+		{o.regressions || o.replay > 0, o.known},
+		{o.seeds != "", o.fixed},
+		{o.seeds == "" && (o.lasts > 0 || o.count > 0), o.campaign},
+	} {
+		if part.wanted && ctx.Err() == nil {
+			began = true
+			ok = o.many(ctx, part.jobs()) && ok
+		}
+	}
+	if !began {
+		flag.Usage()
+		os.Exit(2)
+	}
+	return ok
 }
 
 // gcPercent and memoryLimit are for campaigns.
@@ -131,18 +189,19 @@ func fail(format string, args ...any) {
 	os.Exit(2)
 }
 
-func one(seed uint64, cfg world.Config, verbose bool, tail int) (ok bool) {
+func (o *options) one(seed uint64) (ok bool) {
 	var lines []string
 	keep := func(line string) {
-		if tail == 0 {
+		if o.tail == 0 {
 			fmt.Println(line)
 			return
 		}
-		if lines = append(lines, line); len(lines) > 2*tail {
-			lines = append(lines[:0], lines[len(lines)-tail:]...)
+		if lines = append(lines, line); len(lines) > 2*o.tail {
+			lines = append(lines[:0], lines[len(lines)-o.tail:]...)
 		}
 	}
-	if verbose {
+	cfg := o.cfg
+	if o.verbose {
 		cfg.Trace = keep
 		cfg.Engine = slog.NewTextHandler(writer(keep), &slog.HandlerOptions{
 			ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -154,14 +213,18 @@ func one(seed uint64, cfg world.Config, verbose bool, tail int) (ok bool) {
 		})
 	}
 	w := world.Run(seed, cfg)
-	for _, line := range lines[max(0, len(lines)-tail):] {
+	for _, line := range lines[max(0, len(lines)-o.tail):] {
 		fmt.Println(line)
 	}
 	fmt.Printf("seed %d (%v): %+v, hash %016x\n", seed, w.Features(), w.Stats, w.Hash())
-	if w.Violation != "" {
-		fmt.Printf("seed %d: %s\n", seed, w.Violation)
+	if w.Violation == "" {
+		return true
 	}
-	return w.Violation == ""
+	fmt.Printf("seed %d: %s\n", seed, w.Violation)
+	if !o.verbose {
+		fmt.Print("\n", world.Transcript(seed, o.cfg))
+	}
+	return false
 }
 
 type writer func(string)
@@ -169,43 +232,4 @@ type writer func(string)
 func (w writer) Write(p []byte) (int, error) {
 	w("    " + strings.TrimRight(string(p), "\n"))
 	return len(p), nil
-}
-
-// many runs the seeds from from to to-1 that draw all features in with.
-func many(from, to uint64, with world.Feature, cfg world.Config, parallel, most int, hashes bool) (ok bool) {
-	var next, failed atomic.Uint64
-	next.Store(from)
-	var mu sync.Mutex
-	var sum world.Stats
-	done := uint64(0)
-	began := time.Now()
-	var all sync.WaitGroup
-	for range parallel {
-		all.Go(func() {
-			for seed := next.Add(1) - 1; seed < to && failed.Load() < uint64(most); seed = next.Add(1) - 1 {
-				if with != 0 && world.Draws(seed, cfg)&with != with {
-					continue
-				}
-				w := world.Run(seed, cfg)
-				mu.Lock()
-				sum.Add(&w.Stats)
-				if done++; done%1000 == 0 {
-					fmt.Printf("%d seeds, %.1f a second, %d failed\n", done, float64(done)/time.Since(began).Seconds(), failed.Load())
-				}
-				if hashes {
-					fmt.Printf("seed %d: %016x\n", seed, w.Hash())
-				}
-				if w.Violation != "" {
-					failed.Add(1)
-					fmt.Printf("seed %d (%v): %s\n", seed, w.Features(), w.Violation)
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	all.Wait()
-	took := time.Since(began)
-	fmt.Printf("%d seeds in %v, %.1f a second, %v of simulated time, %d failed\n%+v\n",
-		done, took.Round(time.Millisecond), float64(done)/took.Seconds(), sum.Virtual.Round(time.Second), failed.Load(), sum)
-	return failed.Load() == 0
 }

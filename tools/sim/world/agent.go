@@ -146,7 +146,7 @@ func (n *host) subscribe(c *channelModel) {
 // Deliver implements node.Sink.
 func (a *agent) Deliver(d *node.Delivery) bool {
 	w := a.n.w
-	if w.cfg.Trace != nil {
+	if w.watched() {
 		w.showf("%s delivers %v attempt %d on %s of %s %s", a.n.name, d.ID, d.Attempts, a.c.name, a.c.t.name, d.Headers)
 	}
 	if a.closed {
@@ -235,7 +235,7 @@ func (a *agent) finish(id node.ID) {
 		return
 	}
 	err := a.consumer.Finish(id)
-	if a.n.w.cfg.Trace != nil {
+	if a.n.w.watched() {
 		a.n.w.showf("%s finishes %v on %s of %s: %v", a.n.name, id, a.c.name, a.c.t.name, err)
 	}
 	if err == nil {
@@ -256,7 +256,7 @@ func (a *agent) Flush() {}
 // Closed implements node.Sink.
 func (a *agent) Closed(err error) {
 	a.closed = true
-	if a.n.w.cfg.Trace != nil && !errors.Is(err, errs.ErrMoved) {
+	if a.n.w.watched() && !errors.Is(err, errs.ErrMoved) {
 		a.n.w.showf("%s: the end of %s: %v", a.n.name, a.c.name, err)
 	}
 }

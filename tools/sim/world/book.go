@@ -226,8 +226,9 @@ func (b *book) answer(first, count int, p *node.Put) {
 		w.Stats.Refused += count
 		w.refusedByQuota(p.Err, count)
 	}
-	w.tracef("put %d+%d: %v %v", first, count, p.First, p.Err)
-	b.judgeRefusal(&b.values[first], p.Err)
+	put := &b.values[first]
+	w.tracef("%s answers put %d+%d of %s: %v %v", put.by.name, first, count, put.topic.name, p.First, p.Err)
+	b.judgeRefusal(put, p.Err)
 	for i := range count {
 		v := &b.values[first+i]
 		if v.fate == unknown && f != acked {

@@ -115,6 +115,7 @@ func (k *nodeChecks) look(v *partition.Marks) {
 		k.lookAtDisk(&k.last[at], v)
 		k.last[at] = *v
 	}
+	k.c.w.cfg.witness.saw(k.n, v)
 	k.c.noteServes(k.n, v)
 	k.c.taken.look(k.n, v)
 	if !v.Stuck {

@@ -91,7 +91,7 @@ func (d *disk) afterCrash(seed uint64) *faultaio.Disk { return d.Disk.Crash(seed
 // The changes of names are shown.
 
 func (d *disk) tracef(format string, args ...any) {
-	if d.n.w.cfg.Trace != nil {
+	if d.n.w.watched() {
 		d.n.w.showf(d.n.name+": disk: "+format, args...)
 	}
 }

@@ -1,6 +1,7 @@
 package world
 
 import (
+	"fmt"
 	"slices"
 	"syscall"
 
@@ -123,7 +124,15 @@ func (w *World) cutLinks() {
 	for _, x := range ways {
 		w.net.cut[x[0]][x[1]] = true
 	}
-	w.tracef("cut %v", ways)
+	text := ""
+	for _, x := range ways {
+		to := "store"
+		if x[0] != x[1] {
+			to = w.nodes[x[1]].name
+		}
+		text += fmt.Sprintf(" %s->%s", w.nodes[x[0]].name, to)
+	}
+	w.tracef("the network loses%s", text)
 	w.after(w.skewed(20*ms, 1500*ms), func() {
 		for _, x := range ways {
 			w.net.cut[x[0]][x[1]] = false

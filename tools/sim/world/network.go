@@ -416,7 +416,7 @@ func (net *network) breakOne() {
 
 // show traces frames of replication.
 func (net *network) show(from, to *ports, burst []netproto.Received) {
-	if net.w.cfg.Trace == nil {
+	if net.w.cfg.Trace == nil { // a transcript shows none of them
 		return
 	}
 	for i := range burst {

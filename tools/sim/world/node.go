@@ -323,6 +323,7 @@ func (n *host) endProcess(silent bool) {
 	inside := n.inside
 	n.m, n.inside, n.e, n.asleep, n.frozen = nil, nil, nil, 0, nil
 	n.life++
+	n.w.cfg.witness.ended(n)
 	n.w.net.gone(n, silent)
 	n.w.book.processGone(n)
 	n.agents = nil

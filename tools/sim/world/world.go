@@ -31,6 +31,7 @@ type Config struct {
 	Features Feature
 	script   func(*World)   // what happens in place of all chances: see forget_test.go
 	options  func(*options) // of a script's world
+	witness  *witness       // for a transcript; nil: none
 	// SmallSegments lets the largest batches be larger than the smallest segments.
 	SmallSegments bool
 }
@@ -371,8 +372,8 @@ func (w *World) tracef(format string, args ...any) {
 	for _, b := range p {
 		w.hash = (w.hash ^ uint64(b)) * fnvPrime
 	}
-	if w.cfg.Trace != nil {
-		w.cfg.Trace(fmt.Sprintf("%10.3f %s", float64(w.now)/1e6, p[head:]))
+	if w.watched() {
+		w.say(string(p[head:]))
 	}
 }
 
@@ -449,7 +450,7 @@ func (w *World) settle() {
 
 // showf is tracef for what is only made when somebody looks: it is not in the hash.
 func (w *World) showf(format string, args ...any) {
-	if w.cfg.Trace != nil {
-		w.cfg.Trace(fmt.Sprintf("%10.3f ", float64(w.now)/1e6) + fmt.Sprintf(format, args...))
+	if w.watched() {
+		w.say(fmt.Sprintf(format, args...))
 	}
 }

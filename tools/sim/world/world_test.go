@@ -1,12 +1,9 @@
 package world
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"runtime"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -36,8 +33,8 @@ func runAll(t *testing.T, cfg Config, seeds []uint64) (sum Stats) {
 					if cfg.Features != 0 { // else the seed drew them: see World.Features
 						how = fmt.Sprintf(" -features %v", cfg.Features)
 					}
-					t.Errorf("seed %d (%v): %s\nsee it: go run ./tools/sim -seed %d%s -v -tail 300",
-						seeds[i], w.Features(), w.Violation, seeds[i], how)
+					t.Errorf("seed %d (%v): %s\n%s\nsee all of it: go run ./tools/sim -seed %d%s -v",
+						seeds[i], w.Features(), w.Violation, Transcript(seeds[i], cfg), seeds[i], how)
 				}
 			}
 		})
@@ -166,40 +163,51 @@ func TestProducers(t *testing.T) {
 	}
 }
 
-// Every seed that has found something is run for ever.
+// Of the seeds that found something, those that say "always" are run here, and all by "sim -regressions".
 func TestRegressions(t *testing.T) {
-	f, err := os.Open("testdata/seeds.txt")
+	list, err := Regressions()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	type kind struct {
-		features Feature
-		small    bool
-	}
-	worlds := map[kind][]uint64{}
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		line, _, _ := strings.Cut(lines.Text(), "#")
-		words := strings.Fields(line)
-		if len(words) == 0 {
+	worlds := map[Feature][]uint64{}
+	small := map[Feature][]uint64{}
+	count := 0
+	for _, g := range list {
+		switch {
+		case !g.Always:
 			continue
+		case g.Config.SmallSegments:
+			small[g.Config.Features] = append(small[g.Config.Features], g.Seed)
+		default:
+			worlds[g.Config.Features] = append(worlds[g.Config.Features], g.Seed)
 		}
-		var k kind
-		seed, err := strconv.ParseUint(words[0], 10, 64)
-		if err == nil && len(words) > 1 && words[1] != "drawn" { // by the seed itself
-			k.features, err = ParseFeatures(words[1])
-		}
-		if k.small = len(words) == 3 && words[2] == "small-segments"; err != nil || len(words) < 2 ||
-			len(words) > 2 && !k.small {
-			t.Fatalf("testdata/seeds.txt: %q: want a seed, its features and perhaps small-segments (%v)", line, err)
-		}
-		worlds[k] = append(worlds[k], seed)
+		count++
 	}
-	if len(worlds[kind{FeaturePlain, false}]) == 0 || len(worlds[kind{FeaturePlain, true}]) == 0 {
-		t.Fatal("testdata/seeds.txt names no seed")
+	if count < 40 || count > 70 {
+		t.Errorf("%d of %d seeds are always run: see the head of testdata/seeds.txt", count, len(list))
 	}
-	for k, seeds := range worlds {
-		runAll(t, Config{Features: k.features, SmallSegments: k.small}, seeds)
+	for features, seeds := range worlds {
+		runAll(t, Config{Features: features}, seeds)
+	}
+	for features, seeds := range small {
+		runAll(t, Config{Features: features, SmallSegments: true}, seeds)
+	}
+}
+
+func TestRegressionsAreRead(t *testing.T) {
+	list, err := parseRegressions("# head\n7 drawn\n8 rot,idle small-segments always # why\n\n9 plain always\n")
+	want := []Regression{
+		{Seed: 7},
+		{8, Config{Features: FeatureRot | FeatureIdle, SmallSegments: true}, true},
+		{9, Config{Features: FeaturePlain}, true},
+	}
+	if err != nil || fmt.Sprintf("%+v", list) != fmt.Sprintf("%+v", want) {
+		t.Errorf("read as %+v, %v", list, err)
+	}
+	for _, bad := range []string{"7", "x drawn", "7 nonsense", "7 drawn sometimes"} {
+		if _, err := parseRegressions(bad); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
 	}
 }
 
@@ -267,6 +275,7 @@ func TestMutantsAreFound(t *testing.T) {
 			for seed := range lie.seeds {
 				if w := Run(seed, cfg); w.Violation != "" {
 					t.Logf("seed %d: %s", seed, w.Violation)
+					judgeTranscript(t, Transcript(seed, cfg))
 					return
 				}
 			}
