@@ -354,6 +354,7 @@ func (w *World) checkEnd() {
 			w.checkSample(c, logs)
 		}
 	}
+	w.checkPuts(logs)
 	w.checkRedriven()
 	w.checkProduced(logs)
 	w.checkKept()
