@@ -143,7 +143,10 @@ func TestClusterProducerAfterACut(t *testing.T) {
 	first := tc.produce(sealed(t, p, "p", 0, 2))
 	tc.network.isolate(l.name, true)
 	lost := send(tc.topic(l, "t"), sealed(t, p, "p", 2, 2))
-	tc.eventually("it is appended", func() bool { return len(stored(t, l.e, "p")) == 4 })
+	tc.eventually("it is on the disk of the old leader", func() bool {
+		holds := node.HoldsOf(l.e, "t", 0)
+		return len(stored(t, l.e, "p")) == 4 && holds.Durable == holds.End
+	})
 	tc.kill(l)
 	if got := <-lost; !duringFailover(got.err) {
 		t.Fatalf("nobody else has it: %+v", got)
