@@ -58,7 +58,7 @@ const allSeeds = 500
 // also bring about everything that the simulation is for. TEST_SIM_FEATURES=corpse,moves gives all of them these
 // features, instead of what they draw.
 func TestSeeds(t *testing.T) {
-	from, to := seedtest.Range(t, allSeeds, 40)
+	from, to := seedtest.Range(t, allSeeds, 100) // mutants.txt needs as many
 	var all []uint64
 	for seed := from; seed < to; seed++ {
 		all = append(all, seed)
