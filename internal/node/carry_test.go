@@ -106,46 +106,6 @@ func TestDeferredAreCarried(t *testing.T) {
 	s.expectNothing("each came once")
 }
 
-// The next leader delivers the messages that the last leader carried.
-//
-// B50, B78.
-func TestClusterDeferredAreCarried(t *testing.T) {
-	t.Parallel()
-	tc := newTestCluster(t, 3)
-	tc.create("t", 1)
-	c := tc.channel("t", "c")
-	l := tc.leader("t", 0)
-	topic := tc.topic(l, "t")
-	const delay = 8 * time.Second
-	began := time.Now()
-	later, err := topic.PublishDeferred(t.Context(), []byte("later"), delay)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := subscribe(t, c, 1)
-	floodAround(t, topic, s, 150, later, delay)
-	for _, m := range tc.nodes {
-		for end := time.Now().Add(patience); storedBytes(m.e) > 700<<10; {
-			floodAround(t, topic, s, 2, later, delay)
-			if time.Now().After(end) {
-				t.Fatalf("%s keeps %d bytes for a message that waits", m.name, storedBytes(m.e))
-			}
-		}
-	}
-	tc.kill(l)
-	s = subscribe(t, tc.channelAt(tc.leader("t", 0), "t", "c"), 10)
-	for {
-		m := s.next()
-		s.finish(m)
-		if m.id == later {
-			if m.body != "later" || time.Since(began) < delay {
-				t.Errorf("%+v after %v", m, time.Since(began))
-			}
-			return
-		}
-	}
-}
-
 // The carried message of a dead letter is found where it was carried to.
 //
 // B64.

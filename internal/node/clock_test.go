@@ -24,38 +24,6 @@ func (s *skew) seen(t *testing.T, e *node.Engine, d time.Duration) {
 	eventually(t, "the step of the clock is seen", func() bool { return node.ClockSteps(e) > before })
 }
 
-// Messages that are not old stay, whatever the wall clock of the leader says, and on every copy.
-//
-// B39.
-func TestClusterClockStepsKeepMessages(t *testing.T) {
-	t.Parallel()
-	skews := map[string]*skew{"n1": {}, "n2": {}, "n3": {}}
-	tc := newTestCluster(t, 3, func(o *node.Options) {
-		o.RetentionAge = time.Hour
-		node.SetWallClock(o, skews[o.NodeID].now)
-	})
-	tc.create("t", 1)
-	tc.channel("t", "c")
-	l := tc.leader("t", 0)
-	publish(t, tc.topic(l, "t"), numbered("m", 200, 12<<10)...)
-	for _, d := range []time.Duration{2 * time.Hour, -2 * time.Hour, 48 * time.Hour, 0} {
-		for _, m := range tc.nodes {
-			skews[m.name].seen(t, m.e, d)
-		}
-		publish(t, tc.topic(l, "t"), numbered("n", 10, 12<<10)...)
-		<-time.After(10 * 20 * time.Millisecond) // retention looks ten times
-	}
-	tc.awaitEqualCopies("t", 0)
-	for _, m := range tc.nodes {
-		if c, err := node.CopyOf(m.e, "t", 0); err != nil || c.Start != 0 {
-			t.Errorf("%s removed what lies below %d, and nothing is older than a minute (%v)", m.name, c.Start, err)
-		}
-	}
-	if got := readAll(t, tc.channelAt(l, "t", "c")); len(got) != 240 {
-		t.Errorf("%d of 240 messages came", len(got))
-	}
-}
-
 // A node that restarts with a wrong clock removes none of its messages.
 //
 // B39.

@@ -1,7 +1,6 @@
 package node_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -28,86 +27,6 @@ func (tc *testCluster) channelAt(m *testNode, topic, name string) *node.Channel 
 	return c
 }
 
-// A new leader has the whole state of a channel: confirmations, those out of order too; messages deferred by DPUB and
-// by REQ; the pause. It also knows which channels there are, and which were deleted.
-//
-// B50, B68, B70, B72, B78, B81.
-func TestClusterChannelState(t *testing.T) {
-	t.Parallel()
-	tc := newTestCluster(t, 3)
-	tc.create("t", 1)
-	l := tc.leader("t", 0)
-	topic := tc.topic(l, "t")
-	c := tc.channel("t", "c")
-	for _, name := range []string{"paused", "gone", "skipping"} {
-		tc.channel("t", name)
-	}
-	ids := publish(t, topic, numbered("m", 8, 0)...)
-	began := time.Now()
-	due, err := topic.PublishDeferred(t.Context(), []byte("deferred"), 3200*time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := subscribe(t, c, 20)
-	var got []delivered
-	for range ids {
-		got = append(got, s.next())
-	}
-	s.finish(got[0], got[1], got[4], got[6])
-	if err := s.Requeue(got[2].id, 2900*time.Millisecond); err != nil {
-		t.Fatal(err)
-	}
-	err = errors.Join(
-		tc.channelAt(l, "t", "paused").Pause(t.Context()),
-		tc.channelAt(l, "t", "skipping").Skip(t.Context(), true),
-		topic.DeleteChannel(t.Context(), "gone"),
-	)
-	if err != nil {
-		t.Fatal(err)
-	}
-	logConfirms(t, c) // then all copies get them
-	tc.eventually("all nodes know as much as the leader", func() bool {
-		return channelStats(t, c).DeferredCount == 2 && len(tc.awaitEqualCopies("t", 0).Cursors) > 0
-	})
-	waitConfirmed(t, tc, "t")
-	tc.kill(l)
-	l2 := tc.leader("t", 0)
-	for _, name := range []string{"paused", "skipping"} {
-		subscribe(t, tc.channelAt(l2, "t", name), 10).expectNothing(name)
-	}
-	s2 := subscribe(t, tc.channelAt(l2, "t", "c"), 20)
-	var came []string
-	for range 3 {
-		m := s2.next()
-		came = append(came, m.body)
-		s2.finish(m)
-	}
-	if slices.Sort(came); fmt.Sprint(came) != "[m3 m5 m7]" {
-		t.Errorf("of what was not confirmed these came at once: %v", came)
-	}
-	for range 2 {
-		m := s2.next()
-		after := m.at.Sub(began)
-		switch {
-		case m.id == got[2].id && after >= 2900*time.Millisecond && m.attempts == 2:
-		case m.id == due && after >= 3200*time.Millisecond && m.attempts == 1:
-		default:
-			t.Errorf("%s came after %v, attempt %d", m.body, after, m.attempts)
-		}
-		s2.finish(m)
-	}
-	s2.expectNothing("everything was finished")
-	if !channelStats(t, tc.channelAt(l2, "t", "paused")).Paused {
-		t.Error("the paused channel runs on the new leader")
-	}
-	if names := tc.topic(l2, "t").ChannelNames(); slices.Contains(names, "gone") {
-		t.Errorf("the deleted channel is there: %v", names)
-	}
-	tc.start(l)
-	tc.awaitInSync("t")
-	tc.awaitEqualCopies("t", 0)
-}
-
 // waitConfirmed waits until the FINs are stored: nothing more is written to the topic's log.
 func waitConfirmed(t *testing.T, tc *testCluster, topic string) {
 	t.Helper()
@@ -119,82 +38,11 @@ func waitConfirmed(t *testing.T, tc *testCluster, topic string) {
 	}
 }
 
-// A channel whose creation was answered exists at the next leader, and gets every message that was published after the
-// answer. The creation is not answered before it is committed.
-//
-// B71.
-func TestClusterChannelCreated(t *testing.T) {
-	t.Parallel()
-	tc := newTestCluster(t, 3)
-	tc.create("t", 1)
-	l := tc.leader("t", 0)
-	from := tc.others(l)[0]
-	tc.channel("t", "first") // the first channel of a topic would get the earlier messages
-	publish(t, tc.topic(l, "t"), "before")
-	tc.awaitEqualCopies("t", 0)
-	tc.network.rules(func(_, _ string, kind netproto.Type) int {
-		if kind == netproto.TypePutAck {
-			return 0
-		}
-		return 1
-	})
-	answered := make(chan error, 1)
-	go func() {
-		_, err := tc.topic(from, "t").CreateChannel(context.Background(), "second")
-		answered <- err
-	}()
-	tc.eventually("the creation is in the log", func() bool {
-		c, _ := node.CopyOf(l.e, "t", 0)
-		return c.Next > c.Committed
-	})
-	select {
-	case err := <-answered:
-		t.Errorf("answered before it was committed: %v", err)
-	case <-time.After(30 * time.Millisecond):
-	}
-	tc.network.rules(nil)
-	if err := <-answered; err != nil {
-		t.Fatal(err)
-	}
-	publish(t, tc.topic(from, "t"), "after")
-	tc.kill(l)
-	l2 := tc.leader("t", 0)
-	if got := readAll(t, tc.channelAt(l2, "t", "second")); len(got) != 1 || !slices.Contains(values(got), "after") {
-		t.Errorf("the channel got %v", got)
-	}
-	if got := readAll(t, tc.channelAt(l2, "t", "first")); len(got) != 2 {
-		t.Errorf("the first channel got %v", got)
-	}
-}
-
 func values(m map[node.ID]string) (all []string) {
 	for _, v := range m {
 		all = append(all, v)
 	}
 	return all
-}
-
-// A program that consumes goes on while the leadership moves from node to node, its own among them, and gets every
-// message.
-//
-// B57 (no loss over a change of leader), B80, B81.
-func TestClusterConsumersMove(t *testing.T) {
-	t.Parallel()
-	tc := newTestCluster(t, 3)
-	tc.create("t", 1)
-	h := newAckLog()
-	tc.channel("t", "c")
-	stop := tc.startProducer(h, tc.nodes[0], "t", "p", never)
-	defer stop()
-	p := tc.startProgram(tc.leader("t", 0), "t", "c", node.ConsumeOptions{})
-	for range 4 {
-		p.awaitMore(100)
-		tc.drainNode(tc.leader("t", 0), "t")
-	}
-	p.awaitMore(100)
-	stop()
-	p.awaitAll(h)
-	tc.awaitEqualCopies("t", 0)
 }
 
 // An operation on a channel or a topic through any node takes effect at every leader of its partitions, and is still in

@@ -89,41 +89,6 @@ func (tc *testCluster) move(l, from, to *testNode) {
 	})
 }
 
-// When a replica has moved away and the new replicas are in sync, the bytes of the old one are removed for good. They
-// do not come back with a restart, and if the node becomes a replica again, it begins with an empty log.
-//
-// B89, B90, B79.
-func TestClusterMovedBytesGo(t *testing.T) {
-	t.Parallel()
-	tc, h, l, followers, free := moved(t)
-	from := followers[0]
-	tc.move(l, from, free)
-	tc.awaitRemoved(from, "t")
-	for _, again := range []func(*testNode){tc.kill, tc.crash, tc.stop} {
-		again(from)
-		tc.start(from)
-		tc.topic(from, "t")
-		tc.awaitRemoved(from, "t")
-	}
-	tc.publishMany(h, l, "t", "between", 300, 200)
-	tc.move(l, followers[1], from)
-	tc.awaitRemoved(followers[1], "t")
-	tc.publishMany(h, l, "t", "after", 300, 200)
-	tc.awaitSameBytes("t", l, from)
-	tc.crash(from)
-	tc.start(from)
-	tc.awaitSameBytes("t", l, from)
-	c, err := node.CopyOf(from.e, "t", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stored, err := c.Messages(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.check(t, stored)
-}
-
 // The segments of a copy cannot be written, and the batches that they lack have filled the node's commit log. When the
 // partition moves away, the copy is removed nevertheless, and the commit log has room again. The files are removed at
 // the next start.
@@ -218,42 +183,4 @@ func TestClusterMovedBytesStayUntilSettled(t *testing.T) {
 	tc.start(third)
 	tc.awaitInSync("t")
 	tc.awaitRemoved(from, "t")
-}
-
-// The power may be cut at any moment of the removal: the bytes are removed nevertheless, and none of them is taken for
-// a part of a new copy.
-//
-// B89.
-func TestClusterMovedBytesPowerCut(t *testing.T) {
-	t.Parallel()
-	for _, ops := range []int{0, 1, 2, 3, 4, 5, 7, 9, 12, 16} {
-		tc, h, l, followers, free := moved(t)
-		from := followers[0]
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		if err := l.store.MovePartition(ctx, l.row("t", 0).ID, from.e.Node().ID, free.e.Node().ID); err != nil {
-			t.Fatal(err)
-		}
-		cancel()
-		from.disk.CrashAt(from.disk.Ops() + ops) // an idle follower does no operation before the removal
-		id := from.e.Node().ID
-		tc.eventually("it has moved", func() bool { return !slices.Contains(l.row("t", 0).State.Replicas, id) })
-		tc.eventually("its disk is dead, or it has nothing", func() bool {
-			return from.disk.Crashed() || len(from.segmentFiles(t, "t")) == 0
-		})
-		tc.crash(from)
-		tc.start(from)
-		tc.topic(from, "t")
-		tc.awaitRemoved(from, "t")
-		tc.move(l, followers[1], from)
-		tc.publishMany(h, l, "t", "after", 50, 200)
-		tc.eventually("who came back has everything", func() bool {
-			a, err := node.CopyOf(from.e, "t", 0)
-			b, _ := node.CopyOf(l.e, "t", 0)
-			return err == nil && a.End == b.End && string(a.Bytes) == string(b.Bytes)
-		})
-		tc.end()
-		for _, m := range tc.nodes {
-			m.e = nil
-		}
-	}
 }

@@ -198,17 +198,6 @@ func (w *testNetwork) isolate(name string, on bool) {
 	}
 }
 
-// silence loses all frames that a node sends while on; the node still receives.
-func (w *testNetwork) silence(name string, on bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for other := range w.ports {
-		if other != name {
-			w.cut[[2]string{name, other}] = on
-		}
-	}
-}
-
 // disconnectPair loses all frames between two nodes while on.
 func (w *testNetwork) disconnectPair(one, other string, on bool) {
 	w.mu.Lock()

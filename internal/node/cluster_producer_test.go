@@ -2,14 +2,11 @@ package node_test
 
 import (
 	"errors"
-	"math/rand/v2"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
 	"penstock/netproto"
@@ -46,82 +43,6 @@ func (tc *testCluster) produce(batch []byte) (got produced) {
 		tc.t.Fatal(got.err)
 	}
 	return got
-}
-
-// The leader ends again and again, by kill -9 or by a power cut, while producers have batches on their way. What they
-// send again to the next leader is stored once, in order, and with the ids that they were told.
-//
-// B17, B19, B22, B81.
-func TestClusterProducersAtFailovers(t *testing.T) {
-	t.Parallel()
-	tc := newTestCluster(t, 3)
-	tc.create("t", 1)
-	tc.channel("t", "c") // what nobody confirmed stays
-	l := newNumberedLog()
-	type client struct {
-		name string
-		p    node.Producer
-		open []numberedBatch
-	}
-	clients := []*client{{name: "a"}, {name: "b"}, {name: "anonymous"}}
-	for _, c := range clients {
-		name := c.name
-		if name == "anonymous" {
-			name = ""
-		}
-		c.p, _ = tc.openProducer(name)
-	}
-	for round := range 5 {
-		leader := tc.leader("t", 0)
-		var wg sync.WaitGroup
-		var ended atomic.Bool
-		for i, c := range clients {
-			rng := rand.New(rand.NewPCG(uint64(round), uint64(i)))
-			wg.Go(func() {
-				var err error
-				for topic := tc.topic(leader, "t"); ; {
-					c.open, err = keepProducing(t, topic, l, c.name, c.p, c.open, rng)
-					if !duringFailover(err) {
-						t.Errorf("%s: %v", c.name, err)
-					}
-					if ended.Load() || t.Failed() {
-						return // the process is gone; the answer may be to anything
-					}
-					time.Sleep(time.Millisecond)
-				}
-			})
-		}
-		before := l.count()
-		tc.eventually("batches are stored", func() bool { return l.count() > before+300 })
-		if round%2 == 0 {
-			leader.disk.CrashAt(leader.disk.Ops() + round*3)
-			tc.crash(leader)
-		} else {
-			tc.kill(leader)
-		}
-		ended.Store(true)
-		wg.Wait()
-		tc.start(leader)
-		tc.awaitInSync("t")
-	}
-	for _, c := range clients {
-		for _, b := range c.open {
-			l.note(t, c.name, b.base, b.count, tc.produce(sealed(t, c.p, c.name, b.base, b.count)))
-		}
-	}
-	tc.awaitEqualCopies("t", 0)
-	for _, m := range tc.running() {
-		l.check(t, m.e)
-	}
-}
-
-func (l *numberedLog) count() (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, a := range l.acked {
-		n += len(a)
-	}
-	return n
 }
 
 // A batch that is sent again before it is committed waits for the other replicas, as the first one does. A node that
@@ -222,7 +143,10 @@ func TestClusterProducerAfterACut(t *testing.T) {
 	first := tc.produce(sealed(t, p, "p", 0, 2))
 	tc.network.isolate(l.name, true)
 	lost := send(tc.topic(l, "t"), sealed(t, p, "p", 2, 2))
-	tc.eventually("it is appended", func() bool { return len(stored(t, l.e, "p")) == 4 })
+	tc.eventually("it is on the disk of the old leader", func() bool {
+		holds := node.HoldsOf(l.e, "t", 0)
+		return len(stored(t, l.e, "p")) == 4 && holds.Durable == holds.End
+	})
 	tc.kill(l)
 	if got := <-lost; !duringFailover(got.err) {
 		t.Fatalf("nobody else has it: %+v", got)
@@ -247,47 +171,6 @@ func TestClusterProducerAfterACut(t *testing.T) {
 	checkOnce(t, l.e, "p", 4)
 }
 
-// A partition moves to a node that gets its log from the others, whose beginning retention has removed, and the topic
-// grows: the producers stay what they are.
-//
-// B89.
-func TestClusterProducersMove(t *testing.T) {
-	t.Parallel()
-	tc, _, l, followers, free := moved(t)
-	p, _ := tc.openProducer("p")
-	var batches [][]byte
-	var ids []node.ID
-	for i := range uint32(12) {
-		batches = append(batches, sealed(t, p, "p", 2*i, 2))
-		ids = append(ids, tc.produce(batches[i]).first)
-	}
-	tc.publishMany(newAckLog(), l, "t", "between", 500, 400) // into other segments
-	tc.move(l, followers[0], free)
-	tc.moveLeadership("t", 0, free)
-	tc.kill(l)
-	tc.start(l)
-	tc.awaitInSync("t")
-	topic := tc.topic(free, "t")
-	if _, err := topic.Configure(t.Context(), meta.TopicSettings{Partitions: 3}); err != nil {
-		t.Fatal(err)
-	}
-	for i, b := range batches {
-		got := tc.produceOnce(b)
-		old := i < 4 // not one of the last 8
-		if old && !errors.Is(got.err, errs.ErrSequence) ||
-			!old && (got.err != nil || !got.repeat || got.first != ids[i]) {
-			t.Errorf("batch %d again: %+v, was %v", i, got, ids[i])
-		}
-	}
-	if got := tc.produce(sealed(t, p, "p", 24, 1)); got.repeat {
-		t.Errorf("the next batch: %+v", got)
-	}
-	if again, _ := tc.openProducer("p"); again.ID != p.ID || again.Epoch != p.Epoch+1 || again.Sequence != 25 {
-		t.Errorf("opened again it is %+v, was %+v", again, p)
-	}
-	checkOnce(t, free.e, "p", 25)
-}
-
 // produceOnce sends a batch to the leader of t/0 until it is stored or refused.
 func (tc *testCluster) produceOnce(batch []byte) (got produced) {
 	tc.t.Helper()
@@ -296,4 +179,13 @@ func (tc *testCluster) produceOnce(batch []byte) (got produced) {
 		return !duringFailover(got.err)
 	})
 	return got
+}
+
+func (l *numberedLog) count() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, a := range l.acked {
+		n += len(a)
+	}
+	return n
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"penstock/internal/node"
-	"penstock/replicate"
 	"penstock/tests/support/faultaio"
 )
 
@@ -91,38 +90,4 @@ func TestClusterAbsentCopy(t *testing.T) {
 	}
 	tc.awaitInSync("t")
 	tc.awaitEqualCopies("t", 0)
-}
-
-// F1: a follower whose disk hangs leaves the ISR, however often it answers, and publishing goes on without it. When its
-// disk goes on, it joins again by itself. The number of changes stays small: one of each kind, and a few more only if
-// the machine itself stood still.
-func TestClusterFollowerHangs(t *testing.T) {
-	t.Parallel()
-	tc := newTestCluster(t, 3, func(o *node.Options) { o.Cluster.Replication.LagMaxNs = 2e9 })
-	tc.create("t", 1)
-	l := tc.leader("t", 0)
-	tc.awaitEqualCopies("t", 0)
-	stuck := tc.others(l)[0]
-	stuck.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Hold: true, Count: -1})
-	release := func() {
-		stuck.disk.ClearRules()
-		stuck.disk.ReleaseHeld()
-	}
-	t.Cleanup(release) // before the cluster ends
-	h := newAckLog()
-	for i := range 200 { // the first waits until it has left
-		if err := h.publish(context.Background(), tc.topic(l, "t"), fmt.Sprint("message ", i)); err != nil {
-			t.Fatalf("message %d: %v", i, err)
-		}
-	}
-	if inSync(l.row("t", 0), stuck) {
-		tc.eventually("it has left the in-sync replicas", func() bool { return !inSync(l.row("t", 0), stuck) })
-	}
-	release()
-	tc.eventually("it is back", func() bool { return inSync(l.row("t", 0), stuck) })
-	tc.eventually("the changes are counted", func() bool { return l.e.Storage().ISRChanges > 1 })
-	if n := l.e.Storage().ISRChanges; n > 2*replicate.DefaultMaxISRJoins+1 {
-		t.Errorf("%d changes of the in-sync replicas", n)
-	}
-	tc.checkCopies(h, "t", 1)
 }

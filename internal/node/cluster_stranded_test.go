@@ -16,50 +16,6 @@ func strandedSoon(o *node.Options) {
 	o.Cluster.Replication.StrandedNs, o.Cluster.Replication.LagMaxNs = 3e9, 2e9
 }
 
-// A leader reaches the store and none of its followers, in one direction or in both; the followers reach each other.
-// Its lease goes on, so no other leader is elected, and it commits nothing. It gives the leadership to one of the
-// followers. Publishing goes on there, and no acknowledged message is lost.
-func TestClusterStrandedLeader(t *testing.T) {
-	t.Parallel()
-	for name, cut := range map[string]func(w *testNetwork, node string, on bool){
-		"both ways":       (*testNetwork).isolate,
-		"it is not heard": (*testNetwork).silence,
-		"it hears nothing": func(w *testNetwork, node string, on bool) {
-			w.isolate(node, on)
-			w.silence(node, false)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			tc := newTestCluster(t, 3, impatient, strandedSoon)
-			tc.create("t", 1)
-			l := tc.leader("t", 0)
-			rest := tc.others(l)
-			h := newAckLog()
-			stop := tc.startProducers(h, tc.nodes, "t", "1", func(error) bool { return true })
-			defer stop()
-			tc.awaitMoreAcks(h, 20)
-			cut(tc.network, l.name, true)
-			tc.eventually("another node leads", func() bool {
-				return rest[0].row("t", 0).State.Leader != l.e.Node().ID
-			})
-			tc.awaitMoreAcks(h, 20)
-			tc.eventually("the new leader goes on without it", func() bool {
-				return len(rest[0].row("t", 0).State.ISR) == 2
-			})
-			tc.awaitMoreAcks(h, 20)
-			cut(tc.network, l.name, false)
-			tc.awaitInSync("t")
-			tc.awaitMoreAcks(h, 20)
-			stop()
-			if n := l.e.Storage().Stranded; n != 1 {
-				t.Errorf("it is counted %d times that the leader gave up", n)
-			}
-			tc.checkCopies(h, "t", 1)
-		})
-	}
-}
-
 // A leader that no other replica could replace keeps its leadership: there are two replicas, and both are needed.
 func TestClusterStrandedForNothing(t *testing.T) {
 	t.Parallel()

@@ -39,55 +39,6 @@ func TestClusterAskDeletedTopic(t *testing.T) {
 	}
 }
 
-// A deleted topic is gone on every node, also on nodes that were down meanwhile, when they come back. A new topic of
-// the same name has nothing of the old one.
-//
-// B41, B79 (data of what was deleted is dropped), B86.
-func TestClusterDelete(t *testing.T) {
-	t.Parallel()
-	tc := newTestCluster(t, 3)
-	tc.create("t", 2)
-	h := newAckLog()
-	tc.channel("t", "c")
-	tc.publishMany(h, tc.nodes[0], "t", "old", 100, 100)
-	away := tc.nodes[2]
-	old, _ := away.e.LookupTopic("t")
-	dir := node.TopicDir(away.e, "t")
-	tc.awaitEqualCopies("t", 0)
-	tc.kill(away)
-	if err := tc.nodes[1].e.DeleteTopic(t.Context(), "t"); err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range tc.running() {
-		tc.eventually("the topic is gone", func() bool { _, ok := m.e.LookupTopic("t"); return !ok })
-	}
-	if _, err := tc.nodes[0].e.CreateTopic(t.Context(), "t", 1); err != nil {
-		t.Fatal(err)
-	}
-	tc.start(away)
-	tc.eventually("the node that was away has the new topic", func() bool {
-		now, ok := away.e.LookupTopic("t")
-		return ok && now != old && now.Partitions() == 1
-	})
-	tc.awaitInSync("t")
-	for _, m := range tc.nodes {
-		if names := tc.topic(m, "t").ChannelNames(); len(names) != 0 {
-			t.Errorf("%s: the new topic has the channels %v", m.name, names)
-		}
-	}
-	h = newAckLog()
-	tc.publishMany(h, tc.nodes[1], "t", "new", 20, 100)
-	tc.checkCopies(h, "t", 1)
-	got := readAll(t, tc.channel("t", "c"))
-	if len(got) != 20 || slices.ContainsFunc(values(got), func(s string) bool { return strings.HasPrefix(s, "old") }) {
-		t.Errorf("%d messages came", len(got))
-	}
-	tc.eventually("the old files are gone", func() bool {
-		_, err := away.disk.ReadDir(dir)
-		return err != nil
-	})
-}
-
 // A single node's data directory becomes the first node of a cluster, with its messages, the channels' confirmations
 // and pauses, and its deferred messages. Nodes that join accept messages for it.
 //
@@ -172,61 +123,6 @@ func TestClusterForeignDirectory(t *testing.T) {
 	if got := readAll(t, a.channel("t", "c")); len(got) != 1 {
 		t.Errorf("after the refusal %v is there", got)
 	}
-}
-
-// A partition moves to another node while messages are published to it. The new replica is in sync before the old one
-// goes, and no put fails.
-//
-// B75, B89, B94.
-func TestClusterMove(t *testing.T) {
-	t.Parallel()
-	tc := newTestCluster(t, 4, func(o *node.Options) { o.Cluster.Replicas = 3 })
-	tc.create("t", 1)
-	h := newAckLog()
-	l := tc.leader("t", 0)
-	row := l.row("t", 0)
-	has := func(m *testNode) bool { return slices.Contains(l.row("t", 0).State.Replicas, m.e.Node().ID) }
-	var to *testNode
-	for _, m := range tc.nodes {
-		if !has(m) {
-			to = m
-		}
-	}
-	tc.publishMany(h, to, "t", "before", 1000, 200)
-	stop := tc.startProducer(h, to, "t", "during", never)
-	defer stop()
-	for _, from := range tc.others(to) {
-		if !has(from) || from == l {
-			continue
-		}
-		if err := l.store.MovePartition(t.Context(), row.ID, from.e.Node().ID, to.e.Node().ID); err != nil {
-			t.Fatal(err)
-		}
-		least := 3
-		tc.eventually("it has moved", func() bool {
-			st := l.row("t", 0).State
-			least = min(least, len(st.ISR))
-			return !slices.Contains(st.Replicas, from.e.Node().ID) && inSync(l.row("t", 0), to)
-		})
-		if least < 3 {
-			t.Errorf("only %d replicas were in sync during the move", least)
-		}
-		break
-	}
-	tc.awaitMoreAcks(h, 50)
-	stop()
-	c, err := node.CopyOf(to.e, "t", 0)
-	tc.eventually("the new replica has everything", func() bool {
-		var lc node.Copy
-		c, err = node.CopyOf(to.e, "t", 0)
-		lc, _ = node.CopyOf(l.e, "t", 0)
-		return err == nil && c.End == lc.End && string(c.Bytes) == string(lc.Bytes)
-	})
-	stored, err := c.Messages(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.check(t, stored)
 }
 
 func inSync(row *meta.Partition, m *testNode) bool {

@@ -3,7 +3,6 @@ package node_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -35,88 +34,6 @@ var harms = []struct {
 	{"its current file", func(t *testing.T, d *faultaio.Disk) error {
 		return d.Remove(newestClog(t, d))
 	}, ".clog is gone"},
-}
-
-// The commit log of one node is removed while it is stopped, as a whole or its current file. Then all nodes start, and
-// that node is elected first. Nothing that was acknowledged is lost on any node, and the old segments are kept.
-func TestClusterForgottenLogYields(t *testing.T) {
-	t.Parallel()
-	for _, c := range harms {
-		for _, flushed := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, flushed %v", c.name, flushed), func(t *testing.T) {
-				t.Parallel()
-				tc := newTestCluster(t, 3)
-				tc.create("t", 1)
-				h := newAckLog()
-				tc.publishReplicated(h, 30)
-				x := tc.others(tc.leader("t", 0))[0]
-				if flushed {
-					tc.stop(x) // writes all of it to segments
-					tc.start(x)
-					tc.awaitInSync("t")
-				}
-				tc.killAll()
-				if err := c.harm(t, x.disk); err != nil {
-					t.Fatal(err)
-				}
-				tc.start(x)
-				if s := x.e.Storage(); !s.Forgotten || s.Shortened == 0 {
-					t.Fatalf("%d copies are shortened, forgotten: %v", s.Shortened, s.Forgotten)
-				}
-				tc.eventually("the copy is elected", func() bool { return node.Leads(x.e, "t", 0) })
-				tc.startAll()
-				tc.awaitHeld(h, tc.nodes)
-				tc.eventually("the copy is whole", func() bool { return x.e.Storage().Shortened == 0 })
-				// A file that was begun after everything had gone to segments holds nothing that anybody could miss.
-				if lacks := !flushed || c.name == "the folder"; lacks && x.e.Storage().Yielded == 0 {
-					t.Error("it did not give its leadership away")
-				}
-				if kept := asideFiles(t, x.disk); flushed && c.name == "the folder" && len(kept) == 0 {
-					t.Error("its segments are not kept aside")
-				}
-				tc.checkCopies(h, "t", 1)
-			})
-		}
-	}
-}
-
-// asideFiles returns the files below aside/.
-func asideFiles(t *testing.T, d *faultaio.Disk) (all []string) {
-	t.Helper()
-	dirs, err := d.ReadDir("aside")
-	if err != nil {
-		return nil
-	}
-	for _, dir := range dirs {
-		files, err := d.ReadDir("aside/" + dir.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range files {
-			all = append(all, dir.Name()+"/"+f.Name())
-		}
-	}
-	return all
-}
-
-// Two of three nodes lose their commit log. The third one, which has everything, starts last: the first two do not take
-// each other's silence for a proof.
-func TestClusterTwoForgottenLogs(t *testing.T) {
-	t.Parallel()
-	tc := newTestCluster(t, 3)
-	tc.create("t", 1)
-	h := newAckLog()
-	tc.publishReplicated(h, 30)
-	tc.killAll()
-	for _, m := range tc.nodes[:2] {
-		if err := m.disk.RemoveAll("clog"); err != nil {
-			t.Fatal(err)
-		}
-		tc.start(m)
-	}
-	tc.start(tc.nodes[2])
-	tc.awaitHeld(h, tc.nodes)
-	tc.checkCopies(h, "t", 1)
 }
 
 // A node that has forgotten and ends before it is whole has still forgotten, although its log is marked anew.

@@ -152,58 +152,6 @@ func TestForkRefuses(t *testing.T) {
 	}
 }
 
-// In a cluster a fork starts at its place in every partition, whichever node is asked, and survives the end of a
-// leader.
-func TestClusterFork(t *testing.T) {
-	t.Parallel()
-	tc := newTestCluster(t, 3)
-	tc.create("t", 3)
-	c := tc.channel("t", "c")
-	tc.awaitLevel()
-	if _, err := c.Configure(t.Context(), fold.ChannelSettings{MaxAttempts: 4}); err != nil {
-		t.Fatal(err)
-	}
-	for i := range 30 {
-		tc.publishIn("t", i%3, fmt.Sprint("m", i))
-	}
-	if err := c.Seek(t.Context(), node.SeekTo{Kind: node.SeekCount, Count: 4}); err != nil { // in each partition
-		t.Fatal(err)
-	}
-	forks := map[string]int{}
-	for i, m := range tc.nodes {
-		for what, x := range map[string]struct {
-			at   *node.SeekTo
-			want int
-		}{
-			"here": {nil, 18}, "oldest": {&node.SeekTo{Kind: node.SeekBeginning}, 30},
-			"id": {&node.SeekTo{Kind: node.SeekID, ID: node.ID(uint64(i)<<48 | 1)}, 9 + 6 + 6},
-		} {
-			name := fmt.Sprint(what, i)
-			if _, err := tc.channelAt(m, "t", "c").Fork(t.Context(), name, x.at); err != nil {
-				t.Fatal(err)
-			}
-			forks[name] = x.want
-		}
-	}
-	check := func(m *testNode) {
-		t.Helper()
-		for name, want := range forks {
-			ch := tc.topic(m, "t").ChannelElsewhere(name)
-			all, err := ch.Peek(t.Context(), node.PeekOptions{Partition: -1, Count: 100})
-			if err != nil || len(all) != want {
-				t.Errorf("channel %s has %d messages, want %d: %v", name, len(all), want, err)
-			}
-			if s, err := ch.ReadSettings(t.Context()); err != nil || s.MaxAttempts != 4 || s.Version != 1 {
-				t.Errorf("channel %s has the settings %+v: %v", name, s, err)
-			}
-		}
-	}
-	check(tc.nodes[0])
-	l := tc.leader("t", 1)
-	tc.kill(l)
-	check(tc.others(l)[0])
-}
-
 // A message of a channel waits for a long time, and retention has carried it out of its old segment. A fork of the
 // channel gets it, too, although the fork's reading cursor begins where the log has no message any more; so does its
 // next process.

@@ -128,39 +128,3 @@ func TestKeepNeedsItsLevel(t *testing.T) {
 	}
 	configure(t, topic, func(s *meta.TopicSettings) { s.QuotaCount = 7 })
 }
-
-// Every replica keeps what is confirmed, so the next leader has it, too.
-func TestClusterKeepConfirmed(t *testing.T) {
-	t.Parallel()
-	tc := newTestCluster(t, 3)
-	for _, name := range []string{"keeps", "goes"} {
-		tc.create(name, 1)
-		tc.channel(name, "c")
-	}
-	configure(t, tc.topic(tc.nodes[1], "keeps"), func(s *meta.TopicSettings) { s.KeepAgeMs = time.Hour.Milliseconds() })
-	for _, m := range tc.nodes {
-		tc.eventually("the settings are known", func() bool { return tc.topic(m, "keeps").Settings().KeepAgeMs != 0 })
-	}
-	leaders := map[string]*testNode{"keeps": tc.leader("keeps", 0), "goes": tc.leader("goes", 0)}
-	var all []string
-	for len(all) < 2000 || oldest(t, tc.topic(leaders["goes"], "goes")) < 1000 {
-		for name, l := range leaders {
-			some := publishInBatches(t, tc.topic(l, name), fmt.Sprintf("m%d-", len(all)), 100, 1500)
-			if got := readAll(t, tc.channelAt(l, name, "c")); len(got) != len(some) {
-				t.Fatalf("the channel of %s got %d", name, len(got))
-			}
-			if name == "keeps" {
-				all = append(all, some...)
-			}
-		}
-	}
-	for range 3 { // whichever leads
-		l := tc.leader("keeps", 0)
-		r := openReader(t, tc.topic(l, "keeps"), 0, node.Start{Kind: node.StartAtID})
-		if got := replay(t, r, 0, len(all), 1<<20); !slices.Equal(got, all) {
-			t.Errorf("at %s what is kept differs", l.name)
-		}
-		tc.awaitInSync("keeps")
-		tc.moveLeadership("keeps", 0, tc.others(l)[0])
-	}
-}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -86,71 +85,6 @@ func TestOrdered(t *testing.T) {
 			t.Errorf("%s came, want n%d", m.body, i)
 		}
 	}
-}
-
-// The order holds over changes of leaders, with a consumer that reconnects to each of them. A message comes again only
-// if the next one was not delivered.
-//
-// B57, B68.
-func TestClusterOrdered(t *testing.T) {
-	t.Parallel()
-	tc := newTestCluster(t, 3)
-	tc.create("t", 1)
-	c := tc.channel("t", "c")
-	configureChannel(t, c, func(s *fold.ChannelSettings) { s.Order = fold.OrderPartition })
-	const n = 90
-	publish(t, tc.topic(tc.nodes[0], "t"), numbered("m", n, 0)...)
-	rng := rand.New(rand.NewPCG(1, 2))
-	next := 0
-	for life := 0; next < n; life++ {
-		l := tc.leader("t", 0)
-		s := subscribe(t, tc.channelAt(l, "t", "c"), 5, node.ConsumerOptions{MsgTimeout: 5 * time.Second})
-		first := true
-		for end := next + 25; next < min(end, n); {
-			m := s.next()
-			i, err := strconv.Atoi(strings.TrimPrefix(m.body, "m"))
-			switch {
-			case err != nil:
-				t.Fatal(err)
-			case i == next:
-			case i == next-1 && first && life > 0: // its FIN was on the way when the leader died
-			default:
-				t.Fatalf("life %d: %s came, want m%d", life, m.body, next)
-			}
-			first = false
-			switch rng.IntN(8) {
-			case 0:
-				if err := s.Requeue(m.id, time.Duration(rng.IntN(2))*5*time.Millisecond); err != nil {
-					t.Fatal(err)
-				}
-				s.Pump()
-				next = i
-			default:
-				if err := s.Finish(m.id); err != nil && !errors.Is(err, errs.ErrNotInFlight) {
-					t.Fatal(err)
-				}
-				s.Pump()
-				next = i + 1
-			}
-		}
-		if next == n {
-			break
-		}
-		if life%2 == 0 {
-			tc.kill(l)
-			tc.leader("t", 0)
-			tc.start(l)
-			tc.awaitInSync("t")
-		} else {
-			tc.drainNode(l, "t")
-			tc.eventually("somebody else leads", func() bool { return tc.leader("t", 0) != l })
-		}
-	}
-	l := tc.leader("t", 0)
-	tc.eventually("all is confirmed", func() bool {
-		st := channelStats(t, tc.channelAt(l, "t", "c"))
-		return st.Depth+int64(st.InFlightCount) == 0
-	})
 }
 
 // In a key-ordered channel the messages of one key come one at a time and in order, and messages of different keys do
@@ -244,54 +178,6 @@ func finishAnywhere(t *testing.T, seats []*testClient, m delivered) {
 		}
 	}
 	t.Fatalf("%s is nobody's", m.body)
-}
-
-// B57.
-func TestClusterKeyOrdered(t *testing.T) {
-	t.Parallel()
-	tc := newTestCluster(t, 3)
-	tc.create("t", 1)
-	c := tc.channel("t", "c")
-	configureChannel(t, c, func(s *fold.ChannelSettings) { s.Order = fold.OrderKey })
-	topic := tc.topic(tc.nodes[0], "t")
-	const keys, per = 30, 6
-	for i := range per {
-		for k := range keys {
-			key := fmt.Sprint("k", k)
-			publishWith(t, topic, fmt.Sprint(key, "/", i), "key", key)
-		}
-	}
-	// Half of the messages are finished when the leader ends.
-	s := subscribe(t, c, 50)
-	last := map[string]int{}
-	for range keys * per / 2 {
-		m := s.next()
-		key, number, _ := strings.Cut(m.body, "/")
-		n, _ := strconv.Atoi(number)
-		if n != last[key] {
-			t.Fatalf("%s came, want number %d", m.body, last[key])
-		}
-		s.finish(m)
-		last[key] = n + 1
-	}
-	tc.kill(tc.leader("t", 0))
-	s = subscribe(t, tc.channelAt(tc.leader("t", 0), "t", "c"), 50)
-	seen := map[string]bool{}
-	for left := true; left; {
-		m := s.next()
-		key, number, _ := strings.Cut(m.body, "/")
-		n, _ := strconv.Atoi(number)
-		if n != last[key] && (seen[key] || n != last[key]-1) {
-			t.Fatalf("after the failover %s came, want number %d", m.body, last[key])
-		}
-		seen[key] = true
-		s.finish(m)
-		last[key] = n + 1
-		left = false
-		for k := range keys {
-			left = left || last[fmt.Sprint("k", k)] < per
-		}
-	}
 }
 
 // While too few replicas answer, an ordered channel stands still for longer than a publisher would wait. When the

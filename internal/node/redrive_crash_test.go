@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 	"testing"
-	"time"
 
 	"penstock/internal/node"
 	"penstock/internal/node/channel"
@@ -139,71 +137,4 @@ func TestRedrivePowerCut(t *testing.T) {
 			t.Fatalf("cut %d", cut)
 		}
 	}
-}
-
-// The power of the leader of the dead letters, or of the topic, may be cut at any moment while they are sent back. The
-// next leader has each of them in one of the two places.
-//
-// B43, B64, B81.
-func TestClusterRedrivePowerCut(t *testing.T) {
-	t.Parallel()
-	for _, victim := range []string{"t", "t.DLQ"} {
-		for _, cut := range []int{1, 4, 9} {
-			t.Run(fmt.Sprint(victim, " ", cut), func(t *testing.T) { clusterRedrive(t, victim, cut) })
-		}
-	}
-}
-
-func clusterRedrive(t *testing.T, victim string, cut int) {
-	tc := newTestCluster(t, 3)
-	tc.create("t", 1)
-	l := tc.leader("t", 0)
-	c := tc.channel("t", "c")
-	configureChannel(t, c, func(s *fold.ChannelSettings) { s.MaxAttempts = 1 })
-	const n = 400 // several rounds, each with writes at every node
-	ids := publish(t, tc.topic(l, "t"), numbered("m", n, 0)...)
-	s := subscribe(t, tc.channelAt(l, "t", "c"), n)
-	failMessages(t, s, ids...)
-	s.Close()
-	deadLetters(t, tc.topic(l, "t"), "t.DLQ", n)
-	tc.awaitInSync("t.DLQ")
-	dead := tc.leader(victim, 0)
-	from := tc.others(dead)[0]
-	ch, err := tc.topic(from, "t").Channel(t.Context(), "c")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dead.disk.CrashAt(dead.disk.Ops() + cut)
-	moved, failed := 0, make(chan error, 1)
-	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		n, err := ch.Redrive(ctx, 10*n)
-		moved = n
-		failed <- err
-	}()
-	tc.eventually("the power goes", dead.disk.Crashed)
-	tc.crash(dead)
-	err = <-failed
-	t.Logf("%d were sent back, %v", moved, err)
-	stored, came := inStore(t, tc.topic(from, "t")), map[string]bool{}
-	s = subscribe(t, tc.channelAt(tc.leader("t", 0), "t", "c"), n)
-	all := func() bool {
-		for m, ok := s.poll(time.Millisecond); ok; m, ok = s.poll(0) {
-			came[m.body] = true
-			s.finish(m)
-		}
-		return !slices.ContainsFunc(numbered("m", n, 0), func(body string) bool { return !came[body] && !stored[body] })
-	}
-	tc.eventually("each is in one of the two places", all)
-	for len(stored) > 0 {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		_, err := ch.Redrive(ctx, 10*n)
-		cancel()
-		if err != nil {
-			t.Fatal(err)
-		}
-		stored = inStore(t, tc.topic(from, "t"))
-	}
-	tc.eventually("all came back", all)
 }

@@ -13,7 +13,6 @@ import (
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/message"
-	"penstock/netproto"
 )
 
 // remoteTestClient is a testClient that is connected to a node that may lead no partition. It is also a FailureSink;
@@ -165,70 +164,6 @@ func (g *remoteTestClient) timeouts(t *testing.T, topic *node.Topic) {
 	g.finish(m)
 	if again, ok := g.poll(1600 * time.Millisecond); ok {
 		t.Errorf("%s came again after FIN, attempt %d", again.body, again.attempts)
-	}
-}
-
-// A client keeps its connection while the leadership moves, by a hand-over and by the end of a leader, to a third node
-// and to the client's own node. It gets every message that was answered OK.
-//
-// B57 (no loss over a change of leader), B68, B80.
-func TestRemoteFollowsLeaders(t *testing.T) {
-	t.Parallel()
-	tc := newTestCluster(t, 3)
-	tc.create("t", 1)
-	p := tc.others(tc.leader("t", 0))[0]
-	g := tc.subscribeAt(p, "t", "c", 64)
-	h := newAckLog()
-	stop := tc.startProducer(h, p, "t", "p", func(err error) bool {
-		return errors.Is(err, errs.ErrUnknown) || errors.Is(err, errs.ErrNoLeader)
-	})
-	defer stop()
-	seen := map[string]bool{}
-	read := func(n int) {
-		t.Helper()
-		for fresh := 0; fresh < n; {
-			m := g.next()
-			if !seen[m.body] {
-				fresh++
-			}
-			seen[m.body] = true
-			g.done(m)
-		}
-	}
-	read(100)
-	for round := range 4 {
-		l := tc.leader("t", 0)
-		if round%2 == 0 || l == p {
-			tc.drainNode(l, "t")
-		} else {
-			tc.kill(l)
-			tc.leader("t", 0)
-			tc.start(l)
-		}
-		read(100)
-		tc.awaitInSync("t")
-	}
-	stop()
-	h.mu.Lock()
-	var missing []string
-	for body := range h.acked {
-		if !seen[body] {
-			missing = append(missing, body)
-		}
-	}
-	h.mu.Unlock()
-	for end := time.Now().Add(patience); len(missing) > 0 && time.Now().Before(end); {
-		if m, ok := g.poll(10 * time.Millisecond); ok {
-			seen[m.body] = true
-			g.done(m)
-		}
-		missing = slices.DeleteFunc(missing, func(body string) bool { return seen[body] })
-	}
-	if len(missing) > 0 {
-		t.Errorf("%d acknowledged messages never came, %.40q", len(missing), missing[0])
-	}
-	if g.testClient.closes != 0 {
-		t.Errorf("the client was told: %v", g.ended)
 	}
 }
 
@@ -492,42 +427,6 @@ func TestRemoteSubscribeIsRefused(t *testing.T) {
 	}
 }
 
-// Frames between nodes may be lost with their connection at any time. No message is lost by that, and no client stays
-// without messages.
-func TestRemoteConnectionLosses(t *testing.T) {
-	t.Parallel()
-	tc := newTestCluster(t, 3)
-	tc.create("t", 1)
-	l := tc.leader("t", 0)
-	p := tc.others(l)[0]
-	g := tc.subscribeAt(p, "t", "c", 20)
-	all := map[string]bool{}
-	for round := range 5 {
-		bodies := numbered(fmt.Sprint("r", round, "m"), 50, 10)
-		publish(t, tc.topic(l, "t"), bodies...)
-		for n := 0; len(all) < 50*(round+1); n++ {
-			m := g.next()
-			all[m.body] = true
-			g.done(m)
-			if n == 10+round {
-				tc.network.dropConnections(p.name)
-			}
-		}
-	}
-	tc.eventually("all is confirmed", func() bool {
-		if m, ok := g.poll(time.Millisecond); ok {
-			g.done(m)
-		}
-		st := channelStats(t, tc.channelAt(l, "t", "c"))
-		return st.Depth == 0 && st.InFlightCount == 0 && len(st.Consumers) == 1
-	})
-	tc.network.mu.Lock()
-	defer tc.network.mu.Unlock()
-	if tc.network.seen[netproto.TypeDeliver] == 0 {
-		t.Error("no messages went between the nodes")
-	}
-}
-
 // When nodes close, nothing is left of remote clients at either end.
 func TestRemoteLeavesNothing(t *testing.T) {
 	before := len(engineGoroutines())
@@ -553,38 +452,4 @@ func TestRemoteLeavesNothing(t *testing.T) {
 	}
 	tc.end()
 	awaitNoGoroutines(t, before)
-}
-
-// A topic gets more partitions while a client of another node consumes. The client gets the messages of the new
-// partitions without doing anything.
-func TestRemoteNewPartitions(t *testing.T) {
-	t.Parallel()
-	tc := newTestCluster(t, 3)
-	tc.create("t", 1)
-	l := tc.leader("t", 0)
-	p := tc.others(l)[0]
-	g := tc.subscribeAt(p, "t", "c", 10)
-	if err := l.store.ExpandTopic(t.Context(), l.e.Snapshot().Names["t"].ID, 3); err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range tc.running() {
-		tc.eventually("all know the new partitions", func() bool { return tc.topic(m, "t").Partitions() == 3 })
-	}
-	for n := range 3 {
-		tc.leader("t", n)
-	}
-	from := map[uint32]bool{}
-	for i := 0; len(from) < 3; i++ {
-		publish(t, tc.topic(p, "t"), fmt.Sprint("m", i))
-		if m, ok := g.poll(20 * time.Millisecond); ok {
-			from[m.id.Partition()] = true
-			g.done(m)
-		}
-		if i > 500 {
-			t.Fatalf("messages came of the partitions %v", from)
-		}
-	}
-	if g.testClient.closes != 0 {
-		t.Errorf("the client was told: %v", g.ended)
-	}
 }

@@ -158,6 +158,8 @@ func (a *agent) Deliver(d *node.Delivery) bool {
 	}
 	if a.remote {
 		w.Stats.Remote++
+	} else {
+		a.n.checkLeased("delivers %v on %s", d.ID, a.c.name)
 	}
 	a.notAgain(d)
 	w.book.seen(a, d)
@@ -239,6 +241,9 @@ func (a *agent) finish(id node.ID) {
 		a.n.w.showf("%s finishes %v on %s of %s: %v", a.n.name, id, a.c.name, a.c.t.name, err)
 	}
 	if err == nil {
+		if !a.remote {
+			a.n.checkLeased("takes the FIN of %v on %s", id, a.c.name)
+		}
 		a.n.w.Stats.Finished++
 		a.finished[id] = true
 		a.noteFinish(id)

@@ -46,6 +46,8 @@ type value struct {
 	hasID     bool
 	holders   uint8 // FeatureForget: the nodes, by index, that were in the ISR then and have not forgotten it
 	numbered  bool  // of a producer, which sends it again until the answer is sure
+	first     int   // the first value of its put, unless it is numbered
+	count     int   // the values of its put; 0: it is numbered
 }
 
 // topicModel is what a client knows of a topic.
@@ -173,6 +175,7 @@ func (w *World) put(n *host, t *topicModel) {
 		}
 		b.values = append(b.values, value{
 			topic: t, by: n, life: n.life, submitted: w.now, deferred: p.Defer > 0, delay: int64(p.Defer), key: key, headers: hs,
+			first: first, count: count,
 		})
 		p.Messages = append(p.Messages, b.body(first+i))
 		if key != "" || w.has(FeatureFilters) {

@@ -355,6 +355,7 @@ func (w *World) checkEnd() {
 			w.checkSample(c, logs)
 		}
 	}
+	w.checkPuts(logs)
 	w.checkRedriven()
 	w.checkProduced(logs)
 	w.checkKept()

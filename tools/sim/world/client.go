@@ -3,6 +3,7 @@ package world
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,6 +24,7 @@ type client struct {
 	closed   bool
 	cur      *meta.Snapshot // what the engine has heard
 	watching bool           // news are on the way
+	leased   int64          // the end of the lease, by the node's monotonic clock
 }
 
 func newClient(w *World, n *host) *client { return &client{w: w, n: n, life: n.life} }
@@ -108,7 +110,16 @@ func (c *client) Join(ctx context.Context, r meta.Registration) (meta.Node, erro
 
 // extend tells the engine until when it may serve, by its own clock.
 func (c *client) extend(sent int64) {
-	c.reg.Lease(time.Unix(0, sent+c.w.opt.leaseTTL-c.w.opt.leaseMargin))
+	c.leased = max(c.leased, sent+c.w.opt.leaseTTL-c.w.opt.leaseMargin)
+	c.reg.Lease(time.Unix(0, c.leased))
+}
+
+// checkLeased: a node whose lease has ended does nothing of a leader (B83). With the real agreement, only that knows.
+func (n *host) checkLeased(what string, args ...any) {
+	if n.w.agreement == nil && n.client != nil && n.local() >= n.client.leased {
+		n.w.fail("%s %s, and its lease has ended %v ago", n.name, fmt.Sprintf(what, args...),
+			time.Duration(n.local()-n.client.leased))
+	}
 }
 
 func (c *client) keepLease() {

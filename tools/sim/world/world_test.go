@@ -49,13 +49,13 @@ const allSeeds = 500
 // Whole nodes under faults: nothing that was answered OK is lost, nothing is invented, everything is delivered, and
 // after the faults everything comes right again.
 //
-// # B1 B2 B3 B8 B9 B11 B12 B13 B17 B18 B68 B73 B74 B75 B81 B83 B84 B94
+// # B1 B2 B3 B7 B8 B9 B11 B12 B13 B14 B16 B17 B18 B19 B50 B68 B71 B72 B73 B74 B75 B76 B77 B78 B79 B81 B82 B83 B84 B94
 //
 // TEST_SIM_SEEDS=from-to chooses the seeds, for instance 0-100000. As many as there are without it, or more, must
 // also bring about everything that the simulation is for. TEST_SIM_FEATURES=corpse,moves gives all of them these
 // features, instead of what they draw.
 func TestSeeds(t *testing.T) {
-	from, to := seedtest.Range(t, allSeeds, 40)
+	from, to := seedtest.Range(t, allSeeds, 100) // mutants.txt needs as many
 	var all []uint64
 	for seed := from; seed < to; seed++ {
 		all = append(all, seed)
@@ -103,6 +103,20 @@ func TestSeeds(t *testing.T) {
 		if n == 0 {
 			t.Errorf("the seeds bring about no %s: they do not reach what they are for", what)
 		}
+	}
+}
+
+// Segments that hold one batch each: nearly all cuts of logs, resets and checkpoints end where a segment ends.
+//
+// B17, B28, B43, B73, B74.
+func TestSmallSegments(t *testing.T) {
+	var seeds []uint64
+	for seed := range uint64(40) {
+		seeds = append(seeds, seed)
+	}
+	sum := runAll(t, Config{SmallSegments: true, Features: FeatureSettings}, seeds)
+	if sum.Crashes < 100 || sum.Wipes == 0 {
+		t.Errorf("the power was cut %d times, %d disks were lost", sum.Crashes, sum.Wipes)
 	}
 }
 
