@@ -144,7 +144,7 @@ func (f *single) take(count int) {
 	for i := range count {
 		select {
 		case <-taken:
-		case <-time.After(30 * time.Second):
+		case <-time.After(patience):
 			f.t.Fatalf("%d of %d messages came", i, count)
 		}
 	}
