@@ -62,8 +62,8 @@ test: ## run all tests
 	for module in $(MODULES); do (cd $$module && $(GO) test ./...); done
 
 # One package at a time: the detector makes work of what waits, and tests have deadlines. -short: fewer random trials.
-race: ## run the tests of the packages with goroutines under the race detector; tests of other processes are skipped
-	$(GO) test -race -short -p 2 -parallel 4 -timeout 20m $(RACE_PACKAGES)
+race: ## run the tests of the packages with goroutines under the race detector, with locks that panic when they are taken out of order; tests of other processes are skipped
+	CGO_ENABLED=1 $(GO) test -race -short -p 2 -parallel 4 -timeout 20m $(RACE_PACKAGES)
 
 # All that imports uring. Nothing else differs in RING=giouring, so nothing else is compiled once more.
 test-giouring: ## run the tests of what uses io_uring with the giouring library
