@@ -6,6 +6,10 @@ SHELL := /bin/bash
 GO ?= go
 # An older Go fetches the one that go.mod wants. Some distributions turn this off.
 export GOTOOLCHAIN ?= auto
+# What one command has compiled, the next takes from the build cache if both have the same flags. So all have those of
+# make package. Only the race detector needs cgo.
+export GOFLAGS := $(strip -trimpath $(filter-out -trimpath,$(GOFLAGS)))
+export CGO_ENABLED ?= 0
 # RING=giouring builds the io_uring layer on the giouring library instead of the engine's own; the
 # library needs a linker flag on Go 1.23 and later.
 RING ?=
@@ -15,9 +19,12 @@ COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
 BUILD_FLAGS := $(if $(filter giouring,$(RING)),$(GIOURING_FLAGS),-ldflags=-X=main.commit=$(or $(COMMIT),unknown))
 BUILD_FLAGS += $(if $(COMMIT),,-buildvcs=false)
 # Packages whose tests run under the race detector: those with goroutines. What puretest checks has neither goroutines
-# nor locks.
+# nor locks. What imports the embedded etcd (cmd/engine and a few below it) is left out: with the detector, etcd takes
+# longer to compile than all of ours, and most of these tests run processes, which the detector does not watch.
+# docs/contribute/releasing.md names them.
 PURE = $(patsubst %/,\%/%,$(sort $(dir $(shell grep -rl puretest.Check --include=*_test.go internal replicate))))
-RACE_PACKAGES ?= $(filter-out %/cluster/etcd $(PURE),$(shell $(GO) list ./engine/... ./client ./cmd/... ./internal/... ./segment/... ./clog/... ./netproto/... ./replicate/... ./tests/support/...))
+RACED := ./engine/... ./client ./cmd/... ./internal/... ./segment/... ./clog/... ./netproto/... ./replicate/... ./tests/support/...
+RACE_PACKAGES ?= $(filter-out $(PURE),$(shell $(GO) list -f '{{.ImportPath}} {{join .Deps " "}} ' $(RACED) | awk '!/internal\/cluster\/etcd / {print $$1}'))
 # Modules of their own in this tree; go's ./... leaves them out.
 MODULES := bench/peers client/otel packaging
 # A time (30s) or a count of inputs (10000x) for each fuzz target.
@@ -35,11 +42,11 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-15s %s\n", $$1, $$2}'
 
 build: program ## build bin/penstock and the tools into bin/ (RING=giouring: with that library)
-	$(GO) build -trimpath $(BUILD_FLAGS) -o bin/ ./tools/...
+	$(GO) build $(BUILD_FLAGS) -o bin/ ./tools/...
 
 program: ## build only bin/penstock, in less time, and bin/engine, which is a link to it
 	@mkdir -p bin
-	$(GO) build -trimpath $(BUILD_FLAGS) -o bin/penstock ./cmd/engine
+	$(GO) build $(BUILD_FLAGS) -o bin/penstock ./cmd/engine
 	@ln -sf penstock bin/engine
 
 run: program ## build and start a node with its data in ./data (FLAGS="--nsq-address ..." adds flags)
@@ -55,19 +62,12 @@ test: ## run all tests
 	for module in $(MODULES); do (cd $$module && $(GO) test ./...); done
 
 # One package at a time: the detector makes work of what waits, and tests have deadlines. -short: fewer random trials.
-race: ## run the tests of the packages with goroutines under the race detector; tests of other processes are skipped
-	$(GO) test -race -short -p 2 -parallel 4 -timeout 20m $(RACE_PACKAGES)
+race: ## run the tests of the packages with goroutines under the race detector, with locks that panic when they are taken out of order; tests of other processes are skipped
+	CGO_ENABLED=1 $(GO) test -race -short -p 2 -parallel 4 -timeout 20m $(RACE_PACKAGES)
 
-# Tests in which many locks meet, in a build whose mutexes know their order (internal/lock). The rest of engine's tests
-# takes the same locks and is left out for its time.
-lock-order: ## run tests whose mutexes panic when locks are taken out of order
-	$(GO) test -tags lockcheck -short -timeout 10m ./internal/lock ./clog ./segment ./netproto ./replicate/peer ./internal/cluster
-	$(GO) test -tags lockcheck -short -timeout 10m -run 'TestClusterM|TestRemote|TestModel' ./internal/node
-	$(GO) test -tags lockcheck -short -timeout 10m -run 'TestGoNSQ|TestSlow|TestHeld|TestPipelined|TestSubscriber|TestMax' ./internal/server ./internal/server/nsq
-
-test-giouring: ## build the program with the giouring library, and run the storage tests on it
-	$(GO) build -trimpath $(GIOURING_FLAGS) -o /dev/null ./cmd/engine
-	$(GO) test $(GIOURING_FLAGS) ./internal/uring ./segment/aio/...
+# All that imports uring. Nothing else differs in RING=giouring, so nothing else is compiled once more.
+test-giouring: ## run the tests of what uses io_uring with the giouring library
+	$(GO) test $(GIOURING_FLAGS) ./internal/uring ./internal/netio ./segment/aio/...
 
 fuzz-smoke: ## run every fuzz target for FUZZ_TIME (10000x: that many inputs; or 30s)
 	.ci/fuzz-smoke $(FUZZ_TIME)
@@ -116,17 +116,17 @@ failpoints: ## end, fail and delay real processes at places of the write path, R
 power-cut: ## cut the power of disks with a volatile cache under the engine CUTS (25) times, on ext4 and xfs; needs root
 	TEST_POWER_CUTS=$(or $(CUTS),25) $(GO) test -tags powercut -count=1 -timeout 0 -v ./tests/powercut/...
 
-mutants: ## plant known bugs, one at a time, in a copy of the tree: the tests must notice every one (RUN=regexp of names)
-	$(GO) run ./tools/mutants -baseline -run '$(RUN)'
+mutants: ## plant known bugs, one at a time, in a copy of the tree: the tests must notice every one (RUN=regexp of names; SAMPLE=5: so many, which the commit chooses)
+	$(GO) run ./tools/mutants $(if $(SAMPLE),-sample $(SAMPLE) -seed "$$(git log -1 --format=%ct)",-baseline) -run '$(RUN)'
 
 roll-test: ## replace the last version before this one node after node under load, and back, and raise the feature level
-	$(GO) test -tags roll -run TestRoll -count=1 -timeout 10m -v ./tests/cluster
+	$(GO) test -tags roll -run TestRoll -count=1 -timeout 20m -v ./tests/cluster
 
 attacks: ## take each resource of a node for SECONDS (20) as a stranger or a tenant would, while another tenant publishes (RUN=regexp of names)
 	TEST_ATTACK_SECONDS=$(SECONDS) $(GO) test -tags attacks -run 'TestAttacks/$(or $(RUN),.)' -count=1 -timeout 40m -v ./tests/attacks
 
 metrics-test: ## check the boards and alert rules in deploy with a real Prometheus that scrapes three nodes; needs prometheus
-	$(GO) test -tags prometheus -count=1 -timeout 5m -v ./tests/prometheus
+	$(GO) test -tags prometheus -count=1 -timeout 15m -v ./tests/prometheus
 
 rename: ## give the module another path, everywhere in the tree (MODULE=example.org/team/penstock)
 	go run ./tools/rename $(MODULE)
@@ -135,13 +135,13 @@ golden: ## write the golden data directories anew, each level by the last versio
 	tools/golden.sh
 
 clients: ## run clients of others (nsqio's utilities, nsqadmin, nsqjs, pynsq) and the programs of docs/clients against a node and a cluster; needs npm and pip
-	$(GO) test -tags clients -count=1 -timeout 10m ./tests/clients
+	$(GO) test -tags clients -count=1 -timeout 20m ./tests/clients
 
 docs-test: build ## run every command of README.md and docs/, and compare what it prints (RUN=regexp of paths); needs root
-	TEST_DOCUMENTS='$(RUN)' $(GO) test -tags docs -count=1 -parallel 3 -timeout 10m -v ./tests/docs
+	TEST_DOCUMENTS='$(RUN)' $(GO) test -tags docs -count=1 -parallel 3 -timeout 20m -v ./tests/docs
 
 console-test: ## open the console in chromium, against real nodes; screenshots go to tests/console/screenshots (RUN=regexp); needs npm
-	$(GO) test -tags console -run '$(or $(RUN),.)' -count=1 -timeout 10m ./tests/console
+	$(GO) test -tags console -run '$(or $(RUN),.)' -count=1 -timeout 20m ./tests/console
 
 vendor-web: ## fetch the console's libraries from npm again, by version and hash
 	internal/server/console/vendor-web
@@ -167,10 +167,9 @@ bench-relay: ## measure three nodes with round trips of 0.2 and 1 ms, in network
 # Packages that clients are built from, on the systems on which applications are written.
 PORTABLE := ./batch ./netproto ./internal/server/native/wire ./client
 
-portable: ## vet the packages that clients are built from, for macOS and for Windows with 32 bits; lint does it for Linux
-	GOOS=darwin GOARCH=arm64 $(GO) vet $(PORTABLE)
-	GOOS=windows GOARCH=386 $(GO) vet $(PORTABLE)
-	cd client/otel && GOOS=windows GOARCH=386 $(GO) vet .
+portable: ## type-check the packages that clients are built from, for macOS and for Windows with 32 bits
+	$(GO) run ./tools/portable darwin/arm64,windows/386 $(PORTABLE)
+	$(GO) run ./tools/portable -dir client/otel windows/386 .
 
 package: ## make deb, rpm, tar.gz, SBOM and sums for amd64 and arm64 into dist/ (VERSION=1.2.3; ARCH=amd64)
 	cd packaging && $(GO) run . -version '$(VERSION)' $(if $(ARCH),-arch '$(ARCH)')

@@ -5,12 +5,13 @@ import (
 	"testing"
 
 	"penstock/internal/server/native/wire"
+	"penstock/tests/support/underrace"
 )
 
 // Produce allocates nothing for a message, with and without a key and headers; what a batch costs is shared by its
 // messages.
 func TestProduceAllocatesNothing(t *testing.T) {
-	if raceEnabled {
+	if underrace.Enabled {
 		t.Skip("the race detector allocates")
 	}
 	cluster := newTestCluster(t, 1)
@@ -62,7 +63,7 @@ func TestLookoutAllocatesNothing(t *testing.T) {
 // Next and FinishThrough allocate nothing for a message, with and without headers; what a frame costs is shared by its
 // messages.
 func TestConsumeAllocatesNothing(t *testing.T) {
-	if raceEnabled {
+	if underrace.Enabled {
 		t.Skip("the race detector allocates")
 	}
 	const n = 40000

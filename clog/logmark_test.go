@@ -12,6 +12,7 @@ import (
 	"penstock/segment/aio"
 	"penstock/tests/support/faultaio"
 	"penstock/tests/support/formattest"
+	"penstock/tests/support/underrace"
 )
 
 // TestFormatOfLogMark compares the table of the log mark in FORMAT.md with the code.
@@ -391,7 +392,7 @@ func TestMarkAtEveryCrash(t *testing.T) {
 		t.Fatalf("the life has only %d files", mark.File)
 	}
 	states := 0
-	for op := range ops {
+	for op := 0; op < ops; op += underrace.Stride {
 		d, m := faultaio.New(faultaio.Options{}), crashModel()
 		d.CrashAt(op)
 		if err := run(d, m); !errors.Is(err, faultaio.ErrCrashed) {

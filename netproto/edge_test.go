@@ -47,8 +47,13 @@ func TestLongFrames(t *testing.T) {
 		if err := a.Send(t.Context(), &Frame{Type: TypeFetchReply, Body: [][]byte{body[:size]}}); err != nil {
 			t.Fatal(err)
 		}
-		if n := <-arrived; n != size {
-			t.Errorf("%d bytes arrived of %d", n, size)
+		select {
+		case n := <-arrived:
+			if n != size {
+				t.Errorf("%d bytes arrived of %d", n, size)
+			}
+		case err := <-right.reason:
+			t.Fatalf("the connection ended: %v", err)
 		}
 	}
 	until(t, "an idle connection holds one ordinary buffer", func() bool { return b.Stats().HeldBytes == RecvBufBytes })

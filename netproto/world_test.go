@@ -10,10 +10,12 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	waiting "penstock/tests/support/patience"
 )
 
 // patience is how long a test waits for something that must happen. Nothing takes that long unless the test fails.
-const patience = 20 * time.Second
+var patience = waiting.Or(2 * time.Minute)
 
 // tcpPair is two ends of a real connection over loopback.
 func tcpPair(t testing.TB) (a, b net.Conn) {
@@ -71,8 +73,12 @@ func (s *sink) wait(t testing.TB) error {
 
 type edit func(*Options)
 
+// testOptions has no deadlines that a busy machine misses: a test sets those that it is about.
 func testOptions(node string, s *sink, edits ...edit) Options {
-	o := Options{Hello: testHello(node), Handler: s, HandshakeTimeout: patience}
+	o := Options{
+		Hello: testHello(node), Handler: s,
+		HandshakeTimeout: patience, SilenceTimeout: patience, FrameTimeout: patience, WriteTimeout: patience,
+	}
 	for _, e := range edits {
 		e(&o)
 	}

@@ -3,6 +3,8 @@ package segment
 import (
 	"syscall"
 	"testing"
+
+	"penstock/tests/support/underrace"
 )
 
 // benchLog makes a log with one full mapped segment of batches, and returns the number of its records.
@@ -198,7 +200,7 @@ func TestLogAllocations(t *testing.T) {
 		m.append(10, 100)
 	}
 	m.settle()
-	if n := testing.AllocsPerRun(100, func() { readRecords(t, m.log, &v, 4096) }); n != 0 && !raceEnabled {
+	if n := testing.AllocsPerRun(100, func() { readRecords(t, m.log, &v, 4096) }); n != 0 && !underrace.Enabled {
 		// the pools of copies drop buffers under the race detector
 		t.Errorf("reading a warm mapping allocates %v times", n)
 	}

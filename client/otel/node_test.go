@@ -8,17 +8,38 @@ import (
 	"io"
 	"log"
 	"log/slog"
-	"net"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"penstock/client"
-	"penstock/internal/node"
-	"penstock/internal/server/native"
+	"penstock/tests/cluster/harness"
 )
 
-var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+var (
+	quiet    = slog.New(slog.NewTextHandler(io.Discard, nil))
+	penstock string // path of the program
+)
+
+// TestMain builds the program in its own module, which has the libraries that it needs.
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "clientotel-")
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		penstock = filepath.Join(dir, "penstock")
+		build := exec.Command("go", "build", "-C", "../..", "-o", penstock, "./cmd/engine")
+		if out, err := build.CombinedOutput(); err != nil {
+			log.Printf("building penstock: %v\n%s", err, out)
+			return 1
+		}
+		return m.Run()
+	}())
+}
 
 // startNode starts a node on one machine. Programs use the address of a node that runs elsewhere.
 func startNode() (address string, stop func()) {
@@ -26,23 +47,14 @@ func startNode() (address string, stop func()) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	e, err := node.Open(context.Background(), node.Options{DataPath: dir, Logger: quiet})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c, err := harness.Single(ctx, harness.Options{Dir: dir, Binary: penstock})
 	if err != nil {
 		log.Fatal(err)
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		log.Fatal(err)
-	}
-	s, err := native.Listen(e, native.Options{Listener: ln, Logger: quiet})
-	if err != nil {
-		log.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- s.Serve() }()
-	return ln.Addr().String(), func() {
-		err := errors.Join(s.Shutdown(context.Background()), <-served, e.Close(), os.RemoveAll(dir))
-		if err != nil {
+	return c.Nodes[0].Native, func() {
+		if err := errors.Join(c.Close(), os.RemoveAll(dir)); err != nil {
 			log.Fatal(err)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"penstock/cmd/engine/internal/serve"
 	"penstock/internal/load"
 	"penstock/tests/support/patience"
+	"penstock/tests/support/underrace"
 )
 
 // built is the path of bin/penstock as a user builds it.
@@ -31,7 +32,7 @@ var built string
 // detection: the detector does not watch other processes, and the whole run without it has the test.
 func binary(t testing.TB) string {
 	t.Helper()
-	if underRace && testing.Short() {
+	if underrace.Enabled && testing.Short() {
 		t.Skip("race detection does not watch other processes")
 	}
 	return built
@@ -40,7 +41,7 @@ func binary(t testing.TB) string {
 func TestMain(m *testing.M) {
 	flag.Parse()
 	os.Exit(func() int {
-		if underRace && testing.Short() {
+		if underrace.Enabled && testing.Short() {
 			return m.Run()
 		}
 		dir, err := os.MkdirTemp("", "penstock-binary")

@@ -1,26 +1,27 @@
-//go:build lockcheck
+//go:build race && (amd64 || arm64)
 
 package lock
 
 import (
-	"bytes"
 	"fmt"
 	"reflect"
 	"runtime"
-	"slices"
-	"strconv"
 	"sync"
 )
 
 // Mutex is a sync.Mutex of class C that panics when a goroutine breaks the order of classes.
-type Mutex[C any] struct{ mu sync.Mutex }
+type Mutex[C any] struct {
+	mu    sync.Mutex
+	owner uintptr // the goroutine that took it; guarded by mu
+}
 
 // Lock panics if the goroutine already holds a lock of the same class or of a later one: two goroutines that take two
 // locks in different orders can wait for each other for ever.
 func (m *Mutex[C]) Lock() {
-	id := beforeLock[C](m)
+	g := beforeLock[C]()
 	m.mu.Lock()
-	hold[C](id, m)
+	m.owner = g
+	hold[C](g, m)
 }
 
 // TryLock never waits, so it may be called in any order. Locks taken while this one is held are checked against it.
@@ -28,64 +29,71 @@ func (m *Mutex[C]) TryLock() bool {
 	if !m.mu.TryLock() {
 		return false
 	}
-	hold[C](goroutine(), m)
+	m.owner = goroutine()
+	hold[C](m.owner, m)
 	return true
 }
 
 // Unlock may be called by another goroutine than the one that called Lock.
 func (m *Mutex[C]) Unlock() {
-	release(m)
+	release(m.owner, m)
 	m.mu.Unlock()
 }
 
 // RWMutex is a sync.RWMutex of class C that panics when a goroutine breaks the order of classes. Readers are checked
 // like writers: a reader that waits behind a writer waits for all other readers.
-type RWMutex[C any] struct{ mu sync.RWMutex }
+type RWMutex[C any] struct {
+	mu    sync.RWMutex
+	owner uintptr // the goroutine that took it for writing; guarded by mu
+}
 
 // Lock is like Mutex.Lock.
 func (m *RWMutex[C]) Lock() {
-	id := beforeLock[C](m)
+	g := beforeLock[C]()
 	m.mu.Lock()
-	hold[C](id, m)
+	m.owner = g
+	hold[C](g, m)
 }
 
 // Unlock is like Mutex.Unlock.
 func (m *RWMutex[C]) Unlock() {
-	release(m)
+	release(m.owner, m)
 	m.mu.Unlock()
 }
 
 // RLock is checked like Lock.
 func (m *RWMutex[C]) RLock() {
-	id := beforeLock[C](m)
+	g := beforeLock[C]()
 	m.mu.RLock()
-	hold[C](id, m)
+	hold[C](g, m)
 }
 
 // RUnlock is called by the goroutine that called RLock.
 func (m *RWMutex[C]) RUnlock() {
-	releaseOf(goroutine(), m)
+	release(goroutine(), m)
 	m.mu.RUnlock()
 }
 
 // taken is a lock that a goroutine holds.
 type taken struct {
-	mutex any
-	place int
-	class reflect.Type
+	goroutine uintptr
+	mutex     any
+	place     int
+	class     reflect.Type
 }
 
-// held lists the locks of every goroutine. holder names the goroutine that took a lock last, which is the one that
-// holds it while it is held for writing. free keeps the slices of goroutines that hold nothing, because tests that
-// count allocations run in this build, too. mu guards all three, and is held only while they are read or changed.
-var (
-	mu     sync.Mutex
-	held   = map[int64][]taken{}
-	holder = map[any]int64{}
-	free   [][]taken
+// A shelf lists the locks that some goroutines hold. The race detector must not see it: it would take what two
+// goroutines do under the same mutex for ordered, and miss their races. So the functions that use a shelf are not
+// watched (norace), nor are its mutexes (RaceDisable), and it is an array, as the runtime watches slices that grow.
+type shelf struct {
+	mu    sync.Mutex
+	count int
+	taken [64]taken
+}
 
-	places = map[reflect.Type]int{}
-	traces = sync.Pool{New: func() any { return new([32]byte) }}
+var (
+	shelves [512]shelf
+	places  = map[reflect.Type]int{} // of the classes in the order; only read after init
 )
 
 func init() {
@@ -93,6 +101,10 @@ func init() {
 		places[reflect.TypeOf(class)] = i
 	}
 }
+
+// goroutine names the caller's goroutine. One that begins later may get the name of one that has ended, and with it the
+// locks that were not given back.
+func goroutine() uintptr
 
 // placeOf is the position of a class in the order.
 func placeOf[C any]() (int, reflect.Type) {
@@ -104,69 +116,74 @@ func placeOf[C any]() (int, reflect.Type) {
 	return place, class
 }
 
-// goroutine is the number of the caller's goroutine in stack traces.
-func goroutine() int64 {
-	buf := traces.Get().(*[32]byte)
-	defer traces.Put(buf)
-	text := bytes.TrimPrefix(buf[:runtime.Stack(buf[:], false)], []byte("goroutine "))
-	number, _, _ := bytes.Cut(text, []byte(" "))
-	id, err := strconv.ParseInt(string(number), 10, 64)
-	if err != nil {
-		panic(fmt.Sprintf("lock: a stack trace begins with %q", buf))
+// beforeLock panics if the order of classes forbids the calling goroutine to take a lock of class C now. It returns the
+// goroutine.
+func beforeLock[C any]() uintptr {
+	g := goroutine()
+	place, class := placeOf[C]()
+	if held := heldFrom(g, place); held != nil {
+		panic(fmt.Sprintf("lock: %v is taken while %v is held: the order of internal/lock is broken", class, held))
 	}
-	return id
+	return g
 }
 
-// beforeLock panics if the order of classes forbids the calling goroutine to take a lock of class C now. It returns the
-// goroutine's number.
-func beforeLock[C any](m any) int64 {
-	id := goroutine()
+// hold notes that goroutine g has taken m.
+func hold[C any](g uintptr, m any) {
 	place, class := placeOf[C]()
-	mu.Lock()
-	defer mu.Unlock()
-	for _, t := range held[id] {
-		if t.place >= place {
-			panic(fmt.Sprintf("lock: %v is taken while %v is held: the order of internal/lock is broken", class, t.class))
+	add(taken{g, m, place, class})
+}
+
+// open returns the shelf of a goroutine for reading and writing until close.
+//
+//go:norace
+func open(g uintptr) *shelf {
+	runtime.RaceDisable()
+	const size = 1 << 6 // of what the runtime keeps of a goroutine, or less
+	s := &shelves[g/size%uintptr(len(shelves))]
+	s.mu.Lock()
+	return s
+}
+
+//go:norace
+func (s *shelf) close() {
+	s.mu.Unlock()
+	runtime.RaceEnable()
+}
+
+// heldFrom is the class of a lock that goroutine g holds, of those at a place in the order or later; nil: it holds no
+// such lock.
+//
+//go:norace
+func heldFrom(g uintptr, place int) (class reflect.Type) {
+	s := open(g)
+	for i := range s.count {
+		if t := &s.taken[i]; t.goroutine == g && t.place >= place {
+			class = t.class
 		}
 	}
-	return id
+	s.close()
+	return class
 }
 
-// hold notes that goroutine id has taken m.
-func hold[C any](id int64, m any) {
-	place, class := placeOf[C]()
-	mu.Lock()
-	defer mu.Unlock()
-	locks := held[id]
-	if n := len(free); locks == nil && n > 0 {
-		locks, free = free[n-1], free[:n-1]
-	}
-	held[id] = append(locks, taken{m, place, class})
-	holder[m] = id
+//go:norace
+func add(t taken) {
+	s := open(t.goroutine)
+	s.taken[s.count] = t
+	s.count++
+	s.close()
 }
 
-// release forgets that m is held for writing, by whichever goroutine took it.
-func release(m any) {
-	mu.Lock()
-	id := holder[m]
-	delete(holder, m)
-	mu.Unlock()
-	releaseOf(id, m)
-}
-
-// releaseOf forgets that goroutine id holds m.
-func releaseOf(id int64, m any) {
-	mu.Lock()
-	defer mu.Unlock()
-	locks := held[id]
-	i := slices.IndexFunc(locks, func(t taken) bool { return t.mutex == m })
-	if i < 0 {
-		return // not held: the Unlock that follows panics
+// release forgets that goroutine g holds m. If it does not, the Unlock that follows panics.
+//
+//go:norace
+func release(g uintptr, m any) {
+	s := open(g)
+	for i := range s.count {
+		if t := &s.taken[i]; t.goroutine == g && t.mutex == m {
+			s.count--
+			*t, s.taken[s.count] = s.taken[s.count], taken{}
+			break
+		}
 	}
-	if locks = slices.Delete(locks, i, i+1); len(locks) == 0 {
-		delete(held, id)
-		free = append(free, locks)
-		return
-	}
-	held[id] = locks
+	s.close()
 }

@@ -1,10 +1,14 @@
-//go:build lockcheck
+//go:build race && (amd64 || arm64)
 
 package lock
 
 import (
+	"os"
+	"os/exec"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 )
 
 // broken returns the text with which f panics.
@@ -52,9 +56,44 @@ func TestOrderIsChecked(t *testing.T) {
 	}
 }
 
-// elsewhere runs f on another goroutine and waits for it.
+// elsewhere runs f on another goroutine and waits for it. The goroutine stays: the next one would take over its locks.
 func elsewhere(f func()) {
 	done := make(chan struct{})
-	go func() { defer close(done); f() }()
+	go func() {
+		f()
+		close(done)
+		select {}
+	}()
 	<-done
+}
+
+// The check does not hide races: of two goroutines that each take a lock of their own, the detector sees that they
+// write the same variable. The test runs itself in another process, which the detector ends.
+func TestRacesAreSeen(t *testing.T) {
+	const variable = "TEST_RACING"
+	if os.Getenv(variable) != "" {
+		race()
+		return
+	}
+	again := exec.Command(os.Args[0], "-test.run", "^TestRacesAreSeen$")
+	again.Env = append(os.Environ(), variable+"=1")
+	if out, err := again.CombinedOutput(); err == nil || !strings.Contains(string(out), "DATA RACE") {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}
+
+// race writes a variable on two goroutines, one after the other, each under a lock of its own.
+func race() {
+	var locks [2]Mutex[Topic]
+	written := 0
+	var wg sync.WaitGroup
+	for i := range locks {
+		wg.Go(func() {
+			time.Sleep(time.Duration(i) * 100 * time.Millisecond)
+			locks[i].Lock()
+			defer locks[i].Unlock()
+			written++
+		})
+	}
+	wg.Wait()
 }

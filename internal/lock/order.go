@@ -3,9 +3,9 @@
 // lock of the same class. So no two goroutines can wait for each other. docs/contribute/concurrency.md says what each
 // lock guards.
 //
-// In the product a Mutex is a sync.Mutex and nothing more. With the build tag lockcheck (make lock-order), each Lock is
-// checked against the locks that the goroutine holds, and panics if the order is broken, even if no deadlock happens at
-// that moment.
+// In the product a Mutex is a sync.Mutex and nothing more. In a build with -race (make race), each Lock is checked
+// against the locks that the goroutine holds, and panics if the order is broken, even if no deadlock happens at that
+// moment.
 package lock
 
 // The classes. Each is named after the type that has the lock, and after the field if that type has several locks. The

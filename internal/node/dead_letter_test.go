@@ -268,6 +268,7 @@ func TestDeadLetterPowerCut(t *testing.T) {
 		ch, _ := topic.LookupChannel("c")
 		eventually(t, "the outbox is worked off", func() bool { return channelStats(t, ch).OutboxCount == 0 })
 		came := readAll(t, ch)
+		eventually(t, "what the reader let die is in its topic", func() bool { return channelStats(t, ch).OutboxCount == 0 })
 		dead := map[string]bool{}
 		if dlq, ok := e.LookupTopic("t.DLQ"); ok {
 			got, err := dlq.Peek(ctxBg, 0, 0, 100)

@@ -108,7 +108,7 @@ var byTenants = map[string]*attack{
 		run: func(a *assault) {
 			c, err := login(attacker, a.node.NSQ, "mallory")
 			for err == nil && a.ctx.Err() == nil {
-				if err := c.pub(fmt.Sprintf("mallory-%d", serial.Add(1)), "x"); err != nil {
+				if c.pub(fmt.Sprintf("mallory-%d", serial.Add(1)), "x") != nil {
 					c.Close()
 					c, err = login(attacker, a.node.NSQ, "mallory")
 				}

@@ -22,7 +22,7 @@ import (
 	"penstock/tests/cluster/harness"
 )
 
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // apps is where the programs of nsqio/nsq are.
 var apps string

@@ -29,7 +29,7 @@ const (
 	maxRefusal  = time.Second
 	lateAfter   = 150 * time.Millisecond
 	exitData    = 3
-	upgradeWait = 30 * time.Second
+	upgradeWait = 2 * time.Minute
 )
 
 // lateness measures how late a goroutine that sleeps is woken: how loaded the machine is.

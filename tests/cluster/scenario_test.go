@@ -35,8 +35,8 @@ const (
 	topic = "load"
 	// startTimeout bounds waits for nodes, drainTimeout that for the last message.
 	startTimeout = 60 * time.Second
-	drainTimeout = 20 * time.Second
-	stopTimeout  = 20 * time.Second
+	drainTimeout = 60 * time.Second
+	stopTimeout  = 60 * time.Second
 	// answerTimeout is short so that a producer goes on to another node soon, and what that one does shows.
 	answerTimeout = time.Second
 	// settle is how long consumers go on listening after everything came: for what comes again and should not.

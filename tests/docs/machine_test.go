@@ -21,7 +21,7 @@ import (
 
 const (
 	// patience is how long a command may take, and how long one that stays may take to print what the document shows.
-	patience = 120 * time.Second
+	patience = 5 * time.Minute
 	// maxOutputBytes is how much of a command's output is kept; the rest is an error.
 	maxOutputBytes = 1 << 20
 )

@@ -144,7 +144,7 @@ func (f *single) take(count int) {
 	for i := range count {
 		select {
 		case <-taken:
-		case <-time.After(30 * time.Second):
+		case <-time.After(patience):
 			f.t.Fatalf("%d of %d messages came", i, count)
 		}
 	}
@@ -253,9 +253,11 @@ func flip(t *testing.T, name string, at int64) bool {
 	}
 	defer file.Close()
 	var b [1]byte
-	if _, err := file.ReadAt(b[:], at); err == io.EOF || b[0] == 0 {
+	_, err = file.ReadAt(b[:], at)
+	if err == io.EOF || b[0] == 0 {
 		return false
-	} else if err == nil {
+	}
+	if err == nil {
 		b[0] ^= 1
 		_, err = file.WriteAt(b[:], at)
 	}

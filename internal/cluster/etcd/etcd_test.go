@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -170,6 +171,23 @@ func within(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// untilItSays calls what waits in vain, a little at a time, until its error says why: on a busy machine it may not know
+// at first. It returns that error.
+func untilItSays(t testing.TB, why string, waits func(context.Context) error) error {
+	t.Helper()
+	for end := time.Now().Add(enough); ; {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		err := waits(ctx)
+		cancel()
+		if err == nil || time.Now().After(end) {
+			t.Fatalf("it does not wait, or does not say %q: %v", why, err)
+		}
+		if strings.Contains(err.Error(), why) {
+			return err
+		}
+	}
 }
 
 // put writes one key and returns the revision. It repeats a write that was not answered, as a caller with an

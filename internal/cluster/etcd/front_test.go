@@ -82,14 +82,14 @@ func TestStrangersAtThePorts(t *testing.T) {
 			leave()
 			here := visitor(t, c.tls, "127.0.0.1")
 			for port, at := range map[string]string{"peer": v.Peer + "/members", "client": v.Client + saysPath} {
-				for again := within(t, 5*time.Second); ; {
+				for again := within(t, enough); ; {
 					answer, err := here.Get(c.tls.scheme() + "://" + at)
 					if err == nil {
 						_ = answer.Body.Close()
 						break
 					}
 					if !pause(again, probePause) {
-						t.Errorf("5 s after the strangers have left, the %s port: %v", port, err)
+						t.Errorf("%v after the strangers have left, the %s port: %v", enough, port, err)
 						break
 					}
 				}

@@ -290,7 +290,7 @@ func TestCloseEndsGoroutines(t *testing.T) {
 	}
 	c.stop(0)
 	buf := make([]byte, 1<<20)
-	for deadline := time.Now().Add(5 * time.Second); ; {
+	for deadline := time.Now().Add(enough); ; {
 		stacks := string(buf[:runtime.Stack(buf, true)])
 		left := 0
 		for stack := range strings.SplitSeq(stacks, "\n\n") {

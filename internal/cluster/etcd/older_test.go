@@ -1,7 +1,6 @@
 package etcd
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -122,10 +121,8 @@ func TestOlderMemberWaits(t *testing.T) {
 	c, o := olderCluster(t)
 	c.stop(2)
 	c.startWith(1, o)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	err := c.members[1].Ready(ctx)
-	if !errors.Is(err, ErrDirectory) || !strings.Contains(err.Error(), "is an older state of itself: k/a has revision") {
+	err := untilItSays(t, "is an older state of itself: k/a has revision", c.members[1].Ready)
+	if !errors.Is(err, ErrDirectory) {
 		t.Fatalf("it is ready, or does not say why not: %v", err)
 	}
 	if _, err := admin(t, c, 0).Get(within(t, time.Second), "k/a"); err == nil {

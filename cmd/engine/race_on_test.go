@@ -1,6 +1,0 @@
-//go:build race
-
-package main
-
-// underRace says whether the race detector watches these tests.
-const underRace = true

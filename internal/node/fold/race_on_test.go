@@ -1,5 +1,0 @@
-//go:build race
-
-package fold
-
-const raceEnabled = true
