@@ -226,3 +226,30 @@ func TestForwardedPutThatComesLateIsRefused(t *testing.T) {
 		t.Errorf("it is answered %v", *answers)
 	}
 }
+
+// A leader that does not know the partition yet refuses what it cannot store, and then the rest of the run, too, once
+// it knows the partition: what comes behind must not be stored before what is sent again.
+func TestForwardedPutsKeepTheirOrderAtANewPartition(t *testing.T) {
+	w, far := newWires()
+	known := w.nodes[2].n.Find
+	w.nodes[2].n.Find = func(segment.Identity) Partition { return nil }
+	w.put(t, far, "first")
+	r := w.queue[0]
+	w.queue = nil
+	if w.nodes[2].HandlePut(1, r) != nil {
+		t.Fatal("a partition that the node does not know takes a put")
+	}
+	refusal := w.queue
+	w.queue = nil
+	w.nodes[2].n.Find = known
+	w.put(t, far, "second") // before the refusal arrives
+	if w.carry(); w.puts != 0 {
+		t.Fatal("the second put is taken before the first one")
+	}
+	w.queue = refusal
+	w.carry()
+	w.join()
+	if left := w.box.Drain(); left.Count() != 2 || string(left.First().Messages[0]) != "first" {
+		t.Errorf("the leader has %d puts, the first of them %q", left.Count(), left.First().Messages[0])
+	}
+}

@@ -67,10 +67,10 @@ type arrivals struct {
 	answers map[replicate.NodeID]*route.Answers[answer]
 }
 
-// sender is the node that sent a forwarded put, and the inbox of the put's partition.
+// sender is the node that sent a forwarded put, and the put's partition, which this node may not know yet.
 type sender struct {
 	from replicate.NodeID
-	box  *inbox.Inbox
+	id   segment.Identity
 }
 
 // answer is what a forwarded put was answered, but for the text of the error.
@@ -101,7 +101,7 @@ func (a *arrivals) answered(p *forwardedPut, ans answer) {
 	defer a.mu.Unlock()
 	ans.ack.Text = ""
 	p.answers.Answered(p.number, ans)
-	if p.pt != nil && notStored(ans.status) {
+	if notStored(ans.status) {
 		a.refused.Note(p.sender(), p.run)
 	}
 }
@@ -145,6 +145,7 @@ type forwardedPut struct {
 	f       *Forwarder
 	from    replicate.NodeID
 	request uint64
+	id      segment.Identity
 	pt      Partition // nil: this node does not know it
 	run     uint32
 	answers *route.Answers[answer] // of from; arrivals.mu guards it
@@ -158,12 +159,7 @@ type forwardedPut struct {
 var forwardedPuts = sync.Pool{New: func() any { return new(forwardedPut) }}
 
 // sender returns where the put came from.
-func (p *forwardedPut) sender() sender {
-	if p.pt == nil {
-		return sender{from: p.from}
-	}
-	return sender{p.from, p.pt.Box()}
-}
+func (p *forwardedPut) sender() sender { return sender{p.from, p.id} }
 
 // HandlePut handles a ForwardPut. It runs on the connection's reader and does not wait. It returns the partition whose
 // inbox holds the put, and the caller must call Announce for that partition. It returns nil if the put was refused and
@@ -205,10 +201,7 @@ func (f *Forwarder) HandlePut(from replicate.NodeID, fr *netproto.Received) Part
 
 // answerAgain answers a node that asks for the answer to an earlier put.
 func (f *Forwarder) answerAgain(from replicate.NodeID, request uint64, h *wire.PutHead) {
-	who := sender{from: from}
-	if pt := f.n.Find(segment.Identity{Topic: h.Topic, Partition: h.Partition}); pt != nil {
-		who.box = pt.Box()
-	}
+	who := sender{from, segment.Identity{Topic: h.Topic, Partition: h.Partition}}
 	fate, ans := f.arrivals.ask(who, request, h.Run)
 	switch fate {
 	case route.FateOpen:
@@ -226,9 +219,8 @@ func (f *Forwarder) answerAgain(from replicate.NodeID, request uint64, h *wire.P
 
 // decode decodes what follows the head of a ForwardPut.
 func (p *forwardedPut) decode(h *wire.PutHead, b []byte) (err error) {
-	p.run = h.Run
-	p.pt = p.f.n.Find(segment.Identity{Topic: h.Topic, Partition: h.Partition})
-	if p.pt == nil {
+	p.run, p.id = h.Run, segment.Identity{Topic: h.Topic, Partition: h.Partition}
+	if p.pt = p.f.n.Find(p.id); p.pt == nil {
 		return errs.ErrNoLeader
 	}
 	p.Defer = time.Duration(h.DelayMs) * time.Millisecond

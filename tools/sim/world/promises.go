@@ -49,6 +49,7 @@ var promises = []promise{
 	{"never delivered", "B44: every channel gets every message", places},
 	{"leads epoch", "an epoch has one leader, and belongs to one process", leads},
 	{"was granted to", "an epoch has one leader, and belongs to one process", leads},
+	{"and its lease has ended", "B83: a leader without a lease delivers nothing and takes no FIN", leads},
 	{"serves and does not lead", "B83: only the leader delivers", leads},
 	{"and now", "an epoch has one leader, and belongs to one process", leads},
 	{"moves back from", "invariant 1: within an epoch marks only grow", places},

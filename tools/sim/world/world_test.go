@@ -247,7 +247,7 @@ var liesOf = []struct {
 }{
 	{"early-sync", 0, 20},
 	{"unclean-election", 0, 20},
-	{"empty-disk", FeaturePlain, 300}, // of 600 seeds, 9 find it
+	{"empty-disk", FeatureChannels, 110}, // of 200 seeds, 2 find it
 	{"rollback", 0, 50},
 	{"short-retention", FeatureSettings, 420}, // of 900 seeds, 5 find it; the first is 408
 	{"same-topic", FeatureTopics, 30},
