@@ -26,15 +26,6 @@ func (tc *testCluster) publishMany(h *ackLog, m *testNode, topic, prefix string,
 	}
 }
 
-func messages(t *testing.T, c node.Copy) []string {
-	t.Helper()
-	all, err := c.Messages(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return values(all)
-}
-
 // Deferred messages and the state of the channels reach a replica that begins with an empty disk, together with the
 // log.
 //

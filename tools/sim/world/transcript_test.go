@@ -7,8 +7,8 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -91,13 +91,19 @@ func TestTranscriptChangesNothing(t *testing.T) {
 // What the checks say when something is wrong is in the table of promises.
 func TestEveryFailureBreaksAPromise(t *testing.T) {
 	files := token.NewFileSet()
-	product := func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }
-	parsed, err := parser.ParseDir(files, ".", product, 0)
+	names, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := 0
-	for _, file := range parsed["world"].Files {
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(files, name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
 		ast.Inspect(file, func(n ast.Node) bool {
 			call, ok := n.(*ast.CallExpr)
 			if !ok {
