@@ -198,11 +198,8 @@ func (f *Forwarder) trySend(l *lane, to replicate.NodeID) bool {
 func (f *Forwarder) Wake() {
 	f.mu.Lock()
 	var work []Partition
-	var unknown inbox.List
+	unknown := f.askAgain()
 	for _, l := range f.sorted() {
-		if l.ask {
-			unknown.Append(f.askAgain(l))
-		}
 		if f.flush(l) {
 			work = append(work, l.pt)
 		}
@@ -290,7 +287,7 @@ func (f *Forwarder) PeerLost(node replicate.NodeID, ended bool) {
 	if ended {
 		unknown = f.removeInFlight(func(p *inbox.Put) bool { return p.SentTo == node })
 	}
-	for _, l := range f.lanes {
+	for _, l := range f.lanes { // if ended, nothing is in flight to the node any more
 		if l.To() == node {
 			l.Break()
 			l.ask = true
@@ -300,34 +297,56 @@ func (f *Forwarder) PeerLost(node replicate.NodeID, ended bool) {
 	f.answerUnknown(unknown)
 }
 
-// askAgain asks the node to which the lane's puts in flight were sent what became of them. It returns them, as unknown,
-// if that node is not connected and another one leads: the puts that wait must not wait any longer. mu is held.
-func (f *Forwarder) askAgain(l *lane) (unknown inbox.List) {
-	to := l.To()
-	if !f.connected(to) {
-		leader := f.leaderOf(l)
-		if leader.Here || leader.Node != 0 && leader.Node != to {
-			l.ask = false
-			return f.removeInFlight(func(p *inbox.Put) bool { return p.Box == l.box })
+// askAgain asks what became of the puts whose connection has ended: the node to which they were sent, once it is
+// connected again. It returns, as unknown, those of lanes whose node is not connected while another one leads: the puts
+// behind them must not wait any longer. It looks at all puts in flight once, however many lanes ask. mu is held.
+func (f *Forwarder) askAgain() (unknown inbox.List) {
+	var asked, given map[*inbox.Inbox]*lane
+	for box, l := range f.lanes {
+		if !l.ask {
+			continue
 		}
+		switch leader := f.leaderOf(l); {
+		case l.To() == 0: // their time is over
+			l.ask = false
+		case f.connected(l.To()):
+			asked = note(asked, box, l)
+		case leader.Here || leader.Node != 0 && leader.Node != l.To():
+			given = note(given, box, l)
+			l.ask = false
+		}
+	}
+	if given != nil {
+		unknown = f.removeInFlight(func(p *inbox.Put) bool { return given[p.Box] != nil })
+	}
+	if asked == nil {
 		return unknown
 	}
-	var requests []uint64
-	for id, p := range f.inFlight {
-		if p.Box == l.box {
-			requests = append(requests, id)
+	for _, id := range slices.Sorted(maps.Keys(f.inFlight)) {
+		p := f.inFlight[id]
+		l := asked[p.Box]
+		if l == nil {
+			continue
 		}
-	}
-	slices.Sort(requests)
-	h := wire.PutHead{Topic: l.id.Topic, Partition: l.id.Partition, Run: l.Run(), Kind: wire.PutAsk}
-	for _, id := range requests {
+		h := wire.PutHead{Topic: l.id.Topic, Partition: l.id.Partition, Run: l.Run(), Kind: wire.PutAsk}
 		fr := netproto.Frame{Type: netproto.TypeForwardPut, Request: id, Head: wire.AppendPutHead(nil, &h)}
-		if f.peers.TrySend(to, &fr) != nil {
+		if f.peers.TrySend(p.SentTo, &fr) != nil {
 			return unknown // the next tick asks again
 		}
 	}
-	l.ask = false
+	for _, l := range asked {
+		l.ask = false
+	}
 	return unknown
+}
+
+// note adds a lane to a map, which it makes if it is nil: usually there is nothing to note.
+func note(m map[*inbox.Inbox]*lane, box *inbox.Inbox, l *lane) map[*inbox.Inbox]*lane {
+	if m == nil {
+		m = map[*inbox.Inbox]*lane{}
+	}
+	m[box] = l
+	return m
 }
 
 // Close answers all puts: the waiting ones with ErrClosed, those in flight with ErrUnknown. Later puts get ErrClosed.
