@@ -10,5 +10,6 @@
 // whose connection has a full queue.
 //
 // A crash loses the puts that wait in lanes; no producer was told that they are stored. A put that was sent may be
-// stored at its leader; its producer was not told that either.
+// stored at its leader; its producer was not told that either. When only the connection ends, the leader still knows
+// what it answered, and is asked (Forwarder.askAgain, arrivals).
 package forward

@@ -59,8 +59,10 @@ func encode(b *wire.Buffer, l *lane, p *inbox.Put, nowNs int64) {
 	b.Bytes = dst
 }
 
-// arrivals is what this node remembers of the puts of other nodes. The connections' readers call it, and whoever
-// answers a put. mu guards the fields below it; it is a leaf. A crash loses it: then these puts have an unknown fate.
+// arrivals is what this node remembers of the puts of other nodes. The connections' readers call it, and the goroutine
+// that answers a put. mu guards the fields below it, and the Answers; it is a leaf. It has route.RememberedPuts puts of
+// each other node, and one refused run of each of that node's partitions until its connection ends. A crash loses it:
+// then these puts have an unknown fate.
 type arrivals struct {
 	mu      lock.Mutex[lock.Arrivals]
 	refused route.Refusals[sender]
@@ -73,7 +75,7 @@ type sender struct {
 	id   segment.Identity
 }
 
-// answer is what a forwarded put was answered, but for the text of the error.
+// answer is what a forwarded put was answered. Its ack has no text, which may be long.
 type answer struct {
 	status netproto.Status
 	ack    wire.PutAck
