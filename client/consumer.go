@@ -258,7 +258,7 @@ func (c *Consumer) join(p *post, share quota) {
 	m := &wire.Subscribe{
 		Topic: c.id, Channel: c.channel, Tag: c.o.Tag, Create: true, From: wire.FromDefault,
 		SampleRate: uint8(c.o.SampleRate), Partition: wire.NoPartition, TimeoutMs: milliseconds(c.o.Timeout),
-		Messages: uint32(share.messages), Bytes: uint32(share.bytes),
+		Messages: uint32(share.messages), Bytes: uint32(share.bytes), Stamp: s.stamp(awake()),
 	}
 	if c.o.From.set {
 		m.From, m.Value = c.o.From.kind, c.o.From.value
@@ -286,11 +286,17 @@ func (c *Consumer) accepted(s *subscription, m *wire.Subscribed) {
 	c.spread.accepted(s.seat)
 }
 
-// arrived takes deliveries.
-func (c *Consumer) arrived(p parcel) {
+// arrived takes deliveries, maybe none, and the permit with which they came.
+func (c *Consumer) arrived(p parcel, permit *wire.Permit) {
 	p.arrived = c.clock()
 	c.mu.Lock()
-	if s := p.sub; !s.over && !s.leaving && !c.closing {
+	if permit != nil {
+		// The delivery's time runs from when it was sent: it may have been on its way for long.
+		now := awake()
+		p.arrived -= now - p.sub.permit.take(now, permit)
+		p.sub.wake()
+	}
+	if s := p.sub; p.count > 0 && !s.over && !s.leaving && !c.closing {
 		s.ledger.arrive(p.left)
 		if c.next > len(c.parcels)/2 { // so that each parcel is moved once at most
 			n := copy(c.parcels, c.parcels[c.next:])
@@ -301,6 +307,13 @@ func (c *Consumer) arrived(p parcel) {
 	}
 	c.mu.Unlock()
 	signal(c.ready)
+}
+
+// recall notes that some deliveries must not be begun any more.
+func (c *Consumer) recall(s *subscription, m *wire.Recall) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.permit.recall(m)
 }
 
 // refused notes what the node did not do.
@@ -336,17 +349,19 @@ func (c *Consumer) changedLocked() {
 	c.changed = make(chan struct{})
 }
 
-// ended notes that a subscription has ended, by the node's decision or with its connection.
-func (c *Consumer) ended(s *subscription, status netproto.Status, why wire.Outcome) {
+// ended notes that a subscription has ended, by the node's decision or with its connection. It returns true if a node
+// that gives permits waits for the answer that nothing is begun any more.
+func (c *Consumer) ended(s *subscription, status netproto.Status, why wire.Outcome) (answer bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	answer = s.permit.ordered && !s.leaving
 	if s.over {
-		return
+		return answer
 	}
 	c.overLocked(s)
 	p := c.posts[s.seat.address]
 	if p == nil || p.sub != s {
-		return
+		return answer
 	}
 	p.sub = nil
 	if view := c.client.view; status == netproto.StatusNotLeader {
@@ -361,6 +376,7 @@ func (c *Consumer) ended(s *subscription, status netproto.Status, why wire.Outco
 	if c.failure() != nil {
 		signal(c.ready)
 	}
+	return answer
 }
 
 // overLocked ends a subscription: messages in flight there are delivered again, to this or another consumer. The caller

@@ -107,7 +107,7 @@ func (c *Consumer) waitOn() error {
 	if c.closing || c.ctx.Err() != nil {
 		err = ErrClosed
 	}
-	if err != nil || c.next < len(c.parcels) {
+	if err != nil || c.bring() {
 		signal(c.ready)
 	}
 	return err
@@ -144,7 +144,7 @@ func (c *Consumer) waiting(limit int) int {
 // take overwrites ds with the next deliveries, and returns how many it found. All come from one parcel, so there may be
 // more. The caller holds mu.
 func (c *Consumer) take(now time.Duration, ds []Delivery) int {
-	for c.next < len(c.parcels) && !c.closing {
+	for !c.closing && c.bring() {
 		p := &c.parcels[c.next]
 		l := &p.sub.ledger
 		late := l.timeout > 0 && now-p.arrived >= l.timeout
@@ -154,6 +154,9 @@ func (c *Consumer) take(now time.Duration, ds []Delivery) int {
 		}
 		if !c.walking {
 			_ = c.walk.Reset(p.bytes) // which it did before, without an error
+			for range c.walk.Count - p.count {
+				c.walk.Next()
+			}
 			c.walking = true
 		}
 		n := c.takeFrom(p, now, ds)
@@ -170,6 +173,30 @@ func (c *Consumer) take(now time.Duration, ds []Delivery) int {
 	return 0
 }
 
+// bring makes the first parcel whose deliveries may be begun, or dropped, the next one. It returns false if there is
+// none. A subscription without a permit does not hold up the others. The caller holds mu.
+func (c *Consumer) bring() bool {
+	var now time.Duration
+	for i := c.next; i < len(c.parcels); i++ {
+		s := c.parcels[i].sub
+		if s.permit.ordered && !s.over && !s.leaving {
+			if now == 0 {
+				now = awake()
+			}
+			if !s.permit.begins(now) {
+				continue
+			}
+		}
+		if i > c.next {
+			p := c.parcels[i]
+			copy(c.parcels[c.next+1:], c.parcels[c.next:i])
+			c.parcels[c.next], c.walking = p, false
+		}
+		return true
+	}
+	return false
+}
+
 // takeFrom takes the next deliveries of a parcel, which c.walk walks through, until the parcel ends or ds is full. The
 // caller holds mu.
 func (c *Consumer) takeFrom(p *parcel, now time.Duration, ds []Delivery) (n int) {
@@ -177,7 +204,7 @@ func (c *Consumer) takeFrom(p *parcel, now time.Duration, ds []Delivery) (n int)
 	walk := c.walk // for the loop, because the garbage collector has to hear of each pointer that is written to the heap
 	e := entry{arrived: p.arrived, due: l.dueOf(p.arrived)}
 	l.sweep(now)
-	for ; n < len(ds); n++ {
+	for n < len(ds) {
 		w := walk.Next()
 		if w == nil {
 			break
@@ -185,6 +212,11 @@ func (c *Consumer) takeFrom(p *parcel, now time.Duration, ds []Delivery) (n int)
 		e.id, e.number, e.bytes = ID(w.ID), walk.First+uint64(walk.Count-p.count), wire.DeliverySize(w)
 		p.left -= e.bytes
 		p.count--
+		if p.sub.permit.drops(e.id, e.number) {
+			l.skip(e.bytes)
+			l.giveUp(now, e.number)
+			continue
+		}
 		c.seq++
 		e.seq = c.seq
 		if w.Attempts > 1 {
@@ -204,6 +236,7 @@ func (c *Consumer) takeFrom(p *parcel, now time.Duration, ds []Delivery) (n int)
 		if len(w.Headers) > 0 {
 			c.keep(&d.Message, w.Headers)
 		}
+		n++
 	}
 	c.walk = walk
 	return n

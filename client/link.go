@@ -162,6 +162,7 @@ func (l *link) frame(c *netproto.Conn, f *netproto.Received) error {
 		}
 	case wire.TypeAuthAck, wire.TypeProducer, wire.TypeProduced, wire.TypeRecords, wire.TypeReadEnd,
 		wire.TypeSubscribed, wire.TypeDeliver, wire.TypeRefused, wire.TypeSynced, wire.TypeSubscribeEnd,
+		wire.TypeDeliverOrdered, wire.TypeRecall,
 		netproto.TypeError:
 	default: // a later version may have more types, and must hear that this one does not know them
 		return c.TrySend(&netproto.Frame{Type: netproto.TypeError, Status: netproto.StatusRejected, Request: f.Request})

@@ -27,6 +27,7 @@ type subscription struct {
 
 	// Consumer.mu guards the rest, but block and frame.
 	ledger  ledger
+	permit  permit
 	told    uint32 // messages of the share that the node knows
 	share   quota
 	leaving bool  // the consumer ends it
@@ -59,6 +60,17 @@ func (s *subscription) answer(l *link, f *netproto.Received) bool {
 		if err = s.arrived(f.Payload); err == nil {
 			return true
 		}
+	case f.Type == wire.TypeDeliverOrdered && f.Status == netproto.StatusOK:
+		if err = s.arrivedOrdered(f.Payload); err == nil {
+			return true
+		}
+	case f.Type == wire.TypeRecall && f.Status == netproto.StatusOK:
+		var m wire.Recall
+		if err = wire.Decode(f.Payload, &m); err == nil {
+			c.recall(s, &m)
+			s.tell(wire.TypeRecall, &m)
+			return true
+		}
 	case f.Type == wire.TypeSubscribed && f.Status == netproto.StatusOK:
 		var m wire.Subscribed
 		if err = wire.Decode(f.Payload, &m); err == nil {
@@ -72,7 +84,9 @@ func (s *subscription) answer(l *link, f *netproto.Received) bool {
 			return true
 		}
 	case f.Type == wire.TypeSubscribeEnd || f.Status != netproto.StatusOK:
-		c.ended(s, f.Status, outcomeOf(f.Type, f.Payload))
+		if c.ended(s, f.Status, outcomeOf(f.Type, f.Payload)) {
+			s.tell(wire.TypeSubscribeEnd, new(wire.Outcome))
+		}
 		return false
 	default:
 		err = wire.ErrInvalid
@@ -84,14 +98,40 @@ func (s *subscription) answer(l *link, f *netproto.Received) bool {
 // arrived takes a frame of deliveries. The bytes are copied into memory that the garbage collector frees when nobody
 // has the deliveries any more; small frames share it.
 func (s *subscription) arrived(payload []byte) error {
-	var walk wire.Deliveries
-	if err := walk.Reset(payload); err != nil {
+	p, err := s.parcel(payload)
+	if err == nil {
+		s.consumer.arrived(p, nil)
+	}
+	return err
+}
+
+// arrivedOrdered takes a frame of deliveries of an ordered channel, maybe without deliveries.
+func (s *subscription) arrivedOrdered(payload []byte) error {
+	var m wire.Permit
+	if err := wire.Decode(payload, &m); err != nil {
 		return err
 	}
-	s.consumer.arrived(parcel{
+	p, err := s.parcel(payload[wire.PermitBytes:])
+	if err == nil {
+		s.consumer.arrived(p, &m)
+	}
+	return err
+}
+
+func (s *subscription) parcel(payload []byte) (parcel, error) {
+	var walk wire.Deliveries
+	if err := walk.Reset(payload); err != nil {
+		return parcel{}, err
+	}
+	return parcel{
 		sub: s, bytes: s.keep(payload), count: walk.Count, left: len(payload) - deliverHeadBytes,
-	})
-	return nil
+	}, nil
+}
+
+// tell answers the node from the connection's goroutine. If there is no room in the connection's queue, the node waits
+// for the end of its permits.
+func (s *subscription) tell(typ netproto.Type, m wire.Payload) {
+	_ = s.link.conn.TrySend(&netproto.Frame{Type: typ, Request: s.request, Head: wire.Append(nil, m)})
 }
 
 // keep copies the bytes of a frame.
@@ -176,6 +216,16 @@ func (s *subscription) say() (again time.Duration, more bool) {
 	if due := l.starves(now); due > 0 {
 		again = max(due-now, time.Millisecond)
 	}
+	if due := s.permit.asks(l.waiting > 0); due > 0 {
+		at := awake()
+		if at >= due {
+			credit.Stamp, sayCredit = s.stamp(at), true
+			due = at + stampEvery
+		}
+		if left := max(due-at, time.Millisecond); again == 0 || left < again {
+			again = left
+		}
+	}
 	c.mu.Unlock()
 
 	s.sayings()
@@ -191,6 +241,12 @@ func (s *subscription) say() (again time.Duration, more bool) {
 		s.send(wire.TypeSubscribeEnd, wire.Append(s.head[:0], new(wire.Outcome)))
 	}
 	return again, !leaving
+}
+
+// stamp returns the stamp with which the node is asked for a permit now. Consumer.mu is held.
+func (s *subscription) stamp(now time.Duration) uint64 {
+	s.permit.asked = now
+	return uint64(now)
 }
 
 // sayings sends out.

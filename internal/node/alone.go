@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -26,6 +27,7 @@ type alone struct {
 func (alone) others() bool             { return false }
 func (alone) context() context.Context { return context.Background() }
 func (alone) Leased() bool             { return true }
+func (alone) LeaseLeft() time.Duration { return math.MaxInt64 }
 
 // createTopic makes a topic's files and lists it. Engine.CreateTopic lets only one caller at a time create a topic of
 // a name. If the engine closes or the process ends after the files were made, the next start has the topic, although no

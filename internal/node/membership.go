@@ -27,6 +27,8 @@ type membership interface {
 	// Leased says whether consumers may finish, requeue and touch messages here now, because no other node can be
 	// delivering them.
 	Leased() bool
+	// LeaseLeft returns for how long that remains so, if nothing happens.
+	LeaseLeft() time.Duration
 
 	// createTopic and deleteTopic return when the change is durable: see Engine.CreateTopic and Engine.DeleteTopic.
 	createTopic(ctx context.Context, name string, o TopicOptions) (*Topic, error)

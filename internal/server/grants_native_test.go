@@ -14,14 +14,14 @@ import (
 var namelessFrames = []netproto.Type{
 	nativewire.TypeAuth, nativewire.TypeReadCredit, nativewire.TypeReadEnd, nativewire.TypeCredit, nativewire.TypeFinish,
 	nativewire.TypeFinishThrough, nativewire.TypeRequeue, nativewire.TypeTouch, nativewire.TypeSync,
-	nativewire.TypeSubscribeEnd,
+	nativewire.TypeSubscribeEnd, nativewire.TypeRecall,
 }
 
 // nativeAnswers are the frames that only nodes send.
 var nativeAnswers = []netproto.Type{
 	nativewire.TypeAuthAck, nativewire.TypeMetadataReply, nativewire.TypeProducer, nativewire.TypeProduced,
 	nativewire.TypeRecords, nativewire.TypeGoAway, nativewire.TypeSubscribed, nativewire.TypeDeliver,
-	nativewire.TypeRefused, nativewire.TypeSynced,
+	nativewire.TypeRefused, nativewire.TypeSynced, nativewire.TypeDeliverOrdered,
 }
 
 // frames adds the requests of native clients.
@@ -55,7 +55,7 @@ func (m *matrix) frames(t *testing.T, n *testNode) {
 			{"Subscribe " + name + " c", subscribeFrame(topic, "c")},
 			{"Subscribe " + name + " x", subscribeFrame(topic, "x")},
 		}
-		if last := nativewire.TypeSubscribeEnd - nativewire.TypeAuth + 1; known+len(frames)-1 != int(last) {
+		if last := nativewire.TypeRecall - nativewire.TypeAuth + 1; known+len(frames)-1 != int(last) {
 			t.Errorf("the frames of this test are not all %d", last)
 		}
 		for _, f := range frames {

@@ -64,6 +64,7 @@ type channelMachine struct {
 	runSinks  int // consumers whose sinks take runs
 	nextID    delivery.ClientID
 	touched   []*Consumer // consumers whose sinks pump must flush
+	leavers   []leaver
 	syncs     syncs
 }
 

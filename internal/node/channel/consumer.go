@@ -27,7 +27,9 @@ type Consumer struct {
 	delivery message.Delivery // what the sink gets; used again for each message
 	touched  bool             // it is in ch.touched: its sink is flushed after ch.mu is released
 	stopped  bool
-	clean    bool // no delivery to it is on its way through another node
+	clean    bool // no delivery to it is on its way through another node, and none is begun any more
+
+	permits permits
 }
 
 // ErrServesNothing says that this node serves no partition of the topic.

@@ -457,6 +457,7 @@ func (c *Channel) deliverOne(h *segment.Header, r *segment.Record) {
 // Epoch. It is large, and used again for each message. Channel.mu is held.
 func (k *Consumer) deliveryOf(id message.ID, h *segment.Header, r *segment.Record) *message.Delivery {
 	d := &k.delivery // Until is never set here
+	d.Ordered = k.ch.settings.Order != fold.OrderNone
 	d.ID, d.Timestamp, d.Body, d.Headers = id, h.Created+r.TimeDelta*1000, r.Body, r.Headers
 	return d
 }

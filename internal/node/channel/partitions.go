@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/internal/node/clock"
 	"penstock/internal/node/delivery"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
@@ -94,7 +95,18 @@ func (c *Channel) unsubscribeLocked(k *Consumer) {
 	if len(c.consumers) == 0 {
 		c.dropAhead()
 	}
-	c.ev = delivery.Event{Kind: delivery.EvUnsubscribe, Client: k.id, Flag: k.clean}
+	now := c.node.Clock.NowNs()
+	permitted := k.permits.end(now)
+	if k.clean {
+		permitted = 0
+	}
+	if permitted > 0 {
+		c.mayBegin(now) // forgets the others whose time is over
+		c.leavers = append(c.leavers, leaver{k, now + permitted})
+	}
+	c.ev = delivery.Event{
+		Kind: delivery.EvUnsubscribe, Client: k.id, Flag: k.clean, HoldMs: clock.CeilMs(permitted),
+	}
 	c.step()
 }
 

@@ -27,6 +27,8 @@ type Config struct {
 	// Leased says whether consumers may settle messages here now, because no other node delivers them. It is called for
 	// every message, with Channel.mu held.
 	Leased func() bool
+	// LeaseLeft returns for how long no other node can deliver messages that this one delivers.
+	LeaseLeft func() time.Duration
 	// Closing says whether the engine is closing. No goroutine may be started then.
 	Closing func() bool
 	// Context returns the context for requests to other nodes. It ends when the engine closes; on a single node it

@@ -31,6 +31,9 @@ func (l *Lease) Until() int64 { return l.until.Load() }
 // Leased says whether the node has a lease now, and so may serve.
 func (l *Lease) Leased() bool { return l.Now() < l.until.Load() }
 
+// LeaseLeft returns how long the lease lasts; not more than 0: there is none.
+func (l *Lease) LeaseLeft() time.Duration { return time.Duration(l.until.Load() - l.Now()) }
+
 // Over says whether at, a time of Now, has passed or there is no lease.
 func (l *Lease) Over(at int64) bool { return l.Now() >= at || !l.Leased() }
 

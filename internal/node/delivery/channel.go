@@ -81,7 +81,8 @@ const (
 	EvDropped   // Part, Msg, End: the log dropped the messages [Msg, End) for every channel (TopicEmptied)
 	EvSubscribe // Client, MsgTimeoutMs, SampleRate, Tag, Only, HoldMs
 	// Client: its messages in flight are redelivered before others, at once, or when the holds of their deliveries end.
-	// Flag: none of its deliveries is on its way any more, so there is no hold to wait for
+	// Flag: none of its deliveries is on its way any more, so there is no hold to wait for. HoldMs: for so long the client
+	// may still begin to handle what it got, so nobody else gets it before, if the channel is ordered
 	EvUnsubscribe
 	EvReady   // Client, Count: at most Count messages may be in flight to it (deliveries do not use the number up)
 	EvStop    // Client: it gets no more deliveries, and EvReady is ignored from now on (CLS)
@@ -161,7 +162,8 @@ type Event struct {
 	Take     uint64
 	Settings *fold.ChannelSettings
 	PartsAll uint32 // partitions of the topic; 0: unknown, this node may use all of what the settings limit
-	// EvSubscribe, EvHold: how long a delivery may be on its way to the client; 0: deliveries are not held.
+	// EvSubscribe, EvHold: how long a delivery may be on its way to the client; 0: deliveries are not held. EvUnsubscribe:
+	// how long they are held from now on
 	// EvAddPartition: how long a delivery of the previous leader may still be on its way
 	HoldMs int64
 	// EvFinish, EvRequeue, EvTouch: the highest Result.Serial that the client's node had received when it sent this.

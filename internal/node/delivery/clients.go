@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"penstock/batch"
+	"penstock/internal/node/fold"
 )
 
 // client is one subscription of a consumer.
@@ -68,8 +69,11 @@ func (c *Channel) unsubscribe(ev *Event) {
 			continue
 		}
 		c.land(e)
-		if ev.Flag {
+		switch {
+		case ev.Flag:
 			e.heldMs = 0
+		case ev.HoldMs > 0 && c.settings.Order != fold.OrderNone:
+			e.heldMs = max(e.heldMs, c.soonMs()+ev.HoldMs)
 		}
 		c.comeAgain(e, true)
 	}

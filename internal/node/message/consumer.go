@@ -1,6 +1,10 @@
 package message
 
-import "penstock/internal/node/delivery"
+import (
+	"time"
+
+	"penstock/internal/node/delivery"
+)
 
 // HeldSink is a Sink that may queue a delivery before its client gets it. It drops queued deliveries whose Until has
 // passed.
@@ -14,6 +18,23 @@ type HeldSink interface {
 	// Dropped appends to dst the deliveries dropped since the last call, by Withdraw or because their Until had passed.
 	Dropped(dst []HeldDelivery) []HeldDelivery
 }
+
+// PermitSink is a Sink whose client asks, before it begins to handle a message of an ordered channel, whether it still
+// may: the sink passes permits on to it (channel.Consumer.Permit).
+type PermitSink interface {
+	Sink
+	// Recall makes the client drop the deliveries so far of a partition that it has not begun. It does not wait: it
+	// returns true once the client has done so, and is called again until then.
+	Recall(partition uint32) bool
+}
+
+// In an ordered channel, HoldTime is the longest that a delivery may be on its way to a client, and the longest that a
+// permit lasts. So it is also the longest that a message stays unavailable after its delivery was lost with a
+// connection. HoldDrift is how much two clocks may drift apart during HoldTime.
+const (
+	HoldTime  = 2 * time.Second
+	HoldDrift = HoldTime / 16
+)
 
 // QueueSink is a Sink that keeps deliveries until its client takes them.
 type QueueSink interface {

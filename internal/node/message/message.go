@@ -55,6 +55,10 @@ type Delivery struct {
 	// before this time. A Sink that may hand it over later must be a HeldSink.
 	Until Deadline
 
+	// Ordered says that the channel is ordered. A Sink whose client begins to handle the message later than Deliver
+	// returns must be a HeldSink, if Until is set, or a PermitSink.
+	Ordered bool
+
 	// Serial and Epoch identify the delivery between nodes: they are delivery.Result.Serial and the leader's epoch. The
 	// engine sets them only for ordered channels; 0: not set.
 	Serial uint64

@@ -29,11 +29,8 @@ import (
 // node hands nothing over while it has no lease, or if its lease began after s: the node may have stood still, lost its
 // lease and got a new one before it read the frame (Lease.Lapsed).
 const (
-	// holdTime is the longest that a delivery of an ordered channel may be on its way through another node. So it is
-	// also the longest that a message stays unavailable after its delivery was lost with a connection.
-	holdTime = 2 * time.Second
-	// holdDrift is how much two clocks may drift apart during holdTime.
-	holdDrift = holdTime / 16
+	holdTime  = message.HoldTime
+	holdDrift = message.HoldDrift
 	// HeldLevel is the feature level from which deliveries of ordered channels carry a deadline.
 	HeldLevel = 2
 )

@@ -68,6 +68,9 @@ type Topic interface {
 	NewestEpoch(partition uint32) segment.Epoch
 	// CreateAtLeaders creates a channel at all leaders, and waits until they have committed it.
 	CreateAtLeaders(ctx context.Context, channel string) error
+	// Recall makes the clients of this node that have permits drop the deliveries of a partition that they have not
+	// begun. It does not wait: it returns true once none can begin any more.
+	Recall(partition uint32) bool
 	// DropUnused removes this node's record of a channel, unless the channel is served or used here.
 	DropUnused(channel string)
 }

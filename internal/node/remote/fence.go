@@ -16,6 +16,10 @@ import (
 // leader wait (core: EvUnfence) until every other node with a lease has answered a Fence. From its answer on, a node
 // drops deliveries of older epochs. The new leader waits for a node that does not answer only as long as a delivery can
 // be on its way. A node without a lease hands nothing over.
+//
+// Native clients get the messages of ordered channels from the leader itself, and have permits instead of deadlines
+// (package channel). A node answers a Fence when those of its native clients that had deliveries of the partition have
+// dropped what they have not begun. No permit lasts longer than the lease of the leader that gave it.
 
 // fenceKey names the leadership that a fence belongs to.
 type fenceKey struct {
@@ -51,6 +55,8 @@ func (rs *Consumers) Fence(id segment.Identity, pt Partition, epoch segment.Epoc
 func (rs *Consumers) sendFence(key fenceKey) {
 	var missing []replicate.NodeID
 	snap := rs.n.Snapshot()
+	t, _ := rs.n.Above.Find(key.id)
+	recalled := t == nil || t.Recall(key.id.Partition) // deliveries of this node's earlier epochs
 	rs.mu.Lock()
 	f := rs.fences[key]
 	if f == nil {
@@ -63,12 +69,13 @@ func (rs *Consumers) sendFence(key fenceKey) {
 		}
 	}
 	late := rs.lease.Now()-f.since > int64(holdTime+holdDrift)
-	if len(missing) == 0 || late {
+	done := len(missing) == 0 && recalled
+	if done || late {
 		delete(rs.fences, key)
 	}
 	rs.mu.Unlock()
 	switch {
-	case len(missing) == 0:
+	case done:
 		f.pt.EndFence(key.epoch)
 	case late:
 		rs.counts.fencesLate.Add(1)
@@ -94,12 +101,12 @@ func (rs *Consumers) tickFences() {
 		return slices.Compare(wire.AppendFence(nil, a.wire()), wire.AppendFence(nil, b.wire()))
 	})
 	for _, key := range keys {
-		rs.sendFence(key)
+		rs.peers.Spawn(func() { rs.sendFence(key) }) // Recall may wait for the disk
 	}
 }
 
-// handleFence handles a Fence. It answers if no client's output holds a delivery with a deadline. Otherwise it does not
-// answer, and the leader asks again.
+// handleFence handles a Fence. It answers if no client's output holds a delivery with a deadline, and no client with a
+// permit has a delivery that it has not begun. Otherwise it does not answer, and the leader asks again.
 func (rs *Consumers) handleFence(from replicate.NodeID, p []byte) error {
 	f, err := wire.DecodeFence(p)
 	if err != nil {
@@ -115,8 +122,12 @@ func (rs *Consumers) handleFence(from replicate.NodeID, p []byte) error {
 			return nil
 		}
 	}
-	answer := netproto.Frame{Type: netproto.TypeFenced, Head: wire.AppendFence(nil, &f)}
-	_ = rs.send(from, &answer)
+	rs.peers.Spawn(func() { // Recall may wait for the disk
+		if t.Recall(f.Partition) {
+			answer := netproto.Frame{Type: netproto.TypeFenced, Head: wire.AppendFence(nil, &f)}
+			_ = rs.send(from, &answer)
+		}
+	})
 	return nil
 }
 

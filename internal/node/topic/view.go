@@ -56,4 +56,13 @@ func (v View) CreateAtLeaders(ctx context.Context, channel string) error {
 	return v.t.createAtLeaders(ctx, channel, origin{})
 }
 
+// Recall implements remote.Topic.
+func (v View) Recall(partition uint32) bool {
+	none := true
+	for _, c := range v.t.Channels() {
+		none = c.local.Recall(partition) && none
+	}
+	return none
+}
+
 func (v View) DropUnused(channel string) { v.t.local.dropUnused(channel) }

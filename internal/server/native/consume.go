@@ -32,6 +32,7 @@ type order struct {
 type wishes struct {
 	messages uint32 // how many messages may be in flight from now on, if ready is set
 	ready    bool
+	permit   bool  // the client asks for a permit
 	stop     bool  // no more deliveries: the node stops
 	end      bool  // the client has ended the subscription, behind its orders so far
 	closed   error // the engine has ended the consumer; nil: it has not
@@ -92,6 +93,7 @@ func (s *session) openSubscription(request uint64, m *wire.Subscribe) (*errs.Lim
 	u := &subscription{s: s, request: request, ask: m, wake: make(chan struct{}, 1)}
 	u.packer = newPacker(u)
 	u.packer.allow(m.Bytes)
+	u.packer.permits.stamp(m.Stamp, time.Now())
 	u.wishes = wishes{messages: m.Messages, ready: true}
 	u.ctx, u.cancel = context.WithCancel(s.ctx)
 	u.wanted, u.unwanted = context.WithCancel(u.ctx)
@@ -141,7 +143,7 @@ var errSubscriptionEnded = errors.New("the subscription has ended; what it finis
 func isOrder(t netproto.Type) bool {
 	switch t {
 	case wire.TypeCredit, wire.TypeFinish, wire.TypeFinishThrough, wire.TypeRequeue, wire.TypeTouch, wire.TypeSync,
-		wire.TypeSubscribeEnd:
+		wire.TypeSubscribeEnd, wire.TypeRecall:
 		return true
 	}
 	return false
@@ -152,6 +154,7 @@ func (s *session) takeOrder(f *netproto.Received) error {
 	o := order{typ: f.Type, bytes: netproto.HeaderBytes + len(f.Payload)}
 	name := f.Request
 	var credit wire.Credit
+	var recall wire.Recall
 	var err error
 	switch f.Type {
 	case wire.TypeCredit:
@@ -170,6 +173,8 @@ func (s *session) takeOrder(f *netproto.Received) error {
 		o.request, name = f.Request, m.Subscription
 	case wire.TypeSubscribeEnd:
 		err = wire.Decode(f.Payload, new(wire.Outcome))
+	case wire.TypeRecall:
+		err = wire.Decode(f.Payload, &recall)
 	}
 	if err != nil {
 		s.srv.meter.count(f.Type, netproto.StatusRejected)
@@ -178,10 +183,15 @@ func (s *session) takeOrder(f *netproto.Received) error {
 	switch u := s.subscription(name); {
 	case u == nil && o.typ == wire.TypeSync:
 		return s.fail(wire.TypeSync, o.request, netproto.StatusUnknown, errSubscriptionEnded.Error())
+	case u == nil && o.typ == wire.TypeSubscribeEnd:
+		s.left(name)
 	case u == nil:
 	case o.typ == wire.TypeCredit:
 		u.packer.allow(credit.Bytes)
-		u.wish(func(w *wishes) { w.messages, w.ready = credit.Messages, true })
+		u.packer.stamped(credit.Stamp)
+		u.wish(func(w *wishes) { w.messages, w.ready, w.permit = credit.Messages, true, credit.Stamp != 0 })
+	case o.typ == wire.TypeRecall:
+		u.packer.recalled(&recall)
 	case o.typ == wire.TypeSubscribeEnd:
 		return s.endSubscription(u)
 	default:
@@ -258,7 +268,8 @@ func (s *session) refuseOrder(u *subscription, o *order, over *errs.LimitError) 
 func (u *subscription) run() {
 	u.rouse()
 	err := u.serve()
-	u.consumer.Close()
+	u.consumer.CloseRemote(errors.Is(err, errEndedByClient))
+	u.s.remember(u)
 	u.awaitSyncs()
 	u.s.forgetSubscription(u)
 	u.packer.end(err)
@@ -321,7 +332,7 @@ func (u *subscription) turn() error {
 	u.mu.Lock()
 	orders, w := u.orders, u.wishes
 	u.orders = u.spare
-	u.wishes.ready, u.wishes.stop = false, false
+	u.wishes.ready, u.wishes.stop, u.wishes.permit = false, false, false
 	u.mu.Unlock()
 	for i := range orders {
 		if u.ctx.Err() != nil {
@@ -342,6 +353,9 @@ func (u *subscription) turn() error {
 	if w.ready {
 		n := min(int64(w.messages), int64(u.s.srv.opts.MaxMessagesInFlight))
 		_ = u.consumer.Ready(int(n)) // an error: the channel is closed, and the sink hears of it
+	}
+	if w.permit {
+		u.packer.sendPermit()
 	}
 	if w.stop {
 		u.consumer.StopDelivery()

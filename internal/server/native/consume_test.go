@@ -27,6 +27,7 @@ type consuming struct {
 	came    []came // received, and not taken by next
 	other   []frame
 	last    uint64 // number of the last delivery that was received
+	permits []wire.Permit
 }
 
 // subscribe subscribes to a channel, with room for much, and awaits the answer. edit changes the request.
@@ -69,7 +70,16 @@ func (k *consuming) order(typ netproto.Type, m wire.Payload) {
 // take sorts a frame: deliveries go to came, all others to other.
 func (k *consuming) take(f frame) {
 	k.t.Helper()
-	if f.Type != wire.TypeDeliver {
+	if f.Type == wire.TypeDeliverOrdered {
+		var m wire.Permit
+		if err := wire.Decode(f.payload, &m); err != nil {
+			k.t.Fatal(err)
+		}
+		k.permits = append(k.permits, m)
+		if f.payload = f.payload[wire.PermitBytes:]; len(f.payload) == len(wire.BeginDeliver(nil, 0)) {
+			return
+		}
+	} else if f.Type != wire.TypeDeliver {
 		k.other = append(k.other, f)
 		return
 	}

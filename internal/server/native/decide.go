@@ -55,6 +55,7 @@ var requests = map[netproto.Type]request{
 	wire.TypeTouch:         {"touch", 0},
 	wire.TypeSync:          {"sync", wire.TypeSynced},
 	wire.TypeSubscribeEnd:  {"subscribe_end", 0},
+	wire.TypeRecall:        {"recall", 0},
 }
 
 // answers lists what only nodes send.
@@ -62,6 +63,7 @@ var answers = map[netproto.Type]bool{
 	wire.TypeAuthAck: true, wire.TypeMetadataReply: true, wire.TypeProducer: true, wire.TypeProduced: true,
 	wire.TypeRecords: true, wire.TypeGoAway: true,
 	wire.TypeSubscribed: true, wire.TypeDeliver: true, wire.TypeRefused: true, wire.TypeSynced: true,
+	wire.TypeDeliverOrdered: true,
 }
 
 const firstClientType = wire.TypeAuth

@@ -39,7 +39,7 @@ const (
 )
 
 const (
-	maxTypeCount   = 1 + int(wire.TypeSubscribeEnd-firstClientType) + 1 // index 0: other types
+	maxTypeCount   = 1 + int(wire.TypeRecall-firstClientType) + 1 // index 0: other types
 	maxStatusCount = 32
 )
 

@@ -44,6 +44,7 @@ type packer struct {
 	doubtful bool    // it is not certain that the client may still have messages; goOn finds out
 	ended    bool
 	broken   error // the subscription has to end, because its client cannot take a message
+	permits  permits
 }
 
 // pack is a Deliver that is being packed, or is on its way to the client: the netproto.Releaser of its bytes.
@@ -53,6 +54,8 @@ type pack struct {
 	buf    []byte
 	first  uint64
 	count  int
+	// head is the length of the permit before the Deliver, which is filled in when the pack is sent; 0: there is none.
+	head int
 }
 
 // slowChunk is k.chunk for a link that is not known to be quick.
@@ -94,7 +97,7 @@ func (k *packer) Deliver(d *node.Delivery) bool {
 	// Field by field, because a composite would be made elsewhere and copied, for each message.
 	w := &k.delivery
 	w.ID, w.Timestamp, w.Attempts, w.Headers, w.Body = uint64(d.ID), d.Timestamp, d.Attempts, d.Headers, d.Body
-	room := !k.ended && k.pack(w, d.Number)
+	room := !k.ended && k.pack(w, d.Number, k.permits.covers(d))
 	w.Headers, w.Body = nil, nil
 	k.mu.Unlock()
 	return room
@@ -110,17 +113,19 @@ func (k *packer) DeliverRun(r *message.Run) (count int, room bool) {
 	for m := r.Next(); m != nil; m = r.Next() {
 		w.ID, w.Timestamp, w.Body = uint64(r.ID)+uint64(count), r.Created+m.TimeDelta*1000, m.Body
 		number := r.Number + uint64(count)
-		if count++; !k.pack(&w, number) {
+		if count++; !k.pack(&w, number, false) {
 			return count, false
 		}
 	}
 	return count, true
 }
 
-// pack packs one delivery for a subscription that has not ended. It returns false if the sink is full then. mu is held.
-func (k *packer) pack(w *wire.Delivery, number uint64) bool {
+// pack packs one delivery for a subscription that has not ended, behind a permit or not. It returns false if the sink
+// is full then. mu is held.
+func (k *packer) pack(w *wire.Delivery, number uint64, permitted bool) bool {
 	size := wire.DeliverySize(w)
-	if p := k.open; p != nil && p.count > 0 && (number != p.first+uint64(p.count) || len(p.buf)+size > k.most) {
+	if p := k.open; p != nil && p.count > 0 &&
+		(number != p.first+uint64(p.count) || len(p.buf)+size > k.most || permitted != (p.head > 0)) {
 		k.seal()
 	}
 	if k.open == nil {
@@ -134,7 +139,7 @@ func (k *packer) pack(w *wire.Delivery, number uint64) bool {
 	p := k.open
 	if p.count == 0 {
 		p.first = number
-		p.buf = wire.BeginDeliver(p.buf[:0], number)
+		p.start(permitted)
 	}
 	p.buf = wire.AppendDelivery(p.buf, w)
 	p.count++
@@ -154,7 +159,7 @@ func (k *packer) pack(w *wire.Delivery, number uint64) bool {
 func (k *packer) seal() {
 	p := k.open
 	k.open = nil
-	wire.EndDeliver(p.buf, p.count)
+	wire.EndDeliver(p.buf[p.head:], p.count)
 	if spare := p.room - len(p.buf); spare > 0 {
 		p.output.give(spare)
 		p.room -= spare
@@ -195,9 +200,12 @@ func (k *packer) flush() {
 
 // send sends a pack, or drops it if the connection has ended.
 func (k *packer) send(p *pack) {
-	err := k.u.s.conn.TrySend(&netproto.Frame{
-		Type: wire.TypeDeliver, Request: k.u.request, Body: [][]byte{p.buf}, Owner: p,
-	})
+	typ := wire.TypeDeliver
+	if p.head > 0 {
+		typ = wire.TypeDeliverOrdered
+		k.permit().Put(p.buf)
+	}
+	err := k.u.s.conn.TrySend(&netproto.Frame{Type: typ, Request: k.u.request, Body: [][]byte{p.buf}, Owner: p})
 	if err == nil {
 		return
 	}

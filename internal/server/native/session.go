@@ -17,6 +17,7 @@ import (
 	"penstock/internal/clip"
 	"penstock/internal/netio"
 	"penstock/internal/node"
+	"penstock/internal/node/channel"
 	"penstock/internal/node/errs"
 	"penstock/internal/server/audit"
 	"penstock/internal/server/auth"
@@ -69,6 +70,7 @@ type session struct {
 	creations     []task // of a Metadata whose topics are to be created; createTopics serves them if there are any
 	readings      opened[reading]
 	subscriptions opened[subscription]
+	leaving       map[uint64]*channel.Consumer // see remember
 
 	wake  chan struct{} // holds a token if inbox or stale may have something for work
 	stale atomic.Bool   // the metadata may have changed

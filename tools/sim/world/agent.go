@@ -128,6 +128,13 @@ func (n *host) subscribe(c *channelModel) {
 				return err
 			}
 		}
+		if n.wantsNative(c) {
+			err := n.attachNative(ch, a)
+			if err == nil {
+				a.consumer.Pump()
+			}
+			return err
+		}
 		a.remote = !n.serves(c.t) // nothing else runs until Subscribe has seen the same
 		k, err := ch.SubscribeClient(ctx, node.ConsumerOptions{MsgTimeout: time.Duration(n.w.opt.msgTimeout)}, a)
 		if err == nil {

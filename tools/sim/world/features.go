@@ -41,6 +41,7 @@ const (
 	FeatureForget    // nodes lose files, go back to earlier states of their disks, or run twice
 	FeatureCorpse    // at the end a node dies for good while operators move replicas to it and drain others
 	FeatureGhosts    // publishers that hold their names no more go on: see ghosts.go
+	FeatureNative    // native clients consume ordered channels: see native.go
 )
 
 // grayDefault are the gray failures that seeds draw by themselves, and how often. A new one comes last: then the draws
@@ -70,7 +71,7 @@ var Features = map[string]Feature{
 	"bound":  FeatureBound, "idle": FeatureIdle, "levels": FeatureLevels, "cluster": FeatureCluster,
 	"placement": FeaturePlacement, "producers": FeatureProducers,
 	"keep": FeatureKeep, "numbered": FeatureNumbered, "forks": FeatureForks,
-	"forget": FeatureForget, "corpse": FeatureCorpse, "ghosts": FeatureGhosts,
+	"forget": FeatureForget, "corpse": FeatureCorpse, "ghosts": FeatureGhosts, "native": FeatureNative,
 }
 
 // String lists the names, in order.
@@ -131,6 +132,7 @@ func (w *World) drawFeatures() {
 		w.drawForget()
 		w.drawCorpse()
 		w.drawGhosts()
+		w.drawNative()
 	}
 	if w.has(FeatureCorpse) {
 		w.features |= FeaturePlacement

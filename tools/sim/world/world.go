@@ -86,7 +86,7 @@ type Stats struct {
 	Deleted, Remade, Expanded, Removed, Returned, Unwanted, Sampled, Redriven                 int
 	Slow, Hung, Failing, Rotten, Replaced, ClockSteps, Bound, Raised, Compacted, LostLeases   int
 	RottenAtRest, Forced, Poisoned, Resized, Shrunk, Evened, Ordered, Transferred             int
-	Opened, Repeats, Replayed, KeptGone, Forked, Haunted                                      int
+	Opened, Repeats, Replayed, KeptGone, Forked, Haunted, Native                              int
 	Forgotten, Twins, StandStill, Lost, Aside, Corpses                                        int
 	Virtual                                                                                   time.Duration
 }
@@ -110,7 +110,7 @@ func (s *Stats) fields() []*int {
 		&s.Deleted, &s.Remade, &s.Expanded, &s.Removed, &s.Returned, &s.Unwanted, &s.Sampled, &s.Redriven,
 		&s.Slow, &s.Hung, &s.Failing, &s.Rotten, &s.Replaced, &s.ClockSteps, &s.Bound, &s.Raised, &s.Compacted, &s.LostLeases,
 		&s.RottenAtRest, &s.Forced, &s.Poisoned, &s.Resized, &s.Shrunk, &s.Evened, &s.Ordered, &s.Transferred,
-		&s.Opened, &s.Repeats, &s.Replayed, &s.KeptGone, &s.Forked, &s.Haunted,
+		&s.Opened, &s.Repeats, &s.Replayed, &s.KeptGone, &s.Forked, &s.Haunted, &s.Native,
 		&s.Forgotten, &s.Twins, &s.StandStill, &s.Lost, &s.Aside, &s.Corpses,
 	}
 }

@@ -25,6 +25,10 @@ const (
 	TypeSync          netproto.Type = 86 // to the leader: say when all that was finished is stored
 	TypeSynced        netproto.Type = 87 // its answer
 	TypeSubscribeEnd  netproto.Type = 88 // either way: the subscription is closed; from the leader with the reason
+
+	TypeDeliverOrdered netproto.Type = 89 // from the leader: messages of an ordered channel, and a permit
+	// TypeRecall, from the leader: begin none of a partition's deliveries so far any more. The same back: it is done.
+	TypeRecall netproto.Type = 90
 )
 
 // Limits of the fields of the consumer role.
@@ -59,6 +63,8 @@ type Subscribe struct {
 	Messages uint32
 	// Bytes is how many bytes of deliveries the leader may send; it goes on while any are left. See DeliverySize.
 	Bytes uint32
+	// Stamp is the time of the client's clock; see Permit. 0: the client knows no permits.
+	Stamp uint64
 }
 
 func (m *Subscribe) code(c *coder) {
@@ -77,6 +83,7 @@ func (m *Subscribe) code(c *coder) {
 	c.u32(&m.TimeoutMs)
 	c.u32(&m.Messages)
 	c.u32(&m.Bytes)
+	c.last(&m.Stamp)
 }
 
 // Subscribed answers a Subscribe. Any other outcome has the payload of Outcome, and then there is no subscription.
@@ -216,11 +223,52 @@ func (it *Deliveries) Err() error { return it.c.err }
 type Credit struct {
 	Messages uint32 // how many messages may be in flight from now on
 	Bytes    uint32 // of deliveries, in addition to what the leader may send already
+	Stamp    uint64 // see Permit; the leader answers it with a permit. 0: none is asked for
 }
 
 func (m *Credit) code(c *coder) {
 	c.u32(&m.Messages)
 	c.u32(&m.Bytes)
+	c.last(&m.Stamp)
+}
+
+// Permit is the beginning of a DeliverOrdered; the payload of a Deliver follows, maybe without deliveries. It says
+// until when the client may begin to handle deliveries of the subscription, all that it has and has not recalled.
+//
+// Clocks are not compared. The client's clock showed Stamp before the leader got it, AgeMs before the frame was made.
+// So at Stamp + AgeMs by the client's clock, the frame was not yet made, and the permit ends WithinMs later.
+type Permit struct {
+	Stamp    uint64 // the newest of the client, ns by its own clock
+	AgeMs    uint32 // since the leader got it
+	WithinMs uint32 // for so long; 0: the leader gives no permit now
+}
+
+// PermitBytes is the length of a Permit.
+const PermitBytes = 8 + 4 + 4
+
+func (m *Permit) code(c *coder) {
+	c.u64(&m.Stamp)
+	c.u32(&m.AgeMs)
+	c.u32(&m.WithinMs)
+}
+
+// Put writes the permit over the first PermitBytes of p.
+func (m *Permit) Put(p []byte) {
+	le := binary.LittleEndian
+	le.PutUint64(p, m.Stamp)
+	le.PutUint32(p[8:], m.AgeMs)
+	le.PutUint32(p[12:], m.WithinMs)
+}
+
+// Recall is about the deliveries of a partition up to a number.
+type Recall struct {
+	Partition uint32
+	Number    uint64 // see Deliver
+}
+
+func (m *Recall) code(c *coder) {
+	c.u32(&m.Partition)
+	c.u64(&m.Number)
 }
 
 // Handle names a delivery of a subscription. What a client says of it concerns no other delivery, not even one of the

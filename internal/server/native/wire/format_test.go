@@ -47,7 +47,8 @@ var types = map[netproto.Type]struct {
 	TypeFinish: {"Finish", &Handles{}}, TypeFinishThrough: {"FinishThrough", &FinishThrough{}},
 	TypeRequeue: {"Requeue", &Requeue{}}, TypeTouch: {"Touch", &Handles{}}, TypeRefused: {"Refused", &Refused{}},
 	TypeSync: {"Sync", &Sync{}}, TypeSynced: {"Synced", &Outcome{}},
-	TypeSubscribeEnd: {"SubscribeEnd", &Outcome{}},
+	TypeSubscribeEnd:   {"SubscribeEnd", &Outcome{}},
+	TypeDeliverOrdered: {"DeliverOrdered", &DeliverOrdered{}}, TypeRecall: {"Recall", &Recall{}},
 }
 
 // The tables of types, limits and places are those of the code.

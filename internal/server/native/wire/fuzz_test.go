@@ -55,4 +55,6 @@ func FuzzHandles(f *testing.F)         { fuzz(f, &Handles{}) }
 func FuzzFinishThrough(f *testing.F)   { fuzz(f, &FinishThrough{}) }
 func FuzzRequeue(f *testing.F)         { fuzz(f, &Requeue{}) }
 func FuzzRefused(f *testing.F)         { fuzz(f, &Refused{}) }
+func FuzzDeliverOrdered(f *testing.F)  { fuzz(f, &DeliverOrdered{}) }
+func FuzzRecall(f *testing.F)          { fuzz(f, &Recall{}) }
 func FuzzSync(f *testing.F)            { fuzz(f, &Sync{}) }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"errors"
 	"hash/crc32"
 	"reflect"
@@ -17,6 +18,27 @@ import (
 type Deliver struct {
 	First      uint64
 	Deliveries []Delivery
+}
+
+// DeliverOrdered is a Deliver behind a permit.
+type DeliverOrdered struct {
+	Stamp           uint64
+	AgeMs, WithinMs uint32
+	First           uint64
+	Deliveries      []Delivery
+}
+
+func (m *DeliverOrdered) code(c *coder) {
+	p, d := Permit{m.Stamp, m.AgeMs, m.WithinMs}, Deliver{m.First, m.Deliveries}
+	p.code(c)
+	if c.writing {
+		var put [PermitBytes]byte
+		if p.Put(put[:]); !bytes.Equal(put[:], c.p[len(c.p)-PermitBytes:]) {
+			c.fail("Put writes % x", put)
+		}
+	}
+	d.code(c)
+	*m = DeliverOrdered{p.Stamp, p.AgeMs, p.WithinMs, d.First, d.Deliveries}
 }
 
 func (m *Deliver) code(c *coder) {
@@ -105,6 +127,17 @@ func samples(t testing.TB) []sample {
 			},
 		}}, nil},
 		{"credit", TypeCredit, 0, 6, &Credit{Messages: 512, Bytes: 65536}, nil},
+		{"credit-with-a-stamp", TypeCredit, 0, 6, &Credit{Messages: 512, Stamp: 86_400_000_000_001}, nil},
+		{"subscribe-with-a-stamp", TypeSubscribe, 0, 6, &Subscribe{
+			Topic: testTopic, Channel: "billing", From: FromDefault, Partition: NoPartition, Messages: 256, Bytes: 1 << 20,
+			Stamp: 86_400_000_000_000,
+		}, nil},
+		{"deliver-ordered", TypeDeliverOrdered, 0, 6, &DeliverOrdered{
+			Stamp: 86_400_000_000_001, AgeMs: 250, WithinMs: 2000, First: 77, Deliveries: []Delivery{
+				{ID: 0x0002000000000384, Timestamp: 1_700_000_000_000_000_001, Attempts: 1, Body: []byte("hello")},
+			},
+		}, nil},
+		{"recall", TypeRecall, 0, 6, &Recall{Partition: 2, Number: 77}, nil},
 		{"finish", TypeFinish, 0, 6, &Handles{Deliveries: []Handle{{77, 0x0002000000000384}, {78, 0x0003000000000385}}}, nil},
 		{"finish-through", TypeFinishThrough, 0, 6, &FinishThrough{Number: 78, ID: 0x0003000000000385}, nil},
 		{"requeue", TypeRequeue, 0, 6, &Requeue{
@@ -159,13 +192,17 @@ func (s *sample) frame() []byte {
 // fresh returns an empty message of the same type.
 func fresh(m Payload) Payload { return reflect.New(reflect.TypeOf(m).Elem()).Interface().(Payload) }
 
-// tenureOf returns the last field of a message, which may be missing; nil: it has none like that.
-func tenureOf(m Payload) *uint64 {
+// addedTo returns the last field of a message, which may be missing; nil: it has none like that.
+func addedTo(m Payload) *uint64 {
 	switch m := m.(type) {
 	case *OpenProducer:
 		return &m.Tenure
 	case *Producer:
 		return &m.Tenure
+	case *Subscribe:
+		return &m.Stamp
+	case *Credit:
+		return &m.Stamp
 	}
 	return nil
 }
@@ -178,8 +215,8 @@ func TestRoundTrips(t *testing.T) {
 			p := Append([]byte("before"), s.m)[len("before"):]
 			m := fresh(s.m)
 			later := "fields of a later version"
-			tenure := tenureOf(s.m)
-			if tenure != nil && *tenure == 0 {
+			added := addedTo(s.m)
+			if added != nil && *added == 0 {
 				later = string(make([]byte, 8)) + later
 			}
 			for _, tail := range []string{"", later} {
@@ -188,8 +225,8 @@ func TestRoundTrips(t *testing.T) {
 				}
 			}
 			for n := range p {
-				if tenure != nil && *tenure != 0 && n == len(p)-8 {
-					continue // as versions without tenures write it
+				if added != nil && *added != 0 && n == len(p)-8 {
+					continue // as versions without the field write it
 				}
 				if err := Decode(p[:n], fresh(s.m)); !errors.Is(err, ErrInvalid) {
 					t.Errorf("%d of %d bytes: %v", n, len(p), err)
