@@ -30,6 +30,7 @@ type testSub struct {
 	credit  int
 	number  uint64
 	flight  []testFlight
+	stamp   uint64
 }
 
 type testFlight struct {
@@ -73,6 +74,11 @@ func (n *testNode) consume(c *netproto.Conn, s *testSession, f *netproto.Receive
 			return err
 		}
 		sub.ask.Messages = m.Messages
+		if sub.stamp = max(sub.stamp, m.Stamp); m.Stamp != 0 {
+			out := sub.begin()
+			wire.EndDeliver(out[wire.PermitBytes:], 0)
+			n.send(c, wire.TypeDeliverOrdered, f.Request, netproto.StatusOK, out)
+		}
 		sub.credit += int(m.Bytes)
 	case wire.TypeFinish, wire.TypeTouch:
 		var m wire.Handles
@@ -113,6 +119,12 @@ func (n *testNode) consume(c *netproto.Conn, s *testSession, f *netproto.Receive
 				sub.channel.again = append(sub.channel.again, ID(x.ID))
 			}
 		}
+	case wire.TypeRecall:
+		var m wire.Recall
+		if err := wire.Decode(f.Payload, &m); err != nil {
+			return err
+		}
+		n.cluster.recalled = append(n.cluster.recalled, m)
 	case wire.TypeSubscribeEnd:
 		n.unsubscribe(s, sub)
 		request := f.Request // f is borrowed
@@ -150,7 +162,7 @@ func (n *testNode) subscribe(c *netproto.Conn, s *testSession, f *netproto.Recei
 		n.send(c, wire.TypeSubscribed, f.Request, status, wire.Append(nil, &out))
 		return nil
 	}
-	sub.credit = int(sub.ask.Bytes)
+	sub.credit, sub.stamp = int(sub.ask.Bytes), sub.ask.Stamp
 	sub.channel = n.cluster.channels[sub.ask.Channel]
 	if sub.channel == nil {
 		sub.channel = &testChannel{
@@ -232,7 +244,7 @@ func (c *testCluster) deliverAll() {
 
 // deliver sends a frame. It returns false if there is nothing to send, or not now.
 func (sub *testSub) deliver() bool {
-	out, count := wire.BeginDeliver(nil, sub.number+1), 0
+	out, count := sub.begin(), 0
 	for len(sub.flight) < int(sub.ask.Messages) && sub.credit > 0 && count < 1000 {
 		id, ok := sub.pick()
 		if !ok {
@@ -252,11 +264,25 @@ func (sub *testSub) deliver() bool {
 		sub.credit -= wire.DeliverySize(&d)
 		out, count = wire.AppendDelivery(out, &d), count+1
 	}
-	if count > 0 {
-		wire.EndDeliver(out, count)
-		sub.node.send(sub.conn, wire.TypeDeliver, sub.request, netproto.StatusOK, out)
+	if count == 0 {
+		return false
 	}
-	return count > 0
+	typ, head := wire.TypeDeliver, 0
+	if sub.node.cluster.permits != nil {
+		typ, head = wire.TypeDeliverOrdered, wire.PermitBytes
+	}
+	wire.EndDeliver(out[head:], count)
+	sub.node.send(sub.conn, typ, sub.request, netproto.StatusOK, out)
+	return true
+}
+
+// begin begins a Deliver, or a DeliverOrdered if the cluster gives permits.
+func (sub *testSub) begin() []byte {
+	var out []byte
+	if permits := sub.node.cluster.permits; permits != nil {
+		out = wire.Append(nil, &wire.Permit{Stamp: sub.stamp, WithinMs: permits[sub.node.index]})
+	}
+	return wire.BeginDeliver(out, sub.number+1)
 }
 
 // pick returns the next message for the subscription.

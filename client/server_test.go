@@ -49,6 +49,8 @@ type testCluster struct {
 	mute            bool // questions for metadata are not answered
 	holdEnds        bool // a SubscribeEnd is answered later, by ends
 	ends            []func()
+	permits         []uint32 // ms of those that each node gives; nil: their channels are not ordered
+	recalled        []wire.Recall
 }
 
 type testTopic struct {

@@ -28,6 +28,8 @@ func (alone) others() bool             { return false }
 func (alone) context() context.Context { return context.Background() }
 func (alone) Leased() bool             { return true }
 func (alone) LeaseLeft() time.Duration { return math.MaxInt64 }
+func (a alone) Now() int64             { return int64(a.e.host.Awake()) }
+func (alone) Lapsed(int64) bool        { return false }
 
 // createTopic makes a topic's files and lists it. Engine.CreateTopic lets only one caller at a time create a topic of
 // a name. If the engine closes or the process ends after the files were made, the next start has the topic, although no

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/meta"
+	"penstock/internal/node/channel"
 	"penstock/internal/node/health"
 	"penstock/internal/node/machine"
 	"penstock/segment"
@@ -24,11 +25,7 @@ type membership interface {
 	others() bool
 	// context returns a context that ends when the node closes; that of a single node never ends.
 	context() context.Context
-	// Leased says whether consumers may finish, requeue and touch messages here now, because no other node can be
-	// delivering them.
-	Leased() bool
-	// LeaseLeft returns for how long that remains so, if nothing happens.
-	LeaseLeft() time.Duration
+	channel.Lease
 
 	// createTopic and deleteTopic return when the change is durable: see Engine.CreateTopic and Engine.DeleteTopic.
 	createTopic(ctx context.Context, name string, o TopicOptions) (*Topic, error)

@@ -22,7 +22,7 @@ func (e *Engine) newChannelNode() *channel.Shared {
 			ConfirmInterval: o.ConfirmInterval, SweepInterval: o.RetentionInterval, ReadAheadBytes: o.ReadAheadBytes,
 			MaxDeliveriesAtOne: o.MaxDeliveriesAtOne, Latencies: o.Latencies,
 		},
-		Leased: e.members.Leased, LeaseLeft: e.members.LeaseLeft, Closing: e.isClosed, Context: e.members.context,
+		Lease: e.members, Closing: e.isClosed, Context: e.members.context,
 	})
 }
 

@@ -124,6 +124,7 @@ type cursor struct {
 	assigned bool           // the machine has the partition
 	full     bool           // logged: it delivers nothing new, because too many messages wait between confirmed ones
 	epoch    segment.Epoch  // the leader epoch in which this node serves it; 0 on a single node
+	reign    *reign         // of that epoch
 	swept    segment.MsgID  // Sweep has looked at everything below it
 	put      *controlPut    // writes the machine's control entries to the log; at most one is in flight
 
@@ -352,6 +353,7 @@ func (c *Channel) addPartition(cur *cursor, p *delivery.Post) {
 		c.topic.Fence(int(cur.number), p.Epoch)
 	}
 	cur.end, cur.foundEnd, cur.assigned, cur.epoch = p.End, p.FoundEnd, true, p.Epoch
+	cur.reign = &reign{c.node.Lease, pt, p.Epoch}
 }
 
 // Err says why the channel is closed; nil: it is open.

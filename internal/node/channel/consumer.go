@@ -2,6 +2,7 @@ package channel
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"penstock/internal/node/delivery"
@@ -17,7 +18,8 @@ type Consumer struct {
 	ch          *Channel
 	id          delivery.ClientID // the machine's
 	sink        message.Sink
-	runs        message.RunSink // sink; nil: it is none
+	runs        message.RunSink  // sink; nil: it is none
+	holds       message.HeldSink // likewise
 	label       any
 	needsLeader bool    // it was attached with follows: it ends when this node serves no partition
 	only        *uint32 // the partition that it reads; nil: all
@@ -29,7 +31,9 @@ type Consumer struct {
 	stopped  bool
 	clean    bool // no delivery to it is on its way through another node, and none is begun any more
 
-	permits permits
+	permits  permits
+	handings []*handing  // by partition; guarded by ch.mu
+	held     atomic.Bool // it got deliveries with an Until
 }
 
 // ErrServesNothing says that this node serves no partition of the topic.
@@ -56,6 +60,7 @@ func (c *Channel) Attach(o message.ConsumerOptions, s message.Sink, follows bool
 	c.nextID++
 	k := &Consumer{ch: c, id: c.nextID, sink: s, label: o.Label, needsLeader: follows, only: o.Partition}
 	k.runs, _ = s.(message.RunSink)
+	k.holds, _ = s.(message.HeldSink)
 	k.timeout = min(timeout, c.node.MaxMsgTimeout)
 	c.ev = delivery.Event{
 		Kind: delivery.EvSubscribe, Client: k.id, MsgTimeoutMs: timeout.Milliseconds(), SampleRate: o.SampleRate,
@@ -236,7 +241,12 @@ func (k *Consumer) HasRoom() bool {
 func (k *Consumer) Hold(ms int64) { _ = k.do(delivery.Event{Kind: delivery.EvHold, HoldMs: ms}) }
 
 // Pump delivers the messages that are ready now, to any consumer of the channel, on the caller's goroutine.
-func (k *Consumer) Pump() { k.ch.pump() }
+func (k *Consumer) Pump() {
+	if k.held.Load() {
+		k.takeBack()
+	}
+	k.ch.pump()
+}
 func (k *Consumer) Wake() { k.ch.Wake() }
 
 // Close unsubscribes the consumer: its messages in flight go to other consumers at once.

@@ -101,7 +101,7 @@ func newTestChannel(t *testing.T, partitions int) (*Channel, *testTopic) {
 	node := NewShared(Config{
 		Host: h, Log: slog.Default(), Clock: clock.New(h.Wall, h.Mono), Tasks: &tasks, Stop: make(chan struct{}),
 		Limits: Limits{MaxRanges: 100, MaxDeferred: 100, MaxDeliveriesAtOne: 100, ReadAheadBytes: 1 << 10},
-		Leased: func() bool { return true }, Closing: func() bool { return false }, Context: t.Context,
+		Lease:  leased{}, Closing: func() bool { return false }, Context: t.Context,
 	})
 	c := New(node, topic, "c")
 	for n := range topic.parts {
@@ -352,3 +352,11 @@ func answered(t *testing.T, answer chan error) error {
 		return nil
 	}
 }
+
+// leased is a lease that lasts.
+type leased struct{}
+
+func (leased) Leased() bool             { return true }
+func (leased) LeaseLeft() time.Duration { return time.Hour }
+func (leased) Now() int64               { return 0 }
+func (leased) Lapsed(int64) bool        { return false }

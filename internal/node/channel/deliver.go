@@ -442,6 +442,9 @@ func (c *Channel) deliverOne(h *segment.Header, r *segment.Record) {
 	k := c.consumers[c.res.Client]
 	d := k.deliveryOf(c.res.ID, h, r)
 	d.Attempts, d.Number = c.res.Attempts, c.res.Number
+	if d.Ordered && k.holds != nil {
+		k.limit(d, c.cursorOf(c.res.ID).reign)
+	}
 	if c.res.Serial != 0 || d.Serial != 0 {
 		d.Serial, d.Epoch = c.res.Serial, 0
 		if d.Serial != 0 {
@@ -456,8 +459,11 @@ func (c *Channel) deliverOne(h *segment.Header, r *segment.Record) {
 // deliveryOf returns the delivery of a message to the consumer, in which the caller sets Attempts, Number, Serial and
 // Epoch. It is large, and used again for each message. Channel.mu is held.
 func (k *Consumer) deliveryOf(id message.ID, h *segment.Header, r *segment.Record) *message.Delivery {
-	d := &k.delivery // Until is never set here
+	d := &k.delivery
 	d.Ordered = k.ch.settings.Order != fold.OrderNone
+	if d.Until.Clock != nil {
+		d.Until = message.Deadline{}
+	}
 	d.ID, d.Timestamp, d.Body, d.Headers = id, h.Created+r.TimeDelta*1000, r.Body, r.Headers
 	return d
 }

@@ -25,7 +25,7 @@ import (
 // the connection end, and drops what it has not begun.
 type permits struct {
 	given atomic.Int64 // when the newest one was given, by the engine's clock; 0: none was
-	over  atomic.Bool  // the consumer has ended: no more are given
+	over  atomic.Bool  // the consumer has ended: no more are given, and nothing is handed over (handing)
 }
 
 // leaver is a consumer that has ended, whose client may begin what it got until then, by the engine's clock.

@@ -24,16 +24,24 @@ type Config struct {
 
 	Limits
 
-	// Leased says whether consumers may settle messages here now, because no other node delivers them. It is called for
-	// every message, with Channel.mu held.
-	Leased func() bool
-	// LeaseLeft returns for how long no other node can deliver messages that this one delivers.
-	LeaseLeft func() time.Duration
+	Lease
 	// Closing says whether the engine is closing. No goroutine may be started then.
 	Closing func() bool
 	// Context returns the context for requests to other nodes. It ends when the engine closes; on a single node it
 	// never ends.
 	Context func() context.Context
+}
+
+// Lease says until when no other node delivers what this one delivers. Its methods do not wait.
+type Lease interface {
+	// Leased says whether consumers may settle messages here now. It is called for every message, with Channel.mu held.
+	Leased() bool
+	// LeaseLeft returns how long the lease lasts.
+	LeaseLeft() time.Duration
+	// Now is the time of the lease's clock, in ns. Lapsed says whether this node has no lease now, or had none at some
+	// moment after since, a time of Now.
+	Now() int64
+	Lapsed(since int64) bool
 }
 
 // Limits are the engine's Options that channels obey; see the comments there.

@@ -129,7 +129,11 @@ func (n *host) subscribe(c *channelModel) {
 			}
 		}
 		if n.wantsNative(c) {
-			err := n.attachNative(ch, a)
+			attach := n.attachNative
+			if n.w.seq%4 == 1 {
+				attach = n.attachSlow
+			}
+			err := attach(ch, a)
 			if err == nil {
 				a.consumer.Pump()
 			}

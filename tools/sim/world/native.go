@@ -104,16 +104,10 @@ func (x *native) Deliver(d *node.Delivery) bool {
 		w.fail("%s delivers %v on %s again, which it has taken the FIN of", x.n.name, d.ID, x.c.name)
 	}
 	x.n.checkLeased("delivers %v on %s", d.ID, x.c.name)
-	own := *d
-	own.Body, own.Headers = bytes.Clone(d.Body), slices.Clone(d.Headers)
-	for i := range own.Headers {
-		h := &own.Headers[i]
-		h.Key, h.Value = bytes.Clone(h.Key), bytes.Clone(h.Value)
-	}
 	if d.Ordered {
 		x.newest[d.ID.Partition()] = d.Number
 	}
-	x.sent = append(x.sent, &own)
+	x.sent = append(x.sent, cloned(d))
 	return true
 }
 
@@ -252,4 +246,99 @@ func (x *native) ask() {
 // wantsNative says whether the next consumer of the channel at this node is a native client.
 func (n *host) wantsNative(c *channelModel) bool {
 	return n.w.has(FeatureNative) && c.settings != nil && c.settings.Order != 0 && n.serves(c.t) && n.w.seq%4 > 0
+}
+
+// slowReader is an NSQ client of the leader that does not always read: what it gets waits in the output of its node,
+// and is handed over later, unless its Until has passed.
+type slowReader struct {
+	*agent
+	queue   []*node.Delivery
+	dropped []message.HeldDelivery
+	busy    bool
+	moved   bool // the node has ended its subscription; the connection goes on, with what waits in its output
+}
+
+var _ message.HeldSink = (*slowReader)(nil)
+
+// attachSlow makes such a client of a channel that this node serves.
+func (n *host) attachSlow(ch *node.Channel, a *agent) error {
+	x := &slowReader{agent: a}
+	k, err := ch.AttachLeader(node.ConsumerOptions{MsgTimeout: time.Duration(n.w.opt.msgTimeout)}, x)
+	if err != nil {
+		return err
+	}
+	a.consumer = k
+	n.w.Stats.Native++
+	return k.Ready(20)
+}
+
+// Deliver implements node.Sink.
+func (x *slowReader) Deliver(d *node.Delivery) bool {
+	x.n.checkLeased("delivers %v on %s", d.ID, x.c.name)
+	x.queue = append(x.queue, cloned(d))
+	x.write()
+	return true
+}
+
+// Closed implements node.Sink.
+func (x *slowReader) Closed(err error) {
+	x.moved = true
+	x.agent.Closed(err)
+}
+
+// write hands over what waits, after a while.
+func (x *slowReader) write() {
+	if x.closed && !x.moved {
+		x.queue = nil // the client has gone
+	}
+	if x.busy || len(x.queue) == 0 {
+		return
+	}
+	x.busy = true
+	most := int64(1500 * ms)
+	if !x.n.w.faults {
+		most /= 50
+	}
+	x.n.later(x.n.w.skewed(0, most), func() {
+		x.busy = false
+		if len(x.queue) == 0 || x.closed && !x.moved {
+			return
+		}
+		d := x.queue[0]
+		x.queue = x.queue[1:]
+		if d.Until.Passed() {
+			x.dropped = append(x.dropped, message.HeldDelivery{ID: d.ID, Until: d.Until})
+			if !x.closed {
+				x.consumer.Pump()
+			}
+		} else {
+			x.n.w.book.seen(x.agent, d)
+			x.answer(d.ID, d.Attempts)
+		}
+		x.write()
+	})
+}
+
+// Drained implements message.HeldSink.
+func (x *slowReader) Drained() bool { return len(x.queue) == 0 }
+
+// Withdraw implements message.HeldSink. Only remote consumers call it.
+func (x *slowReader) Withdraw(node.ID) bool { panic("BUG: a consumer at the leader withdraws") }
+
+// Dropped implements message.HeldSink.
+func (x *slowReader) Dropped(dst []message.HeldDelivery) []message.HeldDelivery {
+	dst = append(dst, x.dropped...)
+	x.dropped = nil
+	return dst
+}
+
+// cloned is a delivery with bytes of its own.
+func cloned(d *node.Delivery) *node.Delivery {
+	own := *d
+	own.Body, own.Headers = bytes.Clone(d.Body), slices.Clone(d.Headers)
+	for i := range own.Headers {
+		h := &own.Headers[i]
+		h.Key, h.Value = bytes.Clone(h.Key), bytes.Clone(h.Value)
+	}
+	return &own
 }
