@@ -34,7 +34,8 @@ type Delivery struct {
 
 // Next returns the next delivery, and waits for it until ctx ends. Several goroutines may call it, and each delivery is
 // returned once. A delivery whose time was over while it waited in the client is left out, because the message is
-// delivered again. Next allocates no memory for a message.
+// delivered again. A delivery of an ordered channel waits while its leader does not permit to begin it, because another
+// consumer may have got the next message. Next allocates no memory for a message.
 //
 // The error is ctx's, ErrClosed, ErrNoTopic if the topic was deleted, or what a node answered that refuses the
 // consumer: ErrUnauthorized, ErrRefused. What can be handled by trying again, such as lost connections and new leaders,

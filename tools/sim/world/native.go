@@ -12,8 +12,8 @@ import (
 )
 
 // With FeatureNative, some consumers of ordered channels are native clients: they get deliveries after a while, keep
-// them, and begin to handle them later, as their leader permits (package channel, permit.go; package client,
-// permit.go). Each is a machine of its own: it goes on while its node stands still, and hears late that its connection
+// them, and begin to handle them later, as their leader permits (internal/node/channel/permit.go, client/permit.go).
+// Each is a machine of its own: it goes on while its node stands still, and hears late that its connection
 // has ended. Only the end of the process it hears at once. What it begins is what the world's checks see as delivered.
 
 // firstNativeSeed is the first seed that may draw them: those below are histories that were written down before.
