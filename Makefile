@@ -125,8 +125,8 @@ roll-test: ## replace the last version before this one node after node under loa
 attacks: ## take each resource of a node for SECONDS (20) as a stranger or a tenant would, while another tenant publishes (RUN=regexp of names)
 	TEST_ATTACK_SECONDS=$(SECONDS) $(GO) test -tags attacks -run 'TestAttacks/$(or $(RUN),.)' -count=1 -timeout 40m -v ./tests/attacks
 
-metrics-test: ## check the boards and alert rules in deploy with a real Prometheus that scrapes three nodes; needs prometheus
-	$(GO) test -tags prometheus -count=1 -timeout 15m -v ./tests/prometheus
+metrics-test: ## check the boards and alert rules in deploy with a real Prometheus that scrapes three nodes (RUN=, SKIP=regexp of tests); needs prometheus
+	$(GO) test -tags prometheus $(if $(RUN),-run '$(RUN)') $(if $(SKIP),-skip '$(SKIP)') -count=1 -timeout 15m -v ./tests/prometheus
 
 rename: ## give the module another path, everywhere in the tree (MODULE=example.org/team/penstock)
 	go run ./tools/rename $(MODULE)

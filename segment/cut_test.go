@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"penstock/tests/support/faultaio"
+	"penstock/tests/support/underrace"
 )
 
 // A cut or a reset that finds no descriptor, or no room, at any of its steps has failed nothing: it is refused, nothing
@@ -53,7 +54,7 @@ func TestCutWaits(t *testing.T) {
 			faultaio.KindSyncDir: {syscall.EMFILE, syscall.ENFILE}, // with any other error, a failed sync is a failure
 		} {
 			for _, why := range refusals {
-				for step := range 12 {
+				for step := 0; step < 12; step += underrace.Stride {
 					t.Run(fmt.Sprint(tc.name, "/", kind, "/", why, "/", step), func(t *testing.T) {
 						cutWaits(t, tc.cut, faultaio.Rule{Kind: kind, Err: why, After: step, Count: 2})
 					})

@@ -219,6 +219,7 @@ func TestBackupOntoAFullDisk(t *testing.T) {
 // A node is killed while it is backed up. Its unfinished backup is recognised and never restored; the node starts,
 // removes what the backup held, and makes another one.
 func TestBackupIsKilled(t *testing.T) {
+	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	p := startNode(t, data, "--commit-live-bytes", "64MiB", "--commit-file-bytes", "16MiB")
 	p.publishMuch(t)

@@ -201,6 +201,7 @@ func TestExitAddressMakesNothing(t *testing.T) {
 
 // Bad data directories: the command prints one clear sentence, exits with a non-zero code, and changes nothing.
 func TestExitDataDirectory(t *testing.T) {
+	t.Parallel()
 	binary(t) // skips all cases together
 	serve := func(dir string, args ...string) outcome {
 		return execute(t, append([]string{

@@ -136,6 +136,7 @@ var notSteered = []string{"cluster force-leader", "cluster remove-node", "cluste
 // Every command that talks to a node prints JSON whose fields do not change, from a cluster of three nodes, over https
 // and with a token. O4, O12
 func TestJSONFields(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	cert, key := writeCertificate(t, dir, "node")
 	tokens, token := filepath.Join(dir, "tokens.toml"), filepath.Join(dir, "token")

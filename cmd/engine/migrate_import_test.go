@@ -263,6 +263,7 @@ func TestImportGoesOn(t *testing.T) {
 
 // A second run does nothing. A directory in which an nsqd has worked since is refused. nsqd's directory is not changed.
 func TestImportTwice(t *testing.T) {
+	t.Parallel()
 	from, to := nsqdDir(t, "clean"), t.TempDir()
 	before := tree(t, from)
 	if done, err := importInto(t, from, to, unwrapped); err != nil || !done {

@@ -239,6 +239,7 @@ func TestReloadCommand(t *testing.T) {
 
 // A new password of etcd holds once etcd takes it: until then the old one does.
 func TestEtcdPasswordIsReplaced(t *testing.T) {
+	t.Parallel()
 	dir, base := t.TempDir(), freeBasePort(t)
 	file := filepath.Join(dir, "password")
 	must(t, os.WriteFile(file, []byte("first\n"), 0o600))

@@ -238,6 +238,7 @@ func TestSecretsInFlags(t *testing.T) {
 // No file of secrets is taken that everybody on the machine may read or change, whatever it is for. What the
 // check of one kind of files says, the others say, too.
 func TestAllSecretsArePrivate(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	secret := filepath.Join(dir, "secret")
 	must(t, os.WriteFile(secret, []byte(strings.Repeat("s3cret-", 8)), 0o600))

@@ -21,6 +21,7 @@ func aloneWorld(t *testing.T, p *process) *stateWorld {
 // A single node that lacks a part of a partition's log in the middle serves what reads back, refuses what is published,
 // and says so on every surface of the page. A topic that is whole is not concerned.
 func TestReadOnlyPartitionIsOnEverySurface(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	args := []string{
 		"--commit-file-bytes", "16MiB", "--commit-live-bytes", "33MiB", "--max-segment-bytes", "4MiB",
@@ -70,6 +71,7 @@ func TestReadOnlyPartitionIsOnEverySurface(t *testing.T) {
 // A topic that was made while a node was dead has fewer replicas than the default, all of them in sync. It counts as
 // under-replicated on every surface: one more failure would lose what others survive.
 func TestFewerReplicasAreOnEverySurface(t *testing.T) {
+	t.Parallel()
 	p := startDevAs(t, realNodes, t.TempDir())
 	w := &stateWorld{t: t, p: p, nodes: p.ready(3), dead: map[string]bool{}}
 	row := rowOf(t, "made with fewer replicas")

@@ -25,6 +25,7 @@ import (
 // Every state of docs/reference/states.md is on every surface while it holds, by the word that the page has for it, and
 // on none before that; and the page has all states that this test brings about.
 func TestStatesPage(t *testing.T) {
+	t.Parallel()
 	p := startDevAs(t, realNodes, t.TempDir(), "--", "--max-ranges", "4", "--commit-file-bytes", "16MiB",
 		"--commit-live-bytes", "33MiB", "--max-segment-bytes", "4MiB", "--buffer-bytes", "4MiB", "--max-batch-bytes", "1MiB")
 	w := &stateWorld{t: t, p: p, nodes: p.ready(3), dead: map[string]bool{}}
@@ -132,6 +133,7 @@ func TestTransientDiskIsTold(t *testing.T) {
 
 // The surfaces of the page show it.
 func TestTransientDiskIsOnEverySurface(t *testing.T) {
+	t.Parallel()
 	p := startDevAs(t, realNodes, filepath.Join(inMemory(t), "cluster"))
 	w := &stateWorld{t: t, p: p, nodes: p.ready(3), dead: map[string]bool{}}
 	w.must("topic", "create", "orders")

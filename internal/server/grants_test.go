@@ -23,6 +23,7 @@ import (
 	"penstock/internal/server/web"
 	"penstock/tests/support/authtest"
 	"penstock/tests/support/nsqtest"
+	"penstock/tests/support/underrace"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -148,6 +149,9 @@ func (m *matrix) head(what string) {
 // O7. Every route with every method, for every role, with the names of two topics or none: the golden file is the whole
 // of what the rights mean. A route that is new changes it, and has to be looked at.
 func TestGrantsMatrix(t *testing.T) {
+	if underrace.Enabled && testing.Short() {
+		t.Skip("it asks for one thing after the other: the race detector learns nothing from it")
+	}
 	t.Parallel()
 	n := grantNode(t)
 	n.reset(t)

@@ -59,6 +59,7 @@ func run(m *testing.M) (code int, err error) {
 	if out, err := install.CombinedOutput(); err != nil {
 		return 1, fmt.Errorf("installing playwright-core: %w\n%s", err, out)
 	}
+	defer func() { err = errors.Join(err, open.close()) }()
 	return m.Run(), nil
 }
 
@@ -74,6 +75,81 @@ func chromium(t *testing.T) string {
 	return ""
 }
 
+// browser is a chromium, and the program of browser/run.mjs, which runs scenarios in it: one for all tests, as each
+// start takes seconds. One that did not end a scenario in time is ended, and the next test starts another one.
+type browser struct {
+	cmd        *exec.Cmd
+	in         io.WriteCloser
+	lines      chan string // what it says; closed at its end
+	complaints bytes.Buffer
+}
+
+// open is the browser that is running; nil: none is.
+var open *browser
+
+func startBrowser(t *testing.T) *browser {
+	t.Helper()
+	arg, err := json.Marshal(map[string]any{"shots": shots, "chromium": chromium(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &browser{cmd: exec.Command("node", "run.mjs", string(arg)), lines: make(chan string)}
+	b.cmd.Dir, b.cmd.Stderr = "browser", &b.complaints
+	if b.in, err = b.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := b.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(b.lines)
+		s := bufio.NewScanner(out)
+		for s.Buffer(nil, 1<<20); s.Scan(); {
+			b.lines <- s.Text()
+		}
+	}()
+	return b
+}
+
+// close ends the browser that is running.
+func (b *browser) close() error {
+	if b == nil {
+		return nil
+	}
+	err := b.in.Close()
+	for range b.lines {
+	}
+	if err := errors.Join(err, b.cmd.Wait()); err != nil {
+		return fmt.Errorf("the browser: %w\n%s", err, &b.complaints)
+	}
+	return nil
+}
+
+// next is the next line of a scenario; it fails where none comes for long.
+func (b *browser) next(t *testing.T, scenario string, until <-chan time.Time) string {
+	t.Helper()
+	select {
+	case line, ok := <-b.lines:
+		if ok {
+			return line
+		}
+		t.Errorf("%s: the browser ended: %v", scenario, b.cmd.Wait())
+	case <-until:
+		t.Errorf("%s does not end", scenario)
+		_ = b.cmd.Process.Kill()
+		for range b.lines {
+		}
+		_ = b.cmd.Wait()
+	}
+	open = nil
+	t.Fatalf("see %s\n%s", shots, &b.complaints)
+	return ""
+}
+
 // browse runs a scenario of browser/scenarios.mjs. do does what the scenario asks for.
 func browse(t *testing.T, scenario string, c *harness.Cluster, do func(what string) error) {
 	t.Helper()
@@ -83,47 +159,43 @@ func browse(t *testing.T, scenario string, c *harness.Cluster, do func(what stri
 			urls = append(urls, "http://"+n.HTTP)
 		}
 	}
-	arg, err := json.Marshal(map[string]any{
-		"scenario": scenario, "urls": urls, "shots": shots, "chromium": chromium(t), "profile": t.TempDir(),
-	})
-	if err != nil {
-		t.Fatal(err)
+	if open == nil {
+		open = startBrowser(t)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "node", "run.mjs", string(arg))
-	cmd.Dir = "browser"
-	var complaints bytes.Buffer
-	cmd.Stderr = &complaints
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		what, ok := strings.CutPrefix(lines.Text(), "do ")
-		if !ok {
-			t.Log(lines.Text())
-			continue
-		}
-		if do == nil {
-			t.Errorf("the scenario wants %q", what)
-		} else if err := do(what); err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
-		if _, err := io.WriteString(in, "done\n"); err != nil {
+	b := open
+	tell := func(line string) {
+		if _, err := io.WriteString(b.in, line+"\n"); err != nil {
 			t.Error(err)
 		}
 	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("%s: %v; see %s\n%s", scenario, err, shots, &complaints)
+	arg, err := json.Marshal(map[string]any{"scenario": scenario, "urls": urls})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tell(string(arg))
+	for until := time.After(patience); ; {
+		line := b.next(t, scenario, until)
+		what, rest, _ := strings.Cut(line, " ")
+		switch {
+		case line == "end":
+			return
+		case what == "fault":
+			var text string
+			if err := json.Unmarshal([]byte(rest), &text); err != nil {
+				text = rest
+			}
+			t.Errorf("%s: %s; see %s", scenario, text, shots)
+		case what != "do":
+			t.Log(line)
+		case do == nil:
+			t.Errorf("the scenario wants %q", rest)
+			tell("done")
+		default:
+			if err := do(rest); err != nil {
+				t.Errorf("%s: %v", rest, err)
+			}
+			tell("done")
+		}
 	}
 }
 
@@ -328,9 +400,10 @@ func TestConsole(t *testing.T) {
 	twoCopies(t, c)
 	crowd(t, c)
 	deadLetter(t, c)
-	// redrive comes before leaders change: the count of dead letters begins anew with a leader.
+	// redrive comes before leaders change: the count of dead letters begins anew with a leader. search comes before texts,
+	// which publishes to the topic that is searched.
 	scenarios := []string{
-		"pages", "reads", "still", "slow", "texts", "settings", "node", "search", "attends", "redrive",
+		"pages", "reads", "still", "slow", "search", "texts", "settings", "node", "attends", "redrive",
 		"move", "actions",
 	}
 	for _, scenario := range scenarios {

@@ -31,6 +31,7 @@ const usage = `sim simulates clusters of whole nodes on seeds, and says which se
   sim -seed 7 -v            one seed, with everything that happens and the engines' logs
   sim -seeds 0-2000 -break early-sync
   sim -for 10m -with keep,forks
+  sim -for 10m -reach 500   a campaign that must bring about everything that the simulation is for
 
 A campaign takes seeds that no campaign on this machine has taken: -memory names the file that says which. It runs every
 second seed as it comes, and chooses the others for the faults that found something lately, by campaign/found.txt. With
@@ -45,7 +46,7 @@ type options struct {
 	seeds, with, memory          string
 	version                      string
 	lasts                        time.Duration
-	count, replay, tail          int
+	count, replay, tail, reach   int
 	parallel, most               int
 	regressions, verbose, hashes bool
 
@@ -60,6 +61,8 @@ func main() {
 	flag.StringVar(&o.seeds, "seeds", "", "run the seeds from-to (half-open), whether or not campaigns have run them")
 	flag.DurationVar(&o.lasts, "for", 0, "run new seeds for so long, by the clock; runs that go on then are given up")
 	flag.IntVar(&o.count, "count", 0, "run so many new seeds")
+	flag.IntVar(&o.reach, "reach", 0, "run at least so many new seeds, however long that takes, and fail if they do not "+
+		"bring about what they are for")
 	flag.StringVar(&o.memory, "memory", campaign.DefaultPath(),
 		"the file of the seeds that campaigns have taken; empty: none, and a random place to begin at")
 	flag.StringVar(&o.version, "version", "unknown", "the code's version, for the memory")
@@ -129,14 +132,14 @@ func (o *options) run() (ok bool) {
 	ok = true
 	began := false
 	for _, part := range []struct {
-		wanted bool
-		jobs   func() jobs
+		wanted, late bool // late: also when the time is over
+		jobs         func() jobs
 	}{
-		{o.regressions || o.replay > 0, o.known},
-		{o.seeds != "", o.fixed},
-		{o.seeds == "" && (o.lasts > 0 || o.count > 0), o.campaign},
+		{o.regressions || o.replay > 0, false, o.known},
+		{o.seeds != "", false, o.fixed},
+		{o.seeds == "" && (o.lasts > 0 || o.count > 0), o.reach > 0, o.campaign},
 	} {
-		if part.wanted && ctx.Err() == nil {
+		if part.wanted && (part.late || ctx.Err() == nil) {
 			began = true
 			ok = o.many(ctx, part.jobs()) && ok
 		}

@@ -81,7 +81,7 @@ func TestCampaignsDiffer(t *testing.T) {
 func TestManyEnds(t *testing.T) {
 	seed := uint64(0)
 	forever := func(cfg world.Config) jobs {
-		return jobs{"seeds without an end", func() (job, error) {
+		return jobs{"seeds without an end", 0, func() (job, error) {
 			seed++
 			return job{seed: seed, cfg: cfg}, nil
 		}, func() string { return "" }}
@@ -94,5 +94,10 @@ func TestManyEnds(t *testing.T) {
 	}
 	if o.many(context.Background(), forever(world.Config{Break: world.MutantUnclean})) {
 		t.Error("seeds of a world that lies break no promise")
+	}
+	few := forever(world.Config{Features: world.FeaturePlain})
+	few.least, seed = 3, 0
+	if o.many(ctx, few) || seed < 3 {
+		t.Errorf("%d seeds, whose time was over, bring about everything", seed)
 	}
 }

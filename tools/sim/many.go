@@ -25,9 +25,10 @@ type job struct {
 
 // jobs are the runs of one part. Callers of next take turns.
 type jobs struct {
-	what string                // at the beginning
-	next func() (job, error)   // io.EOF: there are no more
-	tell func() (taken string) // at the end
+	what  string                // at the beginning
+	least int                   // so many are run, although the time is over, and must bring about everything; 0: none
+	next  func() (job, error)   // io.EOF: there are no more
+	tell  func() (taken string) // at the end
 }
 
 // known are seeds of testdata/seeds.txt: all, or a few at random.
@@ -44,7 +45,7 @@ func (o *options) known() jobs {
 		list = list[:min(o.replay, len(list))]
 	}
 	what := fmt.Sprintf("%d seeds that found something once", len(list))
-	return jobs{what, func() (job, error) {
+	return jobs{what, 0, func() (job, error) {
 		if len(list) == 0 {
 			return job{}, io.EOF
 		}
@@ -61,7 +62,7 @@ func (o *options) fixed() jobs {
 	if _, err := fmt.Sscanf(o.seeds, "%d-%d", &from, &to); err != nil || to <= from {
 		fail("-seeds %q: want from-to", o.seeds)
 	}
-	return jobs{"seeds " + o.seeds, func() (job, error) {
+	return jobs{"seeds " + o.seeds, 0, func() (job, error) {
 		for from < to {
 			seed := from
 			if from++; o.draw == 0 || world.Draws(seed, o.cfg)&o.draw == o.draw {
@@ -105,7 +106,7 @@ func (o *options) campaign() jobs {
 	draws := func(seed uint64) world.Feature { return world.Draws(seed, o.cfg) }
 	n.picker = campaign.Picker{Take: n.take, Table: table, With: o.draw, Draws: draws}
 	where := cmp.Or(o.memory, "no file")
-	return jobs{fmt.Sprintf("new seeds from %d on; %s remembers them", n.first, where), n.next, n.tell}
+	return jobs{fmt.Sprintf("new seeds from %d on; %s remembers them", n.first, where), o.reach, n.next, n.tell}
 }
 
 func (n *newSeeds) take() (seed uint64, err error) {
@@ -157,13 +158,17 @@ type tally struct {
 	failed int
 	sum    world.Stats
 	err    error
-	over   bool // nothing more is counted or printed
+	over   bool          // nothing more is counted or printed
+	enough chan struct{} // closed when as many have ended as the jobs demand
 }
 
 // many runs jobs on -parallel processors until there are no more, too many have failed, or the time is over. Runs that
 // go on then count as not begun: a process at idle priority may be kept from the end of one for long.
 func (o *options) many(ctx context.Context, list jobs) (ok bool) {
-	t := &tally{o: o, jobs: list, began: time.Now()}
+	t := &tally{o: o, jobs: list, began: time.Now(), enough: make(chan struct{})}
+	if list.least == 0 {
+		close(t.enough)
+	}
 	fmt.Println(list.what)
 	var all sync.WaitGroup
 	for range o.parallel {
@@ -180,6 +185,10 @@ func (o *options) many(ctx context.Context, list jobs) (ok bool) {
 	select {
 	case <-ended:
 	case <-ctx.Done():
+		select {
+		case <-ended:
+		case <-t.enough:
+		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -193,6 +202,11 @@ func (o *options) many(ctx context.Context, list jobs) (ok bool) {
 		t.failed, t.sum)
 	if text := list.tell(); text != "" {
 		fmt.Println(text)
+	}
+	missing := t.sum.Missing()
+	if list.least > 0 && len(missing) > 0 {
+		fmt.Printf("none of these seeds brought about these: they do not reach what they are for: %q\n", missing)
+		return false
 	}
 	return t.failed == 0
 }
@@ -229,7 +243,10 @@ func (t *tally) step() (more bool) {
 // count adds a run that has ended.
 func (t *tally) count(w *world.World, text string) {
 	t.sum.Add(&w.Stats)
-	if t.done++; t.done%1000 == 0 {
+	if t.done++; t.done == t.jobs.least {
+		close(t.enough)
+	}
+	if t.done%1000 == 0 {
 		fmt.Printf("%d seeds, %.1f a second, %d failed\n", t.done, float64(t.done)/time.Since(t.began).Seconds(), t.failed)
 	}
 	if t.o.hashes {

@@ -5,7 +5,7 @@ import "testing"
 // Whatever operators have begun ends although a node dies for good that it concerns.
 func TestCorpse(t *testing.T) {
 	var seeds []uint64
-	for seed := range uint64(24) {
+	for seed := range uint64(10) {
 		seeds = append(seeds, seed)
 	}
 	sum := runAll(t, Config{Features: FeatureCorpse}, seeds)

@@ -487,20 +487,20 @@ func TestForgetSeedsThatFailed(t *testing.T) {
 // Seeds that draw it: each way to forget comes up many times.
 func TestForgetSeeds(t *testing.T) {
 	var seeds []uint64
-	for seed := uint64(firstForgetSeed); len(seeds) < 120; seed++ {
+	for seed := uint64(firstForgetSeed); len(seeds) < 30; seed++ {
 		if Draws(seed, Config{})&FeatureForget != 0 {
 			seeds = append(seeds, seed)
 		}
 	}
 	sum := runAll(t, Config{}, seeds)
-	if !t.Failed() && (sum.Forgotten < 120 || sum.Twins < 8) {
+	if !t.Failed() && (sum.Forgotten < 30 || sum.Twins < 2) {
 		t.Errorf("nodes have forgotten %d times, and run twice %d times", sum.Forgotten, sum.Twins)
 	}
 }
 
 // The same seed is the same run, also where nodes forget. Older seeds do not draw it.
 func TestForgetIsDeterministic(t *testing.T) {
-	for seed := uint64(firstForgetSeed); seed < firstForgetSeed+8; seed++ {
+	for seed := uint64(firstForgetSeed); seed < firstForgetSeed+3; seed++ {
 		a, b := Run(seed, Config{}), Run(seed, Config{})
 		if a.Hash() != b.Hash() || a.Stats != b.Stats || a.Violation != b.Violation {
 			t.Errorf("seed %d: two runs differ:\n%016x %+v\n%016x %+v", seed, a.Hash(), a.Stats, b.Hash(), b.Stats)
