@@ -40,6 +40,7 @@ func (e *Engine) Change(o Options) error {
 	e.mu.Unlock()
 	if e.cluster != nil {
 		e.cluster.Retune(&next.Cluster.Replication)
+		e.cluster.Net.LimitHandshakes(next.Cluster.MaxHandshakes)
 	}
 	return nil
 }
@@ -64,7 +65,7 @@ func (o *Options) changes(to *Options) {
 	o.DisableAutoCreate = to.DisableAutoCreate
 	if o.Cluster != nil && to.Cluster != nil {
 		c := *o.Cluster
-		c.LeaveTimeout = to.Cluster.LeaveTimeout
+		c.LeaveTimeout, c.MaxHandshakes = to.Cluster.LeaveTimeout, to.Cluster.MaxHandshakes
 		c.Replication.LagMaxNs = to.Cluster.Replication.LagMaxNs
 		c.Replication.CatchUpBytesPerSec = to.Cluster.Replication.CatchUpBytesPerSec
 		o.Cluster = &c

@@ -91,6 +91,7 @@ func (r *running) take(next *settings.Config, changed []api.SettingChange) error
 	n := next.Node
 	n.Engine.Cluster = &node.ClusterOptions{
 		Replication: n.Cluster.ReplicationConfig(), LeaveTimeout: n.Cluster.LeaveTimeout,
+		MaxHandshakes: n.Cluster.MaxHandshakes,
 	}
 	if err := r.engine.Change(n.Engine); err != nil {
 		return err

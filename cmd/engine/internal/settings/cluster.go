@@ -64,9 +64,8 @@ func clusterRows(c *Cluster) []*Setting {
 	return slices.Concat(trustRows(c), etcdRows(c), []*Setting{
 		row("cluster-address", "", values.Text(&c.Address),
 			"HOST:PORT for the other nodes of the cluster; empty means a single node"),
-		row("cluster-max-handshakes", "64", values.Count(&c.MaxHandshakes, 1),
-			"maximum number of connections to cluster-address without a proof that they come from a node").
-			until("the port is opened with it"),
+		live("cluster-max-handshakes", "64", values.Count(&c.MaxHandshakes, 1),
+			"maximum number of connections to cluster-address without a proof that they come from a node"),
 		row("cluster-name", "penstock", values.Text(&c.Name),
 			"name of the cluster; clusters that share an etcd need different names"),
 		row("cluster-peers", "", values.Text(&c.Peers),
