@@ -112,8 +112,7 @@ type Options struct {
 	// recovery can then tell damage to that group from a torn write. With 0, the log writes marks only at a clean stop
 	// and to give files back.
 	MarkAfter time.Duration
-	SlowAfter time.Duration // a group that takes this long to become durable counts as Stats.Slow; 0: none does
-	Inline    bool          // prepare and recycle files inside Step, without goroutines: for tests and simulation
+	Inline    bool // prepare and recycle files inside Step, without goroutines: for tests and simulation
 }
 
 func (o *Options) complete(arena *aio.Arena, block int64) error {
@@ -218,15 +217,16 @@ type Log struct {
 	ground ground
 
 	// Atomics. Any goroutine reads them; each comment ends with the writers.
-	waker    atomic.Pointer[aio.Queue]     // the queue, for Wake; Start and closeQueue
-	holder   atomic.Pointer[Holder]        // SetHolder
-	stopping atomic.Bool                   // Stop
-	starving atomic.Bool                   // the log waits for a buffer; whoever releases one wakes it; nextBuf
-	released atomic.Uint64                 // files below it are not needed; never beyond current; Release
-	noted    atomic.Bool                   // see NoteStarts; Open and NoteStarts
-	renewed  atomic.Uint64                 // the log should soon leave this file or any before it; Renew
-	stored   atomic.Pointer[[]*storedFile] // the files of live, for Checkers; replaced, never changed; showStored
-	stats    counters
+	waker     atomic.Pointer[aio.Queue]     // the queue, for Wake; Start and closeQueue
+	holder    atomic.Pointer[Holder]        // SetHolder
+	stopping  atomic.Bool                   // Stop
+	starving  atomic.Bool                   // the log waits for a buffer; whoever releases one wakes it; nextBuf
+	released  atomic.Uint64                 // files below it are not needed; never beyond current; Release
+	noted     atomic.Bool                   // see NoteStarts; Open and NoteStarts
+	renewed   atomic.Uint64                 // the log should soon leave this file or any before it; Renew
+	stored    atomic.Pointer[[]*storedFile] // the files of live, for Checkers; replaced, never changed; showStored
+	slowAfter atomic.Int64                  // see SlowAfter
+	stats     counters
 }
 
 // liveFile is a file that recovery would need.
@@ -261,6 +261,9 @@ func (l *Log) MaxChunkBytes() int {
 // SetHolder sets the Holder that is told when groups are reported. A nil h means that nobody is told. The previous
 // Holder may still be called once.
 func (l *Log) SetHolder(h Holder) { l.holder.Store(&h) }
+
+// SlowAfter sets after how long a group that becomes durable counts as Stats.Slow; 0: none does.
+func (l *Log) SlowAfter(d time.Duration) { l.slowAfter.Store(int64(d)) }
 
 // SetSource sets who supplies records. Call it before Run or Start.
 func (l *Log) SetSource(s Source) { l.source = s }

@@ -21,7 +21,7 @@ type Stats struct {
 	// CheckpointBytes counts the bytes of the checkpoints at the beginnings of files.
 	CheckpointBytes uint64
 
-	Slow       uint64        // groups that took Options.SlowAfter or longer to become durable
+	Slow       uint64        // groups that took Log.SlowAfter or longer to become durable
 	Slowest    time.Duration // the longest that one of these took
 	FlushNanos uint64        // sum over all groups, from submission to durable
 	Flush      [FlushBuckets]uint64

@@ -398,7 +398,7 @@ func (l *Log) reportDurable() error {
 		l.setDurable(g.seq)
 		l.current.stored.end.Store(g.fileEnd) // the file of g: a new file waits for the groups in flight
 		if now := time.Now(); g.records > 0 {
-			l.stats.flushed(now.Sub(g.submitted), l.opts.SlowAfter)
+			l.stats.flushed(now.Sub(g.submitted), time.Duration(l.slowAfter.Load()))
 			l.idleMark.groupDurable(now)
 			l.source.Durable(g)
 			failpoint.Pass("clog/after-durable")

@@ -284,3 +284,29 @@ func TestDocumentsFit(t *testing.T) {
 		t.Errorf("ARCHITECTURE.md has %d lines: details belong into docs/contribute/decisions.md", n)
 	}
 }
+
+// maxDocumentBytes bounds all documents together, without those of the formats: more is not read.
+const maxDocumentBytes = 350 << 10
+
+// The documents stay short: whoever adds a page or a row says elsewhere less.
+func TestDocumentsAreShort(t *testing.T) {
+	type document struct {
+		name  string
+		bytes int
+	}
+	var all []document
+	sum := 0
+	for _, name := range files(t, ".md") {
+		if filepath.Base(name) != "FORMAT.md" {
+			all = append(all, document{name, len(read(t, name))})
+			sum += all[len(all)-1].bytes
+		}
+	}
+	if sum > maxDocumentBytes {
+		slices.SortFunc(all, func(a, b document) int { return b.bytes - a.bytes })
+		t.Errorf("the documents have %d bytes, and %d are allowed; the longest are %v", sum, maxDocumentBytes, all[:10])
+	}
+	if n := strings.Count(read(t, root+"/README.md"), "\n"); n > 200 {
+		t.Errorf("README.md has %d lines, and 200 are allowed", n)
+	}
+}

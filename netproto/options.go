@@ -64,6 +64,10 @@ type Options struct {
 	WriteTimeout time.Duration
 	CloseTimeout time.Duration // how long Close waits for the queue to be written and for the peer's Goodbye
 
+	// Renew, if set, is called by Serve for each connection that it has accepted, and may change HandshakeTimeout,
+	// MaxHandshakeCount, MaxStrangerBytes and Hello.WindowBytes, which must not become 0, from that connection on.
+	Renew func(o *Options)
+
 	// SlowStart has the link prove that it is quick before much is given to it at a time: see Conn.Quick.
 	SlowStart bool
 

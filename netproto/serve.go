@@ -45,8 +45,6 @@ func Serve(
 	var all sync.WaitGroup
 	unproven := strangers.New(o.MaxHandshakeCount)
 	var open atomic.Int64
-	crowded := fmt.Errorf("%w: %w", ErrTooManyHandshakes, overload(fmt.Sprintf("%d handshakes are under way, the most at "+
-		"a time (max-tls-handshakes), and this was the oldest of its address", o.MaxHandshakeCount)))
 	for pause := minAcceptPause; ; {
 		nc, err := ln.Accept()
 		if err != nil {
@@ -71,13 +69,18 @@ func Serve(
 			continue
 		}
 		open.Add(1)
+		own := o
+		if o.Renew != nil {
+			o.Renew(&own)
+			unproven.Limit(own.MaxHandshakeCount)
+		}
 		shaking, giveUp := context.WithCancelCause(ctx)
-		member := unproven.Stranger(nc.RemoteAddr(), func() { giveUp(crowded) })
+		member := unproven.Stranger(nc.RemoteAddr(), func() { giveUp(crowded(unproven.Most())) })
 		member.Enter()
 		all.Go(func() {
 			defer open.Add(-1)
 			defer giveUp(nil)
-			c, err := Accept(shaking, nc, o)
+			c, err := Accept(shaking, nc, own)
 			member.Leave()
 			if err != nil {
 				failed(nc.RemoteAddr(), err)
@@ -103,6 +106,12 @@ func pauseFor(ctx context.Context, pause *time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// crowded is why the oldest handshake is given up.
+func crowded(most int) error {
+	return fmt.Errorf("%w: %w", ErrTooManyHandshakes, overload(fmt.Sprintf("%d handshakes are under way, the most at "+
+		"a time (max-tls-handshakes), and this was the oldest of its address", most)))
 }
 
 func overload(what string) *RefusedError {

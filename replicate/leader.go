@@ -139,6 +139,9 @@ func (l *Leader) Step(now int64, ev *Event, acts *Actions) {
 func (l *Leader) take(now int64, ev *Event, acts *Actions) {
 	switch ev.Kind {
 	case EvTick:
+		if ev.LagMaxNs != 0 {
+			l.cfg.LagMaxNs, l.cfg.CatchUpBytesPerSec = ev.LagMaxNs, ev.CatchUpBytesPerSec
+		}
 		l.tick(now, acts)
 		l.giveUp(now, ev.Live, acts)
 	case EvMessage:

@@ -323,3 +323,28 @@ func TestLeaderDoubtsWhoMayHaveBegunAnew(t *testing.T) {
 		}
 	}
 }
+
+// A tick brings how long a member may lag, and how fast one catches up, from then on.
+func TestTickChangesRates(t *testing.T) {
+	r := newLeaderRig(t, Config{LagMaxNs: 100 * ms, RetryNs: 50 * ms}, 3, 2)
+	r.serve()
+	r.append(1)
+	r.durable(2)
+	r.ack(2, 2)
+	tick := Event{Kind: EvTick, LagMaxNs: 1000 * ms, CatchUpBytesPerSec: 64 << 20}
+	if r.step(tick); r.l.rangeBytes() >= r.l.cfg.MaxRangeBytes {
+		t.Errorf("at 64 MiB a second, ranges of %d bytes", r.l.rangeBytes())
+	}
+	r.pass(101)
+	if a := find(r.step(tick), ActPropose); a != nil {
+		t.Fatalf("it may lag for a second now: %+v", a)
+	}
+	tick.LagMaxNs, tick.CatchUpBytesPerSec = 50*ms, 0
+	a := find(r.step(tick), ActPropose)
+	if a == nil || slices.Contains(a.State.ISR, testMember(3)) {
+		t.Errorf("it may lag for 50 ms: %+v", a)
+	}
+	if r.l.rangeBytes() != r.l.cfg.MaxRangeBytes {
+		t.Errorf("without a limit, ranges of %d bytes", r.l.rangeBytes())
+	}
+}

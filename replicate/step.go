@@ -9,7 +9,7 @@ type EventKind uint8
 const (
 	_ EventKind = iota
 	// Time passed; sent at least every Config.HeartbeatNs. For a leader, Live lists the nodes that the store says are
-	// alive.
+	// alive, and LagMaxNs, unless it is 0, and CatchUpBytesPerSec replace those of the Config.
 	EvTick
 	EvMessage  // Node, Message
 	EvState    // State, Damaged: the row in the store, from a watch, a read or a proposal's answer, in any order
@@ -55,7 +55,10 @@ type Event struct {
 	Again      bool
 	Damaged    bool  // EvState: the store's row counts this replica as damaged
 	DeadlineNs int64 // on the clock of Step's now
-	Err        error
+	LagMaxNs   int64
+	// CatchUpBytesPerSec as in Config
+	CatchUpBytesPerSec int64
+	Err                error
 }
 
 // ActionKind says what the engine must do. The comment at a kind names the fields that it uses.

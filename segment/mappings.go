@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"sync/atomic"
 
 	"penstock/internal/lock"
 )
@@ -15,7 +16,7 @@ const DefaultMaxMappings = 16_384
 // mapped none for the longest time unmap the segments that nobody reads. Segments that are being read stay mapped, so
 // there may be more of them. A nil Mappings bounds nothing.
 type Mappings struct {
-	max int
+	max atomic.Int64
 	// mu guards the fields below. Whoever maps or unmaps a segment takes it, with segFile.mapMu held.
 	mu       lock.Mutex[lock.SegmentMappings]
 	count    int
@@ -32,8 +33,14 @@ type logMappings struct {
 
 // NewMappings returns a bound of max segments, or of DefaultMaxMappings if max is 0.
 func NewMappings(max int) *Mappings {
-	return &Mappings{max: cmp.Or(max, DefaultMaxMappings), logs: map[*Log]logMappings{}}
+	m := &Mappings{logs: map[*Log]logMappings{}}
+	m.Limit(max)
+	return m
 }
+
+// Limit changes what NewMappings was given. If more are mapped, the next log that maps a segment unmaps them. Any
+// goroutine may call it.
+func (m *Mappings) Limit(max int) { m.max.Store(int64(cmp.Or(max, DefaultMaxMappings))) }
 
 // Count returns how many segments are mapped. Any goroutine may call it.
 func (m *Mappings) Count() int {
@@ -64,7 +71,7 @@ func (m *Mappings) add(l *Log, n int) {
 // holds no lock of a log.
 func (m *Mappings) shed() {
 	victims := m.victims()
-	for i := 0; i < len(victims) && m.Count() > m.max*3/4; i++ {
+	for i := 0; i < len(victims) && int64(m.Count()) > m.max.Load()*3/4; i++ {
 		victims[i].Unmap()
 	}
 	if len(victims) > 0 {
@@ -82,7 +89,7 @@ func (m *Mappings) victims() []*Log {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.count <= m.max || m.shedding {
+	if int64(m.count) <= m.max.Load() || m.shedding {
 		return nil
 	}
 	m.shedding = true

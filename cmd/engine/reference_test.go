@@ -84,8 +84,9 @@ read, with a warning. What Kubernetes sets for its services, such as 'PENSTOCK_P
 A node reads its settings when it starts, and the file again at SIGHUP ('systemctl reload penstock') and by 'penstock
 reload', which says what has changed and what needs a restart; 'penstock config running' shows both at any time. The
 column "while running" says what becomes of a new value: it holds "at once"; it holds for "new connections", while those
-that are open keep what they were told; or it "needs a restart". Settings that contradict each other are refused as a
-whole, and the node goes on. What was changed by 'PUT /config' stays until the file says something else than before.
+that are open keep what they were told; or it "needs a restart". A lower limit takes nothing back: what is above it
+stays, and what comes is refused. Settings that contradict each other are refused as a whole, and the node goes on. What
+was changed by 'PUT /config' stays until the file says something else than before.
 
 The files of certificates, keys, tokens, passwords and secrets that settings name ("the file's content") are read again
 on these occasions, too, and within 5 s when one of them has changed. Until the files of a set can be used together,
@@ -151,7 +152,7 @@ func TestSettingsPage(t *testing.T) {
 			help += "; at least " + l
 		}
 		fmt.Fprintf(&b, "| `--%s` | %s | %s | %s | %s |\n",
-			s.Name, typeOf(s.Value.Type()), quoted(s.Preset), s.WhileRunning, cell(help))
+			s.Name, typeOf(s.Value.Type()), quoted(s.Preset), s.Running(), cell(help))
 	}
 	b.WriteString(strings.ReplaceAll(topicIntro, "'", "`"))
 	ofTable(t, &b, meta.TopicRows)

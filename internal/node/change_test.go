@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -43,6 +44,35 @@ func TestChangedOptionsHold(t *testing.T) {
 		_, err := topic.Channel(t.Context(), name)
 		return err
 	}
+	served, err := topic.Channel(t.Context(), "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	subscribe := func(o message.ConsumerOptions) error {
+		k, err := served.Attach(o, &testClient{t: t, came: make(chan struct{}, 1)})
+		if err == nil {
+			k.Close()
+		}
+		return err
+	}
+	// It stays, whatever becomes of the limits.
+	first, err := served.Attach(message.ConsumerOptions{}, &testClient{t: t, came: make(chan struct{}, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	timeouts := func(one, all time.Duration) func() error {
+		return func() error {
+			k, err := served.Attach(message.ConsumerOptions{}, &testClient{t: t, came: make(chan struct{}, 1)})
+			if err != nil {
+				return err
+			}
+			defer k.Close()
+			if untouched, most := k.Timeouts(); untouched != one || most != all {
+				return fmt.Errorf("the timeouts are %v and %v, want %v and %v", untouched, most, one, all)
+			}
+			return nil
+		}
+	}
 	for _, x := range []struct {
 		name string
 		set  func(*node.Options)
@@ -60,6 +90,26 @@ func TestChangedOptionsHold(t *testing.T) {
 		{
 			"MaxHeaderBytes", func(o *node.Options) { o.MaxHeaderBytes = 2 },
 			func() error { return publish("x", message.Header{Key: []byte("name"), Value: []byte("v")}) }, errs.ErrHeaderBytes,
+		},
+		{
+			"MaxBatchBytes", func(o *node.Options) { o.MaxMessageBytes, o.MaxHeaderBytes, o.MaxBatchBytes = 9, 9, 9 },
+			func() error { return publish("123456789") }, errs.ErrBatchTooBig,
+		},
+		{
+			"MaxStateBytes", func(o *node.Options) { o.MaxStateBytes = 1 },
+			func() error { return delayed(time.Second) }, errs.ErrStateFull,
+		},
+		{
+			"MaxRanges", func(o *node.Options) { o.MaxRanges = 1 },
+			func() error { return errors.Join(delayed(time.Hour), delayed(time.Hour)) }, errs.ErrStateFull,
+		},
+		{
+			"MaxConsumers", func(o *node.Options) { o.MaxConsumers = 1 },
+			func() error { return subscribe(message.ConsumerOptions{}) }, errs.ErrTooManyClients,
+		},
+		{
+			"MsgTimeout", func(o *node.Options) { o.MsgTimeout, o.MaxMsgTimeout = 7*time.Second, 7*time.Second },
+			timeouts(7*time.Second, 7*time.Second), nil,
 		},
 		{
 			"MaxNodeInboxBytes", func(o *node.Options) { o.MaxNodeInboxBytes = 1 },
@@ -113,7 +163,12 @@ func TestChangedOptionsHold(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = topic.Publish(t.Context(), []byte("longer"))
-	if err := errors.Join(err, delayed(2*time.Hour), made("u"), channel("d")); err != nil {
+	err = errors.Join(err, delayed(2*time.Hour), made("u"), channel("d"), subscribe(message.ConsumerOptions{}),
+		timeouts(time.Minute, 15*time.Minute)())
+	if err != nil {
 		t.Errorf("as before: %v", err)
+	}
+	if !first.HasRoom() {
+		t.Error("the first consumer is gone")
 	}
 }

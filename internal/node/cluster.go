@@ -134,9 +134,6 @@ func newClusterNode(e *Engine) *clusterNode {
 	if o.JoinTimeout == 0 {
 		o.JoinTimeout = time.Minute
 	}
-	if o.LeaveTimeout == 0 {
-		o.LeaveTimeout = 5 * time.Second
-	}
 	log := e.log.With("node", e.node.NodeID())
 	cn := &clusterNode{
 		e: e, opts: o, began: e.host.Instant(), kick: make(chan struct{}, 1), topics: map[uuid.UUID]*Topic{},
@@ -149,12 +146,12 @@ func newClusterNode(e *Engine) *clusterNode {
 	cn.disk = cn.newDiskMember()
 	cn.forward = cn.newForwarder()
 	cn.ops = fanout.New(fanout.Env{
-		Host: e.host, Peers: &cn.peers, Timeout: e.opts.PublishTimeout, News: &e.news, First: e.firstRequest(),
+		Host: e.host, Peers: &cn.peers, Timeout: e.publishTimeout, News: &e.news, First: e.firstRequest(),
 		Level: e.Level, Execute: cn.execute,
 	})
 	cn.remotes = remote.New(remote.Env{
 		Host: e.host, Peers: &cn.peers, Log: cn.Log, Lease: &cn.Lease, Above: cn, First: e.firstRequest(), Level: e.Level,
-		Snapshot: cn.snapshot, MsgTimeout: e.opts.MsgTimeout,
+		Snapshot: cn.snapshot, MsgTimeout: func() time.Duration { return e.current().MsgTimeout },
 	})
 	cn.table.Store(new(meta.Rows[placed]))
 	return cn

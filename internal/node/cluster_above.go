@@ -31,7 +31,7 @@ func (cn *clusterNode) newForwarder() *forward.Forwarder {
 	return forward.New(forward.Env{
 		Peers: &cn.peers, Clock: e.clock, Now: cn.Now, Limits: &e.limits,
 		MaxBytes: func() int64 { return e.current().MaxNodeInboxBytes },
-		Timeout:  e.opts.PublishTimeout, Overloaded: &e.counters.Overloaded, First: e.firstRequest(),
+		Timeout:  e.publishTimeout, Overloaded: &e.counters.Overloaded, First: e.firstRequest(),
 		Find: func(id segment.Identity) forward.Partition {
 			if pt := cn.partition(id); pt != nil {
 				return pt

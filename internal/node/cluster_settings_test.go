@@ -11,6 +11,7 @@ import (
 	"penstock/internal/meta"
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
+	"penstock/replicate"
 	"penstock/segment"
 )
 
@@ -302,4 +303,25 @@ func checkNoGaps(t *testing.T, name string, got map[node.ID]string, last node.ID
 			t.Errorf("%s: %s is missing between messages that are there", name, id)
 		}
 	}
+}
+
+// How long a member of the ISR may lag changes at the leader while it leads.
+func TestChangedLagHolds(t *testing.T) {
+	t.Parallel()
+	options := func(o *node.Options) { o.Cluster.Replication.LagMaxNs = int64(time.Hour) }
+	tc := newTestCluster(t, 3, options)
+	tc.create("t", 1)
+	leader := tc.leader("t", 0)
+	publish(t, tc.topic(leader, "t"), "all three have it")
+	away := tc.others(leader)[0]
+	tc.network.disconnectPair(leader.name, away.name, true)
+	o := tc.options(leader)
+	o.Cluster = &node.ClusterOptions{Replication: replicate.Config{LagMaxNs: int64(300 * time.Millisecond)}}
+	if err := leader.e.Change(o); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, tc.topic(leader, "t"), "two have it")
+	tc.network.disconnectPair(leader.name, away.name, false)
+	tc.awaitInSync("t")
+	tc.awaitEqualCopies("t", 0)
 }

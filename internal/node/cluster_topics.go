@@ -147,7 +147,7 @@ func (e *Engine) dropTopic(t *Topic) {
 // createTopic creates a topic in the cluster, and returns when this node has it. It waits at most
 // Options.PublishTimeout.
 func (cn *clusterNode) createTopic(ctx context.Context, name string, o TopicOptions) (*Topic, error) {
-	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
+	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.publishTimeout())
 	defer cancel()
 	mt, err := cn.Rows.CreateTopic(ctx, meta.Topic{
 		Name: name, Partitions: o.Partitions, Replicas: cmp.Or(o.Replicas, cn.opts.Replicas),
@@ -186,7 +186,7 @@ func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
 	if !ok {
 		return cn.e.noTopic(name)
 	}
-	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
+	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.publishTimeout())
 	defer cancel()
 	if err := cn.Rows.DeleteTopic(ctx, t.ID()); err != nil {
 		if errors.Is(err, meta.ErrNotFound) { // another request deleted it a moment ago

@@ -42,9 +42,10 @@ type Engine struct {
 	store *partition.Store // what the partitions of this data directory share
 
 	opts Options // as Open got them; those that may change are in changed
-	// changed are the options of now: Change replaces them, and holds changing.
+	// changed are the options of now: Change replaces them, and holds changing, which guards started after Open.
 	changed  atomic.Pointer[Options]
 	changing sync.Mutex
+	started  struct{ scrub, retries bool } // goroutines of the scrub, see startScrub
 	limits   inbox.Limits
 	log      *slog.Logger
 	clock    *clock.Clock
@@ -142,15 +143,11 @@ func openEngine(ctx context.Context, o Options, h platform.Host, opening func(*E
 		ground: groundWatch{folders: map[string]aio.FileID{}},
 	}
 	e.changed.Store(&e.opts)
-	e.limits = inbox.NewLimits(o.MaxBatchBytes, o.sizes())
-	e.limits.Inflate(o.MaxInflationRatio, o.MaxInflatedBytes, o.AdmitTimeout)
+	e.limits = inbox.NewLimits(o.sizes())
 	e.store = partition.New(partition.Options{
 		Host: h, Log: e.log, Clock: e.clock, Disk: disk, Counters: &e.counters, Pulse: &e.pulse, Stop: e.stop,
 		CommitFileBytes: o.CommitFileBytes, CommitLiveBytes: o.CommitLiveBytes, GroupsInFlight: o.GroupsInFlight,
-		MinSegmentBytes: o.MinSegmentBytes, MaxSegmentBytes: o.MaxSegmentBytes,
-		MaxOpenSegments: o.MaxOpenSegments, MaxMappedSegments: o.MaxMappedSegments, RetentionInterval: o.RetentionInterval,
-		Inboxes: o.inboxes(), MaxStateBytes: o.MaxStateBytes, TokenShare: o.TokenShare, MaxRanges: o.MaxRanges,
-		MaxReqTimeout: o.MaxReqTimeout, PublishTimeout: o.PublishTimeout, SlowCommit: o.SlowCommit,
+		MinSegmentBytes: o.MinSegmentBytes, MaxSegmentBytes: o.MaxSegmentBytes, Limits: o.ofStore(),
 		UnknownKind: o.unknownKind, MarkAfter: o.markAfter, Startup: o.Startup,
 	})
 	opening(e)
@@ -239,13 +236,7 @@ func (e *Engine) open(ctx context.Context) error {
 		DiskFailedAfter: e.opts.DiskFailedAfter, DiskProbeAfter: e.opts.DiskProbeAfter, Judged: e.members.diskJudged,
 		Ground: look,
 	})
-	if e.opts.ScrubInterval > 0 {
-		e.background(e.scrub.ReadSegments)
-		e.background(e.scrub.ReadFiles)
-	}
-	if e.opts.ScrubInterval > 0 || e.members.others() {
-		e.background(e.scrub.RetryReads)
-	}
+	e.startScrub(e.opts.ScrubInterval)
 	e.background(e.watch)
 	e.members.start()
 	return nil

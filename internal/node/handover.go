@@ -162,7 +162,8 @@ func (e *Engine) Leave(ctx context.Context) error {
 
 // leaveBeforeClose is Leave, for at most ClusterOptions.LeaveTimeout. It logs an error instead of returning it.
 func (cn *clusterNode) leaveBeforeClose() {
-	ctx, cancel := cn.e.host.WithTimeout(context.Background(), cn.opts.LeaveTimeout)
+	patience := cmp.Or(cn.e.current().Cluster.LeaveTimeout, 5*time.Second)
+	ctx, cancel := cn.e.host.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := cn.leaveCluster(ctx); err != nil {
 		cn.e.log.Warn("not everything could be handed over before the end; the others take it when the lease ends",

@@ -33,7 +33,7 @@ func (e *Engine) HealthFacts() *health.Facts {
 	}
 	f.Partitions, f.PartitionLimit = int(e.shared.Partitions()), e.current().MaxPartitions
 	f.TopicLimit = e.current().MaxTopics
-	f.StateBytes, f.StateLimit = e.store.Memory().State, e.opts.MaxStateBytes
+	f.StateBytes, f.StateLimit = e.store.Memory().State, e.current().MaxStateBytes
 	f.Transience, f.FewDescriptors = e.transience, descriptors.RefusedWithin(10*time.Minute)
 	f.Certificates, f.Wall = e.Certificates(), e.host.Wall()
 	e.channelTroubles(f)

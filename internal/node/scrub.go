@@ -1,6 +1,8 @@
 package node
 
 import (
+	"time"
+
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/partition"
 	"penstock/internal/node/scrub"
@@ -18,6 +20,20 @@ func (e *Engine) newScrub() *scrub.Scrub {
 		n.Shortened = e.cluster.Shortened
 	}
 	return scrub.New(n)
+}
+
+// startScrub starts those goroutines of the scrub that an interval needs and that do not run yet. Open calls it, and
+// then the holder of changing.
+func (e *Engine) startScrub(interval time.Duration) {
+	if interval > 0 && !e.started.scrub {
+		e.started.scrub = true
+		e.background(e.scrub.ReadSegments)
+		e.background(e.scrub.ReadFiles)
+	}
+	if (interval > 0 || e.members.others()) && !e.started.retries {
+		e.started.retries = true
+		e.background(e.scrub.RetryReads)
+	}
 }
 
 // copiesToScrub returns the partitions of which this node has a log, except those of quarantined topics.

@@ -33,5 +33,5 @@ func (e *Engine) watchSlowCommits(s *slowCommits, scheduled *scheduling, stats *
 	}
 	e.log.Warn("writes of the commit log took long: publishers waited, nothing is lost. "+
 		scheduled.where(now, "Look at the device"),
-		"count", count, "slow_commit", e.opts.SlowCommit, "slowest_since_start", stats.Slowest.Round(time.Millisecond))
+		"count", count, "slow_commit", e.current().SlowCommit, "slowest_since_start", stats.Slowest.Round(time.Millisecond))
 }

@@ -91,7 +91,7 @@ func (e *Engine) describeWarnings(out *StorageStats) {
 	out.DelaysCorrected, out.FromTheFuture = c.DelaysCorrected.Load(), c.FromTheFuture.Load()
 	out.ClockSteps, out.ClockAheadMs = e.clock.Steps(), e.clock.Ahead().Milliseconds()
 	out.ClockDiffersMs, out.AuthSilentS = e.clockAheadMs(), e.authSilentSeconds()
-	out.StateBytes, out.StateLimitBytes = e.store.Memory().State, e.opts.MaxStateBytes
+	out.StateBytes, out.StateLimitBytes = e.store.Memory().State, e.current().MaxStateBytes
 	e.describeDisk(out)
 }
 

@@ -16,12 +16,7 @@ func (e *Engine) newChannelNode() *channel.Shared {
 	o := &e.opts
 	return channel.NewShared(channel.Config{
 		Host: e.host, Log: e.log, Clock: e.clock, Tasks: &e.wg, Stop: e.stop, Cluster: e.members.others(),
-		Limits: channel.Limits{
-			MaxConsumers: o.MaxConsumers, MaxRanges: o.MaxRanges, MaxDeferred: o.MaxDeferred,
-			MsgTimeout: o.MsgTimeout, MaxMsgTimeout: o.MaxMsgTimeout, MaxReqTimeout: o.MaxReqTimeout,
-			ConfirmInterval: o.ConfirmInterval, SweepInterval: o.RetentionInterval, ReadAheadBytes: o.ReadAheadBytes,
-			MaxDeliveriesAtOne: o.MaxDeliveriesAtOne, Latencies: o.Latencies,
-		},
+		Limits: o.ofChannels(), Latencies: o.Latencies,
 		Lease: e.members, Closing: e.isClosed, Context: e.members.context,
 	})
 }
@@ -37,6 +32,16 @@ func (e *Engine) newTopicShared() *topic.Shared {
 		env.Cluster = &topic.Cluster{Env: cn.Env, Operations: cn.ops, Consumers: cn.remotes, View: cn.view}
 	}
 	return topic.NewShared(env)
+}
+
+// ofChannels are the options that channels use.
+func (o *Options) ofChannels() channel.Limits {
+	return channel.Limits{
+		MaxConsumers: o.MaxConsumers, MaxRanges: o.MaxRanges, MaxDeferred: o.MaxDeferred,
+		MsgTimeout: o.MsgTimeout, MaxMsgTimeout: o.MaxMsgTimeout, MaxReqTimeout: o.MaxReqTimeout,
+		ConfirmInterval: o.ConfirmInterval, SweepInterval: o.RetentionInterval, ReadAheadBytes: o.ReadAheadBytes,
+		MaxDeliveriesAtOne: o.MaxDeliveriesAtOne,
+	}
 }
 
 // ofTopics are the options that topics use.

@@ -53,7 +53,7 @@ func (cn *clusterNode) askCopy(
 	if n.ID == cn.Self.ID {
 		return t.VerifyHere(op)
 	}
-	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
+	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.publishTimeout())
 	defer cancel()
 	result, err := cn.ops.Ask(ctx, n.ID, op)
 	if err != nil {

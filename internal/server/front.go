@@ -40,6 +40,7 @@ type Front struct {
 	bound   net.Listener  // counts the connections
 	ln      net.Listener  // bound, with TLS if it is secure; nil: HTTP and HTTPS are off
 	server  *http.Server
+	gate    *web.Gate                    // of server
 	kept    map[string]net.Listener      // by what they are for; their ports were chosen by the kernel
 	handler atomic.Pointer[http.Handler] // of the Server; nil: the node is starting
 	busy    []string                     // of lookups and registrations: see Options.LookupMayBeBusy
@@ -135,7 +136,8 @@ func (f *Front) serve(o *Options) {
 	if f.secure {
 		f.ln = handshakes.Listener(f.bound, f.certs.outer)
 	}
-	f.server = web.NewServer(http.HandlerFunc(f.answer), o.gate(f.audit), f.sparing)
+	f.gate = o.gate(f.audit)
+	f.server = web.NewServer(http.HandlerFunc(f.answer), f.gate, f.sparing)
 	go func() {
 		err := f.server.Serve(f.ln)
 		if errors.Is(err, http.ErrServerClosed) {

@@ -22,19 +22,14 @@ func (s *Server) listenNative() error {
 		return err
 	}
 	o := native.Options{
-		Listener: ln, Auth: s.auth, Logger: s.opts.Logger, MaxConnections: s.opts.MaxConnections,
-		MaxStrangers: unproven(s.opts.MaxStrangers, descriptors.Limit()), MaxStrangerBytes: s.opts.MaxStrangerBytes,
-		StrangerTime:     s.opts.StrangerTime,
-		HandshakeTimeout: s.opts.HandshakeTimeout, MaxHandshakes: unproven(s.opts.MaxHandshakes, descriptors.Limit()),
-		MaxConnInFlightBytes: s.opts.MaxConnInFlightBytes,
-		Answers:              s.flusher,
-		Known:                s.known,
+		Listener: ln, Auth: s.auth, Logger: s.opts.Logger, Answers: s.flusher, Known: s.known,
 		Topic: func(ctx context.Context, token, name string) (*node.Topic, bool, error) { // s.lookups is not there yet
 			return s.lookups.Topic(ctx, name, func() (string, error) { return token, nil })
 		},
 		Stored:  s.publishes.Native.Observe,
 		Refused: s.audit.Refused, Created: s.audit.Changed,
 	}
+	s.opts.limitNative(&o)
 	if s.certs != nil {
 		o.Secure = func(ln net.Listener) net.Listener { return handshakes.Listener(ln, s.certs.nativeOuter) }
 		o.Busy = s.certs.gate.Refused
@@ -43,6 +38,15 @@ func (s *Server) listenNative() error {
 		_ = ln.Close() // nothing was accepted
 	}
 	return err
+}
+
+// limitNative puts into n the limits that native clients have, too.
+func (o *Options) limitNative(n *native.Options) {
+	files := descriptors.Limit()
+	n.MaxConnections, n.MaxStrangers = o.MaxConnections, unproven(o.MaxStrangers, files)
+	n.MaxStrangerBytes, n.StrangerTime = o.MaxStrangerBytes, o.StrangerTime
+	n.HandshakeTimeout, n.MaxHandshakes = o.HandshakeTimeout, unproven(o.MaxHandshakes, files)
+	n.MaxConnInFlightBytes = o.MaxConnInFlightBytes
 }
 
 // NativeAddr returns the address to which native clients connect, or nil if it is off.

@@ -63,7 +63,8 @@ type Server struct {
 	auth  *auth.Authority // nil: every client may do everything
 
 	sparing   *sparing.Log
-	gate      *web.Gate // of all HTTP listeners
+	gate      *web.Gate // of all HTTP listeners but a Front's
+	guard     *api.Guard
 	audit     *audit.Log
 	lookups   *lookup.Service
 	nsq       *nsq.Server
@@ -76,9 +77,10 @@ type Server struct {
 
 	settings  atomic.Pointer[nsq.Settings] // of now: Change replaces them
 	strangers *strangers.Room              // NSQ's clients that have to send AUTH and have not
-	pushes    *statsd.Pusher               // nil: nothing is pushed to a statsd
-	changing  sync.Mutex                   // held by Change, and guards lookupds
-	lookupds  []string                     // LookupdTCPAddresses, as they were set last
+	pushes    *statsd.Pusher
+	changing  sync.Mutex // held by Change, and guards lookupds and largest
+	largest   int64      // LargestCommand that was allowed since the start
+	lookupds  []string   // LookupdTCPAddresses, as they were set last
 
 	known    *shares.Budget // connections of NSQ's and native clients that have sent AUTH
 	received *shares.Budget // Options.MaxLargeInputBytes: large commands and bodies that have not wholly arrived
@@ -98,6 +100,7 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 	}
 	s := &Server{
 		engine: e, opts: o, started: time.Now(),
+		largest:   o.LargestCommand(),
 		received:  shares.New(&shares.LargeInput, o.MaxLargeInputBytes, o.LargestCommand()),
 		strangers: strangers.New(unproven(o.MaxStrangers, descriptors.Limit())),
 	}
@@ -129,6 +132,7 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 		s.opts.Logger.Info("each answer is written with a system call of its own", "why", err)
 	}
 	guard := api.NewGuard(e, s.auth, s.audit, s.opts.OpenPages, s.opts.Logger)
+	s.guard = guard
 	if err := s.listen(guard); err != nil {
 		for _, ln := range []net.Listener{s.httpLn, s.httpsLn} {
 			if ln != nil {
@@ -151,10 +155,8 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 		Engine: e, Version: s.opts.Version, Started: s.started, Publishers: s.publishers, Connected: s.producers,
 	}
 	s.serveAPI(guard)
-	if o := s.opts.Statsd; o.Address != "" {
-		s.pushes = statsd.New(o, s.stats, s.opts.BroadcastAddress, s.toldHTTP(), s.opts.Logger)
-		s.helpers.Go(func() { s.pushes.Run(s.ctx.Done()) })
-	}
+	s.pushes = statsd.New(s.opts.Statsd, s.stats, s.opts.BroadcastAddress, s.toldHTTP(), s.opts.Logger)
+	s.helpers.Go(func() { s.pushes.Run(s.ctx.Done()) })
 	s.helpers.Go(func() { s.api.Remember(s.ctx) })
 	e.OnQuestion(s.api.AnswerQuestion)
 	if f := s.opts.Front; f != nil {
@@ -197,7 +199,7 @@ func (s *Server) serveAPI(guard *api.Guard) {
 func (s *Server) listenLookups(guard *api.Guard) error {
 	host, tcpPort := s.opts.BroadcastAddress, s.toldTCP()
 	var err error
-	s.lookups, err = lookup.Listen(s.engine, &lookup.Options{
+	o := &lookup.Options{
 		Address: s.opts.LookupAddress, TCPAddress: s.opts.LookupTCPAddress, Open: s.opts.Front.open,
 		Self: lookup.Producer{
 			RemoteAddress: net.JoinHostPort(host, strconv.Itoa(tcpPort)), Hostname: s.opts.Hostname,
@@ -205,14 +207,17 @@ func (s *Server) listenLookups(guard *api.Guard) error {
 		},
 		Guarded:   s.opts.Auth.Enabled(),
 		Directory: s.opts.Directory, Policy: guard.Policy(), Gate: s.gate, Maker: guard.MakerOf,
-		Nsqlookupds: s.opts.LookupdTCPAddresses, PingInterval: s.opts.lookupdPing,
-		InactiveProducerTimeout: s.opts.InactiveProducerTimeout,
-		MaxConnections:          s.opts.MaxConnections,
-		MaxCommandTime:          s.opts.MaxCommandTime,
-		WriteTimeout:            s.opts.WriteTimeout,
-		Log:                     s.sparing,
-	})
+		Nsqlookupds: s.opts.LookupdTCPAddresses, PingInterval: s.opts.lookupdPing, Log: s.sparing,
+	}
+	s.opts.limitLookups(o)
+	s.lookups, err = lookup.Listen(s.engine, o)
 	return err
+}
+
+// limitLookups puts into l the limits that the lookup service has, too.
+func (o *Options) limitLookups(l *lookup.Options) {
+	l.MaxConnections, l.InactiveProducerTimeout = o.MaxConnections, o.InactiveProducerTimeout
+	l.MaxCommandTime, l.WriteTimeout = o.MaxCommandTime, o.WriteTimeout
 }
 
 // toldTCP and toldHTTP return the ports that clients are told; 0: the service is off.

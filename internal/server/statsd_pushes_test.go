@@ -9,6 +9,7 @@ import (
 
 	"penstock/internal/node"
 	"penstock/internal/server/statsd"
+	"penstock/tests/support/patience"
 )
 
 // A node pushes what was published since the last push, over UDP, in packets of the size that is set.
@@ -42,5 +43,20 @@ func TestStatsdPushes(t *testing.T) {
 	}
 	if total != 3 {
 		t.Errorf("the pushes add up to %d messages", total)
+	}
+
+	second, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	o := n.Server.opts
+	o.Statsd.Address, o.Statsd.Prefix = second.LocalAddr().String(), "y"
+	if err := n.Server.Change(o); err != nil {
+		t.Fatal(err)
+	}
+	_ = second.SetReadDeadline(time.Now().Add(patience.Or(10 * time.Second)))
+	if size, _, err := second.ReadFrom(buf); err != nil || !strings.HasPrefix(string(buf[:size]), "y.") {
+		t.Errorf("at the new address: %q, %v", buf[:size], err)
 	}
 }

@@ -19,10 +19,9 @@ var ErrShare = errors.New("shares: the share of the principal is taken")
 // Budget is what may be held of a resource, mostly in bytes. Any goroutine may call its methods. mu is a leaf; its
 // holder calls nothing.
 type Budget struct {
-	largest int64
-
 	mu      sync.Mutex
 	most    int64 // of all
+	largest int64 // see New
 	share   int64 // of one principal
 	used    int64
 	by      map[string]int64 // what each principal holds; nobody who holds nothing is in it
@@ -39,22 +38,30 @@ type waiter struct {
 // New returns a Budget of so much of a resource, of which a principal may hold its part, and at least as much as
 // largest, which is the most that one Take asks for.
 func New(of *Resource, most, largest int64) *Budget {
-	share := max(most/of.Parts, largest)
-	return &Budget{most: max(most, largest), share: share, largest: largest, by: map[string]int64{}}
+	b := &Budget{by: map[string]int64{}}
+	b.Change(of, most, largest)
+	return b
+}
+
+// Change changes what New was given. Who holds more than it may now keeps it.
+func (b *Budget) Change(of *Resource, most, largest int64) {
+	b.set(max(most, largest), max(most/of.Parts, largest), largest)
 }
 
 // Percent returns a Budget of so many, of which a principal may hold so many percent.
 func Percent(most int64, percent int) *Budget {
-	b := &Budget{largest: 1, by: map[string]int64{}}
+	b := &Budget{by: map[string]int64{}}
 	b.Resize(most, percent)
 	return b
 }
 
 // Resize changes what Percent was given. Who holds more than it may now keeps it.
-func (b *Budget) Resize(most int64, percent int) {
+func (b *Budget) Resize(most int64, percent int) { b.set(most, max(1, most*int64(percent)/100), 1) }
+
+func (b *Budget) set(most, share, largest int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.most, b.share = most, max(1, most*int64(percent)/100)
+	b.most, b.share, b.largest = most, share, largest
 	b.serve()
 }
 

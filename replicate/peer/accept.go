@@ -26,7 +26,6 @@ func (l *link) name() string {
 // accept takes connections until the Net is closed. If the listener fails otherwise (usually because no file
 // descriptors are left), accept tries again after a pause: if it gave up, this node would be cut off.
 func (n *Net) accept() {
-	unproven := strangers.New(n.o.MaxHandshakeCount)
 	for {
 		nc, err := n.o.Listener.Accept()
 		switch {
@@ -44,7 +43,7 @@ func (n *Net) accept() {
 			continue
 		}
 		serial := n.accepted.Add(1)
-		member := unproven.Stranger(nc.RemoteAddr(), func() {
+		member := n.shaking.Stranger(nc.RemoteAddr(), func() {
 			n.crowded.Add(1)
 			_ = nc.Close() // a node will dial again
 		})

@@ -16,6 +16,7 @@ import (
 
 	"penstock/internal/lock"
 	"penstock/internal/sparing"
+	"penstock/internal/strangers"
 	"penstock/netproto"
 	"penstock/replicate"
 )
@@ -33,7 +34,8 @@ type Net struct {
 
 	accepted, acceptFailed, probes atomic.Uint64
 	unproven, crowded              atomic.Uint64
-	sparing                        *sparing.Log // of what strangers cause
+	shaking                        *strangers.Room // connections whose handshake is not over
+	sparing                        *sparing.Log    // of what strangers cause
 }
 
 // table is immutable once it is published.
@@ -49,12 +51,15 @@ func Listen(o Options) (*Net, error) {
 	if err := validName(n.o.Self.Name); err != nil {
 		return nil, err
 	}
-	n.sparing = sparing.New(n.o.Logger)
+	n.sparing, n.shaking = sparing.New(n.o.Logger), strangers.New(n.o.MaxHandshakeCount)
 	n.ctx, n.close = context.WithCancel(context.Background())
 	n.table.Store(&table{})
 	n.all.Go(n.accept)
 	return n, nil
 }
+
+// LimitHandshakes changes Options.MaxHandshakeCount; 0 is its default.
+func (n *Net) LimitHandshakes(count int) { n.shaking.Limit(cmp.Or(count, DefaultMaxHandshakeCount)) }
 
 func (n *Net) Addr() net.Addr { return n.o.Listener.Addr() }
 

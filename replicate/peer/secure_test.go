@@ -127,6 +127,16 @@ func TestSilentConnectionsMakeRoom(t *testing.T) {
 	if n := b.Stats().Crowded; n != 7 {
 		t.Errorf("%d were closed for newer ones", n)
 	}
+
+	b.LimitHandshakes(5)
+	for range 4 {
+		nc, err := net.Dial("tcp", b.node.Address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+	}
+	until(t, "two have room, and two make room", func() bool { return b.Stats().Crowded == 9 })
 }
 
 // authority makes certificates for 127.0.0.1, or for another name.

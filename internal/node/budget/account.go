@@ -75,6 +75,7 @@ func (a *Account) StateFull(count int) error {
 // node, or of the token that has made the topic.
 func (a *Account) exceeds(more, memory int64) error {
 	b := a.budget
+	mostMemory := b.maxStateBytes.Load()
 	own, stored, inMemory := a.stored.Load()+more, b.stored.Load()+more, b.memory.Load()+memory
 	full := func(what string, value, most int64, setting string) error {
 		return &errs.LimitError{
@@ -83,8 +84,8 @@ func (a *Account) exceeds(more, memory int64) error {
 		}
 	}
 	switch {
-	case inMemory > b.MaxStateBytes:
-		return full("the node's memory", inMemory, b.MaxStateBytes, "max-state-bytes")
+	case inMemory > mostMemory:
+		return full("the node's memory", inMemory, mostMemory, "max-state-bytes")
 	case stored > maxStoredBytes:
 		return full("a checkpoint of the node", stored, maxStoredBytes, "")
 	case own > maxPartitionBytes:
@@ -103,7 +104,7 @@ func (a *Account) RefusesDelay(count int, delay time.Duration) error {
 	if err := a.StateFull(count); err != nil {
 		return err
 	}
-	most := a.budget.MaxRanges
+	most := int(a.budget.maxRanges.Load())
 	if gaps, limit := int(a.gaps.Load()), fold.MaxGaps(most); gaps+count > limit {
 		return &errs.GapsError{Waiting: gaps, Limit: limit, MaxRanges: most}
 	}
@@ -150,7 +151,7 @@ func (a *Account) Recount(now *fold.Cursors, end segment.Offset) int64 {
 // countGaps bounds the holes that the fold's waiting messages make. To count them costs as much as messages wait, so
 // that is done only where the bound exceeds the limit, once per so many changes. The caller owns the fold.
 func (a *Account) countGaps(now *fold.Cursors) {
-	gaps, most := now.Gaps(), a.budget.MaxRanges
+	gaps, most := now.Gaps(), int(a.budget.maxRanges.Load())
 	if gaps >= fold.MaxGaps(most) {
 		now.CountGaps(max(1, most/64))
 		gaps = now.Gaps()
@@ -167,7 +168,7 @@ func (a *Account) Grew(now *fold.Cursors, end segment.Offset, count int) {
 		a.stored.Add(bytes)
 		a.memory.Add(memory)
 		a.add(bytes, memory)
-		if a.gaps.Add(int64(count)) >= int64(fold.MaxGaps(a.budget.MaxRanges)) {
+		if a.gaps.Add(int64(count)) >= int64(fold.MaxGaps(int(a.budget.maxRanges.Load()))) {
 			a.countGaps(now)
 		}
 	}

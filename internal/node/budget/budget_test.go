@@ -13,8 +13,8 @@ import (
 // What the partitions of a topic take counts for the node and for the token that has made the topic. It moves with the
 // topic, and a recount drops partitions that are gone.
 func TestShares(t *testing.T) {
-	b := &Budget{Limits: Limits{MaxStateBytes: 1000, MaxRanges: 10}}
-	b.SetTokenShare(50)
+	b := new(Budget)
+	b.Limit(Limits{MaxStateBytes: 1000, MaxRanges: 10, TokenShare: 50})
 	x, y := b.Share("x"), b.Share("y")
 	var topic Topic
 	topic.Share.Store(x)
@@ -59,7 +59,7 @@ func TestShares(t *testing.T) {
 // On a disk that is nearly full, a token with more than its share stores nothing more until it has less.
 func TestDivideDisk(t *testing.T) {
 	b := new(Budget)
-	b.SetTokenShare(50)
+	b.Limit(Limits{TokenShare: 50})
 	x := b.Share("x")
 	var topic Topic
 	topic.Share.Store(x)

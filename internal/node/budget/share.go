@@ -14,19 +14,24 @@ import (
 type Limits struct {
 	MaxStateBytes int64 // most bytes of memory of the state of all channels
 	MaxRanges     int   // most confirmed ranges of a channel in a partition
+	TokenShare    int   // percent of a limit that the topics which one token has made may take; 100: all
 }
 
-// Budget has the limits of a node, and what all its partitions take. Package partition sets Limits before it uses it.
-// Any goroutine may call its methods, except where they say otherwise.
+// Budget has the limits of a node, and what all its partitions take. Package partition sets the limits before it uses
+// it. Any goroutine may call its methods, except where they say otherwise.
 type Budget struct {
-	Limits
-	tokenShare     atomic.Int64 // percent of a limit that the topics which one token has made may take; 100: all
+	maxStateBytes, maxRanges, tokenShare atomic.Int64 // see Limits
+
 	stored, memory atomic.Int64 // the sums of Account.stored and Account.memory
 	shares         sync.Map     // *Share, by the token's name
 }
 
-// SetTokenShare sets how many percent of each limit the topics may take that one token has made: token-share.
-func (b *Budget) SetTokenShare(percent int) { b.tokenShare.Store(int64(percent)) }
+// Limit sets the limits. What exceeds them stays, and nothing is added to it.
+func (b *Budget) Limit(l Limits) {
+	b.maxStateBytes.Store(l.MaxStateBytes)
+	b.maxRanges.Store(int64(l.MaxRanges))
+	b.tokenShare.Store(int64(l.TokenShare))
+}
 
 // StateMemory returns what the state of all channels costs in memory.
 func (b *Budget) StateMemory() int64 { return b.memory.Load() }
@@ -52,7 +57,7 @@ func (b *Budget) Recount(all iter.Seq[*Account]) {
 }
 
 // Share counts what the topics take that one token has made, so that no token takes what others need: see
-// Budget.SetTokenShare. Budget.Share makes it, and it stays as long as the budget. Package topic counts topics and
+// Limits.TokenShare. Budget.Share makes it, and it stays as long as the budget. Package topic counts topics and
 // partitions, and the accounts of partitions their state, as the budget does for all tokens. Any goroutine may read it.
 // Nothing of it is stored: topic.json says who made a topic, and recovery counts again.
 type Share struct {
@@ -181,7 +186,7 @@ func (b *Budget) exceedsShare(sh *Share, more, memory int64) error {
 				names.Token(sh.Name), Value: value, Most: most, Setting: "token-share",
 		}
 	}
-	if inMemory, most := sh.stateMemory.Load()+memory, b.OfShare(b.MaxStateBytes); inMemory > most {
+	if inMemory, most := sh.stateMemory.Load()+memory, b.OfShare(b.maxStateBytes.Load()); inMemory > most {
 		return full("the node's memory", inMemory, most)
 	}
 	if stored, most := sh.stateBytes.Load()+more, b.OfShare(maxStoredBytes); stored > most {

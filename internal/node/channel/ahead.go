@@ -23,7 +23,7 @@ func (a *ahead) open(n *Shared, cur *cursor) error {
 		return nil
 	}
 	a.drop(n)
-	return log.View(&a.view, cur.at, n.ReadAheadBytes)
+	return log.View(&a.view, cur.at, n.limits().ReadAheadBytes)
 }
 
 // close ends the reading of a run, after each successful open. The bytes are kept for the next turn if they are a copy

@@ -61,7 +61,8 @@ type channelMachine struct {
 	giving    message.Run // the messages that deliverRuns gives to a sink
 	closed    error       // why the channel is closed; nil: it is open
 	consumers map[delivery.ClientID]*Consumer
-	runSinks  int // consumers whose sinks take runs
+	runSinks  int     // consumers whose sinks take runs
+	limits    *Limits // those that the machine has, see step
 	nextID    delivery.ClientID
 	touched   []*Consumer // consumers whose sinks pump must flush
 	leavers   []leaver
@@ -143,12 +144,10 @@ func New(n *Shared, t Topic, name string) *Channel {
 		timed: newTimedMessages(n.Latencies),
 	}
 	c.syncs.host = n.Host
-	c.m = delivery.NewChannel(delivery.ChannelConfig{
-		Name:      name,
-		MaxRanges: n.MaxRanges, MaxDeferred: n.MaxDeferred, MaxConsumers: n.MaxConsumers,
-		MaxMsgTimeoutMs: n.MaxMsgTimeout.Milliseconds(), MaxReqTimeoutMs: n.MaxReqTimeout.Milliseconds(),
-		SampleSeed: sampleSeed(t.ID(), name), Ephemeral: names.Ephemeral(name),
-	})
+	c.limits = n.limits()
+	cfg := c.limits.ofMachine()
+	cfg.Name, cfg.SampleSeed, cfg.Ephemeral = name, sampleSeed(t.ID(), name), c.ephemeral
+	c.m = delivery.NewChannel(cfg)
 	c.consumers = map[delivery.ClientID]*Consumer{}
 	c.grow(t.Count())
 	return c
@@ -270,6 +269,11 @@ func (k *channelMachine) clientIDs() []delivery.ClientID {
 
 // step runs c.ev through the machine. The result is valid until the next step. mu is held.
 func (c *Channel) step() *delivery.Result {
+	if l := c.node.limits(); l != c.limits {
+		c.limits = l
+		cfg := l.ofMachine()
+		c.m.Step(c.node.now().UnixNano(), &delivery.Event{Kind: delivery.EvLimit, Limits: &cfg}, &c.res)
+	}
 	c.m.Step(c.node.now().UnixNano(), &c.ev, &c.res)
 	return &c.res
 }

@@ -230,7 +230,7 @@ func (n *Shared) add(c *Channel) {
 
 // Run writes the control entries of listed channels until Stop is closed. One goroutine per node runs it.
 func (n *Shared) Run() {
-	for n.Host.Either(n.kick, n.Stop) && n.Host.Pause(n.ConfirmInterval, n.Stop) {
+	for n.Host.Either(n.kick, n.Stop) && n.Host.Pause(n.limits().ConfirmInterval, n.Stop) {
 		n.Flush()
 	}
 }

@@ -24,6 +24,7 @@ type Consumer struct {
 	needsLeader bool    // it was attached with follows: it ends when this node serves no partition
 	only        *uint32 // the partition that it reads; nil: all
 	timeout     time.Duration
+	mostTimeout time.Duration // Limits.MaxMsgTimeout when it was attached
 
 	// Guarded by ch.mu.
 	delivery message.Delivery // what the sink gets; used again for each message
@@ -44,7 +45,7 @@ var ErrServesNothing = errors.New("engine: this node leads no partition of the t
 func (c *Channel) Attach(o message.ConsumerOptions, s message.Sink, follows bool) (*Consumer, error) {
 	timeout := o.MsgTimeout
 	if timeout == 0 {
-		timeout = c.node.MsgTimeout
+		timeout = c.node.limits().MsgTimeout
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,7 +62,8 @@ func (c *Channel) Attach(o message.ConsumerOptions, s message.Sink, follows bool
 	k := &Consumer{ch: c, id: c.nextID, sink: s, label: o.Label, needsLeader: follows, only: o.Partition}
 	k.runs, _ = s.(message.RunSink)
 	k.holds, _ = s.(message.HeldSink)
-	k.timeout = min(timeout, c.node.MaxMsgTimeout)
+	k.mostTimeout = c.node.limits().MaxMsgTimeout
+	k.timeout = min(timeout, k.mostTimeout)
 	c.ev = delivery.Event{
 		Kind: delivery.EvSubscribe, Client: k.id, MsgTimeoutMs: timeout.Milliseconds(), SampleRate: o.SampleRate,
 	}
@@ -74,7 +76,7 @@ func (c *Channel) Attach(o message.ConsumerOptions, s message.Sink, follows bool
 	if err := c.step().Err; errors.Is(err, delivery.ErrTooManyConsumers) {
 		return nil, &errs.LimitError{
 			Err: err, What: "with this one the number of the channel's consumers at this node", Value: len(c.consumers) + 1,
-			Most: c.node.MaxConsumers, Setting: "max-consumers",
+			Most: c.limits.MaxConsumers, Setting: "max-consumers",
 		}
 	} else if err != nil {
 		return nil, err
@@ -282,7 +284,7 @@ func (k *Consumer) detach() bool {
 // Timeouts returns for how long a message may be in flight to the consumer before it is delivered again, and for how
 // long if it is touched.
 func (k *Consumer) Timeouts() (untouched, most time.Duration) {
-	return k.timeout, k.ch.node.MaxMsgTimeout
+	return k.timeout, k.mostTimeout
 }
 
 // Counts returns the consumer's counts, which the machine keeps.

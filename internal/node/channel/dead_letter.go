@@ -178,7 +178,7 @@ func (m *deadMover) move(dead []deadLetter, name string) (moved []message.ID, fa
 	}
 	var ms []message.Outgoing
 	var ids []message.ID
-	p := peeker{count: 1, room: MaxPeekBytes, whole: true, readAhead: c.node.ReadAheadBytes}
+	p := peeker{count: 1, room: MaxPeekBytes, whole: true, readAhead: c.node.limits().ReadAheadBytes}
 	for _, d := range dead {
 		letter, err := m.read(&p, d)
 		var headers []message.Header

@@ -40,7 +40,7 @@ func (c *Channel) pump() {
 // deliverRound delivers until no message is left, no consumer has credit, or the turn has used up its deliveries. In
 // the last case it returns true: pump releases mu and goes on with another round. mu is held.
 func (c *Channel) deliverRound() (again bool) {
-	left := c.node.MaxDeliveriesAtOne
+	left := c.node.limits().MaxDeliveriesAtOne
 	if !c.mayDeliver() {
 		return false // another node may already deliver these messages
 	}
@@ -82,7 +82,7 @@ func (c *Channel) noteFull(hungry bool) {
 			c.node.Log.Warn("a channel delivers no new messages of a partition: too many wait between confirmed ones; nothing "+
 				"is lost, and it goes on when the oldest of them are finished or become dead letters: see channel deferred",
 				"topic", c.topic.Name(), "channel", c.name, "partition", cur.number,
-				"oldest", batch.MakeID(cur.number, c.m.OldestUnconfirmed(cur.number)).String(), "limit", c.node.MaxRanges)
+				"oldest", batch.MakeID(cur.number, c.m.OldestUnconfirmed(cur.number)).String(), "limit", c.limits.MaxRanges)
 		}
 	}
 	if n != c.troubles.last().FullPartitions {

@@ -35,7 +35,7 @@ func ListCount(n int) int {
 // peek returns messages of op's partitions on this node that the channel has not confirmed. It reads the log without
 // Channel.mu, so that deliveries go on.
 func (c *Channel) peek(op wire.Operation) ([]wire.PeekedMessage, error) {
-	p := peeker{count: ListCount(op.Peek.Count), room: MaxPeekBytes, readAhead: c.node.ReadAheadBytes}
+	p := peeker{count: ListCount(op.Peek.Count), room: MaxPeekBytes, readAhead: c.node.limits().ReadAheadBytes}
 	if op.Peek.OriginTopic != "" {
 		p.origin, p.whole = op.Peek, true
 	}

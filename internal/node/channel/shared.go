@@ -9,6 +9,7 @@ import (
 
 	"penstock/internal/lock"
 	"penstock/internal/node/clock"
+	"penstock/internal/node/delivery"
 	"penstock/internal/node/message"
 	"penstock/internal/node/platform"
 )
@@ -22,9 +23,11 @@ type Config struct {
 	Stop    <-chan struct{} // closed to end Node.Run
 	Cluster bool            // there are other nodes, or may be
 
-	Limits
+	Limits Limits // see Shared.Change
 
 	Lease
+	// Latencies makes the recorder of a channel; see the engine's option of that name. nil: nothing is measured.
+	Latencies func() message.LatencyRecorder
 	// Closing says whether the engine is closing. No goroutine may be started then.
 	Closing func() bool
 	// Context returns the context for requests to other nodes. It ends when the engine closes; on a single node it
@@ -50,7 +53,14 @@ type Limits struct {
 	MsgTimeout, MaxMsgTimeout, MaxReqTimeout time.Duration
 	ConfirmInterval, SweepInterval           time.Duration
 	ReadAheadBytes, MaxDeliveriesAtOne       int
-	Latencies                                func() message.LatencyRecorder
+}
+
+// ofMachine are those that a channel's machine obeys.
+func (l *Limits) ofMachine() delivery.ChannelConfig {
+	return delivery.ChannelConfig{
+		MaxRanges: l.MaxRanges, MaxDeferred: l.MaxDeferred, MaxConsumers: l.MaxConsumers,
+		MaxMsgTimeoutMs: l.MaxMsgTimeout.Milliseconds(), MaxReqTimeoutMs: l.MaxReqTimeout.Milliseconds(),
+	}
 }
 
 // Shared is shared by the channels of a node. It writes their confirmations, deferrals and resets into the log, at most
@@ -64,7 +74,7 @@ type Shared struct {
 	aheadBytes    atomic.Int64 // kept by all channels, see ahead; at most MaxAheadBytes
 	inflatedBytes atomic.Int64 // kept by all channels, see inflated; at most MaxInflatedBytes
 
-	sweep atomic.Int64 // see SweepEvery
+	changed atomic.Pointer[Limits] // see limits
 
 	mu   lock.Mutex[lock.Confirmer]
 	list []*Channel
@@ -74,12 +84,16 @@ type Shared struct {
 // NewShared returns a Node without channels. The engine then calls Run on a goroutine of its own.
 func NewShared(c Config) *Shared {
 	n := &Shared{Config: c, kick: make(chan struct{}, 1)}
-	n.SweepEvery(c.SweepInterval)
+	n.Change(c.Limits)
 	return n
 }
 
-// SweepEvery changes Limits.SweepInterval, for the pauses that begin afterwards. Any goroutine may call it.
-func (n *Shared) SweepEvery(interval time.Duration) { n.sweep.Store(int64(interval)) }
+// Change replaces the limits. A channel finds the new ones at its next event; the caller then wakes those that there
+// are. Any goroutine may call it.
+func (n *Shared) Change(l Limits) { n.changed.Store(&l) }
+
+// limits returns the limits of now, which do not change.
+func (n *Shared) limits() *Limits { return n.changed.Load() }
 
 // now returns the time of the engine's clock, see clock.Clock.
 func (n *Shared) now() time.Time { return time.Unix(0, n.Clock.NowNs()) }

@@ -25,7 +25,7 @@ func (c *Channel) startSweeper() {
 	c.sweeper = true
 	c.node.Host.SpawnIn(c.node.Tasks, func() {
 		told := ""
-		for c.node.Host.Pause(time.Duration(c.node.sweep.Load()), c.done) {
+		for c.node.Host.Pause(c.node.limits().SweepInterval, c.done) {
 			if err := c.Sweep(); err != nil && c.Err() == nil && err.Error() != told {
 				told = err.Error()
 				c.node.Log.Warn("what is no dead letter could not be confirmed in the channel that keeps dead letters, and "+
@@ -72,7 +72,7 @@ func (s sweeper) step(ctx context.Context, pt Partition) (more bool, err error) 
 	if !ok || from >= end {
 		return false, nil
 	}
-	p := peeker{count: sweepCount, room: MaxPeekBytes, readAhead: c.node.ReadAheadBytes, others: true}
+	p := peeker{count: sweepCount, room: MaxPeekBytes, readAhead: c.node.limits().ReadAheadBytes, others: true}
 	if err := c.peekPartition(&p, pt, &wire.PeekRequest{From: batch.MakeID(pt.Number(), from)}); err != nil {
 		return false, err
 	}

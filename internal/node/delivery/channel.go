@@ -116,6 +116,9 @@ const (
 	// Settings (nil: unchanged), PartsAll: they take effect at once. Settings that are not newer than the channel's
 	// change nothing
 	EvConfigure
+	// Limits: MaxRanges, MaxDeferred, MaxConsumers, MaxMsgTimeoutMs and MaxReqTimeoutMs are these from now on. What
+	// exceeds them stays: clients, their timeouts, deadlines, and what waits
+	EvLimit
 	// Part, Take: the entries of all takes (see TakeControls) up to number Take are committed. 0: of no take
 	EvConfirmsCommitted
 	EvDeadMoved // Part, Ranges: the dead-letter topic has stored these dead letters
@@ -161,6 +164,7 @@ type Event struct {
 	Only     uint32 // EvSubscribe: the one partition whose messages the client wants, plus one; 0: all
 	Take     uint64
 	Settings *fold.ChannelSettings
+	Limits   *ChannelConfig
 	PartsAll uint32 // partitions of the topic; 0: unknown, this node may use all of what the settings limit
 	// EvSubscribe, EvHold: how long a delivery may be on its way to the client; 0: deliveries are not held. EvUnsubscribe:
 	// how long they are held from now on
@@ -270,10 +274,7 @@ type Channel struct {
 
 // NewChannel returns a channel that has no partitions and no clients.
 func NewChannel(cfg ChannelConfig) *Channel {
-	setDefault(&cfg.MaxRanges, DefaultMaxRanges)
-	setDefault(&cfg.MaxDeferred, DefaultMaxDeferred)
-	setDefault(&cfg.MaxMsgTimeoutMs, DefaultMaxMsgTimeoutMs)
-	setDefault(&cfg.MaxReqTimeoutMs, DefaultMaxReqTimeoutMs)
+	cfg.setLimits()
 	setDefault(&cfg.TurnSize, DefaultTurnSize)
 	setDefault(&cfg.MaxKeyWaiting, DefaultMaxKeyWaiting)
 	setDefault(&cfg.MaxOutbox, DefaultMaxOutbox)
@@ -283,6 +284,14 @@ func NewChannel(cfg ChannelConfig) *Channel {
 	c.turns.mayGo = c.mayGo
 	c.entries.fired = c.fire
 	return c
+}
+
+// setLimits sets the defaults of what EvLimit changes.
+func (cfg *ChannelConfig) setLimits() {
+	setDefault(&cfg.MaxRanges, DefaultMaxRanges)
+	setDefault(&cfg.MaxDeferred, DefaultMaxDeferred)
+	setDefault(&cfg.MaxMsgTimeoutMs, DefaultMaxMsgTimeoutMs)
+	setDefault(&cfg.MaxReqTimeoutMs, DefaultMaxReqTimeoutMs)
 }
 
 func setDefault[T int | int64](limit *T, value T) {
@@ -343,6 +352,8 @@ func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
 		res.Err = c.giveBack(ev)
 	case EvConfigure:
 		res.Err = c.configure(ev)
+	case EvLimit:
+		c.relimit(ev.Limits)
 	default:
 		c.stepPartition(ev)
 	}

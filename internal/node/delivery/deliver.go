@@ -248,13 +248,14 @@ func (c *Channel) unread(ev *Event) {
 	c.wait(e, c.soonMs()+max(ev.DelayMs, 1))
 }
 
-// touch restarts the message timeout of the client, up to MaxMsgTimeoutMs after the delivery began.
+// touch restarts the message timeout of the client, up to MaxMsgTimeoutMs after the delivery began. It never shortens
+// it, also when MaxMsgTimeoutMs has become less.
 func (c *Channel) touch(ev *Event) error {
 	e, err := c.owned(ev)
 	if err != nil {
 		return err
 	}
-	c.schedule(e, min(c.soonMs()+e.client.timeoutMs, e.startMs+c.cfg.MaxMsgTimeoutMs))
+	c.schedule(e, max(e.timer.Due(), min(c.soonMs()+e.client.timeoutMs, e.startMs+c.cfg.MaxMsgTimeoutMs)))
 	return nil
 }
 

@@ -101,6 +101,18 @@ func (c *Channel) limit() {
 	c.pace.set(&c.settings, shareOf(c.parts, c.partsAll), c.nowNs)
 }
 
+// relimit takes the limits of a channel from now on: see EvLimit.
+func (c *Channel) relimit(to *ChannelConfig) {
+	c.cfg.MaxRanges, c.cfg.MaxDeferred, c.cfg.MaxConsumers = to.MaxRanges, to.MaxDeferred, to.MaxConsumers
+	c.cfg.MaxMsgTimeoutMs, c.cfg.MaxReqTimeoutMs = to.MaxMsgTimeoutMs, to.MaxReqTimeoutMs
+	c.cfg.setLimits()
+	for _, p := range c.parts {
+		if p != nil {
+			p.maxRanges = c.cfg.MaxRanges
+		}
+	}
+}
+
 // isSpecial says whether offers and redeliveries must check more than which client is next in the ring.
 func (c *Channel) isSpecial() bool {
 	s := &c.settings

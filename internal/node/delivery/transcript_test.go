@@ -164,6 +164,17 @@ func (a args) settings() fold.ChannelSettings {
 	return s
 }
 
+func (a args) config() ChannelConfig {
+	return ChannelConfig{
+		Name: "c", MaxInFlight: int(a.Int("max-in-flight")), MaxRanges: int(a.Int("max-ranges")),
+		MaxDeferred:  int(a.Int("max-deferred")),
+		MaxConsumers: int(a.Int("max-consumers")), MaxReadyCount: int(a.Int("max-ready")),
+		MaxMsgTimeoutMs: a.Int("max-msg-timeout"),
+		MaxReqTimeoutMs: a.Int("max-req-timeout"), SampleSeed: uint64(a.Int("seed")), Ephemeral: a.Has("ephemeral"),
+		MaxKeyWaiting: int(a.Int("max-key-waiting")), MaxOutbox: int(a.Int("max-outbox")),
+	}
+}
+
 var transcriptEvents = map[string]EventKind{
 	"add": EvAddPartition, "visible": EvVisible, "deferred": EvDeferredPublished, "trimmed": EvTrimmed,
 	"dropped":   EvDropped,
@@ -173,7 +184,7 @@ var transcriptEvents = map[string]EventKind{
 	"through": EvFinishThrough, "requeue": EvRequeue,
 	"touch": EvTouch, "pause": EvPause, "skip": EvSkip, "empty": EvEmpty, "reset": EvReset,
 	"configure": EvConfigure, "commit": EvConfirmsCommitted, "moved": EvDeadMoved, "carried": EvCarried, "gone": EvGone,
-	"remove": EvRemovePartition,
+	"remove": EvRemovePartition, "limit": EvLimit,
 	"unread": EvUnread, "hold": EvHold, "return": EvReturn, "unfence": EvUnfence,
 }
 
@@ -185,14 +196,7 @@ func (tr *transcript) play(words []string) {
 		tr.event(kind, a)
 	case words[0] == "channel":
 		tr.nowMs, tr.parts, tr.tags = transcriptStartMs, nil, map[batch.ID]uint64{}
-		tr.c = NewChannel(ChannelConfig{
-			Name: "c", MaxInFlight: int(a.Int("max-in-flight")), MaxRanges: int(a.Int("max-ranges")),
-			MaxDeferred:  int(a.Int("max-deferred")),
-			MaxConsumers: int(a.Int("max-consumers")), MaxReadyCount: int(a.Int("max-ready")),
-			MaxMsgTimeoutMs: a.Int("max-msg-timeout"),
-			MaxReqTimeoutMs: a.Int("max-req-timeout"), SampleSeed: uint64(a.Int("seed")), Ephemeral: a.Has("ephemeral"),
-			MaxKeyWaiting: int(a.Int("max-key-waiting")), MaxOutbox: int(a.Int("max-outbox")),
-		})
+		tr.c = NewChannel(a.config())
 	case words[0] == "at", words[0] == "tick":
 		ms, err := strconv.ParseInt(words[1], 10, 64)
 		if err != nil {
@@ -262,6 +266,9 @@ func (tr *transcript) event(kind EventKind, a args) {
 		}
 		ev.SampleRate = 0
 		ev.PartsAll = uint32(a.Int("all"))
+	case EvLimit:
+		cfg := a.config()
+		ev.Limits = &cfg
 	case EvConfirmsCommitted:
 		if !a.Has("take") {
 			ev.Take = tr.c.LastTake(ev.Part)

@@ -56,7 +56,8 @@ type Watch struct {
 	watch      *machine.DiskWatch
 	began      time.Time
 	blockBytes int
-	released   chan struct{} // closed by Released
+	released   chan struct{}                      // closed by Released
+	next       atomic.Pointer[machine.DiskConfig] // of Change, which Step has not seen yet
 
 	state     atomic.Uint32 // machine.DiskState
 	waitedMs  atomic.Int64
@@ -115,20 +116,28 @@ func (w *Watch) Start(cfg Config) {
 }
 
 func (w *Watch) begin(cfg Config) {
-	patience := cfg.DiskPatience
-	if patience < 0 {
-		patience = cfg.DiskFailedAfter
-	}
-	c := machine.DiskConfig{
-		PatienceNs: int64(patience), FailedNs: int64(cfg.DiskFailedAfter), PollNs: int64(Interval),
-		IdleNs: machine.DiskProbeIdleNs,
-	}
-	if cfg.DiskProbeAfter > 0 {
-		c.IdleNs = int64(cfg.DiskProbeAfter)
-	}
 	w.cfg, w.began, w.released = cfg, cfg.Host.Instant(), make(chan struct{})
 	w.blockBytes = cfg.Disk.Info().BlockBytes
-	w.watch = machine.NewDiskWatch(c, 0)
+	w.watch = machine.NewDiskWatch(w.limits(cfg.DiskPatience, cfg.DiskFailedAfter), 0)
+}
+
+func (w *Watch) limits(patience, failedAfter time.Duration) machine.DiskConfig {
+	if patience < 0 {
+		patience = failedAfter
+	}
+	c := machine.DiskConfig{
+		PatienceNs: int64(patience), FailedNs: int64(failedAfter), PollNs: int64(Interval), IdleNs: machine.DiskProbeIdleNs,
+	}
+	if w.cfg.DiskProbeAfter > 0 {
+		c.IdleNs = int64(w.cfg.DiskProbeAfter)
+	}
+	return c
+}
+
+// Change changes Config.DiskPatience and DiskFailedAfter from the next step on. Any goroutine may call it.
+func (w *Watch) Change(patience, failedAfter time.Duration) {
+	c := w.limits(patience, failedAfter)
+	w.next.Store(&c)
 }
 
 // Step looks which writes have returned since the last call, and acts on the new state.
@@ -137,6 +146,9 @@ func (w *Watch) Step() {
 	before := w.State()
 	if w.movedNone.Swap(false) {
 		w.watch.Kept()
+	}
+	if c := w.next.Swap(nil); c != nil {
+		w.watch.Change(*c)
 	}
 	if w.steps++; w.steps%groundSteps == 0 {
 		w.lookAtGround()

@@ -32,9 +32,10 @@ const dueLogEvery = time.Minute
 
 // Corrector knows the clock of this node.
 type Corrector struct {
-	Log      *slog.Logger
-	Clock    *clock.Clock
-	MaxDelay time.Duration // longest delay of a requeue: no message becomes due later than that from now on
+	Log   *slog.Logger
+	Clock *clock.Clock
+
+	longest atomic.Int64 // ns; see Allow
 
 	FromTheFuture *atomic.Uint64 // counts batches of a writer whose clock was ahead
 	Corrected     *atomic.Uint64 // counts delayed messages whose due time was corrected
@@ -42,6 +43,10 @@ type Corrector struct {
 	dueLog   loglimit.Limiter // limits the log lines of Correct
 	aheadLog loglimit.Limiter // limits the log line of Saw
 }
+
+// Allow says that a requeue may have a delay of d now. A shorter one than before changes nothing: what was stored with
+// the longer one is right, too. One goroutine at a time may call it.
+func (c *Corrector) Allow(d time.Duration) { c.longest.Store(max(c.longest.Load(), int64(d))) }
 
 // Saw notes the times of a batch that the leader sent, and tells when the leader's clock is ahead of this one: which of
 // the two is wrong has to be looked at. What such a leader stores may be found in the wrong place by time, its delays
@@ -90,7 +95,7 @@ func (c *Corrector) Correct(
 	if n := len(epochs); n > 0 {
 		began = epochs[n-1].Offset
 	}
-	latest := c.Clock.NowNs() + int64(c.MaxDelay)
+	latest := c.Clock.NowNs() + c.longest.Load()
 	count := now.ShiftDue(-ahead.Milliseconds(), began, latest/int64(time.Millisecond))
 	if count == 0 {
 		return

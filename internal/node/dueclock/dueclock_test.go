@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"penstock/internal/node/clock"
 	"penstock/internal/node/fold"
@@ -56,5 +57,18 @@ func bare(h slog.Handler) *Corrector {
 	return &Corrector{
 		Log: slog.New(h), Clock: clock.New(host.Wall, host.Mono), FromTheFuture: new(atomic.Uint64),
 		Corrected: new(atomic.Uint64),
+	}
+}
+
+// The longest delay that was ever allowed counts: what was stored with it is right.
+func TestAllowNeverForgets(t *testing.T) {
+	c := bare(slog.DiscardHandler)
+	c.Allow(time.Hour)
+	c.Allow(time.Minute)
+	if d := time.Duration(c.longest.Load()); d != time.Hour {
+		t.Errorf("%v", d)
+	}
+	if c.Allow(2 * time.Hour); time.Duration(c.longest.Load()) != 2*time.Hour {
+		t.Error("a longer one is not allowed")
 	}
 }

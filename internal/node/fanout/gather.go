@@ -42,7 +42,7 @@ func (o *Operations) OnAllLeaders(ctx context.Context, t Topic, op wire.Operatio
 func (o *Operations) Gather(
 	ctx context.Context, t Topic, op wire.Operation, only func(partition uint32) bool, take func(result []byte) error,
 ) error {
-	ctx, cancel := o.host.WithTimeout(ctx, o.n.Timeout)
+	ctx, cancel := o.host.WithTimeout(ctx, o.n.Timeout())
 	defer cancel()
 	op.Topic = t.ID()
 	var done []bool // by partition, of all that are known so far; true: nothing is left to do for it

@@ -50,7 +50,10 @@ func (t *fakeTopic) Execute(_ context.Context, op wire.Operation) ([]byte, error
 
 func newTestOperations(t *testing.T, timeout time.Duration) *Operations {
 	peers := &platform.Peers{Self: 1, Ctx: t.Context()}
-	return New(Env{Host: platform.NewMachine(), Peers: peers, Timeout: timeout, News: new(platform.Notice)})
+	return New(Env{
+		Host: platform.NewMachine(), Peers: peers, Timeout: func() time.Duration { return timeout },
+		News: new(platform.Notice),
+	})
 }
 
 // Gather asks for every partition until its leader has done the operation, and not after that. A partition that is

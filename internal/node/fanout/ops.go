@@ -21,10 +21,10 @@ import (
 type Env struct {
 	Host    platform.Host
 	Peers   *platform.Peers
-	Timeout time.Duration    // of one operation: Options.PublishTimeout
-	News    *platform.Notice // raised when leaders change
-	First   uint64           // number of the first request; no earlier process may have used it
-	Level   func() int       // the feature level that is in force
+	Timeout func() time.Duration // of one operation: Options.PublishTimeout of now
+	News    *platform.Notice     // raised when leaders change
+	First   uint64               // number of the first request; no earlier process may have used it
+	Level   func() int           // the feature level that is in force
 	// Execute executes an operation of another node. It may wait for commits.
 	Execute func(ctx context.Context, op wire.Operation) (result []byte, err error)
 }
@@ -106,7 +106,7 @@ func (o *Operations) HandleRequest(from replicate.NodeID, f *netproto.Received) 
 		return
 	}
 	o.peers.Spawn(func() {
-		ctx, cancel := o.host.WithTimeout(o.peers.Ctx, o.n.Timeout)
+		ctx, cancel := o.host.WithTimeout(o.peers.Ctx, o.n.Timeout())
 		defer cancel()
 		result, err := o.n.Execute(ctx, op)
 		o.reply(from, id, result, err)

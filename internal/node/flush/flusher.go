@@ -1,6 +1,7 @@
 package flush
 
 import (
+	"cmp"
 	"errors"
 	"iter"
 	"log/slog"
@@ -99,7 +100,8 @@ type Flusher struct {
 	openCount    atomic.Int64 // len(open), for OpenSegments
 	trash        []string     // names in the trash that emptyTrash has listed and not removed yet
 	trashCount   atomic.Int64 // len(trash), for TrashEntries
-	interval     atomic.Int64 // see RetainEvery
+	interval     atomic.Int64 // see Change
+	mostOpen     atomic.Int64 // likewise
 	quotasAsked  atomic.Bool  // learnQuotas must run soon; the committer sets it
 }
 
@@ -124,11 +126,8 @@ type checkpointFile struct {
 
 // New returns a flusher that does not run yet. MarkDirty may be called at once, the other methods only after Use.
 func New(n Env) *Flusher {
-	if n.MaxOpenSegments <= 0 {
-		n.MaxOpenSegments = DefaultMaxOpenSegments
-	}
 	f := &Flusher{n: n, kick: make(chan struct{}, 1), writer: segment.NewWriter()}
-	f.RetainEvery(n.RetentionInterval)
+	f.Change(n.RetentionInterval, n.MaxOpenSegments)
 	return f
 }
 
@@ -190,8 +189,12 @@ const (
 	maxFlushBytes = 8 << 20 // of one partition, before another one is flushed
 )
 
-// RetainEvery changes Env.RetentionInterval, within flusherTick. Any goroutine may call it.
-func (f *Flusher) RetainEvery(interval time.Duration) { f.interval.Store(int64(interval)) }
+// Change changes Env.RetentionInterval, within flusherTick, and Env.MaxOpenSegments, whose default 0 selects: if more
+// are open, those beyond it are closed when the next one is opened. Any goroutine may call it.
+func (f *Flusher) Change(retentionInterval time.Duration, maxOpenSegments int) {
+	f.interval.Store(int64(retentionInterval))
+	f.mostOpen.Store(int64(cmp.Or(maxOpenSegments, DefaultMaxOpenSegments)))
+}
 
 func (f *Flusher) every() time.Duration { return time.Duration(f.interval.Load()) }
 
@@ -317,7 +320,7 @@ func (f *Flusher) makeFiles(p *Part) {
 	}
 	f.mu.Unlock()
 	f.checkSpace()
-	f.closeOldest(f.n.MaxOpenSegments - len(f.making))
+	f.closeOldest(int(f.mostOpen.Load()) - len(f.making))
 	f.n.Pulse.Begin()
 	defer f.n.Pulse.End()
 	var wg sync.WaitGroup

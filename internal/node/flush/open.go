@@ -14,7 +14,7 @@ func (f *Flusher) noteOpen(p *Part) {
 	if p.open {
 		return
 	}
-	if max := f.n.MaxOpenSegments; len(f.open) >= max {
+	if max := int(f.mostOpen.Load()); len(f.open) >= max {
 		f.closeOldest(max * 3 / 4) // several at a time: they share the commits of the file system's journal
 	}
 	p.open = true

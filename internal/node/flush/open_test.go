@@ -13,7 +13,7 @@ import (
 func TestOpenSegmentsAreBounded(t *testing.T) {
 	const most = 4
 	f, _ := newTestPart(t, nil)
-	f.n.MaxOpenSegments = most
+	f.Change(time.Hour, most)
 	parts := make([]*testPart, 3*most)
 	for i := range parts {
 		_, parts[i] = newTestPart(t, nil)

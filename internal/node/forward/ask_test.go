@@ -118,13 +118,14 @@ func newBox(leads bool) *inbox.Inbox {
 func newWires() (*wires, *lead) {
 	start := time.Now()
 	now := clock.New(func() time.Time { return start }, func() time.Duration { return 0 })
-	limits := inbox.NewLimits(1<<20, inbox.Sizes{MaxMessageBytes: 1 << 10, MaxHeaderBytes: 1 << 10})
+	limits := inbox.NewLimits(inbox.Sizes{MaxBatchBytes: 1 << 20, MaxMessageBytes: 1 << 10, MaxHeaderBytes: 1 << 10})
 	w := &wires{up: true, box: newBox(true), nodes: map[replicate.NodeID]*Forwarder{}}
 	far := &lead{box: newBox(false), node: 2}
 	for id, pt := range map[replicate.NodeID]Partition{1: far, 2: &lead{box: w.box}} {
 		w.nodes[id] = New(Env{
 			Peers: &platform.Peers{Network: platform.Simulated(port{w, id}), Self: id}, Clock: now, Limits: &limits,
-			Now: func() int64 { return 0 }, MaxBytes: func() int64 { return 1 << 20 }, Timeout: time.Second,
+			Now: func() int64 { return 0 }, MaxBytes: func() int64 { return 1 << 20 },
+			Timeout:    func() time.Duration { return time.Second },
 			Overloaded: new(atomic.Uint64), First: 100, Find: func(segment.Identity) Partition { return pt },
 		})
 	}

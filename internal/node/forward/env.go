@@ -15,12 +15,12 @@ import (
 type Env struct {
 	Peers      *platform.Peers
 	Clock      *clock.Clock
-	Now        func() int64   // the clock of leases, used for LastPut
-	Limits     *inbox.Limits  // of the puts of other nodes
-	MaxBytes   func() int64   // of all puts that wait or are in flight: Options.MaxNodeInboxBytes of now
-	Timeout    time.Duration  // of puts without a deadline: Options.PublishTimeout
-	Overloaded *atomic.Uint64 // counts the puts that were refused because of MaxBytes
-	First      uint64         // number of the first put; no earlier process may have used it
+	Now        func() int64         // the clock of leases, used for LastPut
+	Limits     *inbox.Limits        // of the puts of other nodes
+	MaxBytes   func() int64         // of all puts that wait or are in flight: Options.MaxNodeInboxBytes of now
+	Timeout    func() time.Duration // of puts without a deadline: Options.PublishTimeout of now
+	Overloaded *atomic.Uint64       // counts the puts that were refused because of MaxBytes
+	First      uint64               // number of the first put; no earlier process may have used it
 	// Find returns a partition, or nil if this node does not know it.
 	Find func(id segment.Identity) Partition
 }

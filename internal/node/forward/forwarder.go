@@ -79,7 +79,7 @@ func New(n Env) *Forwarder {
 func (f *Forwarder) LastPut() int64 { return f.lastRemotePut.Load() }
 
 // defaultDeadline returns the deadline of a put that arrives now without one.
-func (f *Forwarder) defaultDeadline() int64 { return f.n.Clock.NowNs() + int64(f.n.Timeout) }
+func (f *Forwarder) defaultDeadline() int64 { return f.n.Clock.NowNs() + int64(f.n.Timeout()) }
 
 // lane returns the lane of pt, and creates it if there is none. mu is held.
 func (f *Forwarder) lane(pt Partition) *lane {

@@ -29,6 +29,9 @@ type Bounds struct {
 // Limit sets the bounds. It is called before any other method, and again when they change. Puts that wait then stay.
 func (n *Shared) Limit(b Bounds) { n.bounds.Store(&b) }
 
+// Bounds returns the bounds. They must not be changed.
+func (n *Shared) Bounds() *Bounds { return n.bounds.Load() }
+
 // Tell sets the counter of puts that were refused because too many bytes waited, and the function that wakes the commit
 // log when the bytes that wait at the node reach SecondGroupBytes. It is called before any inbox is used.
 func (n *Shared) Tell(overloaded *atomic.Uint64, wake func()) {

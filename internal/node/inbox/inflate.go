@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"penstock/batch"
 	"penstock/internal/node/errs"
@@ -22,11 +21,8 @@ import (
 
 // Inflation is that budget and the rule. A node has one; NewLimits makes it. Any goroutine may call its methods.
 type Inflation struct {
-	ratio    int           // see batch.MostInflated
-	patience time.Duration // longest wait for the budget; negative: none
-	budget   *shares.Budget
-	most     int64 // of the budget
-	refused  atomic.Uint64
+	budget  *shares.Budget
+	refused atomic.Uint64
 }
 
 // Bytes returns how many bytes batches have become, or become now, that are being verified.
@@ -40,7 +36,8 @@ var scratches = sync.Pool{New: func() any { return new([]byte) }}
 
 // measureInflated checks the records of a compressed batch.
 func (l *Limits) measureInflated(p *Put, h *segment.Header, body []byte) error {
-	need, stated, err := l.inflatedBytes(h, body)
+	now := l.now.Load()
+	need, stated, err := l.inflatedBytes(now, h, body)
 	if err != nil {
 		return err
 	}
@@ -50,7 +47,7 @@ func (l *Limits) measureInflated(p *Put, h *segment.Header, body []byte) error {
 		}
 	}
 	if need > batch.FreeInflationBytes { // before any memory is taken: many may wait here
-		if err := l.Inflation.take(p, int64(need)); err != nil {
+		if err := l.Inflation.take(now, p, int64(need)); err != nil {
 			l.Inflation.refused.Add(1)
 			return err
 		}
@@ -58,7 +55,7 @@ func (l *Limits) measureInflated(p *Put, h *segment.Header, body []byte) error {
 	}
 	damaged, err := l.measureWithin(p, h, body, need)
 	if damaged && !stated {
-		return l.inflatesTooMuch(len(body), fmt.Sprintf("more, or it is damaged (%v)", err))
+		return l.inflatesTooMuch(now, len(body), fmt.Sprintf("more, or it is damaged (%v)", err))
 	}
 	return err
 }
@@ -77,41 +74,42 @@ func (l *Limits) measureWithin(p *Put, h *segment.Header, body []byte, need int)
 }
 
 // inflatedBytes is how many bytes the body of a batch may become, or why that is refused. stated: it says so itself.
-func (l *Limits) inflatedBytes(h *segment.Header, body []byte) (n int, stated bool, err error) {
-	most := batch.MostInflated(len(body), l.Inflation.ratio)
+func (l *Limits) inflatedBytes(now *Sizes, h *segment.Header, body []byte) (n int, stated bool, err error) {
+	most := batch.MostInflated(len(body), now.MaxInflationRatio)
 	n, stated, err = batch.InflatedBytes(h, body)
 	switch {
 	case err != nil:
 		return 0, false, refusedBatch(err)
 	case !stated:
-		return min(most, l.maxBatchBytes), false, nil
+		return min(most, now.MaxBatchBytes), false, nil
 	case n > most:
-		return 0, false, l.inflatesTooMuch(len(body), n)
-	case n+segment.HeaderBytes > l.maxBatchBytes:
-		return 0, false, l.batchTooBig(n + segment.HeaderBytes)
+		return 0, false, l.inflatesTooMuch(now, len(body), n)
+	case n+segment.HeaderBytes > now.MaxBatchBytes:
+		return 0, false, now.batchTooBig(n + segment.HeaderBytes)
 	}
 	return n, true, nil
 }
 
 // inflatesTooMuch refuses a body of so many compressed bytes for what it becomes.
-func (l *Limits) inflatesTooMuch(packed int, becomes any) error {
+func (l *Limits) inflatesTooMuch(now *Sizes, packed int, becomes any) error {
 	l.Inflation.refused.Add(1)
 	return &errs.LimitError{
-		Err: errs.ErrInflation, Value: becomes, Most: min(batch.MostInflated(packed, l.Inflation.ratio), l.maxBatchBytes),
+		Err: errs.ErrInflation, Value: becomes,
+		Most:    min(batch.MostInflated(packed, now.MaxInflationRatio), now.MaxBatchBytes),
 		What:    fmt.Sprintf("the size in bytes to which a compressed batch of %d bytes grows", packed),
 		Setting: "max-inflation-ratio",
 	}
 }
 
 // take lets the client of p have n bytes of the budget, or says why not.
-func (f *Inflation) take(p *Put, n int64) error {
+func (f *Inflation) take(now *Sizes, p *Put, n int64) error {
 	who := p.Special.Payer
 	err := f.budget.TryTake(who, n)
 	if err == nil {
 		return nil
 	}
-	if !p.NoWait && f.patience > 0 {
-		ctx, cancel := context.WithTimeout(context.Background(), f.patience)
+	if !p.NoWait && now.AdmitTimeout > 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), now.AdmitTimeout)
 		defer cancel()
 		if err = f.budget.Take(ctx, who, n); err == nil {
 			return nil
@@ -119,7 +117,7 @@ func (f *Inflation) take(p *Put, n int64) error {
 	}
 	over := &errs.LimitError{
 		Err: errs.ErrOverloaded, What: "with this one the size in bytes to which the compressed batches grow that the node " +
-			"verifies now", Value: f.budget.Used() + n, Most: f.most, Setting: "max-inflated-bytes",
+			"verifies now", Value: f.budget.Used() + n, Most: now.MaxInflatedBytes, Setting: "max-inflated-bytes",
 	}
 	if errors.Is(err, shares.ErrShare) {
 		over.What += " for this token or address"

@@ -30,7 +30,7 @@ func sealedAs(codec batch.Codec, count int, body []byte) *Put {
 
 // A zstd frame that does not say how large it becomes, or that is followed by another one, stays within the limits.
 func TestInflationOfFrames(t *testing.T) {
-	l := NewLimits(1<<20, Sizes{MaxMessageBytes: 1 << 20, MaxHeaderBytes: 1 << 16})
+	l := NewLimits(Sizes{MaxBatchBytes: 1 << 20, MaxMessageBytes: 1 << 20, MaxHeaderBytes: 1 << 16})
 	record := batch.AppendRecord(nil, &batch.Record{Body: make([]byte, 400<<10)})
 	stated, err := zstd.NewWriter(nil)
 	if err != nil {
@@ -76,10 +76,11 @@ func TestInflationOfFrames(t *testing.T) {
 // A batch waits for its client's share as long as the limit says, and is refused by name; a node's put does not wait.
 func TestInflationWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := NewLimits(1<<20, Sizes{MaxMessageBytes: 1 << 20, MaxHeaderBytes: 1 << 16})
-		l.Inflate(1, 4<<20, time.Second)
+		l := NewLimits(Sizes{
+			MaxBatchBytes: 1 << 20, MaxInflationRatio: 1, MaxInflatedBytes: 4 << 20, AdmitTimeout: time.Second,
+		})
 		take := func(who string, n int64, noWait bool) error {
-			return l.Inflation.take(&Put{NoWait: noWait, state: state{Special: &Special{Payer: who}}}, n)
+			return l.Inflation.take(l.now.Load(), &Put{NoWait: noWait, state: state{Special: &Special{Payer: who}}}, n)
 		}
 		if err := take("a", 1<<20, false); err != nil {
 			t.Fatal(err)
@@ -111,8 +112,10 @@ func TestInflationWaits(t *testing.T) {
 // Batches that wait for the budget hold no memory for what they become.
 func TestInflationWaitsWithoutMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := NewLimits(1<<20, Sizes{MaxMessageBytes: 1 << 20, MaxHeaderBytes: 1 << 16})
-		l.Inflate(1<<20, 1<<20, time.Second)
+		l := NewLimits(Sizes{
+			MaxBatchBytes: 1 << 20, MaxMessageBytes: 1 << 20, MaxInflationRatio: 1 << 20, MaxInflatedBytes: 1 << 20,
+			AdmitTimeout: time.Second,
+		})
 		if err := l.Inflation.budget.TryTake("a", 1<<20); err != nil {
 			t.Fatal(err)
 		}

@@ -15,39 +15,36 @@ import (
 	"penstock/segment"
 )
 
-// Limits are the limits of one put, from the Options of the same names. Copies of a Limits share what Change changes.
+// Limits are the limits of one put. Copies of a Limits share them, and what Change changes.
 type Limits struct {
-	now           *atomic.Pointer[Sizes]
-	maxBatchBytes int
-
+	now       *atomic.Pointer[Sizes]
 	Inflation *Inflation
 }
 
-// Sizes are those limits of one put that may change while the node runs.
+// Sizes are these limits, from the Options of the same names. Those of compressed batches have defaults.
 type Sizes struct {
-	MaxMessageBytes, MaxHeaderBytes int
-	MaxDefer                        time.Duration
+	MaxMessageBytes, MaxBatchBytes, MaxHeaderBytes int
+	MaxDefer                                       time.Duration
+
+	MaxInflationRatio int
+	MaxInflatedBytes  int64
+	AdmitTimeout      time.Duration // longest wait of a compressed batch; 0 or less: none
 }
 
 // NewLimits returns the limits.
-func NewLimits(maxBatchBytes int, sizes Sizes) Limits {
-	l := Limits{now: new(atomic.Pointer[Sizes]), maxBatchBytes: maxBatchBytes}
+func NewLimits(sizes Sizes) Limits {
+	l := Limits{now: new(atomic.Pointer[Sizes]), Inflation: &Inflation{budget: shares.New(&shares.InflatedBytes, 0, 0)}}
 	l.Change(sizes)
-	l.Inflate(0, 0, 0)
 	return l
 }
 
-// Change takes new sizes for the puts from now on. Any goroutine may call it.
-func (l *Limits) Change(sizes Sizes) { l.now.Store(&sizes) }
-
-// Inflate sets the limits of compressed batches from the Options MaxInflationRatio, MaxInflatedBytes and AdmitTimeout.
-// 0 is a default. It is called before any put is measured.
-func (l *Limits) Inflate(ratio int, maxBytes int64, patience time.Duration) {
-	maxBytes = cmp.Or(maxBytes, DefaultMaxInflatedBytes)
-	l.Inflation = &Inflation{
-		ratio: cmp.Or(ratio, batch.MaxInflationRatio), most: maxBytes, patience: patience,
-		budget: shares.New(&shares.InflatedBytes, maxBytes, int64(l.maxBatchBytes)),
-	}
+// Change takes new sizes for the puts from now on. What compressed batches have of the budget stays theirs. Any
+// goroutine may call it.
+func (l *Limits) Change(sizes Sizes) {
+	sizes.MaxInflationRatio = cmp.Or(sizes.MaxInflationRatio, batch.MaxInflationRatio)
+	sizes.MaxInflatedBytes = cmp.Or(sizes.MaxInflatedBytes, DefaultMaxInflatedBytes)
+	l.Inflation.budget.Change(&shares.InflatedBytes, sizes.MaxInflatedBytes, int64(sizes.MaxBatchBytes))
+	l.now.Store(&sizes)
 }
 
 // DefaultMaxInflatedBytes is the default of Options.MaxInflatedBytes.
@@ -70,18 +67,18 @@ func (l *Limits) Measure(p *Put) error {
 	if p.Headered = false; p.Headers != nil {
 		return l.measureHeaders(p)
 	}
-	n, most := 0, l.now.Load().MaxMessageBytes
+	n, now := 0, l.now.Load()
 	for _, m := range p.Messages {
 		if len(m) == 0 {
 			return errs.ErrEmptyMessage
 		}
-		if len(m) > most {
-			return messageTooBig(len(m), most)
+		if len(m) > now.MaxMessageBytes {
+			return messageTooBig(len(m), now.MaxMessageBytes)
 		}
 		n += batch.RecordSize(len(m), p.DeferMs)
 	}
-	if n > l.maxBatchBytes {
-		return l.batchTooBig(n)
+	if n > now.MaxBatchBytes {
+		return now.batchTooBig(n)
 	}
 	p.Bytes = n
 	return nil
@@ -94,13 +91,13 @@ func (l *Limits) measureHeaders(p *Put) error {
 			errs.ErrHeaders, len(p.Headers), len(p.Messages))
 	}
 	p.Bytes, p.HeaderBytes, p.Headered = 0, 0, false
-	rec, most := segment.Record{Defer: p.DeferMs}, l.now.Load().MaxMessageBytes
+	rec, now := segment.Record{Defer: p.DeferMs}, l.now.Load()
 	for i, m := range p.Messages {
 		if len(m) == 0 {
 			return errs.ErrEmptyMessage
 		}
-		if len(m) > most {
-			return messageTooBig(len(m), most)
+		if len(m) > now.MaxMessageBytes {
+			return messageTooBig(len(m), now.MaxMessageBytes)
 		}
 		rec.Body, rec.Headers = m, p.Headers[i]
 		size := rec.Size()
@@ -113,8 +110,8 @@ func (l *Limits) measureHeaders(p *Put) error {
 		}
 		p.Bytes += size
 	}
-	if p.Bytes > l.maxBatchBytes {
-		return l.batchTooBig(p.Bytes)
+	if p.Bytes > now.MaxBatchBytes {
+		return now.batchTooBig(p.Bytes)
 	}
 	return nil
 }
@@ -126,9 +123,9 @@ func messageTooBig(bytes, most int) error {
 	}
 }
 
-func (l *Limits) batchTooBig(bytes int) error {
+func (s *Sizes) batchTooBig(bytes int) error {
 	return &errs.LimitError{
-		Err: errs.ErrBatchTooBig, What: "the size of the batch in bytes", Value: bytes, Most: l.maxBatchBytes,
+		Err: errs.ErrBatchTooBig, What: "the size of the batch in bytes", Value: bytes, Most: s.MaxBatchBytes,
 		Setting: "max-batch-bytes",
 	}
 }
@@ -175,8 +172,8 @@ func (l *Limits) CheckHeaders(headers []message.Header, trusted bool) error {
 // must be readable by every replica and every consumer for as long as the log keeps it.
 func (l *Limits) measureSealed(p *Put) error {
 	sealed := p.Special.Sealed
-	if len(sealed) > l.maxBatchBytes {
-		return l.batchTooBig(len(sealed))
+	if now := l.now.Load(); len(sealed) > now.MaxBatchBytes {
+		return now.batchTooBig(len(sealed))
 	}
 	h := &p.Special.Header
 	if err := h.Decode(sealed); err != nil {

@@ -9,7 +9,7 @@ import (
 
 // A compressed batch is verified in memory that is used again.
 func TestMeasureSealedAllocates(t *testing.T) {
-	l := NewLimits(1<<20, Sizes{MaxMessageBytes: 1 << 20, MaxHeaderBytes: 1 << 16})
+	l := NewLimits(Sizes{MaxBatchBytes: 1 << 20, MaxMessageBytes: 1 << 20, MaxHeaderBytes: 1 << 16})
 	for name, codec := range map[string]batch.Codec{"none": batch.CodecNone, "s2": batch.CodecS2} {
 		var b batch.Builder
 		b.Reset(codec)
@@ -38,7 +38,7 @@ func TestMeasureSealedAllocates(t *testing.T) {
 // A delay in a sealed batch is refused, whether the batch's flags say so or not: no fold and no limit would know of the
 // message that waits.
 func TestMeasureSealedRefusesDelays(t *testing.T) {
-	l := NewLimits(1<<20, Sizes{MaxMessageBytes: 1 << 20, MaxHeaderBytes: 1 << 16})
+	l := NewLimits(Sizes{MaxBatchBytes: 1 << 20, MaxMessageBytes: 1 << 20, MaxHeaderBytes: 1 << 16})
 	body := batch.AppendRecord(make([]byte, batch.HeaderBytes), &batch.Record{Defer: 1000, Body: []byte("x")})
 	for _, flags := range []batch.Flags{batch.FlagDefer, 0} {
 		h := batch.Header{

@@ -101,6 +101,9 @@ func NewDiskWatch(cfg DiskConfig, now int64) *DiskWatch {
 	return &DiskWatch{cfg: cfg, at: now}
 }
 
+// Change replaces the limits from the next Step on.
+func (w *DiskWatch) Change(cfg DiskConfig) { w.cfg = cfg }
+
 // Step takes the time and the total numbers of writes that began and that came back; done <= begun.
 func (w *DiskWatch) Step(now int64, begun, done uint64) DiskVerdict {
 	// Time that was not watched does not count, see above. Two polls do, since a tick may be late.

@@ -234,3 +234,19 @@ func TestDiskWatchKept(t *testing.T) {
 		t.Errorf("%d hand-overs within %v", d.handovers, time.Duration(DiskHandOverEveryNs))
 	}
 }
+
+// New limits hold from the next step on, for a wait that has begun.
+func TestDiskWatchChanges(t *testing.T) {
+	d := newWatched(t)
+	d.begun++
+	d.run(3*time.Second, func() {})
+	if d.last.State != DiskSlow {
+		t.Fatalf("after 3 s of 5: %v", d.last.State)
+	}
+	cfg := d.w.cfg
+	cfg.PatienceNs, cfg.FailedNs = 1e9, 2e9
+	d.w.Change(cfg)
+	if d.poll(); d.last.State != DiskFailed {
+		t.Errorf("after 3 s of 1, and 2 until it has failed: %v", d.last.State)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/meta"
+	"penstock/internal/node/budget"
 	"penstock/internal/node/clock"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/errs"
@@ -69,11 +70,13 @@ func runStore(t *testing.T, disk aio.Disk) runningStore {
 		Host: h, Log: slog.New(slog.DiscardHandler), Clock: clock.New(h.Wall, h.Mono), Disk: disk,
 		Counters: new(Counters), Pulse: new(aio.Pulse), Stop: stop,
 		CommitFileBytes: 256 << 10, CommitLiveBytes: 1 << 20, GroupsInFlight: 2, MinSegmentBytes: 16 << 10,
-		MaxSegmentBytes: 64 << 10, RetentionInterval: time.Hour, MaxStateBytes: 1 << 20, MaxRanges: 1 << 10,
-		PublishTimeout: 5 * time.Second, Inboxes: inbox.Bounds{
-			MaxInboxBytes: 1 << 20, MaxNodeInboxBytes: 1 << 20, PublishTimeout: 5 * time.Second, AdmitTimeout: time.Second,
+		MaxSegmentBytes: 64 << 10, MarkAfter: time.Millisecond,
+		Limits: Limits{
+			RetentionInterval: time.Hour, State: budget.Limits{MaxStateBytes: 1 << 20, MaxRanges: 1 << 10},
+			Inboxes: inbox.Bounds{
+				MaxInboxBytes: 1 << 20, MaxNodeInboxBytes: 1 << 20, PublishTimeout: 5 * time.Second, AdmitTimeout: time.Second,
+			},
 		},
-		MarkAfter: time.Millisecond,
 	})
 	s.level.Store(datadir.FirstLevel)
 	topic := &Topic{Name: "t", ID: uuid.UUID{7}, ServingChanged: func() {}}
@@ -115,7 +118,9 @@ func runStore(t *testing.T, disk aio.Disk) runningStore {
 // publish stores count messages of the same size, one after the other.
 func (s runningStore) publish(t *testing.T, count, size int) {
 	t.Helper()
-	limits := inbox.NewLimits(1<<20, inbox.Sizes{MaxMessageBytes: 1 << 20, MaxHeaderBytes: 1 << 10, MaxDefer: time.Hour})
+	limits := inbox.NewLimits(inbox.Sizes{
+		MaxBatchBytes: 1 << 20, MaxMessageBytes: 1 << 20, MaxHeaderBytes: 1 << 10, MaxDefer: time.Hour,
+	})
 	for range count {
 		w := inbox.NewWaiter()
 		w.Carry(make([]byte, size))

@@ -24,7 +24,7 @@ import (
 func (pt *Partition) AppendControls(ctx context.Context, own *inbox.Special) (*inbox.Waiter, error) {
 	w := inbox.NewWaiter()
 	w.Kind, w.Special = inbox.Controls, own
-	w.DeadlineNs = pt.store.now().Add(pt.store.opts.PublishTimeout).UnixNano()
+	w.DeadlineNs = pt.store.now().Add(pt.store.PublishTimeout()).UnixNano()
 	if err := pt.Enqueue(ctx, &w.Put); err != nil {
 		w.Free()
 		return nil, err

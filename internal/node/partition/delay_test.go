@@ -13,7 +13,9 @@ import (
 func TestDelayCountsFromThePut(t *testing.T) {
 	s := runStore(t, faultaio.New(faultaio.Options{}))
 	pt, clock := s.part, s.clock
-	limits := inbox.NewLimits(1<<20, inbox.Sizes{MaxMessageBytes: 1 << 20, MaxHeaderBytes: 1 << 10, MaxDefer: time.Hour})
+	limits := inbox.NewLimits(inbox.Sizes{
+		MaxBatchBytes: 1 << 20, MaxMessageBytes: 1 << 20, MaxHeaderBytes: 1 << 10, MaxDefer: time.Hour,
+	})
 	var came int64
 	done := make(chan error, 2)
 	pt.OnCommitter(func() { // here the committer gathers a group

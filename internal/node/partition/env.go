@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -36,8 +37,10 @@ type Env struct {
 	above Above
 	Ctx   context.Context // ends when the engine closes
 	// The cluster options that replicas use. ClusterOptions documents them.
-	replication     replicate.Config
+	replication     replicate.Config // of which those of rates may change
 	preferredLeader func(*meta.Snapshot, meta.PartitionID) replicate.NodeID
+
+	lagMaxNs, catchUp atomic.Int64 // see rates
 
 	Self      meta.Node
 	Net       *platform.Network
@@ -77,8 +80,21 @@ func NewEnv(
 		store: s, Log: log, Rows: rows, above: above, Ctx: ctx, replication: cfg, preferredLeader: preferred,
 		readers: make(chan struct{}, maxReadCount),
 	}
+	cn.Retune(&cfg)
 	cn.Begin(s.host.Awake)
 	return cn
+}
+
+// Retune takes LagMaxNs and CatchUpBytesPerSec of a configuration, for the leaders that there are within a tick. Any
+// goroutine may call it.
+func (cn *Env) Retune(cfg *replicate.Config) {
+	cn.lagMaxNs.Store(cmp.Or(cfg.LagMaxNs, replicate.DefaultLagMaxNs))
+	cn.catchUp.Store(cfg.CatchUpBytesPerSec)
+}
+
+// rates returns what Retune has set last.
+func (cn *Env) rates() (lagMaxNs, catchUpBytesPerSec int64) {
+	return cn.lagMaxNs.Load(), cn.catchUp.Load()
 }
 
 // maxReadCount is how many ranges of old batches this node reads for other replicas at the same time.

@@ -69,7 +69,7 @@ func (r *Recovery) Replay(node uuid.UUID, level int) error {
 		Pulse:     s.pulse,
 		FileBytes: s.opts.CommitFileBytes, MaxLiveBytes: s.opts.CommitLiveBytes, InFlight: s.opts.GroupsInFlight,
 		Store: node, Logger: s.log, Inline: s.host.InlineLog(), MarkAfter: s.opts.MarkAfter,
-		SlowAfter: s.opts.SlowCommit, MarkRequired: level >= datadir.MarkLevel, MayForget: s.replicas != nil,
+		MarkRequired: level >= datadir.MarkLevel, MayForget: s.replicas != nil,
 	}, counted{r.Log, s.opts.Startup})
 	var corrupt *segment.CorruptError
 	if err != nil && !errors.As(err, &corrupt) {
@@ -79,6 +79,7 @@ func (r *Recovery) Replay(node uuid.UUID, level int) error {
 		return err
 	}
 	s.clog = log
+	s.clog.SlowAfter(s.opts.SlowCommit)
 	s.flusher.Use(log)
 	if report != nil {
 		r.found.Bytes, r.found.LogEnd, r.found.LogDamaged = report.Bytes, report.LastSeq, corrupt != nil

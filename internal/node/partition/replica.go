@@ -490,7 +490,8 @@ func (r *Replica) Tick(lease int64, live []replicate.NodeID) {
 		r.ev = replicate.Event{Kind: replicate.EvLease, DeadlineNs: lease}
 		r.step(&r.ev)
 	}
-	r.ev = replicate.Event{Kind: replicate.EvTick, Live: live}
+	lag, catchUp := r.node.rates()
+	r.ev = replicate.Event{Kind: replicate.EvTick, Live: live, LagMaxNs: lag, CatchUpBytesPerSec: catchUp}
 	r.step(&r.ev)
 	if r.damaged == nil { // who met it may have been a channel
 		for _, ev := range r.isolated() {
@@ -503,7 +504,7 @@ func (r *Replica) Tick(lease int64, live []replicate.NodeID) {
 	r.logComparing(r.node.Now())
 	if r.leader != nil {
 		r.count()
-		r.fail(r.pending.Expire(r.node.Now()-int64(r.node.store.opts.PublishTimeout)), errs.ErrUnknown)
+		r.fail(r.pending.Expire(r.node.Now()-int64(r.node.store.PublishTimeout())), errs.ErrUnknown)
 		r.retryStalled() // a follower that returns changes no mark, so no other event would retry
 	}
 	r.unlock()

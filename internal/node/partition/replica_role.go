@@ -83,6 +83,7 @@ func (r *Replica) changeRole() {
 	r.ledEpoch = st.Epoch
 	r.counted = replicate.LeaderCounts{}
 	cfg := r.node.replication
+	cfg.LagMaxNs, cfg.CatchUpBytesPerSec = r.node.rates()
 	cfg.ListShort = r.node.store.Feature() >= marksLevel
 	r.lead(replicate.NewLeader(cfg, r.node.member(), r.node.Self.Boot, log, st, r.node.Now()))
 	r.node.store.counters.LeaderChanges.Add(1)

@@ -24,7 +24,9 @@ func TestLonePutOfAConnection(t *testing.T) {
 	s := runStore(t, faultaio.New(faultaio.Options{}))
 	s.committer.Use(s.clog, true)
 	s.replicas = bareReplica().node
-	limits := inbox.NewLimits(1<<20, inbox.Sizes{MaxMessageBytes: 1 << 20, MaxHeaderBytes: 1 << 10, MaxDefer: time.Hour})
+	limits := inbox.NewLimits(inbox.Sizes{
+		MaxBatchBytes: 1 << 20, MaxMessageBytes: 1 << 20, MaxHeaderBytes: 1 << 10, MaxDefer: time.Hour,
+	})
 	// announce submits puts, one at a time, until one arrives while the log is idle. It returns where that put is
 	// answered.
 	announce := func(b driver.Blocker, taken func() bool) chan error {

@@ -74,26 +74,27 @@ type Options struct {
 	Pulse    *aio.Pulse
 	Stop     <-chan struct{} // closed when background goroutines must end
 
-	CommitFileBytes   int64 // size of each file of the commit log
-	CommitLiveBytes   int64 // size of all commit log files that are in use
-	GroupsInFlight    int   // how many groups may be on their way to the disk at a time
-	MinSegmentBytes   int64
-	MaxSegmentBytes   int64
-	MaxOpenSegments   int           // most partitions that have written segment files open
-	MaxMappedSegments int           // most segments that stay mapped, of all partitions
-	RetentionInterval time.Duration // between two searches for segments that retention may remove
-	Inboxes           inbox.Bounds  // of what waits to be stored
-	MaxStateBytes     int64         // most bytes of memory of the state of all channels
-	TokenShare        int           // percent of it that the topics which one token has made may take; 100: all
-	MaxReqTimeout     time.Duration // longest delay of a requeue
-	MaxRanges         int           // most confirmed ranges of a channel in a partition
-	PublishTimeout    time.Duration // how long a put may wait until it is stored
-
-	SlowCommit time.Duration // a group of the commit log that takes this long counts as slow
+	CommitFileBytes int64 // size of each file of the commit log
+	CommitLiveBytes int64 // size of all commit log files that are in use
+	GroupsInFlight  int   // how many groups may be on their way to the disk at a time
+	MinSegmentBytes int64
+	MaxSegmentBytes int64
+	Limits
 
 	UnknownKind fold.ControlKind // tests only: a kind of control entry that this process treats as unknown
 	MarkAfter   time.Duration    // how long the commit log is idle before it marks its last group
 	Startup     *health.Startup  // is told how much of the commit log has been read; may be nil
+}
+
+// Limits are those Options that may change while the node runs: see Store.Change.
+type Limits struct {
+	State             budget.Limits
+	Inboxes           inbox.Bounds  // of what waits to be stored
+	MaxOpenSegments   int           // most partitions that have written segment files open
+	MaxMappedSegments int           // most segments that stay mapped, of all partitions
+	RetentionInterval time.Duration // between two searches for segments that retention may remove
+	MaxReqTimeout     time.Duration // longest delay of a requeue
+	SlowCommit        time.Duration // a group of the commit log that takes this long counts as slow
 }
 
 // Counters are totals since Open. Any goroutine may read them at any time.
@@ -115,27 +116,33 @@ type Counters struct {
 	MissingCopies          atomic.Uint64 // times a leader went on for absentPatience to ask for a copy that is not here
 }
 
-// Change changes Options.TokenShare, RetentionInterval and Inboxes. Any goroutine may call it.
-func (s *Store) Change(tokenShare int, retentionInterval time.Duration, inboxes inbox.Bounds) {
-	s.SetTokenShare(tokenShare)
-	s.flusher.RetainEvery(retentionInterval)
-	s.inboxes.Limit(inboxes)
+// Change changes the limits, after recovery. Any goroutine may call it.
+func (s *Store) Change(l Limits) {
+	s.limit(l)
+	s.flusher.Change(l.RetentionInterval, l.MaxOpenSegments)
+	s.clog.SlowAfter(l.SlowCommit)
 }
+
+func (s *Store) limit(l Limits) {
+	s.Limit(l.State)
+	s.inboxes.Limit(l.Inboxes)
+	s.mappings.Limit(l.MaxMappedSegments)
+	s.delays.Allow(l.MaxReqTimeout)
+}
+
+// PublishTimeout is how long a put may wait until it is stored.
+func (s *Store) PublishTimeout() time.Duration { return s.inboxes.Bounds().PublishTimeout }
 
 // New returns a store that has no arena and no commit log yet: Begin makes the arena, Recovery.Replay the commit log.
 func New(o Options) *Store {
 	s := &Store{
 		host: o.Host, log: o.Log, clock: o.Clock, disk: o.Disk, opts: o, counters: o.Counters, pulse: o.Pulse, stop: o.Stop,
-		folder: replay.Folder{Unknown: o.UnknownKind}, mappings: segment.NewMappings(o.MaxMappedSegments),
+		folder: replay.Folder{Unknown: o.UnknownKind}, mappings: segment.NewMappings(0),
 	}
-	s.delays = dueclock.Corrector{
-		Log: o.Log, Clock: o.Clock, MaxDelay: o.MaxReqTimeout, FromTheFuture: &o.Counters.FromTheFuture,
-		Corrected: &o.Counters.DelaysCorrected,
-	}
-	s.Limits = budget.Limits{MaxStateBytes: o.MaxStateBytes, MaxRanges: o.MaxRanges}
-	s.SetTokenShare(o.TokenShare)
+	s.delays.Log, s.delays.Clock = o.Log, o.Clock
+	s.delays.FromTheFuture, s.delays.Corrected = &o.Counters.FromTheFuture, &o.Counters.DelaysCorrected
+	s.limit(o.Limits)
 	s.aside = aside.New(o.Disk, o.Log, s.now, aside.DefaultLimits)
-	s.inboxes.Limit(o.Inboxes)
 	s.inboxes.Tell(&o.Counters.Overloaded, func() { s.clog.Wake() })
 	return s
 }

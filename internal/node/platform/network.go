@@ -31,6 +31,13 @@ type Network struct {
 // Simulated returns the connections of a simulated host.
 func Simulated(t Transport) *Network { return &Network{simulated: t} }
 
+// LimitHandshakes is peer.Net.LimitHandshakes. A Transport has none.
+func (n *Network) LimitHandshakes(count int) {
+	if n.real != nil {
+		n.real.LimitHandshakes(count)
+	}
+}
+
 // TrySend is peer.Net.TrySend. A Transport gets a copy of the frame.
 func (n *Network) TrySend(to replicate.NodeID, f *netproto.Frame) error {
 	if n.real != nil {

@@ -82,7 +82,7 @@ type Client struct {
 func (rs *Consumers) Subscribe(
 	ctx context.Context, c Client, o message.ConsumerOptions, s message.Sink,
 ) (*Consumer, error) {
-	timeout := cmp.Or(o.MsgTimeout, rs.n.MsgTimeout)
+	timeout := cmp.Or(o.MsgTimeout, rs.n.MsgTimeout())
 	r := &Consumer{rs: rs, topic: c.Topic, channel: c.Channel, sink: s, answered: make(chan struct{})}
 	r.ask = wire.Subscribe{
 		Topic: c.Topic.ID(), Channel: []byte(c.Channel), MsgTimeoutMs: uint32(timeout.Milliseconds()),

@@ -24,7 +24,7 @@ type Env struct {
 	First      uint64                // number of the first leg; no earlier process may have used it
 	Level      func() int            // the feature level that is in force
 	Snapshot   func() *meta.Snapshot // the known nodes, and whether they are alive
-	MsgTimeout time.Duration         // of consumers that do not ask for one: Options.MsgTimeout
+	MsgTimeout func() time.Duration  // of consumers that do not ask for one: Options.MsgTimeout of now
 }
 
 // Lease says until when this node may serve, by a clock that also counts the time in which the machine was suspended.

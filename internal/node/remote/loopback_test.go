@@ -116,7 +116,7 @@ func newLoop(t *testing.T) *loop {
 		Snapshot: func() *meta.Snapshot {
 			return &meta.Snapshot{Nodes: map[replicate.NodeID]*meta.Node{1: {Name: "n1"}}}
 		},
-		MsgTimeout: time.Minute,
+		MsgTimeout: func() time.Duration { return time.Minute },
 	})
 	t.Cleanup(func() {
 		l.Close()

@@ -23,14 +23,13 @@ const (
 // while this process still has the contents in memory; after a restart it would be too late. It returns when the engine
 // closes.
 func (s *Scrub) ReadFiles() {
-	every := min(filesEvery, s.n.Interval)
 	told := map[uint64]bool{}
-	for wait := min(firstAfter, every); s.pause(wait); {
-		began := s.n.Host.Instant()
+	began := s.n.Host.Instant()
+	for more := s.await(began, 0, firstAfter); more; more = s.await(began, errorPause, filesEvery) {
+		began = s.n.Host.Instant()
 		if !s.readCatalog() || !s.readCommitLog(told) {
 			return
 		}
-		wait = max(errorPause, every-s.n.Host.Since(began))
 	}
 }
 

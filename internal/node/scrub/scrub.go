@@ -3,6 +3,7 @@ package scrub
 import (
 	"errors"
 	"log/slog"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +20,8 @@ const (
 	// firstAfter is the time from the start to the first round, unless the interval is shorter. It is short so that a
 	// node that is restarted every week is scrubbed too.
 	firstAfter = 10 * time.Minute
+	// lookEvery is how often a pause between two rounds looks whether the interval has changed.
+	lookEvery = time.Minute
 	// errorPause is how long a scrub waits after it failed to read a piece for a reason other than damage.
 	errorPause = time.Second
 	// maxDamageLines bounds the number of log lines about damage in one process. The counters have no bound.
@@ -32,7 +35,7 @@ type Env struct {
 	Log      *slog.Logger
 	Disk     aio.Disk
 	Stop     <-chan struct{} // closed when the engine closes
-	Interval time.Duration   // Options.ScrubInterval; 0: only RetryReads may be called
+	Interval time.Duration   // Options.ScrubInterval; see Scrub.Every
 
 	// Copies returns the node's open copies of partitions, except those of quarantined topics.
 	Copies func() []Copy
@@ -71,7 +74,8 @@ type TopicFile func(check func(*datadir.Topic))
 
 // Scrub reads the data of a node from the device; see the package comment. Any goroutine may call Stats.
 type Scrub struct {
-	n Env
+	n     Env
+	every atomic.Int64 // ns; see Every
 
 	rounds     atomic.Uint64
 	bytes      atomic.Uint64
@@ -96,7 +100,35 @@ type Stats struct {
 }
 
 // New returns the Scrub of a node whose recovery has ended. It reads nothing yet.
-func New(n Env) *Scrub { return &Scrub{n: n} }
+func New(n Env) *Scrub {
+	s := &Scrub{n: n}
+	s.Every(n.Interval)
+	return s
+}
+
+// Every changes Env.Interval, within lookEvery; with 0, ReadSegments and ReadFiles read nothing. Any goroutine may call
+// it.
+func (s *Scrub) Every(interval time.Duration) { s.every.Store(int64(interval)) }
+
+// await waits until the interval, as it is then, or most has passed since began, and for least at any rate. It returns
+// false if the engine closes meanwhile.
+func (s *Scrub) await(began time.Time, least, most time.Duration) bool {
+	for first := true; ; first = false {
+		every := time.Duration(s.every.Load())
+		left := min(every, most) - s.n.Host.Since(began)
+		switch {
+		case every == 0:
+			left = lookEvery
+		case first:
+			left = max(left, least)
+		case left <= 0:
+			return true
+		}
+		if !s.pause(min(left, lookEvery)) {
+			return false
+		}
+	}
+}
 
 // Stats returns what the scrub has done.
 func (s *Scrub) Stats() Stats {
@@ -115,14 +147,14 @@ func (s *Scrub) pauseFor(n int64) bool { return s.pause(spanOf(n)) }
 // spanOf returns how long reading n bytes may take at maxRate.
 func spanOf(n int64) time.Duration { return time.Duration(n) * time.Second / maxRate }
 
-// ReadSegments reads all segments of this node from the device once per Node.Interval, until the engine closes. So
+// ReadSegments reads all segments of this node from the device once per interval, until the engine closes. So
 // damage in data that nobody reads is found while another replica still has the data. Batches that are still in memory
 // are written again. In a cluster, other damage is repaired from another replica; on a single node, Health reports it.
 func (s *Scrub) ReadSegments() {
-	for wait := min(firstAfter, s.n.Interval); s.pause(wait); {
-		began := s.n.Host.Instant()
+	began := s.n.Host.Instant()
+	for more := s.await(began, 0, firstAfter); more; more = s.await(began, errorPause, math.MaxInt64) {
+		began = s.n.Host.Instant()
 		s.readRound()
-		wait = max(errorPause, s.n.Interval-s.n.Host.Since(began))
 	}
 }
 

@@ -106,7 +106,8 @@ func (c *Channel) judge(o *message.ConsumerOptions, s message.Sink) (err error) 
 	if o.SampleRate < 0 || o.SampleRate > 99 {
 		return fmt.Errorf("%w: SampleRate is %d; it is 1 to 99 percent, or 0 for all", errs.ErrOptions, o.SampleRate)
 	}
-	o.MsgTimeout, err = message.MsgTimeout(o.MsgTimeout, c.env.Options.MsgTimeout, c.env.Options.MaxMsgTimeout)
+	now := c.env.options()
+	o.MsgTimeout, err = message.MsgTimeout(o.MsgTimeout, now.MsgTimeout, now.MaxMsgTimeout)
 	return err
 }
 

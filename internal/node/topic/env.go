@@ -88,14 +88,18 @@ func NewShared(e Env) *Shared {
 	return s
 }
 
-// options returns the options, of which DisableAutoCreate, MaxChannels, TokenShare and Retention may change.
+// options returns the options of now, which do not change.
 func (s *Shared) options() *Options { return s.changed.Load() }
 
-// Change replaces these options, also for the topics that there are. One goroutine at a time may call it.
+// Change replaces the options, also for the topics that there are, and wakes their channels, whose limits may have
+// changed. One goroutine at a time may call it.
 func (s *Shared) Change(o Options) {
 	s.changed.Store(&o)
 	for _, t := range s.Catalog.Topics() {
 		t.Relimit()
+		for _, c := range t.Channels() {
+			c.local.Wake()
+		}
 	}
 }
 

@@ -146,7 +146,7 @@ func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) 
 		return nil, t.local.empty(ctx)
 	case wire.OpPeek:
 		if op.Channel == "" {
-			return wire.EncodeResult(channel.PeekTopic(channelTopic{t}, op, t.env.Options.ReadAheadBytes))
+			return wire.EncodeResult(channel.PeekTopic(channelTopic{t}, op, t.env.options().ReadAheadBytes))
 		}
 	case wire.OpTrace:
 		return wire.EncodeResult(t.traceLocal(ctx, op))

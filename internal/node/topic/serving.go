@@ -145,7 +145,7 @@ type assignedPartition struct {
 // the wait, and the next leader begins it anew.
 func (l *Local) createLater(m missingChannel) {
 	cl := l.t.env.Cluster
-	if !l.t.env.Host.Pause(l.t.env.Options.PublishTimeout, cl.Ctx.Done()) {
+	if !l.t.env.Host.Pause(l.t.env.options().PublishTimeout, cl.Ctx.Done()) {
 		return
 	}
 	if c, ok := l.t.LookupChannel(m.ch.name); ok && !c.local.CommittedIn(int(m.pt.Number())) {

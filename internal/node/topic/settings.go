@@ -143,7 +143,7 @@ func (l *Local) Learn(mt *meta.Topic) {
 
 // configureInCluster changes the settings in the metadata store, and returns when this node has applied them.
 func (t *Topic) configureInCluster(ctx context.Context, s meta.TopicSettings) (meta.TopicSettings, error) {
-	ctx, cancel := t.env.Host.WithTimeout(ctx, t.env.Options.PublishTimeout)
+	ctx, cancel := t.env.Host.WithTimeout(ctx, t.env.options().PublishTimeout)
 	defer cancel()
 	mt, err := t.env.Cluster.Rows.ConfigureTopic(ctx, t.shared.ID, s)
 	switch {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"penstock/internal/node"
@@ -20,15 +21,20 @@ type Guard struct {
 	engine    *node.Engine
 	auth      *auth.Authority // nil: every client may do everything
 	audit     *audit.Log
-	openPages bool // see Options.OpenPages of package server
+	openPages atomic.Bool // see Options.OpenPages of package server
 	logger    *slog.Logger
 	sessions  sessions // of browsers
 }
 
 // NewGuard returns the guard of a node.
 func NewGuard(e *node.Engine, a *auth.Authority, log *audit.Log, openPages bool, logger *slog.Logger) *Guard {
-	return &Guard{engine: e, auth: a, audit: log, openPages: openPages, logger: logger}
+	g := &Guard{engine: e, auth: a, audit: log, logger: logger}
+	g.OpenPages(openPages)
+	return g
 }
+
+// OpenPages changes whether pages are open, for the requests from now on.
+func (s *Guard) OpenPages(open bool) { s.openPages.Store(open) }
 
 // tokenOf returns the secret in a request, or that of its session, or "" if there is none.
 func (s *Guard) tokenOf(r *http.Request) string {
@@ -45,7 +51,7 @@ func (s *Guard) Policy() web.Policy { return web.Policy{Permit: s.permit, Audit:
 // permit decides whether a request may be served; see web.Permit. If the query lacks a topic that the route needs, any
 // client with at least one grant passes; the endpoint then reports the missing argument.
 func (s *Guard) permit(need web.Access, r *http.Request, q url.Values) (string, error) {
-	if s.auth == nil || need == web.Open || need == web.Known && s.openPages {
+	if s.auth == nil || need == web.Open || need == web.Known && s.openPages.Load() {
 		return "", nil
 	}
 	token := s.tokenOf(r)

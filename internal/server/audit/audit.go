@@ -11,6 +11,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -95,14 +96,32 @@ type share struct {
 
 // New returns a Log that keeps count entries in memory; 0: DefaultCount.
 func New(log *sparing.Log, count int) *Log {
-	if count == 0 {
-		count = DefaultCount
-	}
 	l := &Log{log: log.Logger(), sparing: log, now: time.Now}
 	l.started = l.now()
-	l.people = share{name: "changes", size: count, since: l.started}
-	l.strangers = share{name: "strangers", size: max(1, count/4), since: l.started}
+	l.people, l.strangers = share{name: "changes", since: l.started}, share{name: "strangers", since: l.started}
+	l.Limit(count, 0)
 	return l
+}
+
+// Limit changes what New and Keep were given. Of entries in memory the oldest go that are too many; the files become
+// smaller when the next ones begin.
+func (l *Log) Limit(count int, maxBytes int64) {
+	count, maxBytes = cmp.Or(count, DefaultCount), cmp.Or(maxBytes, DefaultBytes)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.people.limit(count, maxBytes/2)
+	l.strangers.limit(max(1, count/4), maxBytes/2)
+}
+
+func (s *share) limit(count int, maxBytes int64) {
+	if s.size = count; len(s.entries) > count {
+		gone := len(s.entries) - count
+		s.gone = s.entries[gone-1].Time
+		s.since, s.entries = s.gone, slices.Clone(s.entries[gone:])
+	}
+	if s.file != nil {
+		s.file.Limit(maxBytes)
+	}
 }
 
 // head is the first line of a file: since when the files have all entries.
@@ -115,9 +134,7 @@ type head struct {
 // both shares together; 0: DefaultBytes. No other process writes there: the caller holds the data directory's lock. It
 // is called once, and Close then, too.
 func (l *Log) Keep(dir string, maxBytes int64) {
-	if maxBytes == 0 {
-		maxBytes = DefaultBytes
-	}
+	maxBytes = cmp.Or(maxBytes, DefaultBytes)
 	for _, sh := range []*share{&l.people, &l.strangers} {
 		o := lines.Options{Dir: dir, Name: sh.name, MaxBytes: maxBytes / 2, Log: l.log, What: "the audit"}
 		old, err := lines.Read(&o)

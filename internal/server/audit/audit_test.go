@@ -224,3 +224,38 @@ func TestEntriesOfOthersStay(t *testing.T) {
 		t.Errorf("all is there since %v, the oldest but one entry is of %v", list.Since, oldest)
 	}
 }
+
+// Fewer entries may be kept from now on: the oldest go, and the list says so. Files become smaller when the next begin.
+func TestLimitsOfTheAuditChange(t *testing.T) {
+	dir := t.TempDir()
+	l := New(sparing.New(slog.New(slog.DiscardHandler)), 100)
+	l.Keep(dir, 1<<20)
+	for i := range 100 {
+		l.Changed(Entry{What: fmt.Sprint(i)})
+	}
+	l.Limit(10, 8<<10)
+	list := l.List()
+	if len(list.Entries) != 10 || list.Entries[0].What != "90" || list.Since.Before(list.Entries[0].Time.Add(-time.Hour)) {
+		t.Errorf("%d entries, since %v: %+v", len(list.Entries), list.Since, list.Entries)
+	}
+	for i := range 200 {
+		l.Changed(Entry{What: fmt.Sprint(100 + i), Body: strings.Repeat("x", 100)})
+		time.Sleep(time.Millisecond / 4) // the files are changed between writes, not within one
+	}
+	l.Close(t.Context())
+	files, err := filepath.Glob(filepath.Join(dir, "changes*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		if st, err := os.Stat(name); err != nil || st.Size() > 64<<10 {
+			t.Errorf("%s: %v, %v", name, st, err)
+		}
+	}
+	if list := l.List(); len(list.Entries) != 10 || list.Entries[9].What != "299" {
+		t.Errorf("%d entries", len(list.Entries))
+	}
+	if l.Limit(0, 0); l.people.size != DefaultCount {
+		t.Errorf("the default is %d", l.people.size)
+	}
+}

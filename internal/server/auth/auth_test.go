@@ -168,6 +168,16 @@ func TestSetServers(t *testing.T) {
 	if err := a.SetServers([]string{server("new")}); err != nil || asked() != "new" {
 		t.Errorf("%s answers, %v", asked(), err)
 	}
+	o.HTTPMethod, o.RequestTimeout, o.HoldTime = "POST", time.Minute, NoHold
+	if err := a.Change(o); err != nil || asked() != "new" || a.holdTime() != 0 {
+		t.Errorf("%s answers, for %v, %v", asked(), a.holdTime(), err)
+	}
+	if now := a.servers.Load(); now.o.HTTPMethod != "POST" || now.client.Timeout != time.Minute {
+		t.Errorf("they are asked as before: %+v", now.o)
+	}
+	if err := (*Authority)(nil).Change(o); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestCacheIsBounded(t *testing.T) {

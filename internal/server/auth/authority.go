@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -53,9 +54,11 @@ type Authority struct {
 	tokens   atomic.Pointer[tokenFile] // the file as Reload last read it; nil: there is no file
 	servers  atomic.Pointer[servers]   // nil: no servers are configured, and none are added
 
+	replacing sync.Mutex // held by who replaces servers
+
 	cache *lru.Cache[[sha256.Size]byte, *Principal] // servers' answers, expired ones included
 
-	hold    time.Duration
+	hold    atomic.Int64 // ns: Options.HoldTime
 	silence silence
 }
 
@@ -69,7 +72,8 @@ func Open(o *Options) (*Authority, error) {
 	if err != nil {
 		panic("BUG: " + err.Error()) // it refuses only a size below 1
 	}
-	a := &Authority{path: o.File, readable: o.ReadableFiles, cache: cache, hold: max(o.HoldTime, 0)}
+	a := &Authority{path: o.File, readable: o.ReadableFiles, cache: cache}
+	a.hold.Store(int64(max(o.HoldTime, 0)))
 	a.silence.asks, a.silence.heldBy = make(map[[sha256.Size]byte]*asking), make(map[[sha256.Size]byte]time.Time)
 	if a.silence.log = o.Logger; a.silence.log == nil {
 		a.silence.log = slog.Default()
@@ -99,15 +103,40 @@ func (a *Authority) Reload() error {
 // SetServers replaces the auth servers, of which there were some at Open. What the old ones have answered goes on until
 // it expires. After an error they stay.
 func (a *Authority) SetServers(addresses []string) error {
+	a.replacing.Lock()
+	defer a.replacing.Unlock()
 	old := a.servers.Load()
 	if old == nil || len(addresses) == 0 {
 		return errors.New("nsq: without the address of a server nobody could log in")
 	}
-	s, err := newServers(&Options{HTTPAddresses: addresses, HTTPMethod: old.method, RequestTimeout: old.timeout})
+	o := old.o
+	o.HTTPAddresses = addresses
+	return a.replace(&o)
+}
+
+// Change takes over HTTPMethod, RequestTimeout and HoldTime from o, for the questions from now on. nil has none.
+func (a *Authority) Change(o Options) error {
+	if a == nil {
+		return nil
+	}
+	a.hold.Store(int64(max(o.HoldTime, 0)))
+	a.replacing.Lock()
+	defer a.replacing.Unlock()
+	old := a.servers.Load()
+	if old == nil || old.o.HTTPMethod == o.HTTPMethod && old.o.RequestTimeout == o.RequestTimeout {
+		return nil
+	}
+	o.HTTPAddresses = old.o.HTTPAddresses
+	return a.replace(&o)
+}
+
+// replace replaces the auth servers, of which there are some. replacing is held.
+func (a *Authority) replace(o *Options) error {
+	s, err := newServers(o)
 	if err != nil {
 		return err
 	}
-	a.servers.Store(s)
+	old := a.servers.Swap(s)
 	old.client.CloseIdleConnections()
 	return nil
 }

@@ -46,6 +46,8 @@ func holds(expired time.Time, hold time.Duration, now time.Time) (until time.Tim
 	return time.Time{}, false
 }
 
+func (a *Authority) holdTime() time.Duration { return time.Duration(a.hold.Load()) }
+
 // find asks the servers about a credential, or waits for somebody who does. If they are silent, the last grant holds
 // for Options.HoldTime after it has expired.
 func (a *Authority) find(ctx context.Context, c *Credential) (*Principal, error) {
@@ -54,7 +56,7 @@ func (a *Authority) find(ctx context.Context, c *Credential) (*Principal, error)
 	var until time.Time
 	held := false
 	if had != nil {
-		until, held = holds(had.granted, a.hold, now)
+		until, held = holds(had.granted, a.holdTime(), now)
 	}
 	q, quiet := a.question(key, c, held, now)
 	if quiet {
@@ -126,7 +128,7 @@ func (a *Authority) ask(key [sha256.Size]byte, c *Credential, q *asking) {
 		if s.last = now; s.since.IsZero() {
 			s.since = now
 			s.log.Warn("the auth servers do not answer: clients whose grant expires go on with it for auth-hold-time, and new "+
-				"clients are refused, until they do", "auth_hold_time", a.hold, "error", q.err)
+				"clients are refused, until they do", "auth_hold_time", a.holdTime(), "error", q.err)
 		}
 	}
 	s.mu.Unlock()
@@ -178,5 +180,5 @@ func (a *Authority) Note() (time.Duration, string) {
 	}
 	return silent, fmt.Sprintf("the auth servers have not answered for %v: %d clients go on with expired grants, each "+
 		"for %v at most, and new ones are refused; start them again, or look at the node's log for the reason",
-		silent.Round(time.Second), held, a.hold)
+		silent.Round(time.Second), held, a.holdTime())
 }

@@ -36,10 +36,9 @@ const (
 // servers is a client for servers of NSQ's auth protocol. It is immutable except for the idle connections of its HTTP
 // client, and any goroutine may use it.
 type servers struct {
-	urls    []*url.URL
-	method  string
-	timeout time.Duration
-	client  *http.Client
+	o      Options
+	urls   []*url.URL
+	client *http.Client
 }
 
 // serverURL returns the URL of an auth server: http://HOST:PORT/auth for a HOST:PORT, and a URL unchanged.
@@ -61,7 +60,7 @@ func serverURL(address string) (*url.URL, error) {
 }
 
 func newServers(o *Options) (*servers, error) {
-	s := &servers{method: o.HTTPMethod, timeout: o.RequestTimeout}
+	s := &servers{o: *o}
 	for _, a := range o.HTTPAddresses {
 		u, err := serverURL(a)
 		if err != nil {
@@ -118,7 +117,7 @@ func silent(err error) error {
 
 func (s *servers) askOne(ctx context.Context, to *url.URL, form url.Values) (*Principal, error) {
 	u, body := *to, ""
-	if s.method == http.MethodPost {
+	if s.o.HTTPMethod == http.MethodPost {
 		body = form.Encode()
 	} else {
 		if u.RawQuery != "" {
@@ -126,7 +125,7 @@ func (s *servers) askOne(ctx context.Context, to *url.URL, form url.Values) (*Pr
 		}
 		u.RawQuery += form.Encode()
 	}
-	req, err := http.NewRequestWithContext(ctx, s.method, u.String(), strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, s.o.HTTPMethod, u.String(), strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}

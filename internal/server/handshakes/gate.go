@@ -39,13 +39,13 @@ var ErrBusy = errors.New("more TLS clients come than this node can compute hands
 // signature on it, and a slot rests half as long as it was held, so that all take a third of the processors' time. Any
 // goroutine may call its methods. mu is a leaf; its holders call nothing.
 type Gate struct {
-	most     int // handshakes that wait at a time; for one beyond it the one that has waited longest is refused
 	patience time.Duration
 	log      *sparing.Log
 
 	computed, refused atomic.Uint64
 
 	mu      sync.Mutex
+	most    int     // handshakes that wait at a time; for one beyond it the one that has waited longest is refused
 	free    int     // slots that are neither held nor resting
 	waiting []*turn // in the order of their coming
 }
@@ -59,6 +59,13 @@ type Counts struct {
 // New returns a Gate at which at most so many handshakes wait.
 func New(most int, log *sparing.Log) *Gate {
 	return &Gate{most: most, patience: Patience, log: log, free: max(1, runtime.GOMAXPROCS(0)/2)}
+}
+
+// Limit changes how many handshakes wait at most. Those that wait stay.
+func (g *Gate) Limit(most int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.most = most
 }
 
 // Counts returns how many handshakes wait now, and what became of the others so far.

@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -70,6 +71,7 @@ func Read(o *Options) (all [][]byte, err error) {
 // Writer appends lines on a goroutine of its own. Any goroutine may call its methods, with other locks held.
 type Writer struct {
 	o    Options
+	most atomic.Int64 // see Limit
 	wake chan struct{}
 	quit chan struct{}
 	done chan struct{}
@@ -85,9 +87,13 @@ type Writer struct {
 // Start returns a Writer. Close ends it.
 func Start(o Options) *Writer {
 	w := &Writer{o: o, wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
+	w.Limit(o.MaxBytes)
 	go w.run()
 	return w
 }
+
+// Limit changes Options.MaxBytes. What is stored beyond it goes when the next files begin.
+func (w *Writer) Limit(bytes int64) { w.most.Store(bytes) }
 
 // Append keeps a line, which has no newline in it. It does not wait.
 func (w *Writer) Append(line []byte) {
@@ -190,7 +196,7 @@ var newline = []byte("\n")
 
 // fits returns how much of text fits into a new file: whole lines, and at least one.
 func (w *Writer) fits(text []byte) int {
-	if room := int(w.o.MaxBytes/2) - headBytes; len(text) > room {
+	if room := int(w.most.Load()/2) - headBytes; len(text) > room {
 		if n := bytes.LastIndexByte(text[:max(0, room)], '\n'); n >= 0 {
 			return n + 1
 		}
@@ -205,7 +211,7 @@ func (w *Writer) append(text []byte) (written int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if size > 0 && size+int64(len(text)) > w.o.MaxBytes/2 {
+	if size > 0 && size+int64(len(text)) > w.most.Load()/2 {
 		if err = errors.Join(f.Close(), os.Rename(w.o.newest(), w.o.older())); err != nil {
 			return 0, err
 		}

@@ -36,7 +36,7 @@ var errRegistryFull = errors.New("nsq: too many topics and channels are register
 // channels, and set tombstones. Methods are safe for concurrent use: they take mu, which guards everything except
 // registrant.lastUpdate, and call nothing else while they hold it.
 type registry struct {
-	inactive time.Duration // answers leave out an nsqd that is silent for longer
+	inactive atomic.Int64 // ns; answers leave out an nsqd that is silent for longer
 
 	mu          sync.RWMutex
 	registrants map[*registrant]struct{}
@@ -63,14 +63,14 @@ type registeredTopic struct {
 }
 
 func newRegistry(inactive time.Duration) *registry {
-	return &registry{
-		inactive: inactive, registrants: map[*registrant]struct{}{}, topics: map[string]*registeredTopic{},
-	}
+	r := &registry{registrants: map[*registrant]struct{}{}, topics: map[string]*registeredTopic{}}
+	r.inactive.Store(int64(inactive))
+	return r
 }
 
 // active reports whether the nsqd has sent an IDENTIFY or PING recently enough.
 func (r *registry) active(p *registrant, now time.Time) bool {
-	return now.UnixNano()-p.lastUpdate.Load() <= int64(r.inactive)
+	return now.UnixNano()-p.lastUpdate.Load() <= r.inactive.Load()
 }
 
 // join adds an nsqd that has not registered any topic yet.

@@ -122,8 +122,8 @@ func (s *Service) listenTCP(o *Options) error {
 	s.tcp = &tcpServer{
 		registry: s.api.registry, self: self, log: o.Log,
 		ln: ln.(*net.TCPListener), conns: map[*net.TCPConn]struct{}{},
-		commandTime: o.MaxCommandTime, idleTime: 2 * o.InactiveProducerTimeout, writeTime: o.WriteTimeout,
 	}
+	s.tcp.times.Store(timesOf(o))
 	return nil
 }
 
@@ -162,8 +162,17 @@ func (s *Service) Nsqlookupds() []string { return s.registrar.list() }
 // SetNsqlookupds replaces that list. Connections to nsqlookupds that are in both lists stay open.
 func (s *Service) SetNsqlookupds(addresses []string) error { return s.registrar.set(addresses) }
 
-// Limit changes how many connections of the HTTP API may be open at once.
-func (s *Service) Limit(connections int) { listen.Limit(s.httpLn, connections) }
+// Change takes over from o MaxConnections, InactiveProducerTimeout, MaxCommandTime and WriteTimeout. Any goroutine may
+// call it.
+func (s *Service) Change(o *Options) {
+	listen.Limit(s.httpLn, o.MaxConnections)
+	if s.api != nil {
+		s.api.registry.inactive.Store(int64(o.InactiveProducerTimeout))
+	}
+	if s.tcp != nil {
+		s.tcp.times.Store(timesOf(o))
+	}
+}
 
 // Serve registers this node at the stock nsqlookupds, and serves until Shutdown. It returns nil after Shutdown, and an
 // error if a listener failed. Call it only when clients can already connect to the node, since consumers may come at

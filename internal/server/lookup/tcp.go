@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/internal/server/listen"
@@ -36,9 +37,7 @@ type tcpServer struct {
 	self     []byte // the answer to IDENTIFY
 	log      *sparing.Log
 
-	commandTime time.Duration // from a command's first byte to its last, and from connecting to IDENTIFY
-	idleTime    time.Duration // a silent nsqd is disconnected after this; after half of it, answers leave it out
-	writeTime   time.Duration
+	times atomic.Pointer[times] // of now
 
 	ln *net.TCPListener
 
@@ -46,6 +45,17 @@ type tcpServer struct {
 	conns  map[*net.TCPConn]struct{}
 	closed bool
 	wg     sync.WaitGroup // the connections' goroutines
+}
+
+// times are those that a connection obeys from its next command on.
+type times struct {
+	command time.Duration // from a command's first byte to its last, and from connecting to IDENTIFY
+	idle    time.Duration // a silent nsqd is disconnected after this; after half of it, answers leave it out
+	write   time.Duration
+}
+
+func timesOf(o *Options) *times {
+	return &times{o.MaxCommandTime, 2 * o.InactiveProducerTimeout, o.WriteTimeout}
 }
 
 // serve accepts connections until close is called.
@@ -93,9 +103,9 @@ func (l *tcpServer) close() {
 // pipelined commands are sent together, and no answer waits for a command that is incomplete. Only the connection's
 // goroutine uses it.
 type answeringReader struct {
-	nc        *net.TCPConn
-	out       *bufio.Writer
-	writeTime time.Duration
+	nc  *net.TCPConn
+	out *bufio.Writer
+	l   *tcpServer
 }
 
 func (r *answeringReader) Read(p []byte) (int, error) {
@@ -112,9 +122,9 @@ func (r *answeringReader) flush() error {
 	return r.out.Flush()
 }
 
-// Write is what the buffer out writes to. It gives the client writeTime to take the contents of the buffer.
+// Write is what the buffer out writes to. It gives the client times.write to take the contents of the buffer.
 func (r *answeringReader) Write(p []byte) (int, error) {
-	if err := r.nc.SetWriteDeadline(time.Now().Add(r.writeTime)); err != nil {
+	if err := r.nc.SetWriteDeadline(time.Now().Add(r.l.times.Load().write)); err != nil {
 		return 0, err
 	}
 	return r.nc.Write(p)
@@ -134,7 +144,7 @@ func writeAnswer(w io.Writer, answer []byte) error {
 // serveConn serves one connection until it ends.
 func (l *tcpServer) serveConn(nc *net.TCPConn) {
 	remote := nc.RemoteAddr().String()
-	pipe := &answeringReader{nc: nc, writeTime: l.writeTime}
+	pipe := &answeringReader{nc: nc, l: l}
 	pipe.out = bufio.NewWriterSize(pipe, maxLineBytes)
 	br := bufio.NewReaderSize(pipe, maxLineBytes)
 	s := &session{registry: l.registry, remote: remote, self: l.self}
@@ -156,7 +166,7 @@ func (l *tcpServer) serveCommands(
 	nc *net.TCPConn, br *bufio.Reader, w io.Writer, s *session,
 ) (why error, last bool) {
 	magic := make([]byte, len(magicV1))
-	if err := nc.SetReadDeadline(time.Now().Add(l.commandTime)); err != nil {
+	if err := nc.SetReadDeadline(time.Now().Add(l.times.Load().command)); err != nil {
 		return err, false
 	}
 	if _, err := io.ReadFull(br, magic); err != nil {
@@ -189,9 +199,9 @@ func (l *tcpServer) serveCommands(
 // awaitCommand waits for the first byte of a command, and sets the deadline for the rest of it.
 func (l *tcpServer) awaitCommand(nc *net.TCPConn, br *bufio.Reader, s *session) error {
 	if br.Buffered() == 0 {
-		idle := l.commandTime
+		idle := l.times.Load().command
 		if s.registrant != nil {
-			idle = l.idleTime
+			idle = l.times.Load().idle
 		}
 		if err := nc.SetReadDeadline(time.Now().Add(idle)); err != nil {
 			return err
@@ -200,7 +210,7 @@ func (l *tcpServer) awaitCommand(nc *net.TCPConn, br *bufio.Reader, s *session) 
 			return err
 		}
 	}
-	return nc.SetReadDeadline(time.Now().Add(l.commandTime))
+	return nc.SetReadDeadline(time.Now().Add(l.times.Load().command))
 }
 
 // linger sends the last answer, and then reads and discards input for a moment; see lingerTime.

@@ -344,6 +344,18 @@ func TestLookupdSilence(t *testing.T) {
 	eventually(t, "it to be forgotten", func() bool { return len(s.api.registry.nodes(time.Now())) == 0 })
 }
 
+// A new time for silent nsqds holds for those that are registered, from their next command on.
+func TestLookupdTimesChange(t *testing.T) {
+	o := Options{InactiveProducerTimeout: time.Hour, MaxCommandTime: time.Hour, WriteTimeout: time.Hour}
+	s := startLookupd(t, o)
+	c := s.register(t, "a.example", "t")
+	o.InactiveProducerTimeout, o.MaxConnections = time.Second/2, 10
+	s.Change(&o)
+	c.ask("PING\n", "OK")
+	eventually(t, "the silent nsqd to be hidden", func() bool { return len(s.api.registry.lookup("t", time.Now())) == 0 })
+	c.expectEnd()
+}
+
 // One producer cannot take all of the room. It is told so, and its connection stays open.
 func TestLookupdLimits(t *testing.T) {
 	r := newRegistry(time.Minute)

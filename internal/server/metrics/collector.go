@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,16 +37,17 @@ type Collector struct {
 
 // New returns a collector. It starts no goroutine before the first scrape.
 func New(o Options) *Collector {
-	if o.MaxSeries == 0 {
-		o.MaxSeries = DefaultMaxSeries
-	}
 	if o.Wait == 0 {
 		o.Wait = DefaultWait
 	}
-	c := &Collector{o: o, limit: limiter{most: o.MaxSeries}}
+	c := &Collector{o: o}
+	c.Limit(o.MaxSeries)
 	c.rounds.read = c.readObjects
 	return c
 }
+
+// Limit changes Options.MaxSeries.
+func (c *Collector) Limit(series int) { c.limit.limit(cmp.Or(series, DefaultMaxSeries)) }
 
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, f := range families {

@@ -40,9 +40,9 @@ func (c *Collector) PerObject() http.Handler {
 			return
 		}
 		chosen := o.matching(pattern)
-		if n := chosen.series(); n > c.o.MaxSeries {
+		if n, most := chosen.series(), c.limit.bound(); n > most {
 			web.WriteError(w, web.Fail(422, fmt.Sprintf("%s matches topics and channels with %d series, and metrics-max-series "+
-				"is %d: use a pattern that matches fewer", pattern, n, c.o.MaxSeries)))
+				"is %d: use a pattern that matches fewer", pattern, n, most)))
 			return
 		}
 		reg := prometheus.NewRegistry()

@@ -36,15 +36,31 @@ func detailFor(before detail, topics, channels, most int) detail {
 }
 
 // limiter writes the series of topics and channels, at most most of them; if that is less than a topic and a channel
-// have, as many as these. mu guards the fields below it. A restart forgets them, and shows series for each object again
+// have, as many as these. mu guards the fields. A restart forgets them, and shows series for each object again
 // if they are few enough.
 type limiter struct {
-	most int
-
 	mu       sync.Mutex
+	most     int
 	detail   detail
 	topics   sums
 	channels sums
+}
+
+// limit changes the bound. A higher one makes objects that were in sums have series again, if they are few enough.
+func (l *limiter) limit(most int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if most > l.most {
+		l.detail = allDetail
+	}
+	l.most = most
+}
+
+// bound returns the bound.
+func (l *limiter) bound() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.most
 }
 
 // collect writes the series of o, and says whether they are sums.

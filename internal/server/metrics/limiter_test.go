@@ -120,6 +120,16 @@ func TestLimiterBoundsSeries(t *testing.T) {
 	if n, truncated := written(l, someObjects(1, 1)); n != seriesPerTopic+seriesPerChannel || !truncated {
 		t.Errorf("%d series, truncated %v: a family that shows sums has series again", n, truncated)
 	}
+	l.limit(99) // a lower bound
+	if n, truncated := written(l, someObjects(1, 1)); n != seriesPerTopic+seriesPerChannel || !truncated {
+		t.Errorf("%d series, truncated %v: a lower bound brings series back", n, truncated)
+	}
+	if l.limit(10_000); l.bound() != 10_000 {
+		t.Errorf("the bound is %d", l.bound())
+	}
+	if n, truncated := written(l, someObjects(100, 3)); n != 100*(seriesPerTopic+3*seriesPerChannel) || truncated {
+		t.Errorf("%d series, truncated %v: a higher bound brings none back", n, truncated)
+	}
 }
 
 // The states of channels that do not go on have a metric each, also where channels show their sum.

@@ -108,3 +108,28 @@ func TestRefusalsNameTheLimit(t *testing.T) {
 		t.Errorf("a connection too many: %v", err)
 	}
 }
+
+// Limits that change hold for the connections that come; those that are open keep what they were told.
+func TestChangedLimitsHold(t *testing.T) {
+	w := serveEngine(t, node.Options{DataPath: t.TempDir(), Logger: quiet}, func(o *Options) { o.MaxConnections = 1 })
+	first := w.dial()
+	told := first.c.Peer().WindowBytes
+	if _, err := w.try(nil); err == nil {
+		t.Fatal("a second connection is not refused")
+	}
+	o := *w.s.now.Load()
+	o.MaxConnections, o.MaxConnInFlightBytes, o.HandshakeTimeout = 2, 1<<20, patience
+	w.s.Change(o)
+	second := w.dial()
+	if got := second.c.Peer().WindowBytes; got != 1<<20/8*7 || got >= told {
+		t.Errorf("it is told %d bytes, the first was told %d", got, told)
+	}
+	for _, x := range w.s.all() {
+		if most := x.mostBytes; most != 1<<20 && most != 16<<20 {
+			t.Errorf("a session may have %d bytes without an answer", most)
+		}
+	}
+	if _, err := w.try(nil); err == nil {
+		t.Error("a third connection is not refused")
+	}
+}

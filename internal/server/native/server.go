@@ -46,6 +46,7 @@ const (
 type Server struct {
 	engine *node.Engine
 	opts   Options
+	now    atomic.Pointer[Options] // those of now: see Change
 	hello  netproto.Hello
 	meter  meter
 
@@ -66,7 +67,6 @@ type Server struct {
 	workers sync.WaitGroup
 
 	strangers *strangers.Room // sessions whose client has to send Auth and has not
-	most      atomic.Int64    // connections; see Limit
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
@@ -88,7 +88,7 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 		readers:    budget(&shares.Readers, int64(o.MaxReaders), o.MaxConnReaders),
 		output:     budget(&shares.NativeOutput, o.MaxOutputBytes, int(o.MaxConnOutputBytes)),
 	}
-	s.Limit(o.MaxConnections, o.MaxStrangers)
+	s.now.Store(&s.opts)
 	var err error
 	if s.hello, err = helloOf(e); err != nil {
 		return nil, err
@@ -97,10 +97,18 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 	return s, nil
 }
 
-// Limit replaces Options.MaxConnections and Options.MaxStrangers. Connections that are open stay.
-func (s *Server) Limit(connections, strangers int) {
-	s.most.Store(int64(connections))
-	s.strangers.Limit(strangers)
+// Change takes over from o MaxConnections, and the limits of clients that have to send Auth, of handshakes and of one
+// connection's requests. Connections that are open stay, and keep what they were told. One goroutine at a time may call
+// it.
+func (s *Server) Change(o Options) {
+	next := s.opts
+	next.MaxConnections, next.MaxStrangers, next.MaxStrangerBytes = o.MaxConnections, o.MaxStrangers, o.MaxStrangerBytes
+	next.StrangerTime, next.HandshakeTimeout, next.MaxHandshakes = o.StrangerTime, o.HandshakeTimeout, o.MaxHandshakes
+	next.MaxConnInFlightBytes = o.MaxConnInFlightBytes
+	s.strangers.Limit(next.MaxStrangers)
+	s.inFlight.Change(&shares.NativeRequests, next.MaxInFlightBytes,
+		min(next.MaxInFlightBytes, int64(max(next.MaxConnInFlightBytes, s.opts.MaxConnInFlightBytes))))
+	s.now.Store(&next)
 }
 
 // budget is that of all connections, of which a token or address has its part, and at least what one connection may.
@@ -137,12 +145,7 @@ func (s *Server) Serve() error {
 	ln := descriptors.Guard(s.opts.Listener)
 	o := netproto.Options{
 		Hello: s.hello, Admit: admit, HandlerFor: func(nc net.Conn) netproto.Handler { return newSession(s, nc) },
-		HandshakeTimeout: s.opts.HandshakeTimeout, MaxHandshakeCount: s.opts.MaxHandshakes,
-		SlowStart: true, WriteTimeout: s.opts.writeTimeout,
-	}
-	o.Hello.WindowBytes = uint32(min(s.opts.MaxConnInFlightBytes/8*7, 1<<31)) // the rest is for what is not batches
-	if s.opts.Auth != nil {
-		o.MaxStrangerBytes = s.opts.MaxStrangerBytes
+		Renew: s.renew, SlowStart: true, WriteTimeout: s.opts.writeTimeout,
 	}
 	if s.opts.Secure != nil {
 		ln = s.opts.Secure(ln)
@@ -150,7 +153,8 @@ func (s *Server) Serve() error {
 	var beside sync.WaitGroup
 	beside.Go(s.herald)
 	beside.Go(s.tend)
-	err := netproto.Serve(s.ctx, ln, o, func() int { return int(s.most.Load()) }, func(remote net.Addr, err error) {
+	most := func() int { return s.now.Load().MaxConnections }
+	err := netproto.Serve(s.ctx, ln, o, most, func(remote net.Addr, err error) {
 		s.meter.turnedAway(awayHandshake)
 		if s.opts.Busy != nil && errors.Is(err, netproto.ErrTooManyHandshakes) {
 			s.opts.Busy()
@@ -161,6 +165,16 @@ func (s *Server) Serve() error {
 	beside.Wait()
 	s.workers.Wait()
 	return err
+}
+
+// renew is netproto's Options.Renew.
+func (s *Server) renew(o *netproto.Options) {
+	now := s.now.Load()
+	o.HandshakeTimeout, o.MaxHandshakeCount = now.HandshakeTimeout, now.MaxHandshakes
+	o.Hello.WindowBytes = uint32(min(now.MaxConnInFlightBytes/8*7, 1<<31)) // the rest is for what is not batches
+	if s.opts.Auth != nil {
+		o.MaxStrangerBytes = now.MaxStrangerBytes
+	}
 }
 
 // admit refuses peers that are no clients.

@@ -64,6 +64,8 @@ type session struct {
 	// session's turn: it serves requests, and uses the fields below spare.
 	serving bool
 	load    load // requests that are not answered yet
+	// mostBytes is Options.MaxConnInFlightBytes as it was when the session was made.
+	mostBytes int
 	// topics are the names of which the client hears. Whoever has the turn changes them; a slice that is here stays as it
 	// is.
 	topics        []string
@@ -111,8 +113,9 @@ type session struct {
 func newSession(srv *Server, nc net.Conn) *session {
 	s := &session{
 		srv: srv, remote: nc.RemoteAddr().String(), address: strangers.Of(nc.RemoteAddr()).String(),
-		wake:  make(chan struct{}, 1),
-		began: time.Now(), known: map[uuid.UUID]*node.Topic{}, published: map[string]*atomic.Uint64{},
+		wake:      make(chan struct{}, 1),
+		mostBytes: srv.now.Load().MaxConnInFlightBytes,
+		began:     time.Now(), known: map[uuid.UUID]*node.Topic{}, published: map[string]*atomic.Uint64{},
 		readings: newOpened[reading]("readers", srv.opts.MaxConnReaders, srv.readers, srv.opts.MaxReaders),
 		subscriptions: newOpened[subscription](
 			"subscriptions", srv.opts.MaxConnSubscriptions, srv.subscribed, srv.opts.MaxSubscriptions),
@@ -136,8 +139,9 @@ func newSession(srv *Server, nc net.Conn) *session {
 func (s *session) Opened(c *netproto.Conn) {
 	s.conn = c
 	if s.phase == unproven {
-		s.expiry = time.AfterFunc(s.srv.opts.StrangerTime, func() {
-			s.expel("time", fmt.Sprintf("no Auth came within %v (max-unauthenticated-time)", s.srv.opts.StrangerTime))
+		patience := s.srv.now.Load().StrangerTime
+		s.expiry = time.AfterFunc(patience, func() {
+			s.expel("time", fmt.Sprintf("no Auth came within %v (max-unauthenticated-time)", patience))
 		})
 	}
 	s.srv.enter(s)
@@ -292,7 +296,7 @@ func (s *session) reserve(who string, bytes int) *errs.LimitError {
 		return over
 	}
 	s.mu.Lock()
-	over := s.load.beyond(bytes, limits{o.MaxConnInFlightCount, o.MaxConnInFlightBytes})
+	over := s.load.beyond(bytes, limits{o.MaxConnInFlightCount, s.mostBytes})
 	if over == nil {
 		s.load.count++
 		s.load.bytes += bytes

@@ -29,27 +29,26 @@ const statsdDialTimeout = time.Second
 type Pusher struct {
 	o      Options
 	stats  *stats.Collector
-	prefix string
+	host   string
+	port   int
 	log    *slog.Logger
-	last   map[string]uint64  // the counters at the last push, by name
-	failed bool               // the last push failed, which was logged
-	every  chan time.Duration // holds a new interval that run has not seen yet
+	last   map[string]uint64 // the counters at the last push, by name
+	failed bool              // the last push failed, which was logged
+	next   chan Options      // holds new options that run has not seen yet
 }
 
 // New returns what pushes the statistics of a node with this broadcast address and HTTP port.
 func New(o Options, stats *stats.Collector, host string, port int, log *slog.Logger) *Pusher {
-	return &Pusher{
-		o: o, stats: stats, prefix: prefixOf(o.Prefix, host, port), log: log, every: make(chan time.Duration, 1),
-	}
+	return &Pusher{o: o, stats: stats, host: host, port: port, log: log, next: make(chan Options, 1)}
 }
 
-// Every changes the interval. One goroutine at a time may call it.
-func (d *Pusher) Every(interval time.Duration) {
+// Change changes the options; the first push by them is an interval later. One goroutine at a time may call it.
+func (d *Pusher) Change(o Options) {
 	select {
-	case <-d.every: // nobody has seen it
+	case <-d.next: // nobody has seen them
 	default:
 	}
-	d.every <- interval
+	d.next <- o
 }
 
 // Run pushes at each interval, until quit is closed.
@@ -60,10 +59,15 @@ func (d *Pusher) Run(quit <-chan struct{}) {
 		select {
 		case <-quit:
 			return
-		case d.o.Interval = <-d.every:
-			ticker.Reset(d.o.Interval)
+		case o := <-d.next:
+			if o != d.o {
+				d.o, d.failed = o, false
+				ticker.Reset(o.Interval)
+			}
 		case <-ticker.C:
-			d.note(d.push(quit))
+			if d.o.Address != "" {
+				d.note(d.push(quit))
+			}
 		}
 	}
 }
@@ -92,7 +96,8 @@ func (d *Pusher) push(quit <-chan struct{}) error {
 	if d.o.MemStats {
 		mem = stats.ReadMemory()
 	}
-	lines, counters := encode(d.prefix, d.stats.Collect("", "", false), mem, d.last, d.o.ExcludeEphemeral)
+	prefix := prefixOf(d.o.Prefix, d.host, d.port)
+	lines, counters := encode(prefix, d.stats.Collect("", "", false), mem, d.last, d.o.ExcludeEphemeral)
 	d.last = counters
 	packets := pack(lines, d.o.PacketBytes)
 	pause := max(0, d.o.Interval-time.Second) / time.Duration(max(1, len(packets)))

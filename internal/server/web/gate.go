@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync/atomic"
 
 	"penstock/internal/server/audit"
 	"penstock/internal/sparing"
@@ -33,17 +34,22 @@ const AnyHost = "*"
 // A proxy may replace the Host header by the node's address. Then the page's Origin is no address of the node in its
 // eyes, so the allowed hosts are good as origins, too.
 //
-// It also counts and logs the panics of the handlers behind it. The rest of a Gate is immutable. Any goroutine may use
-// it.
+// It also counts and logs the panics of the handlers behind it. Any goroutine may use it.
 type Gate struct {
 	// Limits of the servers that have this Gate. They must not be changed once a server was made.
 	Limits Limits
 
 	panics panics
-	hosts  map[string]bool // in lower case, without port and final dot; nil: every host is allowed
-	sites  map[string]bool // those of the setting http-allowed-hosts, in the same form
+	own    []string // names of this node
+	names  atomic.Pointer[allowed]
 	cross  *http.CrossOriginProtection
 	log    *audit.Log // is told of refusals; nil: nobody is
+}
+
+// allowed are names in lower case, without port and final dot.
+type allowed struct {
+	hosts map[string]bool // nil: every host is allowed
+	sites map[string]bool // those of the setting http-allowed-hosts
 }
 
 // NewGate returns a Gate that lets requests through whose Host is an IP address, localhost, one of this node's own
@@ -51,25 +57,30 @@ type Gate struct {
 // AnyHost among the allowed ones allows every host, but makes no origin. Empty names are ignored. log is told of
 // refusals, unless it is nil.
 func NewGate(log *audit.Log, own, allowed []string) *Gate {
-	g := &Gate{
-		hosts: map[string]bool{"localhost": true}, sites: map[string]bool{}, cross: http.NewCrossOriginProtection(), log: log,
-	}
+	g := &Gate{own: own, cross: http.NewCrossOriginProtection(), log: log}
+	g.Allow(allowed)
+	return g
+}
+
+// Allow changes which hosts are allowed: see NewGate.
+func (g *Gate) Allow(names []string) {
+	a := &allowed{hosts: map[string]bool{"localhost": true}, sites: map[string]bool{}}
 	any := false
-	for _, name := range allowed {
+	for _, name := range names {
 		if any = any || name == AnyHost; name != AnyHost && name != "" {
-			g.sites[plainHost(name)] = true
-			g.hosts[plainHost(name)] = true
+			a.sites[plainHost(name)] = true
+			a.hosts[plainHost(name)] = true
 		}
 	}
-	for _, name := range own {
+	for _, name := range g.own {
 		if name != "" {
-			g.hosts[plainHost(name)] = true
+			a.hosts[plainHost(name)] = true
 		}
 	}
 	if any {
-		g.hosts = nil
+		a.hosts = nil
 	}
-	return g
+	g.names.Store(a)
 }
 
 // CheckAllowedHosts returns an error if the list is too long, or has an entry that is neither a host's name nor
@@ -87,7 +98,7 @@ func CheckAllowedHosts(names []string) error {
 	return nil
 }
 
-// plainHost returns a host's name in the form of Gate.hosts.
+// plainHost returns a host's name in the form of allowed.
 func plainHost(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
 
 // hostOf returns the host in a Host header, without its port and the brackets of an IPv6 address.
@@ -101,14 +112,15 @@ func hostOf(header string) string {
 // allows reports whether a request with this Host header may pass. HTTP/1.0 knows no Host header; browsers always send
 // one.
 func (g *Gate) allows(header string) bool {
-	if g.hosts == nil || header == "" {
+	hosts := g.names.Load().hosts
+	if hosts == nil || header == "" {
 		return true
 	}
 	host := hostOf(header)
 	if _, err := netip.ParseAddr(host); err == nil {
 		return true // a page cannot make a browser take an address for a name of its own
 	}
-	return g.hosts[plainHost(host)]
+	return hosts[plainHost(host)]
 }
 
 // public are the paths that may be asked for under every name: probes and scrapers use names that nobody lists.
@@ -141,7 +153,7 @@ func (g *Gate) fromAllowed(h http.Header) bool {
 		return false
 	}
 	u, err := url.Parse(h.Get("Origin"))
-	return err == nil && u.Host != "" && g.sites[plainHost(u.Hostname())]
+	return err == nil && u.Host != "" && g.names.Load().sites[plainHost(u.Hostname())]
 }
 
 // Check returns the reason to refuse the request; nil: it may pass.

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -116,5 +117,15 @@ func TestAllowedHosts(t *testing.T) {
 		if CheckAllowedHosts(list) == nil {
 			t.Errorf("%q is accepted", list)
 		}
+	}
+}
+
+// Hosts that are allowed later pass, as hosts and as origins, and those that are not any more do not.
+func TestAllowedHostsChange(t *testing.T) {
+	g := NewGate(nil, []string{"node-1"}, []string{"old.example"})
+	g.Allow([]string{"new.example"})
+	origin := http.Header{"Origin": {"https://new.example"}}
+	if !g.allows("node-1") || !g.allows("new.example") || g.allows("old.example") || !g.fromAllowed(origin) {
+		t.Error("the old hosts hold")
 	}
 }

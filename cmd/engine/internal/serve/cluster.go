@@ -100,9 +100,8 @@ func joinable(
 		_ = ln.Close()
 		return nil, cli.Fail(memberExit(err), err)
 	}
-	c.Replication.LagMaxNs = int64(c.LagMax)
 	return &node.ClusterOptions{
-		Store: part.store, Listener: ln, Trust: part.trust.Peer(), Node: self, Replication: c.Replication,
+		Store: part.store, Listener: ln, Trust: part.trust.Peer(), Node: self, Replication: c.ReplicationConfig(),
 		JoinTimeout: c.JoinTimeout, LeaveTimeout: c.LeaveTimeout, MaxHandshakes: c.MaxHandshakes,
 		PreferredLeader: cluster.PreferredLeader, StoreNodes: c.StoreNodes(), StoreRenewed: part.renewed(),
 		StoreState: part.state,

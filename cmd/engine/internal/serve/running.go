@@ -89,7 +89,10 @@ func (r *running) take(next *settings.Config, changed []api.SettingChange) error
 		return err
 	}
 	n := next.Node
-	n.Engine.Logger = r.log
+	n.Engine.Cluster = &node.ClusterOptions{
+		Replication: n.Cluster.ReplicationConfig(), LeaveTimeout: n.Cluster.LeaveTimeout,
+		MaxHandshakes: n.Cluster.MaxHandshakes,
+	}
 	if err := r.engine.Change(n.Engine); err != nil {
 		return err
 	}

@@ -53,11 +53,18 @@ type Cluster struct {
 	LeaveTimeout time.Duration
 }
 
+// ReplicationConfig is how the node's replicas replicate.
+func (c *Cluster) ReplicationConfig() replicate.Config {
+	cfg := c.Replication
+	cfg.LagMaxNs = int64(c.LagMax)
+	return cfg
+}
+
 func clusterRows(c *Cluster) []*Setting {
 	return slices.Concat(trustRows(c), etcdRows(c), []*Setting{
 		row("cluster-address", "", values.Text(&c.Address),
 			"HOST:PORT for the other nodes of the cluster; empty means a single node"),
-		row("cluster-max-handshakes", "64", values.Count(&c.MaxHandshakes, 1),
+		live("cluster-max-handshakes", "64", values.Count(&c.MaxHandshakes, 1),
 			"maximum number of connections to cluster-address without a proof that they come from a node"),
 		row("cluster-name", "penstock", values.Text(&c.Name),
 			"name of the cluster; clusters that share an etcd need different names"),
@@ -65,7 +72,8 @@ func clusterRows(c *Cluster) []*Setting {
 			"NAME=HOST:PORT,... (node-id and cluster-address) of the one, three or five nodes that run etcd, on the next two "+
 				"ports"),
 		row("lease", "3s", values.Duration(&c.Lease, time.Second),
-			"a node that is silent for this long is considered dead; it stops serving before that"),
+			"a node that is silent for this long is considered dead; it stops serving before that").
+			until("the metadata store grants it at the start"),
 		live("replicas", "3", values.Count(&c.Replicas, 1),
 			"number of replicas of a new topic; fewer if there are fewer live nodes"),
 		row("rack", "", values.Text(&c.Rack), "rack or zone of this node; the replicas of a partition are spread over them"),
@@ -74,13 +82,13 @@ func clusterRows(c *Cluster) []*Setting {
 				"only on command"),
 		live("rebalance-moves", "4", values.Count(&c.Rebalance.Moves, 1),
 			"maximum number of partitions that a rebalance copies at the same time"),
-		row("replica-lag-max", "2s", values.Duration(&c.LagMax, time.Millisecond),
+		live("replica-lag-max", "2s", values.Duration(&c.LagMax, time.Millisecond),
 			"a replica that has been behind for this long is removed from the in-sync replicas"),
-		row("catch-up-bytes-per-second", "0", values.Size64(&c.Replication.CatchUpBytesPerSec, 0),
+		live("catch-up-bytes-per-second", "0", values.Size64(&c.Replication.CatchUpBytesPerSec, 0),
 			"maximum bytes of old messages per second to one replica that catches up; 0 means no limit"),
 		row("join-timeout", "2m", values.Duration(&c.JoinTimeout, time.Millisecond),
-			"maximum time to wait for a majority of etcd at startup"),
-		row("leave-timeout", "3s", values.Duration(&c.LeaveTimeout, time.Millisecond),
+			"maximum time to wait for a majority of etcd at startup").until("only a start uses it"),
+		live("leave-timeout", "3s", values.Duration(&c.LeaveTimeout, time.Millisecond),
 			"maximum time to spend on handing over leaderships after SIGTERM"),
 	})
 }
@@ -129,9 +137,10 @@ func etcdRows(c *Cluster) []*Setting {
 		content("etcd-cert-file", values.Text(&c.EtcdTLS.Cert), "PEM file with this node's certificate for etcd"),
 		content("etcd-key-file", values.Text(&c.EtcdTLS.Key), "PEM file with the private key for etcd-cert-file"),
 		row("etcd-heartbeat", "50ms", values.Duration(&c.EtcdHeartbeat, time.Millisecond),
-			"time between heartbeats of the embedded etcd's leader"),
+			"time between heartbeats of the embedded etcd's leader").until("etcd starts with it"),
 		row("etcd-election", "500ms", values.Duration(&c.EtcdElection, time.Millisecond),
-			"the embedded etcd elects a new leader when the old one has been silent for this long"),
+			"the embedded etcd elects a new leader when the old one has been silent for this long").
+			until("etcd starts with it"),
 	}
 }
 

@@ -111,7 +111,7 @@ func (c *Config) printDefaults(w io.Writer) error {
 			group = s.Group
 			fmt.Fprintf(&b, "\n## %s\n", group)
 		}
-		fmt.Fprintf(&b, "\n# %s\n# while running: %s\n# %s = %s\n", s.Help, s.WhileRunning, s.Key(), s.tomlPreset())
+		fmt.Fprintf(&b, "\n# %s\n# while running: %s\n# %s = %s\n", s.Help, s.Running(), s.Key(), s.tomlPreset())
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -48,6 +48,15 @@ type Setting struct {
 
 	// WhileRunning says what becomes of a new value while the node runs: one of NeedsRestart and the constants beside it.
 	WhileRunning string
+	because      string // why a limit or an interval needs a restart
+}
+
+// Running is WhileRunning, with the reason of what needs a restart.
+func (s *Setting) Running() string {
+	if s.because != "" {
+		return s.WhileRunning + ": " + s.because
+	}
+	return s.WhileRunning
 }
 
 // changes says whether the setting changes while a node runs.
@@ -95,6 +104,12 @@ func content(name string, v values.Value, help string) *Setting {
 	return row(name, "", v, help).with(ContentOnly)
 }
 
+// until gives a limit, a size or an interval that needs a restart its reason.
+func (s *Setting) until(because string) *Setting {
+	s.because = because
+	return s
+}
+
 func (s *Setting) with(whileRunning string) *Setting {
 	s.WhileRunning = whileRunning
 	return s
@@ -117,7 +132,7 @@ func nodeSettings(n *Options) []*Setting {
 				"lookup-address is its default and clients need no tokens, otherwise off"),
 		row("native-address", "", values.Text(&n.NSQ.NativeAddress),
 			"HOST:PORT for native clients; off disables it; empty: 127.0.0.1:4250 if nsq-address is its default, otherwise off"),
-		row("inactive-producer-timeout", "5m", values.Duration(&n.NSQ.InactiveProducerTimeout, time.Millisecond),
+		live("inactive-producer-timeout", "5m", values.Duration(&n.NSQ.InactiveProducerTimeout, time.Millisecond),
 			"leave a registered nsqd out of lookups when it has been silent for this long"),
 		live("lookupd-tcp-address", "", values.Addresses(&n.NSQ.LookupdTCPAddresses),
 			"HOST:PORT of a stock nsqlookupd at which this node registers, as nsqd does; separate several with commas or "+
@@ -143,26 +158,31 @@ func storageSettings(o *node.Options) []*Setting {
 		row("io", "auto", values.Choice(&o.IO, "auto", "uring", "pwrite"),
 			"how to write files; where io_uring does not work, pwrite is used in any case"),
 		row("lock-wait", "3s", values.Duration(&o.LockWait, 0),
-			"maximum time to wait for another process to release the data directory; 0s: none"),
-		row("commit-file-bytes", "32MiB", values.Size64(&o.CommitFileBytes, 1<<20), "size of a commit log file"),
+			"maximum time to wait for another process to release the data directory; 0s: none").until("only a start uses it"),
+		row("commit-file-bytes", "32MiB", values.Size64(&o.CommitFileBytes, 1<<20), "size of a commit log file").
+			until("its files have this size"),
 		row("commit-live-bytes", "256MiB", values.Size64(&o.CommitLiveBytes, 1<<20),
-			"maximum size of what a restart has to read of the commit log"),
-		row("disk-patience", "5s", values.Duration(&o.DiskPatience, 100*time.Millisecond),
+			"maximum size of what a restart has to read of the commit log").until("the log's files are divided by it"),
+		live("disk-patience", "5s", values.Duration(&o.DiskPatience, 100*time.Millisecond),
 			"when writes are pending and none completes for this long, hand leaderships over"),
-		row("disk-failed-after", "30s", values.Duration(&o.DiskFailedAfter, 100*time.Millisecond),
+		live("disk-failed-after", "30s", values.Duration(&o.DiskFailedAfter, 100*time.Millisecond),
 			"when writes are pending and none completes for this long, report the disk as failed at /ping"),
-		row("scrub-interval", "168h", values.Duration(&o.ScrubInterval, 0),
-			"how often to verify all segments, at 16 MiB/s at most; the commit log at least every hour; 0s disables both"),
+		live("scrub-interval", "168h", values.Duration(&o.ScrubInterval, 0),
+			"how often to verify all segments, at 16 MiB/s at most; the commit log at least every hour; 0s disables both; a "+
+				"new value holds within a minute"),
 		row("groups-in-flight", "2", values.Count(&o.GroupsInFlight, 1),
-			"maximum number of commit groups on their way to the disk"),
+			"maximum number of commit groups on their way to the disk").until("it sizes memory"),
 		row("min-segment-bytes", "1MiB", values.Size64(&o.MinSegmentBytes, 4096),
-			"size of a partition's first segment; each further one is twice as large, up to max-segment-bytes"),
-		row("max-segment-bytes", "128MiB", values.Size64(&o.MaxSegmentBytes, 4096), "maximum size of a segment"),
-		row("max-open-segments", "2048", values.Count(&o.MaxOpenSegments, 64),
-			"maximum number of partitions with segment files open"),
-		row("max-mapped-segments", "16384", values.Count(&o.MaxMappedSegments, 64),
-			"maximum number of segments that stay mapped into memory while nobody reads them"),
-		row("read-ahead-bytes", "256KiB", values.Size(&o.ReadAheadBytes, 4096),
+			"size of a partition's first segment; each further one is twice as large, up to max-segment-bytes").
+			until("its files have this size"),
+		row("max-segment-bytes", "128MiB", values.Size64(&o.MaxSegmentBytes, 4096), "maximum size of a segment").
+			until("its files have this size"),
+		live("max-open-segments", "2048", values.Count(&o.MaxOpenSegments, 64),
+			"maximum number of partitions with segment files open; those beyond it are closed when one is opened"),
+		live("max-mapped-segments", "16384", values.Count(&o.MaxMappedSegments, 64),
+			"maximum number of segments that stay mapped into memory while nobody reads them; those beyond it are unmapped "+
+				"when one is mapped"),
+		live("read-ahead-bytes", "256KiB", values.Size(&o.ReadAheadBytes, 4096),
 			"maximum number of bytes to read from a segment at once"),
 	}
 }
@@ -183,16 +203,16 @@ func retentionSettings(o *node.Options) []*Setting {
 func memorySettings(o *node.Options) []*Setting {
 	return []*Setting{
 		row("buffer-bytes", "64MiB", values.Size64(&o.BufferBytes, 4<<20),
-			"memory outside the Go heap for commit groups and the newest messages"),
+			"memory outside the Go heap for commit groups and the newest messages").until("it is mapped at the start"),
 		live("max-inbox-bytes", "32MiB", values.Size64(&o.MaxInboxBytes, 1<<20),
 			"maximum bytes waiting to be stored in one partition"),
 		live("max-node-inbox-bytes", "128MiB", values.Size64(&o.MaxNodeInboxBytes, 1<<20),
 			"maximum bytes waiting to be stored on the whole node"),
-		row("admit-timeout", "800ms", values.Duration(&o.AdmitTimeout, time.Millisecond),
+		live("admit-timeout", "800ms", values.Duration(&o.AdmitTimeout, time.Millisecond),
 			"maximum time a publish waits for room when too many bytes are waiting"),
-		row("publish-timeout", "5s", values.Duration(&o.PublishTimeout, time.Millisecond),
+		live("publish-timeout", "5s", values.Duration(&o.PublishTimeout, time.Millisecond),
 			"maximum time a publish waits to be stored before it fails"),
-		row("max-deliveries-at-once", "4096", values.Count(&o.MaxDeliveriesAtOne, 1),
+		live("max-deliveries-at-once", "4096", values.Count(&o.MaxDeliveriesAtOne, 1),
 			"maximum number of messages a channel delivers before it serves other requests"),
 	}
 }
@@ -200,12 +220,12 @@ func memorySettings(o *node.Options) []*Setting {
 func messageSettings(o *node.Options) []*Setting {
 	return []*Setting{
 		fresh("max-message-bytes", "1MiB", values.Size(&o.MaxMessageBytes, 1), "maximum size of a message"),
-		row("max-batch-bytes", "6MiB", values.Size(&o.MaxBatchBytes, 1),
+		live("max-batch-bytes", "6MiB", values.Size(&o.MaxBatchBytes, 1),
 			"maximum size of a stored batch: the bodies of one MPUB and a few bytes for each"),
-		row("max-inflation-ratio", "256", values.Count(&o.MaxInflationRatio, 1),
+		fresh("max-inflation-ratio", "256", values.Count(&o.MaxInflationRatio, 1),
 			"maximum factor by which compressed input may grow, beyond 4 MiB of an NSQ connection and 64 KiB of a native "+
 				"batch"),
-		row("max-inflated-bytes", "64MiB", values.Size64(&o.MaxInflatedBytes, 1<<20),
+		live("max-inflated-bytes", "64MiB", values.Size64(&o.MaxInflatedBytes, 1<<20),
 			"maximum memory for what native batches above 64 KiB grow to while they are verified"),
 		live("max-header-bytes", "32KiB", values.Size(&o.MaxHeaderBytes, 1),
 			"maximum size of the names and values of a message's headers together"),
@@ -213,27 +233,29 @@ func messageSettings(o *node.Options) []*Setting {
 		live("max-partitions", "25000", values.Count(&o.MaxPartitions, 1),
 			"maximum number of partitions of all topics, also of those that other nodes store"),
 		live("max-channels", "1000", values.Count(&o.MaxChannels, 1), "maximum number of channels per topic"),
-		row("max-consumers", "0", values.Count(&o.MaxConsumers, 0), "maximum number of consumers per channel; 0 means no "+
-			"limit"),
-		row("max-ranges", "262144", values.Count(&o.MaxRanges, 1),
-			"maximum number of confirmed ranges per channel and partition; at it no new messages are delivered"),
-		row("max-deferred", "1048576", values.Count(&o.MaxDeferred, 1),
-			"maximum number of deferred messages per channel and partition"),
-		row("max-state-bytes", "0", values.Size64(&o.MaxStateBytes, 0),
-			"maximum memory for deferred messages and confirmed ranges; 0: a third of what the process may use besides its "+
-				"buffers"),
+		live("max-consumers", "0", values.Count(&o.MaxConsumers, 0), "maximum number of consumers per channel; 0 "+
+			"means no limit; those that there are stay"),
+		live("max-ranges", "262144", values.Count(&o.MaxRanges, 1),
+			"maximum number of confirmed ranges per channel and partition; at it no new messages are delivered, and all that "+
+				"were confirmed stay so"),
+		live("max-deferred", "1048576", values.Count(&o.MaxDeferred, 1),
+			"maximum number of deferred messages per channel and partition; those that wait stay"),
+		live("max-state-bytes", "0", values.Size64(&o.MaxStateBytes, 0),
+			"maximum memory for deferred messages and confirmed ranges, of which what there is stays; 0: a third of what the "+
+				"process may use besides its buffers"),
 		live("token-share", "50", values.Count(&o.TokenShare, 1),
 			"percent of max-topics, max-partitions, max-state-bytes and a nearly full disk for the topics of one token; "+
 				"100: no shares"),
 		fresh("max-defer", "1h", values.Duration(&o.MaxDefer, time.Millisecond),
 			"maximum delay of a deferred publish; at most 1176h, which are 49 days"),
-		row("msg-timeout", "1m", values.Duration(&o.MsgTimeout, time.Millisecond),
+		fresh("msg-timeout", "1m", values.Duration(&o.MsgTimeout, time.Millisecond),
 			"deliver a message again after this long without FIN, REQ or TOUCH; clients may request another timeout"),
-		row("max-msg-timeout", "15m", values.Duration(&o.MaxMsgTimeout, time.Millisecond),
-			"maximum timeout that a client may request, and time for which TOUCH keeps a message in flight"),
-		row("max-req-timeout", "1h", values.Duration(&o.MaxReqTimeout, time.Millisecond),
-			"maximum delay of a REQ; longer delays are reduced to it"),
-		row("confirm-interval", "5ms", values.Duration(&o.ConfirmInterval, time.Millisecond),
+		fresh("max-msg-timeout", "15m", values.Duration(&o.MaxMsgTimeout, time.Millisecond),
+			"maximum timeout that a client may request, and at once the time for which TOUCH keeps a message in flight; no "+
+				"deadline comes earlier"),
+		live("max-req-timeout", "1h", values.Duration(&o.MaxReqTimeout, time.Millisecond),
+			"maximum delay of a REQ; longer delays are reduced to it; what waits keeps its time"),
+		live("confirm-interval", "5ms", values.Duration(&o.ConfirmInterval, time.Millisecond),
 			"maximum time a confirmation waits to be stored together with others"),
 		live("default-partitions", "1", values.Count(&o.DefaultPartitions, 1), "number of partitions of a new topic"),
 		live("default-quota-bytes", "0", values.Size64(&o.DefaultQuotaBytes, 0),
@@ -247,12 +269,13 @@ func clientSettings(o *server.Options, on *Offers) []*Setting {
 	return []*Setting{
 		live("max-connections", "65536", values.Count(&o.MaxConnections, 1),
 			"maximum number of client connections, of each protocol"),
-		row("max-body-bytes", "5MiB", values.Size(&o.MaxBodyBytes, 1), "maximum size of the body of an MPUB or IDENTIFY "+
+		fresh("max-body-bytes", "5MiB", values.Size(&o.MaxBodyBytes, 1), "maximum size of the body of an MPUB or IDENTIFY "+
 			"command"),
 		fresh("max-rdy-count", "2500", values.Count(&o.MaxRdyCount, 1),
 			"maximum RDY count of an NSQ client, which is told it"),
-		row("max-conn-in-flight-bytes", "16MiB", values.Size(&o.MaxConnInFlightBytes, 4096),
-			"stop reading from a connection while more bytes of it are waiting to be stored"),
+		live("max-conn-in-flight-bytes", "16MiB", values.Size(&o.MaxConnInFlightBytes, 4096),
+			"stop reading from a connection while more bytes of it are waiting to be stored; a native one that is open keeps "+
+				"what it was told"),
 		live("max-conn-in-flight-count", "65536", values.Count(&o.MaxConnInFlightCount, 1),
 			"stop reading from a connection while more of its commands are waiting for an answer"),
 		fresh("max-in-flight-bytes", "0", values.Size64(&o.MaxInFlightBytes, 0),
@@ -269,11 +292,11 @@ func clientSettings(o *server.Options, on *Offers) []*Setting {
 			"time between heartbeats; a client that is silent for two intervals is disconnected"),
 		fresh("max-heartbeat-interval", "1m", values.Duration(&o.MaxHeartbeatInterval, time.Second),
 			"maximum heartbeat interval that a client may request"),
-		row("max-command-time", "1m", values.Duration(&o.MaxCommandTime, time.Millisecond),
+		live("max-command-time", "1m", values.Duration(&o.MaxCommandTime, time.Millisecond),
 			"disconnect a client that takes longer to send a complete command"),
-		row("max-large-input-bytes", "256MiB", values.Size64(&o.MaxLargeInputBytes, 1<<20),
-			"maximum memory for large NSQ commands and HTTP bodies that are arriving"),
-		row("write-timeout", "30s", values.Duration(&o.WriteTimeout, time.Millisecond),
+		live("max-large-input-bytes", "256MiB", values.Size64(&o.MaxLargeInputBytes, 1<<20),
+			"maximum memory for large NSQ commands and HTTP bodies that are arriving; what has its room keeps it"),
+		fresh("write-timeout", "30s", values.Duration(&o.WriteTimeout, time.Millisecond),
 			"disconnect a client that reads nothing for this long, or half as long again"),
 		fresh("snappy", "true", values.Boolean(&on.Snappy), "allow clients to use snappy compression"),
 		fresh("deflate", "true", values.Boolean(&on.Deflate),
@@ -287,24 +310,25 @@ func latencySettings(n *Options) []*Setting {
 		row("e2e-processing-latency-percentile", "", values.Percentiles(&n.LatencyPercentiles),
 			"percentile, such as 0.99, of the time from publish to FIN to show per channel in /stats; empty: not measured"),
 		row("e2e-processing-latency-window-time", "10m", values.Duration(&n.LatencyWindow, time.Millisecond),
-			"time window that e2e-processing-latency-percentile covers"),
+			"time window that e2e-processing-latency-percentile covers").until("channels are made with it"),
 	}
 }
 
 func securitySettings(o *server.Options, on *Offers) []*Setting {
 	t, a := &o.TLS, &o.Auth
 	return []*Setting{
-		row("http-allowed-hosts", "", values.Hosts(&o.AllowedHosts),
+		live("http-allowed-hosts", "", values.Hosts(&o.AllowedHosts),
 			"host names by which browsers may address this node, besides IP addresses, localhost, this machine and "+
 				"broadcast-address; * allows all"),
-		row("open-pages", "false", values.Boolean(&o.OpenPages),
+		live("open-pages", "false", values.Boolean(&o.OpenPages),
 			"show /stats, /metrics, /info and the lists of lookups to clients without a token, too"),
 		row("http-idle-time", "11m", values.Duration(&o.HTTPIdleTime, time.Second),
-			"close an HTTP connection on which nothing was asked for this long; more than a balancer's in front of it"),
-		row("max-audit-entries", "1000", values.Count(&o.MaxAuditEntries, 1),
-			"number of changes and refusals to keep in memory for GET /audit"),
-		row("max-audit-bytes", "16MiB", values.Size64(&o.MaxAuditBytes, 64<<10),
-			"how much of the audit to keep in data-path, where a restart finds it"),
+			"close an HTTP connection on which nothing was asked for this long; more than a balancer's in front of it").
+			until("the HTTP server is made with it"),
+		live("max-audit-entries", "1000", values.Count(&o.MaxAuditEntries, 1),
+			"number of changes and refusals to keep in memory for GET /audit; of more than that the oldest go"),
+		live("max-audit-bytes", "16MiB", values.Size64(&o.MaxAuditBytes, 64<<10),
+			"how much of the audit to keep in data-path, where a restart finds it; longer files go when the next begin"),
 		content("tls-cert", values.Text(&t.CertFile),
 			"PEM file with the server's certificate; empty disables TLS"),
 		content("tls-key", values.Text(&t.KeyFile), "PEM file with the private key for tls-cert"),
@@ -316,9 +340,9 @@ func securitySettings(o *server.Options, on *Offers) []*Setting {
 			"true: refuse clients without TLS; tcp-https: refuse them on the NSQ protocol only"),
 		row("tls-min-version", "1.3", values.Choice(&t.MinVersion, "1.2", "1.3"),
 			"minimum TLS version, of clients, other nodes and etcd"),
-		row("tls-handshake-timeout", "5s", values.Duration(&o.HandshakeTimeout, time.Millisecond),
+		fresh("tls-handshake-timeout", "5s", values.Duration(&o.HandshakeTimeout, time.Millisecond),
 			"maximum duration of the TLS handshake of an NSQ or native connection"),
-		row("max-tls-handshakes", "1024", values.Count(&o.MaxHandshakes, 1),
+		live("max-tls-handshakes", "1024", values.Count(&o.MaxHandshakes, 1),
 			"maximum number of TLS handshakes, of all protocols, that wait, for 1 s each"),
 		content("auth-file", values.Text(&a.File), "TOML file with tokens and their permissions"),
 		row("auth-http-address", "", values.URLs(&on.authAddresses),
@@ -327,38 +351,38 @@ func securitySettings(o *server.Options, on *Offers) []*Setting {
 			"file with further addresses like auth-http-address, one on a line, not readable by others"),
 		row("readable-secrets", "false", values.Boolean(&a.ReadableFiles),
 			"accept files of secrets that everybody on this machine may read, but not change"),
-		row("auth-http-request-method", "GET", values.Choice(&a.HTTPMethod, "GET", "POST"),
+		live("auth-http-request-method", "GET", values.Choice(&a.HTTPMethod, "GET", "POST"),
 			"HTTP method for requests to auth-http-address"),
 		live("max-unauthenticated-connections", "256", values.Count(&o.MaxStrangers, 1),
 			"where AUTH is required, maximum number of NSQ connections, and of native ones, before it"),
-		row("max-unauthenticated-bytes", "4KiB", values.Size(&o.MaxStrangerBytes, 64),
+		fresh("max-unauthenticated-bytes", "4KiB", values.Size(&o.MaxStrangerBytes, 64),
 			"where AUTH is required, maximum size of all bodies (NSQ) or frames (native) before it"),
-		row("max-unauthenticated-time", "10s", values.Duration(&o.StrangerTime, time.Millisecond),
+		fresh("max-unauthenticated-time", "10s", values.Duration(&o.StrangerTime, time.Millisecond),
 			"where AUTH is required, disconnect an NSQ or native connection that has not sent it by then"),
-		row("auth-http-timeout", "5s", values.Duration(&a.RequestTimeout, time.Millisecond),
+		live("auth-http-timeout", "5s", values.Duration(&a.RequestTimeout, time.Millisecond),
 			"maximum time to wait for the answer of one auth-http-address"),
-		row("auth-hold-time", "5m", values.Duration(&a.HoldTime, time.Second),
+		live("auth-hold-time", "5m", values.Duration(&a.HoldTime, time.Second),
 			"how long a client goes on with an expired answer while no auth-http-address answers"),
 	}
 }
 
 func metricSettings(n *Options) []*Setting {
 	return []*Setting{
-		row("statsd-address", "", values.Text(&n.NSQ.Statsd.Address),
+		live("statsd-address", "", values.Text(&n.NSQ.Statsd.Address),
 			"HOST:PORT of a statsd to which statistics are pushed over UDP with nsqd's names; empty: none"),
-		row("statsd-prefix", "nsq.%s", values.Text(&n.NSQ.Statsd.Prefix),
+		live("statsd-prefix", "nsq.%s", values.Text(&n.NSQ.Statsd.Prefix),
 			"prefix of the names; %s in it stands for broadcast-address and the HTTP port"),
 		live("statsd-interval", "1m", values.Duration(&n.NSQ.Statsd.Interval, time.Millisecond),
 			"time between two pushes to statsd"),
-		row("statsd-mem-stats", "true", values.Boolean(&n.NSQ.Statsd.MemStats),
+		live("statsd-mem-stats", "true", values.Boolean(&n.NSQ.Statsd.MemStats),
 			"also push numbers of memory and garbage collection"),
-		row("statsd-udp-packet-size", "508", values.Count(&n.NSQ.Statsd.PacketBytes, 1),
+		live("statsd-udp-packet-size", "508", values.Count(&n.NSQ.Statsd.PacketBytes, 1),
 			"maximum size in bytes of a packet to statsd"),
-		row("statsd-exclude-ephemeral", "false", values.Boolean(&n.NSQ.Statsd.ExcludeEphemeral),
+		live("statsd-exclude-ephemeral", "false", values.Boolean(&n.NSQ.Statsd.ExcludeEphemeral),
 			"do not push ephemeral topics and channels"),
-		row("slow-commit", "500ms", values.Duration(&n.Engine.SlowCommit, time.Millisecond),
+		live("slow-commit", "500ms", values.Duration(&n.Engine.SlowCommit, time.Millisecond),
 			"count and log groups of the commit log that take this long"),
-		row("metrics-max-series", "10000", values.Count(&n.NSQ.MaxMetricSeries, 1),
+		live("metrics-max-series", "10000", values.Count(&n.NSQ.MaxMetricSeries, 1),
 			"maximum number of series of topics and channels in /metrics; beyond it, each shows one sum"),
 	}
 }
