@@ -24,7 +24,7 @@ func namedProducer(t *testing.T, m *realNode) (*client.Producer, error) {
 // raise gives the topic orders more partitions.
 func raise(t *testing.T, m *realNode, partitions int) {
 	t.Helper()
-	topic, ok := m.e.LookupTopic("orders")
+	topic, ok := m.e.Catalog().LookupTopic("orders")
 	if !ok {
 		t.Fatal("there is no topic orders")
 	}

@@ -85,7 +85,7 @@ func contents(t *testing.T, dir string) (got backlogs, paused []string) {
 	defer func() { must(t, e.Close()) }()
 	got = backlogs{}
 	for _, st := range e.Stats("", "") {
-		topic, _ := e.LookupTopic(st.Name)
+		topic, _ := e.Catalog().LookupTopic(st.Name)
 		if st.Paused {
 			paused = append(paused, st.Name)
 		}

@@ -106,7 +106,7 @@ func carryCheck(t *testing.T, disk *faultaio.Disk, what string, ids [2]node.ID, 
 		return
 	}
 	defer e.Close()
-	topic, _ := e.LookupTopic("t")
+	topic, _ := e.Catalog().LookupTopic("t")
 	ch, _ := topic.LookupChannel("c")
 	if time.Since(began) < carryDelay/2 {
 		shown, err := ch.Peek(ctxBg, node.PeekOptions{Count: 2})
@@ -234,7 +234,7 @@ func TestCarriedStaysUntilDurable(t *testing.T) {
 	_ = e.Close()
 	for seed, disk := range left {
 		e := openOnDisk(t, disk)
-		topic, _ := e.LookupTopic("t")
+		topic, _ := e.Catalog().LookupTopic("t")
 		ch, _ := topic.LookupChannel("c")
 		got, err := ch.Peek(ctxBg, node.PeekOptions{Count: 1})
 		if err != nil || len(got) != 1 || got[0].ID != later || string(got[0].Body) != "later" {

@@ -79,7 +79,7 @@ func TestCarryPastRetention(t *testing.T) {
 		return st.DeferredCount == 1 && st.InFlightCount == 0 && st.Depth == 0
 	})
 	e = openOnDisk(t, disk.Crash(3))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
 	waiting, err := ch.DeferredMessages(ctxBg, 100)
 	if err != nil || len(waiting) != 1 || waiting[0].ID != later {

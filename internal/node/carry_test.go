@@ -86,7 +86,7 @@ func TestDeferredAreCarried(t *testing.T) {
 		return
 	}
 	e = openOnDisk(t, disk.Crash(4))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
 	s = subscribe(t, ch, 10)
 	came := map[node.ID]delivered{}

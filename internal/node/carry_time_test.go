@@ -46,7 +46,7 @@ func TestCarriedFromBefore1970(t *testing.T) {
 	logConfirms(t, ch)
 	s.Close()
 	e = openOnDisk(t, disk.Crash(1))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
 	list, err := ch.Peek(ctxBg, node.PeekOptions{Count: 10})
 	if err != nil {

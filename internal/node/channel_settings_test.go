@@ -86,7 +86,7 @@ func TestConfigure(t *testing.T) {
 		t.Errorf("the second change: %+v", second)
 	}
 	e = openOnDisk(t, disk.Crash(1))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
 	if s := ch.Settings(); s.Version != 2 || s.Order != fold.OrderKey || s.MaxAttempts != 3 {
 		t.Errorf("after a power cut: %+v", s)

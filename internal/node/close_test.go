@@ -229,7 +229,7 @@ func TestCloseAnswersWaitingPuts(t *testing.T) {
 	wg.Wait()
 	awaitNoGoroutines(t, before)
 	e = openOnDisk(t, disk.Kill(1))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	got := readAll(t, channelOf(t, topic, "c"))
 	for id := range stored {
 		if _, ok := got[id]; !ok {
@@ -292,6 +292,6 @@ func TestUseAfterClose(t *testing.T) {
 	}
 	e.Stats("", "")
 	e.Info()
-	e.Topics()
+	e.Catalog().Topics()
 	e.CommitStats()
 }

@@ -91,7 +91,7 @@ func TestBatchIsAllOrNothing(t *testing.T) {
 		after := disk.Crash(rng.Uint64())
 		e.Close()
 		e = openOnDisk(t, after)
-		topic, _ = e.LookupTopic("t")
+		topic, _ = e.Catalog().LookupTopic("t")
 		got := readAll(t, channelOf(t, topic, "c"))
 		count := 0
 		for id, body := range got {
@@ -212,7 +212,7 @@ func TestAnsweredIsOnStableStorage(t *testing.T) {
 			return true
 		})
 		next := openOnDisk(t, disk.Crash(cut))
-		topic, ok := next.LookupTopic("t")
+		topic, ok := next.Catalog().LookupTopic("t")
 		if !ok {
 			t.Fatal("the topic is gone")
 		}
@@ -284,7 +284,7 @@ func TestDiskErrorEndsPublishing(t *testing.T) {
 	if err := e.Health(); err != nil {
 		t.Errorf("Health after the restart: %v", err)
 	}
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	c, _ := topic.LookupChannel("c")
 	got := readAll(t, c)
 	for i, id := range before {

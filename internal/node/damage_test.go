@@ -92,7 +92,7 @@ func TestDamagedSegment(t *testing.T) {
 	}
 	var log logged
 	e := openOnDisk(t, disk, func(o *node.Options) { o.Logger = log.logger() })
-	bad, _ := e.LookupTopic("bad")
+	bad, _ := e.Catalog().LookupTopic("bad")
 	c, _ := bad.LookupChannel("c")
 	s := subscribe(t, c, 1000)
 	count := 0
@@ -123,7 +123,7 @@ func TestDamagedSegment(t *testing.T) {
 	if n := disk.Ops() - ops; n > 100 {
 		t.Errorf("%d disk operations while nothing can be read", n)
 	}
-	good, _ := e.LookupTopic("good")
+	good, _ := e.Catalog().LookupTopic("good")
 	gc, _ := good.LookupChannel("c")
 	if got := readAll(t, gc); len(got) != 10 {
 		t.Errorf("the other topic: %d of 10 messages", len(got))
@@ -159,7 +159,7 @@ func TestMissingAndCutSegments(t *testing.T) {
 			files := segmentFiles(t, disk, "bad")
 			harm(t, disk, files[1])
 			e := openOnDisk(t, disk)
-			bad, _ := e.LookupTopic("bad")
+			bad, _ := e.Catalog().LookupTopic("bad")
 			c, _ := bad.LookupChannel("c")
 			s := subscribe(t, c, 1000)
 			count := 0
@@ -191,7 +191,7 @@ func TestMissingAndCutSegments(t *testing.T) {
 			if n := e.Storage().ReadOnlyTopics; n != readOnly || of[0].ReadOnly != readOnly || of[1].ReadOnly != 0 {
 				t.Errorf("%d topics are read only, and %d partitions of the topic", n, of[0].ReadOnly)
 			}
-			good, _ := e.LookupTopic("good")
+			good, _ := e.Catalog().LookupTopic("good")
 			gc, _ := good.LookupChannel("c")
 			if got := readAll(t, gc); len(got) != 10 {
 				t.Errorf("the other topic: %d of 10 messages", len(got))
@@ -227,7 +227,7 @@ func TestDamagedCommitLog(t *testing.T) {
 	if len(e.Info().CorruptionsAtRecover) == 0 {
 		t.Error("Info lists no corruption")
 	}
-	topic, ok := e.LookupTopic("t")
+	topic, ok := e.Catalog().LookupTopic("t")
 	if !ok {
 		t.Fatal("the topic is not served")
 	}
@@ -304,7 +304,7 @@ func TestDeleteTopicThatFillsTheCommitLog(t *testing.T) {
 		t.Errorf("publishing ended with %v", err)
 	}
 	next := openOnDisk(t, disk.Kill(1))
-	if _, ok := next.LookupTopic("bad"); ok {
+	if _, ok := next.Catalog().LookupTopic("bad"); ok {
 		t.Error("the deleted topic is back")
 	}
 	if err := next.Health(); err != nil {
@@ -338,7 +338,7 @@ func TestSegmentWriteError(t *testing.T) {
 	for life, c := range []*node.Channel{c, nil} {
 		if c == nil {
 			e := openOnDisk(t, after)
-			topic, _ := e.LookupTopic("t")
+			topic, _ := e.Catalog().LookupTopic("t")
 			c, _ = topic.LookupChannel("c")
 		}
 		got := readAll(t, c)

@@ -50,7 +50,7 @@ func TestPublishConsumeReopen(t *testing.T) {
 	}
 	e = open(t, dir)
 	defer e.Close()
-	topic, _ = e.LookupTopic("orders")
+	topic, _ = e.Catalog().LookupTopic("orders")
 	ch, ok := topic.LookupChannel("c")
 	if !ok {
 		t.Fatal("the channel is gone")

@@ -89,7 +89,7 @@ func TestPartitionsAsASetting(t *testing.T) {
 		t.Fatal(err)
 	}
 	e = openOnDisk(t, disk.Kill(1))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	if topic.Settings() != s {
 		t.Fatalf("after a restart it has %+v", topic.Settings())
 	}
@@ -156,7 +156,7 @@ func TestPartitionsCrash(t *testing.T) {
 		_ = e.Close() // the disk is gone, most often
 		disk = disk.Crash(uint64(after))
 		e = openOnDisk(t, disk)
-		topic, _ = e.LookupTopic("t")
+		topic, _ = e.Catalog().LookupTopic("t")
 		s := topic.Settings()
 		if s.Partitions == 1 && (err == nil || s.Version != 0) || s.Partitions == 4 && s.Version != 1 ||
 			s.Partitions != 1 && s.Partitions != 4 {
@@ -173,7 +173,7 @@ func TestPartitionsCrash(t *testing.T) {
 			t.Fatal(err)
 		}
 		e = openOnDisk(t, disk.Kill(1))
-		topic, _ = e.LookupTopic("t")
+		topic, _ = e.Catalog().LookupTopic("t")
 		for _, name := range []string{"a", "b"} {
 			c, _ := topic.LookupChannel(name)
 			if got := readAll(t, c); len(got) != 0 {

@@ -174,7 +174,7 @@ func TestForkOfCarried(t *testing.T) {
 		t.Errorf("the fork gets %+v", m)
 	}
 	e = openOnDisk(t, disk.Crash(1))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	fork, _ = topic.LookupChannel("fork")
 	k = subscribe(t, fork, 1)
 	m := k.next()

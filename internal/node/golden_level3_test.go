@@ -34,7 +34,7 @@ func (f *golden) produced() error {
 // produce opens a producer at the node that leads the partition, and stores ten batches.
 func (f *golden) produce(name string) (err error) {
 	for _, e := range f.g.engines {
-		t, ok := e.LookupTopic("produced")
+		t, ok := e.Catalog().LookupTopic("produced")
 		if !ok {
 			continue
 		}

@@ -212,7 +212,7 @@ func (f *golden) deadLetters(c *node.Channel) error {
 		return err
 	}
 	return goldenUntil(f.ctx, "dead letters", func() error {
-		t, ok := f.e.LookupTopic("orders.DLQ")
+		t, ok := f.e.Catalog().LookupTopic("orders.DLQ")
 		if !ok {
 			return errors.New("there is no topic")
 		}

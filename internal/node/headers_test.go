@@ -155,7 +155,7 @@ func TestHeaders(t *testing.T) {
 	checkHeaders(t, consumeAll(t, channelOf(t, topic, "memory"), len(want)), want)
 
 	e = openOnDisk(t, disk.Crash(1))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	checkHeaders(t, consumeAll(t, channelOf(t, topic, "crash"), len(want)), want)
 	for range 800 { // so much that the first messages leave memory
 		publish(t, topic, strings.Repeat("m", 4000))

@@ -102,9 +102,9 @@ func TestKeepConfirmed(t *testing.T) {
 					t.Fatal(err)
 				}
 				e = openOnDisk(t, disk.Kill(1))
-				topic, _ = e.LookupTopic("t")
+				topic, _ = e.Catalog().LookupTopic("t")
 				ch, _ = topic.LookupChannel("c")
-				other, _ = e.LookupTopic("other")
+				other, _ = e.Catalog().LookupTopic("other")
 				otherCh, _ = other.LookupChannel("c")
 			}
 			configure(t, topic, c.less)

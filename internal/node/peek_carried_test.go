@@ -136,7 +136,7 @@ func TestPeekCarried(t *testing.T) {
 		t.Errorf("peeking changed the channel: %+v", st)
 	}
 	e = openOnDisk(t, disk.Crash(7))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
 	checkCarried(t, topic, ch, ids, recent)
 	if err := ch.Empty(ctxBg); err != nil {

@@ -245,8 +245,8 @@ func (r *topicRecovery) quarantine(known map[uuid.UUID]bool) error {
 // the other one.
 func (r *topicRecovery) openTopic(m *datadir.Topic) error {
 	e := r.e
-	old := e.topics[m.Name]
-	if old != nil && !(e.members.others() && e.node.Cluster() != uuid.Nil) {
+	old, listed := e.catalog.LookupTopic(m.Name)
+	if listed && !(e.members.others() && e.node.Cluster() != uuid.Nil) {
 		return fmt.Errorf("engine: topics/%s and topics/%s both say they are topic %q: nothing was changed, move one of "+
 			"them away", old.ID(), m.ID, m.Name)
 	}
@@ -263,16 +263,15 @@ func (r *topicRecovery) openTopic(m *datadir.Topic) error {
 		t.Local().Add(pt)
 	}
 	e.members.opened(t)
-	if old != nil {
+	if listed {
 		// An earlier process ended while the old topic was being deleted and the new topic of that name already
 		// existed. The store knows which of the two was deleted.
 		if old.CreatedNs() > t.CreatedNs() {
 			old, t = t, old
 		}
-		e.cluster.unlisted = append(e.cluster.unlisted, old)
+		e.cluster.topics.unlisted = append(e.cluster.topics.unlisted, old)
 	}
-	e.list(t)
-	return nil
+	return e.catalog.List(t, nil)
 }
 
 // forgottenHelp says what an operator can do about clog.ErrForgotten.

@@ -38,7 +38,7 @@ func TestStatesSurviveRestart(t *testing.T) {
 				state.before(t, topic, ch)
 				awaitSettled(t, e)
 				e2 := openOnDisk(t, stop(t, e, disk))
-				topic, _ = e2.LookupTopic("t")
+				topic, _ = e2.Catalog().LookupTopic("t")
 				ch, ok := topic.LookupChannel("c")
 				if !ok {
 					t.Fatal("the channel is gone")

@@ -24,14 +24,14 @@ func (s *slowCommits) due(total uint64, now time.Time) (count uint64, due bool) 
 	return count, true
 }
 
-// watchSlowCommits logs commits that took Options.SlowCommit or longer, at most one line in slowCommitsEvery.
-func (e *Engine) watchSlowCommits(s *slowCommits, scheduled *scheduling, stats *clog.Stats) {
-	now := e.host.Instant()
-	count, due := s.due(stats.Slow, now)
+// lookAtCommits logs commits that took Options.SlowCommit or longer, at most one line in slowCommitsEvery.
+func (w *watch) lookAtCommits(stats *clog.Stats) {
+	now := w.e.host.Instant()
+	count, due := w.slow.due(stats.Slow, now)
 	if !due {
 		return
 	}
-	e.log.Warn("writes of the commit log took long: publishers waited, nothing is lost. "+
-		scheduled.where(now, "Look at the device"),
-		"count", count, "slow_commit", e.opts.SlowCommit, "slowest_since_start", stats.Slowest.Round(time.Millisecond))
+	w.e.log.Warn("writes of the commit log took long: publishers waited, nothing is lost. "+
+		w.scheduled.where(now, "Look at the device"),
+		"count", count, "slow_commit", w.e.opts.SlowCommit, "slowest_since_start", stats.Slowest.Round(time.Millisecond))
 }

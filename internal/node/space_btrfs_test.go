@@ -79,7 +79,7 @@ func TestSnapshotOnFullBtrfs(t *testing.T) {
 		t.Error(err)
 	}
 	e = openWith(t, inDir(dir))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	if ch, _ = topic.LookupChannel("c"); channelStats(t, ch).Depth != 0 {
 		t.Errorf("%d messages of which each was confirmed come again", channelStats(t, ch).Depth)
 	}

@@ -71,7 +71,7 @@ func diskFull(t *testing.T, slack int64) {
 
 	// The disk that a power cut would leave now has all messages.
 	next := openOnDisk(t, disk.Crash(3))
-	nextTopic, _ := next.LookupTopic("t")
+	nextTopic, _ := next.Catalog().LookupTopic("t")
 	nextCh, _ := nextTopic.LookupChannel("c")
 	check := func(got map[node.ID]string) {
 		t.Helper()
@@ -97,7 +97,7 @@ func diskFull(t *testing.T, slack int64) {
 		t.Error(err)
 	}
 	e = openOnDisk(t, disk.Kill(1))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
 	for id := range readAll(t, ch) {
 		if _, old := acked[id]; old {
@@ -173,7 +173,7 @@ func TestNoRoomForTheCommitLog(t *testing.T) {
 			}
 			if end != nil {
 				next := openOnDisk(t, end(disk))
-				topic, _ := next.LookupTopic("t")
+				topic, _ := next.Catalog().LookupTopic("t")
 				ch, _ := topic.LookupChannel("c")
 				checkGot(t, readAll(t, ch), acked, "waits") // it may be there: nobody knows what became of it
 				disk.SetNoRoom(false)

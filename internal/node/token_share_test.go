@@ -30,7 +30,7 @@ func makeFor(t testing.TB, e *node.Engine, token, name string, partitions int) *
 func counts(t testing.TB, e *node.Engine, want string) {
 	t.Helper()
 	var got []string
-	for _, u := range e.TokenUses() {
+	for _, u := range e.Catalog().TokenUses() {
 		got = append(got, fmt.Sprint(u.Token, " ", u.Topics, " ", u.Partitions))
 	}
 	if text := strings.Join(got, ", "); text != want {
@@ -119,7 +119,7 @@ func TestTokenShare(t *testing.T) {
 	}
 	e = openOnDisk(t, disk.Kill(1), limits, func(o *node.Options) { o.TokenShare = 100 })
 	counts(t, e, "a 4 6, b 1 3")
-	if topic, _ := e.LookupTopic("a2"); topic.MadeBy() != "a" {
+	if topic, _ := e.Catalog().LookupTopic("a2"); topic.MadeBy() != "a" {
 		t.Errorf("after a restart %q has made the topic", topic.MadeBy())
 	}
 	if err := create("more", 1); err != nil {
@@ -175,7 +175,7 @@ func TestTokenShareName(t *testing.T) {
 	e := openOnDisk(t, newDisk())
 	for _, name := range []string{strings.Repeat("x", 129), "\xff"} {
 		_, err := e.CreateTopicWith(t.Context(), "t", node.TopicOptions{MadeBy: name})
-		if _, ok := e.LookupTopic("t"); ok || !errors.Is(err, errs.ErrTopicOptions) {
+		if _, ok := e.Catalog().LookupTopic("t"); ok || !errors.Is(err, errs.ErrTopicOptions) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
@@ -184,7 +184,7 @@ func TestTokenShareName(t *testing.T) {
 
 // stateOf returns what the state of the token's topics costs in memory.
 func stateOf(e *node.Engine, token string) (n int64) {
-	for _, u := range e.TokenUses() {
+	for _, u := range e.Catalog().TokenUses() {
 		if u.Token == token {
 			n = u.StateBytes
 		}
@@ -229,14 +229,14 @@ func TestTokenStateIsCounted(t *testing.T) {
 	}
 	e = openOnDisk(t, disk.Kill(1))
 	if stateOf(e, "a") < 500*50 || stateOf(e, "b") < 100*50 {
-		t.Errorf("after a restart: %+v", e.TokenUses())
+		t.Errorf("after a restart: %+v", e.Catalog().TokenUses())
 	}
 	check("after a restart")
 	if err := channelOf(t, topicOf(t, e, "a"), "c").Empty(ctxBg); err != nil {
 		t.Fatal(err)
 	}
 	if n := stateOf(e, "a"); n > 500*50 {
-		t.Errorf("after the channel was emptied: %+v", e.TokenUses())
+		t.Errorf("after the channel was emptied: %+v", e.Catalog().TokenUses())
 	}
 	check("after the channel was emptied")
 }
@@ -319,7 +319,7 @@ func TestClusterTokenShare(t *testing.T) {
 		t.Helper()
 		for _, m := range tc.nodes {
 			tc.eventually(m.name+" counts "+want, func() bool {
-				uses := m.e.TokenUses()
+				uses := m.e.Catalog().TokenUses()
 				return len(uses) == 1 && fmt.Sprint(uses[0].Token, " ", uses[0].Topics, " ", uses[0].Partitions) == want
 			})
 		}
@@ -441,7 +441,7 @@ func fillDisk(t *testing.T, e *node.Engine, topic *node.Topic, body string, coun
 			continue
 		}
 		eventually(t, "the node to look at the disk", func() bool {
-			return slices.ContainsFunc(e.TokenUses(), func(u node.TokenUse) bool {
+			return slices.ContainsFunc(e.Catalog().TokenUses(), func(u node.TokenUse) bool {
 				return u.Token == "a" && u.StoredBytes >= int64(sent*len(body))
 			})
 		})

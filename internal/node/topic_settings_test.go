@@ -66,7 +66,7 @@ func TestTopicSettings(t *testing.T) {
 	after := func(e *node.Engine) {
 		t.Helper()
 		for name, s := range map[string]meta.TopicSettings{"t": want, "other": fresh} {
-			if topic, _ := e.LookupTopic(name); topic.Settings() != s {
+			if topic, _ := e.Catalog().LookupTopic(name); topic.Settings() != s {
 				t.Errorf("topic %s has %+v afterwards, not %+v", name, topic.Settings(), s)
 			}
 		}
@@ -104,7 +104,7 @@ func TestTopicSettingsCrash(t *testing.T) {
 		}
 		_ = e.Close() // the disk is gone, most often
 		e = openOnDisk(t, disk.Crash(uint64(after)))
-		topic, ok := e.LookupTopic("t")
+		topic, ok := e.Catalog().LookupTopic("t")
 		if !ok {
 			t.Fatalf("a crash after %d operations takes the topic away", after)
 		}
@@ -179,7 +179,7 @@ func TestQuotaReject(t *testing.T) {
 				t.Fatal(err)
 			}
 			e = openOnDisk(t, disk.Kill(1))
-			topic, _ = e.LookupTopic("t")
+			topic, _ = e.Catalog().LookupTopic("t")
 			ch, _ = topic.LookupChannel("c")
 			if n := fillQuota(t, topic, body); n > 2 {
 				t.Errorf("after a restart %d more were stored", n)

@@ -41,7 +41,7 @@ func TestUnsyncedSegmentsKeepTheCommitLog(t *testing.T) {
 	}
 	after := disk.Crash(1)
 	e = openOnDisk(t, after)
-	bad, _ = e.LookupTopic("bad")
+	bad, _ = e.Catalog().LookupTopic("bad")
 	c, _ := bad.LookupChannel("c")
 	if c == nil {
 		t.Fatal("the channel is gone")

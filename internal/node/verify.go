@@ -23,7 +23,7 @@ type Difference = scrub.Difference
 // bytes that all copies have; the caller then passes Verified.Next until Verified.Done. VerifySome returns ErrNoTopic
 // if there is no such topic or partition, and ErrOptions on a single node, which has only one copy.
 func (e *Engine) VerifySome(ctx context.Context, topic string, partition uint32, at segment.Offset) (*Verified, error) {
-	t, ok := e.LookupTopic(topic)
+	t, ok := e.catalog.LookupTopic(topic)
 	if !ok || int(partition) >= t.Partitions() {
 		return nil, errs.ErrNoTopic
 	}
@@ -51,7 +51,7 @@ func (cn *clusterNode) askCopy(
 ) (*wire.VerifyAnswer, error) {
 	op := wire.Operation{Kind: wire.OpVerify, Topic: t.ID(), Partitions: []uint32{partition}, Verify: &q}
 	if n.ID == cn.Self.ID {
-		return t.VerifyHere(op)
+		return t.Local().VerifyHere(op)
 	}
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()

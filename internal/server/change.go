@@ -26,7 +26,7 @@ func (s *Server) Change(o Options) error {
 	s.settings.Store(&o.Settings)
 	strangers := unproven(o.MaxStrangers, descriptors.Limit())
 	s.strangers.Limit(strangers)
-	s.known.Resize(int64(descriptors.ForClients(o.MaxConnections)), s.engine.TokenShare())
+	s.known.Resize(int64(descriptors.ForClients(o.MaxConnections)), s.engine.Catalog().TokenShare())
 	listen.Limit(s.httpLn, o.MaxConnections)
 	listen.Limit(s.httpsBound, o.MaxConnections)
 	if f := s.opts.Front; f != nil {

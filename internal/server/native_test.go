@@ -96,7 +96,7 @@ func TestNativeClientsOfANode(t *testing.T) {
 	if s := send(nativewire.TypeMetadata, ask); s != netproto.StatusOK {
 		t.Errorf("after Auth: %v", s)
 	}
-	if _, ok := n.e.LookupTopic("orders"); !ok {
+	if _, ok := n.e.Catalog().LookupTopic("orders"); !ok {
 		t.Error("the topic was not created")
 	}
 	list := n.audit.List().Entries

@@ -211,7 +211,7 @@ func (s *Shared) deadTargets(ctx context.Context, topic string) (targets []strin
 func (t *Topic) readAllSettings(ctx context.Context, take func(channel string, s *fold.ChannelSettings)) {
 	all, err := t.ReadChannelNames(ctx)
 	if err != nil {
-		all = t.channelNames()
+		all = t.ChannelNames()
 	}
 	for _, name := range all {
 		if names.Ephemeral(name) {

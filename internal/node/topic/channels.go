@@ -147,15 +147,13 @@ func (t *Topic) DeleteChannel(ctx context.Context, name string) error {
 	return errors.Join(err, d.Err())
 }
 
-// hasChannel says whether channelNames has the name.
-func (t *Topic) hasChannel(name string) bool { return slices.Contains(t.channelNames(), name) }
-
-// channelNames returns the sorted names of the channels in the logs of this node's copies, and of this node's own
-// channels. Of the latter it omits those that may be out of date, because this node serves no partition; ephemeral
-// channels are in no log and are always included.
-func (t *Topic) channelNames() []string {
+// ChannelNames returns the sorted names of the topic's channels, as far as this node knows them: those in the logs of
+// its copies, and its own channels. Of the latter it omits those that may be out of date, because this node serves no
+// partition; ephemeral channels are in no log and are always included. The names may lag behind the leaders. The slice
+// belongs to the caller.
+func (t *Topic) ChannelNames() []string {
 	seen := map[string]bool{}
-	serves := t.servesAny()
+	serves := t.local.servesAny()
 	for _, c := range t.Channels() {
 		if serves || c.ephemeral { // otherwise the channel here may only have served clients of other leaders
 			seen[c.name] = true
@@ -170,17 +168,13 @@ func (t *Topic) channelNames() []string {
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// ChannelNames returns the sorted names of the topic's channels, as far as this node knows them from its copies of
-// partitions. They may lag behind the leaders. The slice belongs to the caller.
-func (t *Topic) ChannelNames() []string { return t.channelNames() }
-
 // ReadChannelNames is ChannelNames if this node has a copy of any partition. Otherwise it asks the leader of partition
 // 0, which does not name ephemeral channels, and returns ErrNoLeader if that leader does not answer within
 // Options.PublishTimeout.
 func (t *Topic) ReadChannelNames(ctx context.Context) ([]string, error) {
 	hasCopy := func(pt *partition.Partition) bool { return pt.Replica().HasLog() }
 	if slices.ContainsFunc(t.PartitionList(), hasCopy) {
-		return t.channelNames(), nil
+		return t.ChannelNames(), nil
 	}
 	s, err := t.fetchState(ctx, false)
 	if err != nil {

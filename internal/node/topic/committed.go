@@ -22,7 +22,7 @@ func (t *Topic) committedChannel(ctx context.Context, c *Channel) (*Channel, err
 	// keep the client from the others.
 	only := func(n uint32) bool { return t.PartitionList()[n].Serves() }
 	switch {
-	case t.servesAny():
+	case t.local.servesAny():
 		if c.isCommitted() {
 			return c, nil
 		}

@@ -8,11 +8,11 @@ import (
 )
 
 // CopyHere describes this node's copy of op's one partition.
-func (t *Topic) CopyHere(op wire.Operation) (*wire.CopyAnswer, error) {
-	if len(op.Partitions) != 1 || int(op.Partitions[0]) >= t.Partitions() {
+func (l *Local) CopyHere(op wire.Operation) (*wire.CopyAnswer, error) {
+	if len(op.Partitions) != 1 || int(op.Partitions[0]) >= l.t.Partitions() {
 		return nil, scrub.ErrRequest
 	}
-	pt := t.PartitionList()[op.Partitions[0]]
+	pt := l.t.PartitionList()[op.Partitions[0]]
 	if !pt.Replica().Present() { // a present copy has a log
 		return nil, fmt.Errorf("engine: the node has no copy of partition %d", pt.Number())
 	}
@@ -20,11 +20,11 @@ func (t *Topic) CopyHere(op wire.Operation) (*wire.CopyAnswer, error) {
 }
 
 // VerifyHere reads a piece of this node's copy of op's one partition from the disk and verifies it.
-func (t *Topic) VerifyHere(op wire.Operation) (*wire.VerifyAnswer, error) {
-	if op.Verify == nil || len(op.Partitions) != 1 || int(op.Partitions[0]) >= t.Partitions() {
+func (l *Local) VerifyHere(op wire.Operation) (*wire.VerifyAnswer, error) {
+	if op.Verify == nil || len(op.Partitions) != 1 || int(op.Partitions[0]) >= l.t.Partitions() {
 		return nil, scrub.ErrRequest
 	}
-	pt := t.PartitionList()[op.Partitions[0]]
+	pt := l.t.PartitionList()[op.Partitions[0]]
 	if !pt.Replica().Present() { // pt.Log() is set under the replica's lock; a present copy has a log
 		return nil, fmt.Errorf("engine: the node has no copy of partition %d", pt.Number())
 	}

@@ -69,8 +69,8 @@ type Catalog interface {
 	WriteFile(m *datadir.Topic) error
 	// AddCopies makes new partitions of a topic known to the node. It returns ErrClosed if the node has closed.
 	AddCopies(parts []*partition.Partition) error
-	// Recounted calls change, which changes for whom a topic counts, while nobody counts.
-	Recounted(change func())
+	// Locked calls change, which changes for whom a topic counts, while nobody counts.
+	Locked(change func())
 }
 
 // Shared is what the topics of a node share. A crash leaves nothing of it.
@@ -95,7 +95,7 @@ func (s *Shared) options() *Options { return s.changed.Load() }
 func (s *Shared) Change(o Options) {
 	s.changed.Store(&o)
 	for _, t := range s.Catalog.Topics() {
-		t.Relimit()
+		t.config.relimit()
 	}
 }
 

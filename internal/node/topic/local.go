@@ -141,7 +141,7 @@ func (l *Local) deleteChannel(ctx context.Context, c *Channel) error {
 
 // writeDeleted writes the deletion of a channel into the logs of the partitions that this node leads. changing is held.
 func (l *Local) writeDeleted(ctx context.Context, name string) error {
-	return l.t.writeControls(ctx, []fold.Control{{Kind: fold.ChannelDeleted, Channel: name}})
+	return l.writeControls(ctx, []fold.Control{{Kind: fold.ChannelDeleted, Channel: name}})
 }
 
 // Start starts the goroutines of the channels that have none.
@@ -171,7 +171,7 @@ func (l *Local) pause(ctx context.Context, paused bool) error {
 	defer l.changing.Unlock()
 	// The entry is written even if the topic is already in that state: a partition that another node led until now may
 	// have missed an earlier request.
-	err := l.t.writeControls(ctx, []fold.Control{{Kind: fold.TopicPaused, Flag: paused}})
+	err := l.writeControls(ctx, []fold.Control{{Kind: fold.TopicPaused, Flag: paused}})
 	if err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func (l *Local) empty(ctx context.Context) error {
 		return err
 	}
 	defer l.changing.Unlock()
-	return l.t.writeControls(ctx, []fold.Control{{Kind: fold.TopicEmptied}})
+	return l.writeControls(ctx, []fold.Control{{Kind: fold.TopicEmptied}})
 }
 
 // Restore makes the channels that are in the log of the first partition whose fold is known (WhyUnread). The channels
@@ -221,7 +221,7 @@ func (l *Local) Restore() {
 func (l *Local) Add(pt *partition.Partition) {
 	parts := append(slices.Clone(l.t.PartitionList()), pt)
 	l.t.list.Store(&parts)
-	l.t.recount()
+	l.t.tally.recount()
 }
 
 // Abandon closes the logs of a topic that was made and never listed.

@@ -111,11 +111,11 @@ func (t *Topic) newTenure() uint64 {
 }
 
 // openProducerLocal executes OpOpenProducer.
-func (t *Topic) openProducerLocal(ctx context.Context, op wire.Operation) (*wire.ProducerOpened, error) {
+func (l *Local) openProducerLocal(ctx context.Context, op wire.Operation) (*wire.ProducerOpened, error) {
 	if len(op.Partitions) != 1 || op.Producer == "" {
 		return nil, errs.ErrUnknown
 	}
-	p, err := t.openProducer(ctx, int(op.Partitions[0]), fold.ProducerOpening{
+	p, err := l.t.openProducer(ctx, int(op.Partitions[0]), fold.ProducerOpening{
 		Name: op.Producer, Tenure: op.Tenure, Begins: op.Flag,
 	})
 	if err != nil {

@@ -135,7 +135,7 @@ func (t *Topic) submit(ctx context.Context, p *inbox.Put, pt *partition.Partitio
 	if t.shared.Deleted.Load() {
 		return errs.ErrDeleted
 	}
-	// A put without a deadline gets the default one from Engine.watch, if the put is still in the inbox at the next
+	// A put without a deadline gets the default one from the engine's watch, if the put is still in the inbox at the next
 	// round of watch. Reading the clock for every put would cost as much as storing the put.
 	p.DeadlineNs = 0
 	if !p.Deadline.IsZero() {

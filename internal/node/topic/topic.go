@@ -6,7 +6,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/meta"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/partition"
 	"penstock/replicate/wire"
@@ -28,13 +27,10 @@ type Topic struct {
 	hasRedrive atomic.Bool // set once this process has seen the channel redrive of this dead-letter topic committed
 	paused     atomic.Bool
 
-	settings atomic.Pointer[meta.TopicSettings] // configure sets it, together with partition.Topic.Limits
-
-	local   Local // this node's part of the channels
-	created int64 // when the topic was created: engine's time, ns since 1970
-
-	listed  atomic.Bool  // whether recount counts the topic
-	counted atomic.Int64 // what it has counted
+	config  config // its settings
+	tally   tally  // what it counts for
+	local   Local  // this node's part of the channels
+	created int64  // when the topic was created: engine's time, ns since 1970
 }
 
 // New makes a topic without partitions. It lists nothing and writes no file.
@@ -43,12 +39,13 @@ func New(s *Shared, m *datadir.Topic) *Topic {
 		shared: partition.Topic{Name: m.Name, ID: m.ID},
 		env:    s, created: m.CreatedNs,
 	}
-	t.local.t, t.local.channels = t, map[string]*Channel{}
+	t.local.t, t.config.t, t.tally.t = t, t, t
+	t.local.channels = map[string]*Channel{}
 	if s.Cluster != nil { // a single node serves all its partitions until it closes
 		t.shared.ServingChanged = t.local.syncChannels
 	}
 	t.shared.Share.Store(s.Store.Share(m.MadeBy))
-	t.configure(m.Settings)
+	t.config.use(m.Settings)
 	return t
 }
 
