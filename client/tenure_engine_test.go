@@ -30,7 +30,7 @@ func raise(t *testing.T, m *realNode, partitions int) {
 	}
 	s := topic.Settings()
 	s.Partitions = partitions
-	if _, err := topic.Configure(within(t), s); err != nil {
+	if _, err := topic.ConfigureAs(within(t), "", s); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -325,7 +325,7 @@ func TestImportIntoExisting(t *testing.T) {
 		_, err := topic.Channel(t.Context(), name)
 		must(t, err)
 	}
-	_, err = topic.Publish(t.Context(), []byte("mine"))
+	_, err = topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte("mine")})
 	must(t, err)
 	must(t, e.Close())
 	if done, err := importInto(t, nsqdDir(t, "clean"), to, unwrapped); err != nil || !done {

@@ -69,7 +69,7 @@ func (s *sequence) produce(t *testing.T, topic *node.Topic, name string, stop <-
 		default:
 		}
 		body := fmt.Sprintf("%s %d %s", name, s.next.Load(), pad)
-		if _, err := topic.Publish(context.Background(), []byte(body)); err != nil {
+		if _, err := topic.PublishMessage(context.Background(), node.Outgoing{Body: []byte(body)}); err != nil {
 			if !errors.Is(err, errs.ErrClosed) {
 				t.Errorf("publish: %v", err)
 			}
@@ -173,7 +173,7 @@ func TestBackupUnderLoad(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			_, _ = topic.Publish(context.Background(), bytes.Repeat([]byte("y"), 8000))
+			_, _ = topic.PublishMessage(context.Background(), node.Outgoing{Body: bytes.Repeat([]byte("y"), 8000)})
 			if err := e.DeleteTopic(context.Background(), name); err != nil {
 				t.Error(err)
 				return
@@ -462,7 +462,7 @@ func TestBackupNotesTopics(t *testing.T) {
 		if err := e.DeleteTopic(context.Background(), "passing"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := grows.Configure(context.Background(), meta.TopicSettings{Partitions: 3}); err != nil {
+		if _, err := grows.ConfigureAs(context.Background(), "", meta.TopicSettings{Partitions: 3}); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -495,7 +495,7 @@ func TestTopicsComeAndGoDuringABackup(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				_, _ = topic.Publish(context.Background(), []byte("y"))
+				_, _ = topic.PublishMessage(context.Background(), node.Outgoing{Body: []byte("y")})
 				if err := e.DeleteTopic(context.Background(), name); err != nil {
 					t.Error(err)
 					return

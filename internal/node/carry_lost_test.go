@@ -66,7 +66,7 @@ func TestCarryPastRetention(t *testing.T) {
 	publishFlood(t, topic, s, 100)
 	awaitShrink(t, e, topic, s, 500<<10)
 	configure(t, topic, func(s *meta.TopicSettings) { s.RetentionBytes = -1 })
-	later, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour)
+	later, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("later"), Delay: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestClusterCarryPastRetention(t *testing.T) {
 	publishFlood(t, topic, s, 100)
 	awaitShrink(t, l.e, topic, s, 500<<10)
 	configure(t, topic, func(s *meta.TopicSettings) { s.RetentionBytes = -1 })
-	later, err := topic.PublishDeferred(t.Context(), []byte("later"), time.Hour)
+	later, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte("later"), Delay: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

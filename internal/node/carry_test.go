@@ -24,7 +24,7 @@ func floodAround(
 	t.Helper()
 	body := bytes.Repeat([]byte("x"), 8<<10)
 	for range n {
-		if _, err := topic.Publish(ctxBg, body); err != nil {
+		if _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: body}); err != nil {
 			t.Fatal(err)
 		}
 		m := s.next()

@@ -287,7 +287,7 @@ func TestEmptyChannel(t *testing.T) {
 	other := channelOf(t, topic, "other")
 	publish(t, topic, numbered("m", 10, 0)...)
 	const emptied = 500 * time.Millisecond // Empty returns before anything is due
-	if _, err := topic.PublishDeferred(ctxBg, []byte("deferred"), emptied); err != nil {
+	if _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("deferred"), Delay: emptied}); err != nil {
 		t.Fatal(err)
 	}
 	s := subscribe(t, ch, 3)
@@ -562,7 +562,7 @@ func TestDeleteAndRecreate(t *testing.T) {
 				if err := s.Finish(old.id); !errors.Is(err, errs.ErrNotInFlight) {
 					t.Errorf("FIN after the deletion: %v", err)
 				}
-				if _, err := topic.Publish(ctxBg, []byte("m")); !errors.Is(err, errs.ErrDeleted) {
+				if _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("m")}); !errors.Is(err, errs.ErrDeleted) {
 					t.Errorf("publish to a deleted topic: %v", err)
 				}
 				if err := e.DeleteTopic(ctxBg, "t"); !errors.Is(err, errs.ErrNoTopic) {

@@ -180,7 +180,9 @@ func TestMissingAndCutSegments(t *testing.T) {
 			if name == "zeros" { // it shows when somebody reads there
 				readOnly = 0
 			}
-			if _, err := bad.Publish(ctxBg, []byte("new")); errors.Is(err, errs.ErrReadOnly) != (readOnly == 1) {
+			if _, err := bad.PublishMessage(ctxBg, node.Outgoing{
+				Body: []byte("new"),
+			}); errors.Is(err, errs.ErrReadOnly) != (readOnly == 1) {
 				t.Errorf("publish: %v", err)
 			}
 			v := e.Verdict()
@@ -246,7 +248,9 @@ func TestDamagedCommitLog(t *testing.T) {
 	if count == 0 || count >= len(ids) {
 		t.Errorf("%d of %d messages came; those before the damage should", count, len(ids))
 	}
-	if _, err := topic.Publish(context.Background(), []byte("new")); !errors.Is(err, errs.ErrDisk) &&
+	if _, err := topic.PublishMessage(context.Background(), node.Outgoing{
+		Body: []byte("new"),
+	}); !errors.Is(err, errs.ErrDisk) &&
 		!errors.Is(err, errs.ErrReadOnly) {
 		t.Errorf("publish: %v, want ErrDisk or ErrReadOnly", err)
 	}
@@ -283,7 +287,7 @@ func TestDeleteTopicThatFillsTheCommitLog(t *testing.T) {
 	var acked atomic.Int64
 	go func() {
 		for body := make([]byte, 10<<10); ; {
-			if _, err := good.Publish(ctx, body); err != nil {
+			if _, err := good.PublishMessage(ctx, node.Outgoing{Body: body}); err != nil {
 				ended <- err
 				return
 			}
@@ -323,7 +327,7 @@ func TestSegmentWriteError(t *testing.T) {
 	acked := map[node.ID]string{}
 	eventually(t, "publishing ends", func() bool {
 		body := fmt.Sprintf("m%d/%s", len(acked), make([]byte, 1000))
-		id, err := topic.Publish(ctxBg, []byte(body))
+		id, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte(body)})
 		if err == nil {
 			acked[id] = body
 		} else if !errors.Is(err, errs.ErrDisk) {
@@ -405,7 +409,7 @@ func TestSegmentSyncedWithoutRoom(t *testing.T) {
 	dir := node.TopicDir(e, "t")
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindSync, Name: dir + "/*/*.seg", Err: syscall.ENOSPC})
 	eventually(t, "publishing ends", func() bool {
-		_, err := topic.Publish(ctxBg, make([]byte, 3000))
+		_, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: make([]byte, 3000)})
 		if err != nil && !errors.Is(err, errs.ErrDisk) {
 			t.Fatalf("%v, want ErrDisk", err)
 		}

@@ -200,7 +200,7 @@ func deadRun(t *testing.T, e *node.Engine, disk *faultaio.Disk) (acked, finished
 	ch, _ := topic.LookupChannel("c")
 	for i := range 6 {
 		body := fmt.Sprint("m", i)
-		if _, err := topic.Publish(ctxBg, []byte(body)); err != nil {
+		if _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte(body)}); err != nil {
 			return acked, finished
 		}
 		acked[body] = true

@@ -26,7 +26,7 @@ func refuseSettings(t *testing.T, topic *node.Topic) {
 	t.Helper()
 	before := topic.Settings()
 	for name, s := range refusedSettings {
-		if _, err := topic.Configure(t.Context(), s); !errors.Is(err, meta.ErrSettings) {
+		if _, err := topic.ConfigureAs(t.Context(), "", s); !errors.Is(err, meta.ErrSettings) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -149,7 +149,7 @@ func TestPartitionsCrash(t *testing.T) {
 		channelOf(t, topic, "b")
 		publish(t, topic, "kept")
 		disk.CrashAt(disk.Ops() + after)
-		_, err := topic.Configure(t.Context(), meta.TopicSettings{Partitions: 4})
+		_, err := topic.ConfigureAs(t.Context(), "", meta.TopicSettings{Partitions: 4})
 		if err == nil {
 			told++
 		}
@@ -227,7 +227,7 @@ func TestClusterPartitionsAsASetting(t *testing.T) {
 		topic := tc.topic(m, "t")
 		tc.eventually("the settings are known", func() bool { return topic.Settings() == want })
 		refuseSettings(t, topic)
-		if _, err := topic.Configure(t.Context(), meta.TopicSettings{Partitions: 8}); !errors.Is(err, errs.ErrVersion) {
+		if _, err := topic.ConfigureAs(t.Context(), "", meta.TopicSettings{Partitions: 8}); !errors.Is(err, errs.ErrVersion) {
 			t.Errorf("the version of before: %v", err)
 		}
 	}

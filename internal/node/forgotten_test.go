@@ -112,7 +112,7 @@ func TestFirstStartAtEveryCrash(t *testing.T) {
 		_, err = e.CreateTopic(context.Background(), "t", 1)
 		if err == nil {
 			topic, _ := e.Catalog().LookupTopic("t")
-			_, err = topic.Publish(context.Background(), []byte("m"))
+			_, err = topic.PublishMessage(context.Background(), node.Outgoing{Body: []byte("m")})
 		}
 		return errors.Join(err, e.Close())
 	}

@@ -48,7 +48,7 @@ func TestFork(t *testing.T) {
 			time.Sleep(2 * time.Millisecond) // append times differ
 			middle = e.Now()
 		}
-		id, err := topic.Publish(t.Context(), fmt.Appendf(nil, "m%d", i))
+		id, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: fmt.Appendf(nil, "m%d", i)})
 		if err != nil {
 			t.Fatal(err)
 		}

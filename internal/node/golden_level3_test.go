@@ -5,6 +5,7 @@ package node_test
 import (
 	"fmt"
 
+	"penstock/batch"
 	"penstock/internal/node"
 	"penstock/segment"
 )
@@ -43,7 +44,7 @@ func (f *golden) produce(name string) (err error) {
 			continue
 		}
 		for i := range uint32(10) {
-			b := segment.Builder{ProducerID: p.ID, ProducerEpoch: p.Epoch, BaseSequence: p.Sequence + i}
+			b := batch.Builder{ProducerID: p.ID, ProducerEpoch: p.Epoch, BaseSequence: p.Sequence + i}
 			if err := b.Add(&segment.Record{Body: fmt.Appendf(nil, "%q %d", name, i)}); err != nil {
 				return err
 			}

@@ -175,7 +175,7 @@ func TestReaderWaits(t *testing.T) {
 	go func() {
 		var err error
 		for range read {
-			_, perr := topic.Publish(ctxBg, []byte("more"))
+			_, perr := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("more")})
 			err = errors.Join(err, perr)
 		}
 		done <- err

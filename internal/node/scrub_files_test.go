@@ -136,7 +136,7 @@ func TestScrubMendsFiles(t *testing.T) {
 	if got := readAll(t, channelOf(t, bad, "c")); len(got) != len(ids) {
 		t.Errorf("%d messages of %d", len(got), len(ids))
 	}
-	if _, err := bad.Publish(context.Background(), []byte("more")); err != nil {
+	if _, err := bad.PublishMessage(context.Background(), node.Outgoing{Body: []byte("more")}); err != nil {
 		t.Error(err)
 	}
 }

@@ -72,7 +72,7 @@ func TestTokenShare(t *testing.T) {
 	set.Partitions = 8
 	_, err = a.ConfigureAs(t.Context(), "b", set)
 	refused("growth by another", errs.ErrTooManyPartitions, 11, 10, err)
-	if set, err = a.Configure(t.Context(), set); err != nil {
+	if set, err = a.ConfigureAs(t.Context(), "", set); err != nil {
 		t.Errorf("an administrator adds a partition: %v", err)
 	}
 
@@ -211,7 +211,7 @@ func TestTokenStateIsCounted(t *testing.T) {
 	delay := func(topic *node.Topic, n int) {
 		t.Helper()
 		for range n {
-			if _, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour); err != nil {
+			if _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("later"), Delay: time.Hour}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -255,7 +255,7 @@ func TestTokenStateShare(t *testing.T) {
 			}
 			var err error
 			for n := 0; err == nil && n < 5000; n++ {
-				_, err = a.PublishDeferred(ctxBg, []byte("later"), time.Hour)
+				_, err = a.PublishMessage(ctxBg, node.Outgoing{Body: []byte("later"), Delay: time.Hour})
 			}
 			over, ok := errors.AsType[*errs.LimitError](err)
 			if !ok || !errors.Is(err, errs.ErrStateFull) || errors.Is(err, errs.ErrShare) != (percent < 100) ||
@@ -267,7 +267,7 @@ func TestTokenStateShare(t *testing.T) {
 			}
 			full := func(what string, topic *node.Topic, want bool) {
 				t.Helper()
-				_, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour)
+				_, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("later"), Delay: time.Hour})
 				if errors.Is(err, errs.ErrStateShare) != want {
 					t.Errorf("%s: a delayed message: %v", what, err)
 				}
@@ -365,7 +365,7 @@ func TestDefaultQuota(t *testing.T) {
 	used := topicOf(t, e, "used")
 	channelOf(t, used, "c")
 	for range 100 {
-		if _, err = used.Publish(ctxBg, make([]byte, 1000)); err != nil {
+		if _, err = used.PublishMessage(ctxBg, node.Outgoing{Body: make([]byte, 1000)}); err != nil {
 			break
 		}
 	}
@@ -411,7 +411,7 @@ func TestTokenFillsTheDisk(t *testing.T) {
 				publish(t, b, body)
 			}
 			publish(t, topicOf(t, e, "nobodys"), body)
-			if _, err := a.Publish(ctxBg, []byte("x")); !errors.Is(err, errs.ErrStoredShare) {
+			if _, err := a.PublishMessage(ctxBg, node.Outgoing{Body: []byte("x")}); !errors.Is(err, errs.ErrStoredShare) {
 				t.Errorf("the token is refused no more: %v", err)
 			}
 			channelOf(t, a, "more") // control entries are stored
@@ -422,7 +422,7 @@ func TestTokenFillsTheDisk(t *testing.T) {
 				t.Fatal(err)
 			}
 			eventually(t, "the token to go on", func() bool {
-				_, err := a.Publish(ctxBg, []byte("x"))
+				_, err := a.PublishMessage(ctxBg, node.Outgoing{Body: []byte("x")})
 				return err == nil
 			})
 		})
@@ -434,7 +434,7 @@ func TestTokenFillsTheDisk(t *testing.T) {
 func fillDisk(t *testing.T, e *node.Engine, topic *node.Topic, body string, counted bool) error {
 	t.Helper()
 	for sent := 1; ; sent++ {
-		if _, err := topic.Publish(ctxBg, []byte(body)); err != nil {
+		if _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte(body)}); err != nil {
 			return err
 		}
 		if !counted || sent%32 != 0 || sent*len(body) < 20<<20 {

@@ -83,7 +83,7 @@ func TestMaxPartitions(t *testing.T) {
 	}
 	set := a.Settings()
 	set.Partitions = 11
-	_, err = a.Configure(t.Context(), set)
+	_, err = a.ConfigureAs(t.Context(), "", set)
 	refused("growth", 11, err)
 	if err := a.CheckPartitions(t.Context(), 11); a.Partitions() != 6 {
 		t.Error("it has grown")
@@ -92,7 +92,7 @@ func TestMaxPartitions(t *testing.T) {
 	}
 	counted(6)
 	set.Partitions = 9
-	if _, err = a.Configure(t.Context(), set); err != nil {
+	if _, err = a.ConfigureAs(t.Context(), "", set); err != nil {
 		t.Fatal(err)
 	}
 	counted(9)

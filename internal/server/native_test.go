@@ -124,7 +124,7 @@ func TestNativeConsumerInStats(t *testing.T) {
 	if _, err := topic.Channel(t.Context(), "c"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := topic.Publish(t.Context(), []byte("one")); err != nil {
+	if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte("one")}); err != nil {
 		t.Fatal(err)
 	}
 	c, frames, err := n.dialNative(t, nil)

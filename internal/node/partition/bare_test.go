@@ -118,7 +118,7 @@ func (s runningStore) publish(t *testing.T, count, size int) {
 	limits := inbox.NewLimits(1<<20, inbox.Sizes{MaxMessageBytes: 1 << 20, MaxHeaderBytes: 1 << 10, MaxDefer: time.Hour})
 	for range count {
 		w := inbox.NewWaiter()
-		w.Carry(make([]byte, size))
+		w.Messages = [][]byte{make([]byte, size)}
 		w.Alone, w.Waits = true, true
 		err := limits.Measure(&w.Put)
 		if err == nil {

@@ -182,7 +182,7 @@ func (s *Store) Run(spawn func(func())) {
 // Flusher returns the flusher of segments.
 func (s *Store) Flusher() *flush.Flusher { return s.flusher }
 
-// Arena returns the arena with the buffers of the commit log.
+// Arena returns the arena with the buffers of the commit log. Only tests read it, which use the buffers up.
 func (s *Store) Arena() *aio.Arena { return s.arena }
 
 // CommitLog returns the commit log, or nil before recovery.

@@ -121,7 +121,7 @@ func (s channelTopic) Unwatch(c *channel.Channel, n int) { s.t.PartitionList()[n
 
 // FenceMs implements channel.Topic. It returns 0 if no delivery of an earlier leader can be on its way any more.
 func (s channelTopic) FenceMs(n int, epoch segment.Epoch) int64 {
-	if epoch <= 1 || s.t.env.Level() < remote.HeldLevel || s.t.PartitionList()[n].FenceEnded(epoch) {
+	if epoch <= 1 || s.t.env.level() < remote.HeldLevel || s.t.PartitionList()[n].FenceEnded(epoch) {
 		return 0 // no earlier leader; or the level in force has no deadlines; or all nodes have answered the fence
 	}
 	return remote.HoldMs

@@ -102,7 +102,7 @@ func (t *Topic) checkStart(name string, from wire.SeekTo) error {
 }
 
 // mayStartAnywhere says whether all leaders look where a new channel is to start.
-func (t *Topic) mayStartAnywhere() bool { return t.env.Cluster == nil || t.env.Level() >= fromLevel }
+func (t *Topic) mayStartAnywhere() bool { return t.env.Cluster == nil || t.env.level() >= fromLevel }
 
 // fromLevel is the feature level of CreateChannelFrom in a cluster: leaders of an older version would not look where
 // the channel is to start.

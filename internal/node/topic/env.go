@@ -100,5 +100,5 @@ func (s *Shared) Change(o Options) {
 }
 
 func (s *Shared) Partitions() int64 { return s.partitions.Load() }
-func (s *Shared) Level() int        { return s.Store.Feature() }
+func (s *Shared) level() int        { return s.Store.Feature() }
 func (s *Shared) Now() time.Time    { return time.Unix(0, s.Clock.NowNs()) }

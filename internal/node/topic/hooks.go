@@ -57,11 +57,6 @@ func (h Hooks) Begin(op wire.Operation) (goOn func(context.Context) error) {
 	}
 }
 
-// Perform executes op on this node, whoever leads.
-func (h Hooks) Perform(ctx context.Context, op wire.Operation) ([]byte, error) {
-	return h.T.local.perform(ctx, op)
-}
-
 // Ask executes op on a channel, at the leaders of the partitions that only selects.
 func (h Hooks) Ask(ctx context.Context, c *Channel, op wire.Operation, only func(partition uint32) bool) error {
 	return c.ask(ctx, op, only, nil)

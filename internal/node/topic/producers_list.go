@@ -79,7 +79,7 @@ func (t *Topic) RemoveProducer(ctx context.Context, name string) (removed int, e
 		return 0, errs.ErrClosed
 	case name == "":
 		return 0, errs.ErrNoProducer
-	case t.env.Level() < fold.ProducerRemoved.Level():
+	case t.env.level() < fold.ProducerRemoved.Level():
 		return 0, errs.ErrProducerLevel
 	}
 	op := wire.Operation{Kind: wire.OpRemoveProducer, Producer: name}
@@ -97,7 +97,7 @@ func (t *Topic) RemoveProducer(ctx context.Context, name string) (removed int, e
 
 // removeProducerLocal executes OpRemoveProducer.
 func (l *Local) removeProducerLocal(ctx context.Context, op wire.Operation) (removed int, err error) {
-	if l.t.env.Level() < fold.ProducerRemoved.Level() {
+	if l.t.env.level() < fold.ProducerRemoved.Level() {
 		return 0, errs.ErrProducerLevel
 	}
 	for _, n := range op.Partitions {

@@ -24,21 +24,18 @@ func (t *Topic) Settings() meta.TopicSettings {
 	return s
 }
 
-// Configure replaces the topic's settings and returns the settings that hold afterwards. s.Version must be the version
-// of the settings to replace (0: there are none yet), or Configure returns ErrVersion. When Configure returns nil, the
-// settings are durable and this node uses them; the other nodes of a cluster get them a moment later. If s.Partitions
-// is larger than before, partitions are added, and a key may then belong to another partition (PartitionFor).
+// ConfigureAs replaces the topic's settings and returns the settings that hold afterwards. s.Version must be the
+// version of the settings to replace (0: there are none yet), or it returns ErrVersion. When ConfigureAs returns nil,
+// the settings are durable and this node uses them; the other nodes of a cluster get them a moment later. If
+// s.Partitions is larger than before, partitions are added, and a key may then belong to another partition
+// (PartitionFor).
+//
+// token is that of a client that does not administer the node; "": any other. Partitions that it adds count for the
+// token that has made the topic. It adds none to a topic that counts for nobody: these would be in nobody's share.
 //
 // After ErrTopicSettings, ErrVersion, ErrTooManyPartitions or ErrDeleted nothing was changed. After any other error the
-// change may have been made, or may be found after a restart: read the settings again. Configure waits for the disk, or
-// for the metadata store at most Options.PublishTimeout.
-func (t *Topic) Configure(ctx context.Context, s meta.TopicSettings) (meta.TopicSettings, error) {
-	return t.ConfigureAs(ctx, "", s)
-}
-
-// ConfigureAs is Configure for a client with a token that does not administer the node; "": for any other. Partitions
-// that it adds count for the token that has made the topic. It adds none to a topic that counts for nobody: these would
-// be in nobody's share.
+// change may have been made, or may be found after a restart: read the settings again. ConfigureAs waits for the disk,
+// or for the metadata store at most Options.PublishTimeout.
 func (t *Topic) ConfigureAs(ctx context.Context, token string, s meta.TopicSettings) (meta.TopicSettings, error) {
 	if token != "" && t.MadeBy() == "" && s.Partitions > t.Partitions() && t.env.options().TokenShare < 100 {
 		return t.Settings(), fmt.Errorf("%w: topic %s counts for no token, so partitions that %s adds would be in nobody's "+
@@ -48,9 +45,9 @@ func (t *Topic) ConfigureAs(ctx context.Context, token string, s meta.TopicSetti
 	if err := s.Validate(); err != nil {
 		return t.Settings(), err
 	}
-	if need, name := s.Level(); need > t.env.Level() {
+	if need, name := s.Level(); need > t.env.level() {
 		return t.Settings(), fmt.Errorf("%w: %s needs feature level %d, because older versions would not obey it; this is "+
-			"level %d: upgrade it first", meta.ErrSettings, name, need, t.env.Level())
+			"level %d: upgrade it first", meta.ErrSettings, name, need, t.env.level())
 	}
 	if err := t.CheckPartitions(ctx, s.Partitions); err != nil {
 		return t.Settings(), err

@@ -39,7 +39,7 @@ func newNode(t *testing.T) *node.Engine {
 		t.Fatal(err)
 	}
 	for _, body := range []string{"hello", "hello!"} {
-		if _, err := topic.Publish(t.Context(), []byte(body)); err != nil {
+		if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte(body)}); err != nil {
 			t.Fatal(err)
 		}
 	}
