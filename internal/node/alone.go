@@ -15,7 +15,6 @@ import (
 	"penstock/internal/node/machine"
 	"penstock/internal/node/names"
 	"penstock/internal/node/topic"
-	"penstock/segment"
 )
 
 // alone is the membership of a single node. The node leads all partitions, and each topic.json takes the place of the
@@ -94,8 +93,6 @@ func (a alone) deleteTopic(_ context.Context, name string) error {
 	return a.e.catalog.Delete(t, t.PartitionList())
 }
 
-func (alone) exportMetadata() ([]byte, error) { return nil, nil }
-
 func (alone) noteUnreadable(uuid.UUID) {}
 
 func (alone) opened(t *Topic) { t.Local().Restore() }
@@ -134,9 +131,4 @@ func (alone) node() meta.Node          { return meta.Node{} }
 
 func (alone) tombstone(context.Context, meta.TombstoneKey, time.Time) error {
 	panic("BUG: engine: a tombstone on a single node")
-}
-
-// verifySome returns ErrOptions: a single node has no other copy to compare.
-func (alone) verifySome(context.Context, *Topic, uint32, segment.Offset) (*Verified, error) {
-	return nil, fmt.Errorf("%w: there is one copy only, which the scrub reads", errs.ErrOptions)
 }

@@ -467,19 +467,16 @@ func (r *backupRun) node(m *backup.Manifest) error {
 
 // metadata writes the cluster's metadata. A node whose store does not answer can still be backed up.
 func (r *backupRun) metadata() error {
-	data, err := r.e.members.exportMetadata()
+	cn := r.e.cluster
+	if cn == nil {
+		return nil
+	}
+	ctx, cancel := r.e.host.WithTimeout(cn.Ctx, partition.StoreTimeout)
+	defer cancel()
+	data, err := cn.Rows.Export(ctx)
 	if err != nil {
 		r.note(func(s *BackupStatus) { s.NoMetadata = err.Error() })
 		return nil
 	}
-	if data == nil {
-		return nil
-	}
 	return r.w.Write(backup.MetadataFile, data)
-}
-
-func (cn *clusterNode) exportMetadata() ([]byte, error) {
-	ctx, cancel := cn.e.host.WithTimeout(cn.Ctx, partition.StoreTimeout)
-	defer cancel()
-	return cn.Rows.Export(ctx)
 }

@@ -27,7 +27,10 @@ func (e *Engine) VerifySome(ctx context.Context, topic string, partition uint32,
 	if !ok || int(partition) >= t.Partitions() {
 		return nil, errs.ErrNoTopic
 	}
-	return e.members.verifySome(ctx, t, partition, at)
+	if e.cluster == nil {
+		return nil, fmt.Errorf("%w: there is one copy only, which the scrub reads", errs.ErrOptions)
+	}
+	return e.cluster.verifySome(ctx, t, partition, at)
 }
 
 // verifySome compares the copies of a partition for about a second. This node asks the in-sync replicas, and need not

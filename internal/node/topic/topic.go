@@ -89,14 +89,14 @@ func (t *Topic) nextPartition() *partition.Partition {
 
 // Pause keeps messages that are published from now on back from all channels, until Unpause. When Pause returns nil,
 // the pause is durable. After an error some partitions may be paused; Pause and Unpause can be repeated.
-func (t *Topic) Pause(ctx context.Context) error { return t.pause(ctx, true) }
-
-func (t *Topic) pause(ctx context.Context, paused bool) error {
-	return t.onLeaders(ctx, wire.Operation{Kind: wire.OpPauseTopic, Flag: paused}, nil, nil)
+func (t *Topic) Pause(ctx context.Context) error {
+	return t.onLeaders(ctx, wire.Operation{Kind: wire.OpPauseTopic, Flag: true}, nil, nil)
 }
 
 // Unpause ends a pause: the channels get the messages that the pause kept back. Errors are those of Pause.
-func (t *Topic) Unpause(ctx context.Context) error { return t.pause(ctx, false) }
+func (t *Topic) Unpause(ctx context.Context) error {
+	return t.onLeaders(ctx, wire.Operation{Kind: wire.OpPauseTopic}, nil, nil)
+}
 
 // Empty drops the messages that wait at the topic, because they were published before it had a channel or during a
 // pause. It does not drop messages that channels have already: see Channel.Empty. When Empty returns nil, that is
