@@ -59,7 +59,7 @@ func (b *Builder) Add(r *Record) error {
 // Seal completes the batch. created is the batch's time in ns since 1970, to which the records' time deltas refer. The
 // leader's part is zero, for Stamp to fill. The returned bytes belong to the builder and are valid until Reset or Add.
 // A batch that compression does not make smaller is stored uncompressed, and so is one that it makes so much smaller
-// that nodes refuse it (MayInflate).
+// that nodes refuse it (mayInflate).
 func (b *Builder) Seal(created int64) ([]byte, error) {
 	if b.count == 0 {
 		return nil, fmt.Errorf("batch: a batch without messages cannot be sealed")
@@ -71,7 +71,7 @@ func (b *Builder) Seal(created int64) ([]byte, error) {
 			return nil, err
 		}
 		b.out = body
-		if len(body) < len(b.records) && MayInflate(len(body)-HeaderBytes, len(b.records)-HeaderBytes, MaxInflationRatio) {
+		if len(body) < len(b.records) && mayInflate(len(body)-HeaderBytes, len(b.records)-HeaderBytes, MaxInflationRatio) {
 			batch, codec = body, b.codec
 		}
 	}

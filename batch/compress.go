@@ -88,8 +88,8 @@ const (
 	FreeInflationBytes = 64 << 10
 )
 
-// MayInflate says whether a body of packed bytes may become one of plain bytes.
-func MayInflate(packed, plain, ratio int) bool { return plain <= MostInflated(packed, ratio) }
+// mayInflate says whether a body of packed bytes may become one of plain bytes.
+func mayInflate(packed, plain, ratio int) bool { return plain <= MostInflated(packed, ratio) }
 
 // MostInflated is how many bytes a body of packed bytes may become.
 func MostInflated(packed, ratio int) int {

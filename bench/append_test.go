@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"penstock/batch"
 	"penstock/internal/node"
 	"penstock/segment"
 	"penstock/segment/aio"
@@ -58,7 +59,7 @@ func waiting(b *testing.B, e *node.Engine, producers, size int, ts []*node.Topic
 	for p := range producers {
 		wg.Go(func() {
 			for i := p; left.Add(-1) >= 0; i += producers {
-				if _, err := ts[i%len(ts)].Publish(context.Background(), body); err != nil {
+				if _, err := ts[i%len(ts)].PublishMessage(context.Background(), node.Outgoing{Body: body}); err != nil {
 					b.Error(err)
 					return
 				}
@@ -135,7 +136,7 @@ func BenchmarkPublishAsync(b *testing.B) {
 func BenchmarkPublishSealed(b *testing.B) {
 	e := openEngine(b)
 	t := topics(b, e, 1)[0]
-	var sb segment.Builder
+	var sb batch.Builder
 	sb.Reset(segment.CodecNone)
 	body := bytes.Repeat([]byte("x"), 100)
 	const per = 256

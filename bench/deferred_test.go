@@ -64,8 +64,10 @@ func BenchmarkDeferred(b *testing.B) {
 		publishers.Go(func() {
 			for range messagesEach {
 				due := first.Add(time.Duration(rand.Int64N(int64(10 * time.Second))))
-				if _, err := t.PublishDeferred(context.Background(), binary.BigEndian.AppendUint64(nil, uint64(due.UnixNano())),
-					time.Until(due)); err != nil {
+				if _, err := t.PublishMessage(context.Background(), node.Outgoing{
+					Body:  binary.BigEndian.AppendUint64(nil, uint64(due.UnixNano())),
+					Delay: time.Until(due),
+				}); err != nil {
 					b.Error(err)
 				}
 			}

@@ -103,7 +103,7 @@ func BenchmarkPublishHeaders(b *testing.B) {
 			k := all[side]
 			put := func() error { _, err := t.PublishMessage(ctx, k.message()); return err }
 			if len(k.record.Headers) == 0 {
-				put = func() error { _, err := t.Publish(ctx, k.record.Body); return err }
+				put = func() error { _, err := t.PublishMessage(ctx, node.Outgoing{Body: k.record.Body}); return err }
 			}
 			rate, _ := round(64, put)
 			return rate
@@ -130,7 +130,7 @@ const sealedBatchCount = 256
 
 func sealedBatch(b *testing.B, r *segment.Record) []byte {
 	b.Helper()
-	var sb segment.Builder
+	var sb batch.Builder
 	sb.Reset(segment.CodecNone)
 	for range sealedBatchCount {
 		if err := sb.Add(r); err != nil {

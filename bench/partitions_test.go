@@ -20,7 +20,7 @@ func BenchmarkPartitionsBesideOne(b *testing.B) {
 	put := func(ts []*node.Topic) func() error {
 		var next atomic.Int64
 		return func() error {
-			_, err := ts[int(next.Add(1))%len(ts)].Publish(context.Background(), body)
+			_, err := ts[int(next.Add(1))%len(ts)].PublishMessage(context.Background(), node.Outgoing{Body: body})
 			return err
 		}
 	}

@@ -145,7 +145,12 @@ func besideRaw(b *testing.B, commit time.Duration, producers int) {
 	var raw, ours, ratio, rawCPU, cpu []float64
 	for range max(b.N, 5) {
 		x, xc := round(producers, func() error { r.put(body); return nil })
-		y, yc := round(producers, func() error { _, err := t.Publish(context.Background(), body); return err })
+		y, yc := round(producers, func() error {
+			_, err := t.PublishMessage(context.Background(), node.Outgoing{
+				Body: body,
+			})
+			return err
+		})
 		raw, ours, ratio = append(raw, x), append(ours, y), append(ratio, y/x)
 		rawCPU, cpu = append(rawCPU, xc), append(cpu, yc)
 	}

@@ -20,7 +20,7 @@ func BenchmarkCodec(b *testing.B) {
 	const per = 256
 	for _, size := range []int{100, 1024} {
 		body := bytes.Repeat([]byte("x"), size)
-		var sb segment.Builder
+		var sb batch.Builder
 		seal := func() []byte {
 			sb.Reset(segment.CodecNone)
 			for range per {

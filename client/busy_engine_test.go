@@ -59,7 +59,7 @@ func stuckNodes(t *testing.T, edit ...func(*node.Options)) []*realNode {
 		}
 		settings := topic.Settings()
 		settings.MinISR = least
-		if _, err := topic.Configure(within(t), settings); err != nil {
+		if _, err := topic.ConfigureAs(within(t), "", settings); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -280,10 +280,10 @@ func TestRealNodeJoinsACluster(t *testing.T) {
 	defer m.stop()
 	s.produce(100)
 	s.flush()
-	topic, _ := m.e.LookupTopic("orders")
+	topic, _ := m.e.Catalog().LookupTopic("orders")
 	settings := topic.Settings()
 	settings.Partitions, settings.MinISR = 3, 1
-	if _, err := topic.Configure(within(t), settings); err != nil {
+	if _, err := topic.ConfigureAs(within(t), "", settings); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the client hears of the new partitions", func() bool { return p.Partitions() == 3 })

@@ -24,13 +24,13 @@ func namedProducer(t *testing.T, m *realNode) (*client.Producer, error) {
 // raise gives the topic orders more partitions.
 func raise(t *testing.T, m *realNode, partitions int) {
 	t.Helper()
-	topic, ok := m.e.LookupTopic("orders")
+	topic, ok := m.e.Catalog().LookupTopic("orders")
 	if !ok {
 		t.Fatal("there is no topic orders")
 	}
 	s := topic.Settings()
 	s.Partitions = partitions
-	if _, err := topic.Configure(within(t), s); err != nil {
+	if _, err := topic.ConfigureAs(within(t), "", s); err != nil {
 		t.Fatal(err)
 	}
 }

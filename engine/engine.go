@@ -53,7 +53,7 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, o TopicOptions) (
 // Topics returns the topics that this node knows, by name.
 func (e *Engine) Topics() []*Topic {
 	var all []*Topic
-	for _, t := range e.n.Topics() {
+	for _, t := range e.n.Catalog().Topics() {
 		all = append(all, &Topic{t})
 	}
 	return all

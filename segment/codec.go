@@ -23,7 +23,6 @@ type (
 	Codec      = batch.Codec
 	Flags      = batch.Flags
 	BatchIter  = batch.BatchIter
-	Builder    = batch.Builder
 	Record     = batch.Record
 	KV         = batch.KV
 	RecordIter = batch.RecordIter
@@ -38,7 +37,6 @@ const (
 	MaxHeaderCount = batch.MaxHeaderCount
 
 	CodecNone = batch.CodecNone
-	CodecS2   = batch.CodecS2
 
 	FlagControl = batch.FlagControl
 	FlagHeaders = batch.FlagHeaders

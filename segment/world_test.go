@@ -134,7 +134,7 @@ func (w *world) batch(n, size int) []byte {
 		h := Header{Flags: FlagControl, BodyBytes: uint32(size), BodyCRC: batch.Checksum(p[HeaderBytes:])}
 		h.Encode(p)
 	} else {
-		var b Builder
+		var b batch.Builder
 		b.Reset(CodecNone)
 		for i := range n {
 			body := bytes.Repeat([]byte{byte(w.st.NextID) + byte(i)}, size)

@@ -54,7 +54,7 @@ func keepAside(t *testing.T, dir string, n int) string {
 		st.Advance(&h)
 	}
 	for i := 0; i < n; i += 2 {
-		var b segment.Builder
+		var b batch.Builder
 		b.Reset(batch.CodecS2)
 		for k := i; k < min(i+2, n); k++ {
 			must(t, b.Add(&segment.Record{

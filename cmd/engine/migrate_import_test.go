@@ -85,7 +85,7 @@ func contents(t *testing.T, dir string) (got backlogs, paused []string) {
 	defer func() { must(t, e.Close()) }()
 	got = backlogs{}
 	for _, st := range e.Stats("", "") {
-		topic, _ := e.LookupTopic(st.Name)
+		topic, _ := e.Catalog().LookupTopic(st.Name)
 		if st.Paused {
 			paused = append(paused, st.Name)
 		}
@@ -326,7 +326,7 @@ func TestImportIntoExisting(t *testing.T) {
 		_, err := topic.Channel(t.Context(), name)
 		must(t, err)
 	}
-	_, err = topic.Publish(t.Context(), []byte("mine"))
+	_, err = topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte("mine")})
 	must(t, err)
 	must(t, e.Close())
 	if done, err := importInto(t, nsqdDir(t, "clean"), to, unwrapped); err != nil || !done {

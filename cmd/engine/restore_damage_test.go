@@ -45,7 +45,7 @@ func TestRestoreAcceptsLoss(t *testing.T) {
 	must(t, err)
 	pad := strings.Repeat("x", 10_000)
 	for i := range 200 { // more than the commit log keeps
-		_, err := topic.Publish(t.Context(), fmt.Appendf(nil, "message %d %s", i, pad))
+		_, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: fmt.Appendf(nil, "message %d %s", i, pad)})
 		must(t, err)
 	}
 	must(t, e.Close())

@@ -25,7 +25,7 @@ func broken(f func()) (text string) {
 func TestOrderIsChecked(t *testing.T) {
 	type world struct {
 		topic, other Mutex[Topic]
-		engine       RWMutex[Engine]
+		engine       RWMutex[Catalog]
 		partition    Mutex[Partition]
 	}
 	for name, c := range map[string]struct {
@@ -36,8 +36,8 @@ func TestOrderIsChecked(t *testing.T) {
 		"one after the other": {func(w *world) { w.partition.Lock(); w.partition.Unlock(); w.topic.Lock() }, ""},
 		"out of order":        {func(w *world) { w.partition.Lock(); w.topic.Lock() }, "Topic is taken"},
 		"two of a class":      {func(w *world) { w.topic.Lock(); w.other.Lock() }, "Topic is taken while lock.Topic is held"},
-		"a reader, too late":  {func(w *world) { w.partition.Lock(); w.engine.RLock() }, "Engine is taken"},
-		"behind a reader":     {func(w *world) { w.engine.RLock(); w.topic.Lock() }, "lock.Engine is held"},
+		"a reader, too late":  {func(w *world) { w.partition.Lock(); w.engine.RLock() }, "Catalog is taken"},
+		"behind a reader":     {func(w *world) { w.engine.RLock(); w.topic.Lock() }, "lock.Catalog is held"},
 		"after a reader":      {func(w *world) { w.engine.RLock(); w.engine.RUnlock(); w.topic.Lock() }, ""},
 		"tried, not waited":   {func(w *world) { w.partition.Lock(); w.topic.TryLock() }, ""},
 		"behind a tried one":  {func(w *world) { w.engine.Lock(); w.partition.TryLock(); w.topic.Lock() }, "Topic is taken"},

@@ -13,7 +13,7 @@ package lock
 type (
 	TopicChanging      struct{}
 	ChannelConfiguring struct{}
-	EngineCatalog      struct{}
+	CatalogFiles       struct{} // catalog.Catalog.files
 	ReplicaDiscard     struct{}
 	ShortenedFile      struct{} // datadir.Shortened.file
 	NodeFile           struct{} // datadir.NodeFile.mu
@@ -26,7 +26,7 @@ type (
 	CommitLog   struct{}
 	Replica     struct{}
 	Topic       struct{}
-	Engine      struct{}
+	Catalog     struct{}
 	SegmentIO   struct{}
 	Forwarder   struct{}
 	Partition   struct{} // inbox.Inbox.mu
@@ -84,7 +84,7 @@ type (
 var order = [...]any{
 	TopicChanging{},
 	ChannelConfiguring{},
-	EngineCatalog{},
+	CatalogFiles{},
 	ReplicaDiscard{},
 	ShortenedFile{},
 	NodeFile{},
@@ -95,7 +95,7 @@ var order = [...]any{
 	CommitLog{},
 	Replica{},
 	Topic{},
-	Engine{},
+	Catalog{},
 	SegmentIO{},
 	Forwarder{},
 	Partition{},

@@ -105,19 +105,19 @@ func (im *importer) check(rec *record) error {
 	im.ts.New, im.ts.Existing = !tt.Exists, slices.Sorted(maps.Keys(tt.Channels))
 	if tt.Paused {
 		return fmt.Errorf(
-			"%w: it is paused there and would hold the import back; nothing of it was imported: unpause it first", ErrTarget)
+			"%w: it is paused there and would hold the import back; nothing of it was imported: unpause it first", errTarget)
 	}
 	for _, f := range im.foreign() {
 		switch {
 		case !im.target.Exclusive():
 			return fmt.Errorf("%w: channel %s would get messages that are not its own; nothing of the topic was imported: "+
-				"import it with --to while the node is stopped", ErrInseparable, f.name)
+				"import it with --to while the node is stopped", errInseparable, f.name)
 		case tt.Partitions > 1:
 			return fmt.Errorf("%w: it has %d partitions there, and channels with different backlogs need one; nothing of it "+
-				"was imported: import it into another directory", ErrTarget, tt.Partitions)
+				"was imported: import it into another directory", errTarget, tt.Partitions)
 		case tt.Channels[f.name].Paused:
 			return fmt.Errorf("%w: its channel %s is paused there, so that nothing can be confirmed for it; nothing of it was "+
-				"imported: unpause the channel first", ErrTarget, f.name)
+				"imported: unpause the channel first", errTarget, f.name)
 		}
 	}
 	rec.Topics[im.name] = im.ts
@@ -232,7 +232,7 @@ func (im *importer) resumeAt(most int64) (int64, error) {
 	}
 	if n < 0 || n > most {
 		return 0, fmt.Errorf("%w: the interrupted import published 0 to %d messages, and the target counts %d: a node has "+
-			"run on it since; nothing was changed: import into a new directory", ErrTarget, most, n)
+			"run on it since; nothing was changed: import into a new directory", errTarget, most, n)
 	}
 	im.seen += n
 	return n, nil

@@ -16,8 +16,8 @@ import (
 // limit.
 const MaxIndexedCount = 16 << 20
 
-// ErrTooMany is returned for a topic that exceeds MaxIndexedCount.
-var ErrTooMany = errors.New("migrate: too many messages lie in the queues of several channels of one topic")
+// errTooMany is returned for a topic that exceeds MaxIndexedCount.
+var errTooMany = errors.New("migrate: too many messages lie in the queues of several channels of one topic")
 
 // plan is the order in which the messages in the queues of one topic's channels are published. Each message is
 // published once, and the messages are sorted by the set of channels that have them. In nsqd each channel has its own
@@ -149,7 +149,7 @@ func (p *plan) index(t *Topic, counts map[*Queue]Counts) error {
 			if !ok {
 				if len(p.entries) == MaxIndexedCount {
 					return fmt.Errorf("%w: topic %s has more than %d; nothing of it was imported: let its consumers work the "+
-						"backlog off at nsqd first", ErrTooMany, t.Name, MaxIndexedCount)
+						"backlog off at nsqd first", errTooMany, t.Name, MaxIndexedCount)
 				}
 				at = int32(len(p.entries))
 				byID[m.ID] = at

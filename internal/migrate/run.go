@@ -13,11 +13,11 @@ const (
 )
 
 var (
-	// ErrInseparable is returned if the target would have to confirm messages for a channel and cannot (see
+	// errInseparable is returned if the target would have to confirm messages for a channel and cannot (see
 	// Target.Confirm).
-	ErrInseparable = errors.New("migrate: the channels have different backlogs, which a running node cannot tell apart")
-	// ErrTarget is returned if the topic already exists in the target in a state to which an import cannot add.
-	ErrTarget = errors.New("migrate: the topic in the target cannot take an import")
+	errInseparable = errors.New("migrate: the channels have different backlogs, which a running node cannot tell apart")
+	// errTarget is returned if the topic already exists in the target in a state to which an import cannot add.
+	errTarget = errors.New("migrate: the topic in the target cannot take an import")
 )
 
 // Target is the destination of an import. Every method returns only when its effect is on stable storage. One goroutine

@@ -79,7 +79,7 @@ func NewFlusher(ring bool) (*Flusher, error) {
 	var err error
 	for _, a := range []*answering{&f.own, &f.logged} {
 		if ring && err == nil {
-			a.sender, err = NewSender()
+			a.sender, err = newSender()
 		}
 	}
 	go f.run()

@@ -1,7 +1,7 @@
 // Package netio sends to many sockets with one system call.
 //
 // A [Sender] is for a server that answers many clients at the same moment, as package nsq does after each commit. It
-// sends by io_uring (internal/uring); where the kernel refuses that, [NewSender] says why and the server writes to
+// sends by io_uring (internal/uring); where the kernel refuses that, [newSender] says why and the server writes to
 // each socket by itself.
 package netio
 
@@ -42,8 +42,8 @@ type Sender struct {
 	broken error // why the ring is no longer used
 }
 
-// NewSender opens a ring for sends, or says why the kernel refuses it. Without a Sender only speed is lost.
-func NewSender() (*Sender, error) {
+// newSender opens a ring for sends, or says why the kernel refuses it. Without a Sender only speed is lost.
+func newSender() (*Sender, error) {
 	r, err := uring.OpenUnbound(MaxSendCount) // goroutines move between threads
 	if err != nil {
 		return nil, err

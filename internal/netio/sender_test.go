@@ -26,7 +26,7 @@ func sockets(t testing.TB) (here, there int) {
 
 func newTestSender(t testing.TB) *Sender {
 	t.Helper()
-	s, err := NewSender()
+	s, err := newSender()
 	if errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.EPERM) {
 		t.Skipf("this machine refuses io_uring: %v", err)
 	}

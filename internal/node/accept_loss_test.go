@@ -105,7 +105,7 @@ func TestAcceptLoss(t *testing.T) {
 		if left, _ := filepath.Glob(filepath.Join(path, aside.Dir, "*", "*.seg")); !slices.Equal(left, kept) {
 			t.Errorf("whole %v: the start left %v of %v", whole, left, kept)
 		}
-		topic, ok := e.LookupTopic("t")
+		topic, ok := e.Catalog().LookupTopic("t")
 		if !ok {
 			t.Fatal("the topic is gone")
 		}
@@ -127,10 +127,10 @@ func TestRestoreWritesMark(t *testing.T) {
 	path := lossy(t)
 	e := openWith(t, inDir(path))
 	to := filepath.Join(t.TempDir(), "backup")
-	if err := e.StartBackup(node.BackupOptions{Dir: to}); err != nil {
+	if err := e.Backups().Start(node.BackupOptions{Dir: to}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the backup ends", func() bool { return e.Backup().State == node.BackupDone })
+	eventually(t, "the backup ends", func() bool { return e.Backups().Status().State == node.BackupDone })
 	if _, err := os.Stat(filepath.Join(to, clog.MarkName)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the backup has a mark: %v", err)
 	}

@@ -14,8 +14,8 @@ import (
 	"penstock/internal/node/errs"
 	"penstock/internal/node/health"
 	"penstock/internal/node/machine"
+	"penstock/internal/node/names"
 	"penstock/internal/node/topic"
-	"penstock/segment"
 )
 
 // alone is the membership of a single node. The node leads all partitions, and each topic.json takes the place of the
@@ -40,22 +40,17 @@ func (a alone) createTopic(_ context.Context, name string, o TopicOptions) (*Top
 		return nil, fmt.Errorf("%w: a single node keeps one replica of it, not %d", errs.ErrTopicOptions, o.Replicas)
 	}
 	t, err := a.makeTopic(name, &o)
-	e.mu.Lock()
 	switch {
-	case e.closed: // Close did not see the new topic, so its puts would never be answered
-		e.mu.Unlock()
-		if t != nil {
-			t.Local().Abandon()
-		}
+	case err != nil && e.catalog.Closed():
 		return nil, errs.ErrClosed
 	case err != nil:
-		e.mu.Unlock()
 		return nil, err
 	}
-	e.list(t)
-	e.store.Add(t.PartitionList())
-	e.mu.Unlock()
-	e.refuseIfPoisoned(t.PartitionList())
+	if err := e.catalog.List(t, t.PartitionList()); err != nil { // its puts would never be answered
+		t.Local().Abandon()
+		return nil, err
+	}
+	e.store.RefuseIfFailed(t.PartitionList())
 	return t, nil
 }
 
@@ -81,7 +76,7 @@ func (a alone) makeTopic(name string, o *TopicOptions) (*Topic, error) {
 }
 
 func (a alone) makeTopicFiles(t *Topic, m *datadir.Topic) error {
-	if err := a.e.createTopicFiles(m); err != nil {
+	if err := a.e.catalog.WriteFile(m); err != nil {
 		return err
 	}
 	for n := range uint32(m.Partitions) {
@@ -94,9 +89,13 @@ func (a alone) makeTopicFiles(t *Topic, m *datadir.Topic) error {
 	return nil
 }
 
-func (a alone) deleteTopic(_ context.Context, name string) error { return a.e.deleteTopicLocal(name) }
-
-func (alone) exportMetadata() ([]byte, error) { return nil, nil }
+func (a alone) deleteTopic(_ context.Context, name string) error {
+	t, err := a.e.catalog.BeginDelete(name)
+	if err != nil {
+		return err
+	}
+	return a.e.catalog.Delete(t, t.PartitionList())
+}
 
 func (alone) noteUnreadable(uuid.UUID) {}
 
@@ -107,9 +106,21 @@ func (alone) join(context.Context) error { return nil }
 // start runs last in Open: it completes channels, starts the goroutines of all channels, and deletes ephemeral topics
 // that an earlier process left behind.
 func (a alone) start() {
-	a.e.forEachTopic(func(t *Topic) { t.Local().Complete() })
-	a.e.forEachTopic(func(t *Topic) { t.Local().Start() })
-	a.e.dropEphemeral()
+	all := a.e.catalog.Topics()
+	for _, t := range all {
+		t.Local().Complete()
+	}
+	for _, t := range all {
+		t.Local().Start()
+	}
+	for _, t := range all {
+		if !names.Ephemeral(t.Name()) {
+			continue
+		}
+		if err := a.e.DeleteTopic(context.Background(), t.Name()); err != nil {
+			a.e.log.Warn("an ephemeral topic of the last run could not be deleted", "topic", t.Name(), "error", err)
+		}
+	}
 }
 
 func (alone) leaveCluster(context.Context) error { return nil }
@@ -124,9 +135,4 @@ func (alone) node() meta.Node          { return meta.Node{} }
 
 func (alone) tombstone(context.Context, meta.TombstoneKey, time.Time) error {
 	panic("BUG: engine: a tombstone on a single node")
-}
-
-// verifySome returns ErrOptions: a single node has no other copy to compare.
-func (alone) verifySome(context.Context, *Topic, uint32, segment.Offset) (*Verified, error) {
-	return nil, fmt.Errorf("%w: there is one copy only, which the scrub reads", errs.ErrOptions)
 }

@@ -3,6 +3,7 @@ package node
 import (
 	"time"
 
+	"penstock/internal/node/catalog"
 	"penstock/internal/node/channel"
 	"penstock/internal/node/faults"
 	"penstock/internal/node/inbox"
@@ -48,8 +49,9 @@ type (
 
 	TopicStats   = topic.Stats // with ChannelStats: snapshots with the names of NSQ's /stats
 	ChannelStats = channel.Stats
-	StorageStats = faults.Stats // the storage and replication of a node
-	Fault        = faults.Fault // one kind of trouble in it
+	StorageStats = faults.Stats     // the storage and replication of a node
+	TokenUse     = catalog.TokenUse // what the topics of one token take
+	Fault        = faults.Fault     // one kind of trouble in it
 )
 
 // The kinds of Start and of SeekTo.

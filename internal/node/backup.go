@@ -21,7 +21,7 @@ import (
 	"penstock/segment"
 )
 
-// BackupOptions are the choices for Engine.StartBackup.
+// BackupOptions are the choices for Backups.Start.
 type BackupOptions struct {
 	// Dir is the absolute path of a directory of the node's machine, outside of the data directory. It must not exist,
 	// or be empty.
@@ -76,7 +76,7 @@ type CompleteBackup struct {
 	Ended  time.Time `json:"ended"`
 }
 
-// Errors of StartBackup.
+// Errors of Backups.Start.
 var (
 	// ErrBackupRuns says that a backup is running; there is one at a time.
 	ErrBackupRuns = errors.New("engine: a backup is running: wait for its end, then begin another one")
@@ -117,16 +117,22 @@ type backupRun struct {
 	segments []heldSegment
 }
 
-// backupSlot has the state of the last backup. The mutex guards it, and nothing is called while it is held.
-type backupSlot struct {
-	lock.Mutex[lock.Backup]
+// Backups makes the backups of a node, one at a time. Any goroutine may call its methods. mu guards the state of the
+// last backup, and nothing is called while it is held.
+type Backups struct {
+	e *Engine
+
+	mu     lock.Mutex[lock.Backup]
 	status BackupStatus
 }
 
+// Backups begins backups of this node, and says what became of them.
+func (e *Engine) Backups() *Backups { return &e.backups }
+
 // begin notes that a backup begins, and returns what was noted before; false if one is running.
-func (b *backupSlot) begin(s BackupStatus) (before BackupStatus, ok bool) {
-	b.Lock()
-	defer b.Unlock()
+func (b *Backups) begin(s BackupStatus) (before BackupStatus, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.status.State == BackupRunning {
 		return BackupStatus{}, false
 	}
@@ -136,18 +142,19 @@ func (b *backupSlot) begin(s BackupStatus) (before BackupStatus, ok bool) {
 	return before, true
 }
 
-// StartBackup begins a backup of this node's data, and returns while it is being made: see Backup. Everything that was
+// Start begins a backup of this node's data, and returns while it is being made: see Status. Everything that was
 // answered OK before the call is in it. Publishing and consuming go on. Errors: ErrBackupRuns, ErrBackupDir, ErrClosed,
 // the error of Health if the commit log has failed, or one of the environment.
-func (e *Engine) StartBackup(o BackupOptions) error {
-	if e.isClosed() {
+func (b *Backups) Start(o BackupOptions) error {
+	e := b.e
+	if e.catalog.Closed() {
 		return errs.ErrClosed
 	}
 	if err := e.store.Failure(); err != nil {
 		return fmt.Errorf("engine: no backup of a node whose commit log has failed: stop it, and copy its data "+
 			"directory: %w", err)
 	}
-	if err := e.checkBackupDir(&o); err != nil {
+	if err := b.checkDir(&o); err != nil {
 		return err
 	}
 	if o.Rate == 0 {
@@ -155,7 +162,7 @@ func (e *Engine) StartBackup(o BackupOptions) error {
 	}
 	r := &backupRun{e: e, o: o}
 	began := BackupStatus{State: BackupRunning, Dir: o.Dir, Began: e.host.Wall()}
-	before, ok := e.backup.begin(began)
+	before, ok := b.begin(began)
 	if !ok {
 		return ErrBackupRuns
 	}
@@ -168,49 +175,47 @@ func (e *Engine) StartBackup(o BackupOptions) error {
 		refused()
 		return fmt.Errorf("%w: %w", ErrBackupDir, err)
 	}
-	e.mu.RLock() // Close sets closed before it waits for the goroutines
-	defer e.mu.RUnlock()
-	if e.closed {
+	// Close closes the catalog before it waits for the goroutines.
+	if err := e.catalog.WhileOpen(func() { e.background(r.run) }); err != nil {
 		r.w.Discard()
 		refused()
-		return errs.ErrClosed
+		return err
 	}
-	e.background(r.run)
 	return nil
 }
 
 // removeHeld removes what a backup left that ended with an earlier process.
-func (e *Engine) removeHeld() {
-	if e.opts.DataPath == "" {
+func (b *Backups) removeHeld() {
+	if b.e.opts.DataPath == "" {
 		return
 	}
-	if err := e.disk.RemoveAll(datadir.Held); err != nil {
-		e.log.Warn("what an unfinished backup left could not be removed; it takes space until the next start",
+	if err := b.e.disk.RemoveAll(datadir.Held); err != nil {
+		b.e.log.Warn("what an unfinished backup left could not be removed; it takes space until the next start",
 			"directory", datadir.Held, "error", err)
 	}
 }
 
-// Backup returns the state of the last backup.
-func (e *Engine) Backup() BackupStatus {
-	e.backup.Lock()
-	defer e.backup.Unlock()
-	s := e.backup.status
+// Status returns the state of the last backup.
+func (b *Backups) Status() BackupStatus {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.status
 	if s.State == "" {
 		s.State = BackupNone
 	}
 	return s
 }
 
-// checkBackupDir returns an error if no backup can be made in o.Dir.
-func (e *Engine) checkBackupDir(o *BackupOptions) error {
+// checkDir returns an error if no backup can be made in o.Dir.
+func (b *Backups) checkDir(o *BackupOptions) error {
 	to := o.Dir
-	if e.opts.DataPath == "" {
+	if b.e.opts.DataPath == "" {
 		return fmt.Errorf("%w: the data is on no file system", ErrBackupDir)
 	}
 	if !filepath.IsAbs(to) {
 		return fmt.Errorf("%w: %q is no absolute path on the node's machine", ErrBackupDir, to)
 	}
-	err := backup.Apart("data directory", e.opts.DataPath, to)
+	err := backup.Apart("data directory", b.e.opts.DataPath, to)
 	if err == nil && o.Below != "" {
 		err = backup.Below(o.Below, to)
 	}
@@ -233,13 +238,13 @@ func (r *backupRun) blocked() error {
 }
 
 func (r *backupRun) note(change func(*BackupStatus)) {
-	r.e.backup.Lock()
-	defer r.e.backup.Unlock()
-	change(&r.e.backup.status)
+	r.e.backups.mu.Lock()
+	defer r.e.backups.mu.Unlock()
+	change(&r.e.backups.status)
 }
 
 func (r *backupRun) run() {
-	began := r.e.Backup().Began
+	began := r.e.backups.Status().Began
 	m := &backup.Manifest{MadeBy: r.o.MadeBy, Began: began.Unix()}
 	err := r.make(m)
 	r.releaseHeld()
@@ -262,7 +267,7 @@ func (r *backupRun) run() {
 			s.Error = err.Error() + "; the node's data is as it was, and what had been written of the backup was removed"
 		}
 	})
-	s := r.e.Backup()
+	s := r.e.backups.Status()
 	if err != nil {
 		r.e.log.Warn("a backup failed; the node's data is as it was, and what had been written of the backup was removed",
 			"dir", r.o.Dir, "error", err)
@@ -285,9 +290,9 @@ func (r *backupRun) make(m *backup.Manifest) error {
 	if err := r.e.disk.MkdirAll(datadir.Held); err != nil {
 		return err
 	}
-	r.noteTopics()
+	r.e.catalog.Note()
 	err := r.freeze()
-	topics := r.notedTopics()
+	topics := r.e.catalog.Noted()
 	if err != nil {
 		return err
 	}
@@ -312,28 +317,6 @@ func (r *backupRun) make(m *backup.Manifest) error {
 		return fmt.Errorf("the files may be those of another directory: %w", err)
 	}
 	return r.w.Commit(m)
-}
-
-// noteTopics notes what each topic.json has. From now on until the moment of the backup, list adds the topics that
-// appear, and createTopicFiles what it changes: a topic that is created meanwhile has records in the commit log, even
-// if it is deleted again at once, and a restart understands them only with its topic.json. A topic that was deleted
-// before the moment has its tombstone in the commit log, whether its topic.json is in the backup or not.
-func (r *backupRun) noteTopics() {
-	r.e.mu.Lock()
-	defer r.e.mu.Unlock()
-	r.e.noted = make(map[uuid.UUID]*datadir.Topic, len(r.e.topics))
-	for _, t := range r.e.topics {
-		r.e.noted[t.ID()] = t.File()
-	}
-}
-
-// notedTopics ends what noteTopics began.
-func (r *backupRun) notedTopics() map[uuid.UUID]*datadir.Topic {
-	r.e.mu.Lock()
-	defer r.e.mu.Unlock()
-	noted := r.e.noted
-	r.e.noted = nil
-	return noted
 }
 
 // freeze does steps 1 to 3.
@@ -484,19 +467,16 @@ func (r *backupRun) node(m *backup.Manifest) error {
 
 // metadata writes the cluster's metadata. A node whose store does not answer can still be backed up.
 func (r *backupRun) metadata() error {
-	data, err := r.e.members.exportMetadata()
+	cn := r.e.cluster
+	if cn == nil {
+		return nil
+	}
+	ctx, cancel := r.e.host.WithTimeout(cn.Ctx, partition.StoreTimeout)
+	defer cancel()
+	data, err := cn.Rows.Export(ctx)
 	if err != nil {
 		r.note(func(s *BackupStatus) { s.NoMetadata = err.Error() })
 		return nil
 	}
-	if data == nil {
-		return nil
-	}
 	return r.w.Write(backup.MetadataFile, data)
-}
-
-func (cn *clusterNode) exportMetadata() ([]byte, error) {
-	ctx, cancel := cn.e.host.WithTimeout(cn.Ctx, partition.StoreTimeout)
-	defer cancel()
-	return cn.Rows.Export(ctx)
 }

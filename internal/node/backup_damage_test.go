@@ -71,7 +71,7 @@ func checkLacks(t *testing.T, e *node.Engine, lost ...int) {
 	if err := e.Health(); err == nil || !strings.Contains(err.Error(), "messages from there on are not served") {
 		t.Errorf("health: %v", err)
 	}
-	topic, _ := e.LookupTopic("t")
+	topic, _ := e.Catalog().LookupTopic("t")
 	got := map[string]bool{}
 	for from := node.ID(0); ; { // a reader that steps over what cannot be read
 		ms, err := topic.Peek(ctxBg, 0, from, 1)
@@ -289,7 +289,7 @@ func TestRestoreWithADamagedCommitLog(t *testing.T) {
 	if again.Health() == nil {
 		t.Error("the node does not know that its commit log is damaged")
 	}
-	topic, _ := again.LookupTopic("t")
+	topic, _ := again.Catalog().LookupTopic("t")
 	ms, err := topic.Peek(ctxBg, 0, 0, 10)
 	if err != nil || len(ms) != 10 || !strings.HasPrefix(string(ms[0].Body), "m0/") {
 		t.Errorf("%d messages, %v", len(ms), err)

@@ -27,7 +27,7 @@ import (
 func makeBackup(t *testing.T, e *node.Engine) (string, node.BackupStatus) {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "backup")
-	if err := e.StartBackup(node.BackupOptions{Dir: to, Rate: -1, MadeBy: "test"}); err != nil {
+	if err := e.Backups().Start(node.BackupOptions{Dir: to, Rate: -1, MadeBy: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	return to, awaitBackup(t, e)
@@ -36,7 +36,7 @@ func makeBackup(t *testing.T, e *node.Engine) (string, node.BackupStatus) {
 func awaitBackup(t *testing.T, e *node.Engine) node.BackupStatus {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		s := e.Backup()
+		s := e.Backups().Status()
 		if s.State != node.BackupRunning {
 			return s
 		}
@@ -69,7 +69,7 @@ func (s *sequence) produce(t *testing.T, topic *node.Topic, name string, stop <-
 		default:
 		}
 		body := fmt.Sprintf("%s %d %s", name, s.next.Load(), pad)
-		if _, err := topic.Publish(context.Background(), []byte(body)); err != nil {
+		if _, err := topic.PublishMessage(context.Background(), node.Outgoing{Body: []byte(body)}); err != nil {
 			if !errors.Is(err, errs.ErrClosed) {
 				t.Errorf("publish: %v", err)
 			}
@@ -173,7 +173,7 @@ func TestBackupUnderLoad(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			_, _ = topic.Publish(context.Background(), bytes.Repeat([]byte("y"), 8000))
+			_, _ = topic.PublishMessage(context.Background(), node.Outgoing{Body: bytes.Repeat([]byte("y"), 8000)})
 			if err := e.DeleteTopic(context.Background(), name); err != nil {
 				t.Error(err)
 				return
@@ -272,11 +272,11 @@ func TestBackupRefused(t *testing.T) {
 		"relative", "", full, dataPath(e), filepath.Join(dataPath(e), "in"), filepath.Dir(dataPath(e)),
 		filepath.Join(link, "in"),
 	} {
-		if err := e.StartBackup(node.BackupOptions{Dir: to}); !errors.Is(err, node.ErrBackupDir) {
+		if err := e.Backups().Start(node.BackupOptions{Dir: to}); !errors.Is(err, node.ErrBackupDir) {
 			t.Errorf("into %q: %v", to, err)
 		}
 	}
-	if s := e.Backup(); s.State != node.BackupNone {
+	if s := e.Backups().Status(); s.State != node.BackupNone {
 		t.Errorf("%+v", s)
 	}
 	if _, err := os.Stat(filepath.Join(dataPath(e), "in")); !errors.Is(err, fs.ErrNotExist) {
@@ -285,7 +285,7 @@ func TestBackupRefused(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.StartBackup(node.BackupOptions{Dir: full}); !errors.Is(err, errs.ErrClosed) {
+	if err := e.Backups().Start(node.BackupOptions{Dir: full}); !errors.Is(err, errs.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 }
@@ -300,10 +300,10 @@ func TestLastGoodBackupIsRemembered(t *testing.T) {
 		t.Fatalf("%+v, last %+v", status, last)
 	}
 	for _, to := range []string{good, dataPath(e), "relative"} { // good is not empty
-		if err := e.StartBackup(node.BackupOptions{Dir: to}); !errors.Is(err, node.ErrBackupDir) {
+		if err := e.Backups().Start(node.BackupOptions{Dir: to}); !errors.Is(err, node.ErrBackupDir) {
 			t.Fatalf("into %q: %v", to, err)
 		}
-		if s := e.Backup(); !reflect.DeepEqual(s, status) {
+		if s := e.Backups().Status(); !reflect.DeepEqual(s, status) {
 			t.Errorf("after a refusal: %+v, want %+v", s, status)
 		}
 	}
@@ -462,7 +462,7 @@ func TestBackupNotesTopics(t *testing.T) {
 		if err := e.DeleteTopic(context.Background(), "passing"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := grows.Configure(context.Background(), meta.TopicSettings{Partitions: 3}); err != nil {
+		if _, err := grows.ConfigureAs(context.Background(), "", meta.TopicSettings{Partitions: 3}); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -495,7 +495,7 @@ func TestTopicsComeAndGoDuringABackup(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				_, _ = topic.Publish(context.Background(), []byte("y"))
+				_, _ = topic.PublishMessage(context.Background(), node.Outgoing{Body: []byte("y")})
 				if err := e.DeleteTopic(context.Background(), name); err != nil {
 					t.Error(err)
 					return

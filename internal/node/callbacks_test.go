@@ -156,7 +156,7 @@ func TestCallbacksThatBlock(t *testing.T) {
 			if c.stops {
 				go func() { // again and again: on a busy machine one put may be refused, as the disk seems to hang
 					for t.Context().Err() == nil {
-						_, _ = other.Publish(t.Context(), []byte("waits"))
+						_, _ = other.PublishMessage(t.Context(), node.Outgoing{Body: []byte("waits")})
 					}
 				}()
 				eventually(t, "the log names the cause", func() bool {
@@ -172,7 +172,7 @@ func TestCallbacksThatBlock(t *testing.T) {
 				}
 			}
 			d.Inject(faultaio.Rule{Kind: faultaio.KindAny, Hold: true, Count: -1})
-			go func() { _, _ = other.Publish(ctxBg, []byte("hangs")) }()
+			go func() { _, _ = other.PublishMessage(ctxBg, node.Outgoing{Body: []byte("hangs")}) }()
 			eventually(t, "the disk is found to hang", func() bool { return errors.Is(e.Health(), errs.ErrDiskHung) })
 		})
 	}

@@ -45,7 +45,7 @@ func carryBegin(t *testing.T, e *node.Engine) (
 		t.Fatal(err)
 	}
 	began = time.Now()
-	later, err := topic.PublishDeferred(ctxBg, []byte("later"), carryDelay)
+	later, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("later"), Delay: carryDelay})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func carryOn(e *node.Engine, disk *faultaio.Disk, ch *node.Channel, ids [2]node.
 	s.Consumer = k
 	body := bytes.Repeat([]byte("x"), 8<<10)
 	for n := 0; !disk.Crashed() && n < 500; n++ {
-		if _, err := ch.Topic().Publish(ctxBg, body); err != nil {
+		if _, err := ch.Topic().PublishMessage(ctxBg, node.Outgoing{Body: body}); err != nil {
 			break
 		}
 		k.Pump()
@@ -106,7 +106,7 @@ func carryCheck(t *testing.T, disk *faultaio.Disk, what string, ids [2]node.ID, 
 		return
 	}
 	defer e.Close()
-	topic, _ := e.LookupTopic("t")
+	topic, _ := e.Catalog().LookupTopic("t")
 	ch, _ := topic.LookupChannel("c")
 	if time.Since(began) < carryDelay/2 {
 		shown, err := ch.Peek(ctxBg, node.PeekOptions{Count: 2})
@@ -196,7 +196,7 @@ func TestCarriedStaysUntilDurable(t *testing.T) {
 	}
 	topic := topicOf(t, e, "t")
 	ch, brake := channelOf(t, topic, "c"), channelOf(t, topic, "brake")
-	later, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour)
+	later, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("later"), Delay: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func TestCarriedStaysUntilDurable(t *testing.T) {
 	_ = e.Close()
 	for seed, disk := range left {
 		e := openOnDisk(t, disk)
-		topic, _ := e.LookupTopic("t")
+		topic, _ := e.Catalog().LookupTopic("t")
 		ch, _ := topic.LookupChannel("c")
 		got, err := ch.Peek(ctxBg, node.PeekOptions{Count: 1})
 		if err != nil || len(got) != 1 || got[0].ID != later || string(got[0].Body) != "later" {

@@ -66,7 +66,7 @@ func TestCarryPastRetention(t *testing.T) {
 	publishFlood(t, topic, s, 100)
 	awaitShrink(t, e, topic, s, 500<<10)
 	configure(t, topic, func(s *meta.TopicSettings) { s.RetentionBytes = -1 })
-	later, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour)
+	later, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("later"), Delay: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestCarryPastRetention(t *testing.T) {
 		return st.DeferredCount == 1 && st.InFlightCount == 0 && st.Depth == 0
 	})
 	e = openOnDisk(t, disk.Crash(3))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
 	waiting, err := ch.DeferredMessages(ctxBg, 100)
 	if err != nil || len(waiting) != 1 || waiting[0].ID != later {
@@ -103,7 +103,7 @@ func TestClusterCarryPastRetention(t *testing.T) {
 	publishFlood(t, topic, s, 100)
 	awaitShrink(t, l.e, topic, s, 500<<10)
 	configure(t, topic, func(s *meta.TopicSettings) { s.RetentionBytes = -1 })
-	later, err := topic.PublishDeferred(t.Context(), []byte("later"), time.Hour)
+	later, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte("later"), Delay: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

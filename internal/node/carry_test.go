@@ -24,7 +24,7 @@ func floodAround(
 	t.Helper()
 	body := bytes.Repeat([]byte("x"), 8<<10)
 	for range n {
-		if _, err := topic.Publish(ctxBg, body); err != nil {
+		if _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: body}); err != nil {
 			t.Fatal(err)
 		}
 		m := s.next()
@@ -86,7 +86,7 @@ func TestDeferredAreCarried(t *testing.T) {
 		return
 	}
 	e = openOnDisk(t, disk.Crash(4))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
 	s = subscribe(t, ch, 10)
 	came := map[node.ID]delivered{}

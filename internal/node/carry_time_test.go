@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/batch"
 	"penstock/internal/node"
 	"penstock/segment"
 )
@@ -22,7 +23,7 @@ func TestCarriedFromBefore1970(t *testing.T) {
 	s := subscribe(t, ch, 1)
 	waiting := map[node.ID]bool{}
 	for _, created := range []int64{-1, math.MinInt64, math.MaxInt64} {
-		var b segment.Builder
+		var b batch.Builder
 		b.Reset(segment.CodecNone)
 		if err := b.Add(&segment.Record{Body: []byte("x")}); err != nil {
 			t.Fatal(err)
@@ -46,7 +47,7 @@ func TestCarriedFromBefore1970(t *testing.T) {
 	logConfirms(t, ch)
 	s.Close()
 	e = openOnDisk(t, disk.Crash(1))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
 	list, err := ch.Peek(ctxBg, node.PeekOptions{Count: 10})
 	if err != nil {

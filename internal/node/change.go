@@ -33,11 +33,7 @@ func (e *Engine) Change(o Options) error {
 	e.shared.Change(next.ofTopics()) // wakes the channels
 	e.disks.Change(next.DiskPatience, next.DiskFailedAfter)
 	e.scrub.Every(next.ScrubInterval)
-	e.mu.Lock()
-	if !e.closed {
-		e.startScrub(next.ScrubInterval)
-	}
-	e.mu.Unlock()
+	_ = e.catalog.WhileOpen(func() { e.startScrub(next.ScrubInterval) }) // an error: the engine closes
 	if e.cluster != nil {
 		e.cluster.Retune(&next.Cluster.Replication)
 		e.cluster.Net.LimitHandshakes(next.Cluster.MaxHandshakes)

@@ -29,7 +29,7 @@ func TestChangedOptionsHold(t *testing.T) {
 		return e.Change(next)
 	}
 	delayed := func(d time.Duration) error {
-		_, err := topic.PublishDeferred(t.Context(), []byte("x"), d)
+		_, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte("x"), Delay: d})
 		return err
 	}
 	publish := func(body string, headers ...message.Header) error {
@@ -156,13 +156,15 @@ func TestChangedOptionsHold(t *testing.T) {
 	if err := change(func(o *node.Options) { o.MaxMessageBytes = 5 }); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := topic.Publish(t.Context(), []byte("longer")); !errors.Is(err, errs.ErrMessageTooBig) {
+	if _, err := topic.PublishMessage(t.Context(), node.Outgoing{
+		Body: []byte("longer"),
+	}); !errors.Is(err, errs.ErrMessageTooBig) {
 		t.Errorf("a message of 6 bytes where 5 are allowed: %v", err)
 	}
 	if err := change(func(*node.Options) {}); err != nil {
 		t.Fatal(err)
 	}
-	_, err = topic.Publish(t.Context(), []byte("longer"))
+	_, err = topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte("longer")})
 	err = errors.Join(err, delayed(2*time.Hour), made("u"), channel("d"), subscribe(message.ConsumerOptions{}),
 		timeouts(time.Minute, 15*time.Minute)())
 	if err != nil {

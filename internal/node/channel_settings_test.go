@@ -86,7 +86,7 @@ func TestConfigure(t *testing.T) {
 		t.Errorf("the second change: %+v", second)
 	}
 	e = openOnDisk(t, disk.Crash(1))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
 	if s := ch.Settings(); s.Version != 2 || s.Order != fold.OrderKey || s.MaxAttempts != 3 {
 		t.Errorf("after a power cut: %+v", s)
@@ -343,7 +343,7 @@ func TestLists(t *testing.T) {
 	ids := publish(t, topic, numbered("m", 6, 0)...)
 	began := time.Now()
 	for _, d := range []time.Duration{3 * time.Hour, time.Hour, 2 * time.Hour} {
-		if _, err := topic.PublishDeferred(ctxBg, []byte(d.String()), d); err == nil {
+		if _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte(d.String()), Delay: d}); err == nil {
 			continue
 		} else {
 			t.Fatal(err)
@@ -381,7 +381,7 @@ func TestClusterLists(t *testing.T) {
 	tc.channel("t", "c")
 	topic := tc.topic(tc.nodes[0], "t")
 	publish(t, topic, numbered("m", 9, 0)...)
-	if _, err := topic.PublishDeferred(t.Context(), []byte("later"), time.Hour); err != nil {
+	if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte("later"), Delay: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	for p := range 3 {

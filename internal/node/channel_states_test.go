@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/health"
 )
@@ -138,7 +139,7 @@ func TestOverQuotaIsAState(t *testing.T) {
 	if e.Storage().OverQuotaTopics != 0 {
 		t.Error("the topic is over its quota before a message was refused")
 	}
-	if _, err := topic.Publish(ctxBg, []byte("more")); !errors.Is(err, errs.ErrQuota) {
+	if _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("more")}); !errors.Is(err, errs.ErrQuota) {
 		t.Fatal(err)
 	}
 	healthSays(t, e, "topic t is over its quota in 1 partition: what is published there is refused")

@@ -56,7 +56,7 @@ func TestFinishOutOfOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	e = openOnDisk(t, disk.Kill(1))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
 	got := readAll(t, ch)
 	for i, id := range ids {
@@ -287,7 +287,7 @@ func TestEmptyChannel(t *testing.T) {
 	other := channelOf(t, topic, "other")
 	publish(t, topic, numbered("m", 10, 0)...)
 	const emptied = 500 * time.Millisecond // Empty returns before anything is due
-	if _, err := topic.PublishDeferred(ctxBg, []byte("deferred"), emptied); err != nil {
+	if _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("deferred"), Delay: emptied}); err != nil {
 		t.Fatal(err)
 	}
 	s := subscribe(t, ch, 3)
@@ -316,7 +316,7 @@ func TestEmptyChannel(t *testing.T) {
 		t.Errorf("after Empty came %q", m.body)
 	}
 	e2 := openOnDisk(t, disk.Crash(1))
-	topic2, _ := e2.LookupTopic("t")
+	topic2, _ := e2.Catalog().LookupTopic("t")
 	c2, _ := topic2.LookupChannel("c")
 	if got := readAll(t, c2); len(got) != 1 {
 		t.Errorf("after a power cut the emptied channel has %v", got)
@@ -562,7 +562,7 @@ func TestDeleteAndRecreate(t *testing.T) {
 				if err := s.Finish(old.id); !errors.Is(err, errs.ErrNotInFlight) {
 					t.Errorf("FIN after the deletion: %v", err)
 				}
-				if _, err := topic.Publish(ctxBg, []byte("m")); !errors.Is(err, errs.ErrDeleted) {
+				if _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("m")}); !errors.Is(err, errs.ErrDeleted) {
 					t.Errorf("publish to a deleted topic: %v", err)
 				}
 				if err := e.DeleteTopic(ctxBg, "t"); !errors.Is(err, errs.ErrNoTopic) {
@@ -570,7 +570,7 @@ func TestDeleteAndRecreate(t *testing.T) {
 				}
 				if cut == "after the deletion" {
 					e = openOnDisk(t, disk.Crash(seed))
-					if _, ok := e.LookupTopic("t"); ok {
+					if _, ok := e.Catalog().LookupTopic("t"); ok {
 						t.Fatal("the deleted topic is back")
 					}
 				}
@@ -584,12 +584,12 @@ func TestDeleteAndRecreate(t *testing.T) {
 				}
 				if cut == "after the creation" {
 					e = openOnDisk(t, disk.Crash(seed))
-					topic, _ = e.LookupTopic("t")
+					topic, _ = e.Catalog().LookupTopic("t")
 				}
 				if got := readAll(t, channelOf(t, topic, "c")); len(got) != 1 || got[0] != "new" {
 					t.Errorf("the new topic has %v", got)
 				}
-				keep, _ = e.LookupTopic("keep")
+				keep, _ = e.Catalog().LookupTopic("keep")
 				if got := readAll(t, channelOf(t, keep, "c")); len(got) != 1 {
 					t.Errorf("another topic has %v", got)
 				}

@@ -90,7 +90,9 @@ func TestClockStepsDuringDelays(t *testing.T) {
 			topic := topicOf(t, e, "t")
 			k := subscribe(t, channelOf(t, topic, "c"), 4)
 			began := time.Now()
-			if _, err := topic.PublishDeferred(context.Background(), []byte("published later"), wait); err != nil {
+			if _, err := topic.PublishMessage(context.Background(), node.Outgoing{
+				Body: []byte("published later"), Delay: wait,
+			}); err != nil {
 				t.Fatal(err)
 			}
 			publish(t, topic, "requeued", "times out")
@@ -131,7 +133,9 @@ func TestClockStepBeforeRestart(t *testing.T) {
 	channelOf(t, topic, "c")
 	s.seen(t, e, 3*time.Hour)
 	began := time.Now()
-	if _, err := topic.PublishDeferred(context.Background(), []byte("later"), wait); err != nil {
+	if _, err := topic.PublishMessage(context.Background(), node.Outgoing{
+		Body: []byte("later"), Delay: wait,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	s.seen(t, e, 0)

@@ -93,7 +93,9 @@ func busyConsumers(t *testing.T, e *node.Engine, _ *sync.WaitGroup) {
 	if err := s.Requeue(m.id, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := topic.PublishDeferred(context.Background(), []byte("later"), time.Hour); err != nil {
+	if _, err := topic.PublishMessage(context.Background(), node.Outgoing{
+		Body: []byte("later"), Delay: time.Hour,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -139,7 +141,7 @@ func busyPublishers(t *testing.T, e *node.Engine, wg *sync.WaitGroup) {
 	for range 8 {
 		wg.Go(func() {
 			for {
-				_, err := topic.Publish(context.Background(), make([]byte, 500))
+				_, err := topic.PublishMessage(context.Background(), node.Outgoing{Body: make([]byte, 500)})
 				once.Do(func() { close(started) })
 				if errors.Is(err, errs.ErrClosed) {
 					return
@@ -205,7 +207,7 @@ func TestCloseAnswersWaitingPuts(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
-			id, err := topic.Publish(context.Background(), make([]byte, 1000))
+			id, err := topic.PublishMessage(context.Background(), node.Outgoing{Body: make([]byte, 1000)})
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
@@ -219,7 +221,7 @@ func TestCloseAnswersWaitingPuts(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- e.Close() }()
 	eventually(t, "the engine takes no more", func() bool {
-		_, err := topic.Publish(endedContext, []byte("x"))
+		_, err := topic.PublishMessage(endedContext, node.Outgoing{Body: []byte("x")})
 		return errors.Is(err, errs.ErrClosed)
 	})
 	release()
@@ -229,7 +231,7 @@ func TestCloseAnswersWaitingPuts(t *testing.T) {
 	wg.Wait()
 	awaitNoGoroutines(t, before)
 	e = openOnDisk(t, disk.Kill(1))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	got := readAll(t, channelOf(t, topic, "c"))
 	for id := range stored {
 		if _, ok := got[id]; !ok {
@@ -255,7 +257,7 @@ func TestUseAfterClose(t *testing.T) {
 		"Topic":        func() error { _, err := e.Topic(ctx, "new"); return err },
 		"CreateTopic":  func() error { _, err := e.CreateTopic(ctx, "new", 2); return err },
 		"DeleteTopic":  func() error { return e.DeleteTopic(ctx, "t") },
-		"Publish":      func() error { _, err := topic.Publish(ctx, []byte("m")); return err },
+		"Publish":      func() error { _, err := topic.PublishMessage(ctx, node.Outgoing{Body: []byte("m")}); return err },
 		"PublishBatch": func() error { _, err := topic.PublishBatch(ctx, [][]byte{[]byte("m")}); return err },
 		"PublishAsync": func() error {
 			return topic.PublishAsync(node.Outgoing{Body: []byte("m")}, func(node.ID, error) {})
@@ -292,6 +294,6 @@ func TestUseAfterClose(t *testing.T) {
 	}
 	e.Stats("", "")
 	e.Info()
-	e.Topics()
+	e.Catalog().Topics()
 	e.CommitStats()
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,9 +69,9 @@ const (
 // clusterNode is the engine's part in a cluster. It passes the store's rows to topics and replicas (work), frames of
 // other nodes to replicas and the packages that serve requests (Frames), and time to replicas (runTicker).
 //
-// The store calls changed, which collects news under changeMu. The worker, the goroutine of work, applies them. Only
-// the worker uses topics and halfMade, except before start. exitedMu guards what is below it. A crash loses everything
-// here: the next process joins again and gets all rows from the store.
+// The store calls changed, which collects news under changeMu. The worker, the goroutine of work, applies them.
+// exitedMu guards what is below it. A crash loses everything here: the next process joins again and gets all rows from
+// the store.
 type clusterNode struct {
 	*partition.Env
 
@@ -86,16 +87,12 @@ type clusterNode struct {
 	remotes *remote.Consumers
 	absent  absentCopies
 
-	table atomic.Pointer[meta.Rows[placed]] // the partitions of all topics; only the worker replaces it
+	topics clusterTopics
 
 	changeMu lock.Mutex[lock.ClusterChange]
-	change   *meta.Change         // news that the worker has not applied; nil: none
-	kick     chan struct{}        // one value: change is set
-	topics   map[uuid.UUID]*Topic // topics that this node has, by id; only the worker uses it
-	// Names of topics for which this process began to make files and failed. Only the worker uses it.
-	halfMade map[uuid.UUID]string
-	unknown  unknownTopics
-	raising  atomic.Bool // a goroutine of raiseLater runs
+	change   *meta.Change  // news that the worker has not applied; nil: none
+	kick     chan struct{} // one value: change is set
+	raising  atomic.Bool   // a goroutine of raiseLater runs
 	leave    sync.Once
 	leaveErr error // the result of the first leaveCluster
 
@@ -110,13 +107,6 @@ type clusterNode struct {
 	// What the row says of the directory, as far as this process wrote it: see cluster_data.go. Any goroutine.
 	logged       atomic.Uint64 // a group of the commit log
 	unknownInRow atomic.Int64  // how many topics the cluster does not know
-
-	// Topics that Open found and that Engine.topics does not have: a newer topic has the name, or the cluster deleted
-	// the topic and its metadata cannot be read. start passes them to the worker.
-	unlisted []*Topic
-	// Directories under topics/ that are named by a UUID and whose metadata Open could not read. removeUnreadable
-	// handles them.
-	unreadable []uuid.UUID
 
 	decoders sync.Pool // of *wire.Decoder; Frames uses one for each burst
 
@@ -136,8 +126,8 @@ func newClusterNode(e *Engine) *clusterNode {
 	}
 	log := e.log.With("node", e.node.NodeID())
 	cn := &clusterNode{
-		e: e, opts: o, began: e.host.Instant(), kick: make(chan struct{}, 1), topics: map[uuid.UUID]*Topic{},
-		halfMade: map[uuid.UUID]string{}, exited: map[replicate.NodeID]int64{}, heard: map[replicate.NodeID]heardOf{},
+		e: e, opts: o, began: e.host.Instant(), kick: make(chan struct{}, 1),
+		exited: map[replicate.NodeID]int64{}, heard: map[replicate.NodeID]heardOf{},
 		decoders: sync.Pool{New: func() any { return new(wire.Decoder) }},
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -153,7 +143,9 @@ func newClusterNode(e *Engine) *clusterNode {
 		Host: e.host, Peers: &cn.peers, Log: cn.Log, Lease: &cn.Lease, Above: cn, First: e.firstRequest(), Level: e.Level,
 		Snapshot: cn.snapshot, MsgTimeout: func() time.Duration { return e.current().MsgTimeout },
 	})
-	cn.table.Store(new(meta.Rows[placed]))
+	cn.topics.e, cn.topics.cn = e, cn
+	cn.topics.byID, cn.topics.halfMade = map[uuid.UUID]*Topic{}, map[uuid.UUID]string{}
+	cn.topics.table.Store(new(meta.Rows[placed]))
 	return cn
 }
 
@@ -166,7 +158,9 @@ func (cn *clusterNode) tombstone(ctx context.Context, key meta.TombstoneKey, unt
 	return cn.Rows.Tombstone(ctx, key, until)
 }
 
-func (cn *clusterNode) noteUnreadable(topic uuid.UUID) { cn.unreadable = append(cn.unreadable, topic) }
+func (cn *clusterNode) noteUnreadable(topic uuid.UUID) {
+	cn.topics.unreadable = append(cn.topics.unreadable, topic)
+}
 
 func (cn *clusterNode) opened(*Topic) {} // syncChannels makes the channels once the store has said who leads
 
@@ -188,8 +182,8 @@ func (cn *clusterNode) join(ctx context.Context) error {
 	}
 	cn.boot, cn.address = n.Boot, n.Peer
 	self, err := cn.Rows.Join(ctx, meta.Registration{
-		Node: n, Cluster: cn.e.node.Cluster(), Import: cn.imports(), Damaged: damaged, AllDamaged: all, Changed: cn.changed,
-		Founding: cn.foundingLevel(), Raise: cn.e.node.Raise,
+		Node: n, Cluster: cn.e.node.Cluster(), Import: cn.topics.imports(), Damaged: damaged, AllDamaged: all,
+		Changed: cn.changed, Founding: cn.foundingLevel(), Raise: cn.e.node.Raise,
 		Life: cn.life, Enter: cn.enter, Holder: cn.holder, Replaced: cn.End, Reaches: cn.reaches,
 		Seen: cn.seenBefore(), Epochs: cn.logEpochs(),
 		Older: func(partitions int) { cn.olderMetadata.Store(int64(partitions)) },
@@ -205,7 +199,7 @@ func (cn *clusterNode) join(ctx context.Context) error {
 		return err
 	}
 	cn.e.store.SetFeature(min(snap.FeatureLevel(), cn.e.DirectoryLevel()))
-	if err := cn.e.restoreMetadata(snap); err != nil {
+	if err := cn.topics.restoreMetadata(snap); err != nil {
 		return err
 	}
 	if err := cn.ListUnnamed(snap); err != nil {
@@ -235,31 +229,10 @@ func (cn *clusterNode) reaches(node replicate.NodeID) bool {
 	return n != nil && n.Connected(node)
 }
 
-// imports returns the topics of a data directory that has belonged to a single node until now: they become topics of
-// the cluster. nil: the directory belongs to a cluster already.
-func (cn *clusterNode) imports() (all []meta.ImportedTopic) {
-	if cn.e.node.Cluster() != uuid.Nil {
-		return nil
-	}
-	for _, t := range cn.e.topics {
-		im := meta.ImportedTopic{Topic: meta.Topic{
-			ID: t.ID(), Name: t.Name(), Partitions: len(t.PartitionList()), CreatedNs: t.CreatedNs(),
-			MadeBy: t.MadeBy(), Settings: t.Settings().Stored(),
-		}}
-		im.Topic.Settings.MinISR = 0 // a single node's value means nothing for a cluster's replicas
-		for _, pt := range t.PartitionList() {
-			im.Epochs = append(im.Epochs, pt.Epoch())
-		}
-		all = append(all, im)
-	}
-	return all
-}
-
 // start passes the topics that Open found to the worker, and starts the worker, the ticker and the balancer.
 func (cn *clusterNode) start() {
-	for _, t := range append(cn.e.Topics(), cn.unlisted...) {
-		cn.topics[t.ID()] = t
-		cn.addToTable(t, t.PartitionList())
+	for _, t := range append(cn.e.catalog.Topics(), cn.topics.unlisted...) {
+		cn.topics.add(t)
 	}
 	cn.Spawn(cn.work)
 	cn.Spawn(cn.runTicker)
@@ -316,20 +289,20 @@ func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 	cn.learnLevel(ch.Snapshot)
 	if first {
 		for _, id := range sortedIDs(ch.Snapshot.Topics) {
-			cn.applyTopic(ch.Snapshot, id)
+			cn.topics.applyTopic(ch.Snapshot, id)
 		}
-		for _, id := range sortedIDs(cn.topics) {
-			cn.applyTopic(ch.Snapshot, id)
+		for _, id := range sortedIDs(cn.topics.byID) {
+			cn.topics.applyTopic(ch.Snapshot, id)
 		}
 		for _, id := range ch.Snapshot.Partitions.IDs() {
-			cn.applyRow(ch.Snapshot, id)
+			cn.topics.applyRow(ch.Snapshot, id)
 		}
 	}
 	for _, id := range ch.Topics {
-		cn.applyTopic(ch.Snapshot, id)
+		cn.topics.applyTopic(ch.Snapshot, id)
 	}
 	for _, id := range ch.Partitions {
-		cn.applyRow(ch.Snapshot, id)
+		cn.topics.applyRow(ch.Snapshot, id)
 	}
 	for _, id := range ch.Nodes {
 		if n := ch.Snapshot.Nodes[id]; id != cn.Self.ID && n != nil && !n.Live {
@@ -344,139 +317,64 @@ func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 	cn.e.news.Raise()
 }
 
-// applyTopic makes, grows, deletes or hides this node's part of a topic, as the snapshot says. Only the worker calls
-// it.
-func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
-	t, mt := cn.topics[id], snap.Topics[id]
-	if t != nil && mt != nil {
-		cn.e.showTopic(t)
-		t.Local().Learn(mt)
-	}
-	switch {
-	case mt != nil && t == nil:
-		t, err := cn.e.makeReplicas(snap, mt)
-		if err != nil {
-			cn.Log.Error("a topic of the cluster could not be opened on this node; it is tried again",
-				"topic", mt.Name, "error", err)
-			cn.halfMade[id] = mt.Name
-			cn.tryLater(mt)
-			return
-		}
-		delete(cn.halfMade, id)
-		cn.unknown.set(id, "")
-		cn.topics[id] = t
-		cn.addToTable(t, t.PartitionList())
-	case mt != nil && mt.Partitions > t.Partitions():
-		if err := cn.e.expandTopic(snap, mt, t); err != nil {
-			cn.Log.Error("new partitions of a topic could not be opened on this node; it is tried again",
-				"topic", mt.Name, "error", err)
-			cn.tryLater(mt)
-		}
-	case mt == nil && t == nil && snap.Deleted[id]:
-		cn.unknown.set(id, "")
-		if name, ok := cn.halfMade[id]; ok && cn.e.store.Failure() == nil { // as in dropTopic
-			delete(cn.halfMade, id)
-			cn.Spawn(func() { cn.e.trashFiles(id, name, func() {}) })
-		}
-	case mt == nil && t != nil && snap.Deleted[id]:
-		delete(cn.topics, id)
-		cn.removeFromTable(id)
-		cn.e.dropTopic(t)
-	case mt == nil && t != nil:
-		// A topic that the store lacks, but does not list as deleted, keeps its bytes. It only becomes invisible.
-		cn.Log.Warn("the cluster does not know a topic of this node's data directory: it is kept and not served",
-			"topic", t.Name(), "uuid", id)
-		cn.unknown.set(id, t.Name())
-		delete(cn.topics, id)
-		cn.removeFromTable(id)
-		cn.e.hideTopic(t)
-	}
-}
-
-// applyRow passes a partition's row to its replica. Before that it opens this node's copy if the row names this node as
-// a replica; after it, it retires a copy that the row does not name. Only the worker calls it.
-func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
-	pt, row := cn.partition(id), snap.Partitions.Get(id)
-	if pt == nil || row == nil {
-		return
-	}
-	mine := slices.Contains(row.State.Replicas, cn.Self.ID)
-	if mine && pt.Replica().IsTearingDown() {
-		cn.tryLater(snap.Topics[id.Topic], id.Partition)
-		return
-	}
-	if mine && !pt.Replica().Present() {
-		switch err := cn.e.openReplica(cn.topics[id.Topic], pt); {
-		case errors.Is(err, errs.ErrClosed):
-			return
-		case err != nil:
-			cn.Log.Error("a copy of a partition could not be opened; it is tried again",
-				"topic", pt.Topic().Name, "partition", pt.Number(), "error", err)
-			cn.tryLater(snap.Topics[id.Topic], id.Partition)
-			return
-		}
-	}
-	pt.Replica().Learn(row)
-	if !mine && pt.Replica().Present() {
-		cn.Log.Info("a copy of a partition is not needed any more", "topic", pt.Topic().Name, "partition", pt.Number())
-		pt.Replica().Retire()
-	}
-	cn.RemoveIfUnneeded(snap, pt, row)
-}
-
-// tryLater makes the worker apply a topic and some of its partitions (none given: all) again after openRetryInterval.
-// That is needed when a topic or copy could not be opened, on a full disk for example, or when a row came too early:
-// the store has no reason to report the row again.
-func (cn *clusterNode) tryLater(mt *meta.Topic, partitions ...uint32) {
-	if mt == nil {
-		return
-	}
-	ch := &meta.Change{Topics: []uuid.UUID{mt.ID}}
-	for n := range uint32(mt.Partitions) {
-		if len(partitions) == 0 || slices.Contains(partitions, n) {
-			ch.Partitions = append(ch.Partitions, meta.PartitionID{Topic: mt.ID, Partition: n})
-		}
-	}
-	cn.Spawn(func() {
-		cn.Pause(openRetryInterval)
-		if cn.Ctx.Err() == nil {
-			cn.changed(ch)
-		}
+// createTopic creates a topic in the cluster, and returns when this node has it. It waits at most
+// Options.PublishTimeout.
+func (cn *clusterNode) createTopic(ctx context.Context, name string, o TopicOptions) (*Topic, error) {
+	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.publishTimeout())
+	defer cancel()
+	mt, err := cn.Rows.CreateTopic(ctx, meta.Topic{
+		Name: name, Partitions: o.Partitions, Replicas: cmp.Or(o.Replicas, cn.opts.Replicas),
+		CreatedNs: cn.e.Now().UnixNano(), MadeBy: o.MadeBy, Settings: o.settings(),
 	})
-}
-
-// placed is a partition and its topic.
-type placed struct {
-	*partition.Partition
-	topic *Topic
-}
-
-func (cn *clusterNode) partition(id meta.PartitionID) *partition.Partition {
-	return cn.placed(id).Partition
-}
-
-// placed returns a partition and its topic; the zero value if this node does not know the partition.
-func (cn *clusterNode) placed(id meta.PartitionID) placed {
-	if p := cn.table.Load().Get(id); p != nil {
-		return *p
+	if err != nil && !errors.Is(err, meta.ErrExists) {
+		return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, err)
 	}
-	return placed{}
-}
-
-// addToTable lists partitions of t in the table. Only the worker calls it, and start before the worker runs.
-func (cn *clusterNode) addToTable(t *Topic, parts []*partition.Partition) {
-	table := cn.table.Load().Edit()
-	for _, pt := range parts {
-		table.Set(pt.Identity(), &placed{pt, t})
+	var t *Topic
+	err = cn.Await(ctx, func() (ok bool) {
+		t, ok = cn.e.catalog.LookupTopic(name)
+		return ok && (mt == nil || t.ID() == mt.ID)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("engine: topic %s was created, but this node has not heard of it yet: %w", name, err)
 	}
-	next := table.Rows()
-	cn.table.Store(&next)
+	return t, nil
 }
 
-// removeFromTable removes the partitions of a topic from the table. Only the worker calls it.
-func (cn *clusterNode) removeFromTable(topic uuid.UUID) {
-	next := cn.table.Load().Without(topic)
-	cn.table.Store(&next)
+// sleep waits for d. It returns ErrClosed if the engine closes meanwhile, and ctx's error if ctx ends.
+func (cn *clusterNode) sleep(ctx context.Context, d time.Duration) error {
+	slept := cn.e.host.Pause(d, ctx.Done())
+	switch {
+	case cn.Ctx.Err() != nil:
+		return errs.ErrClosed
+	case slept:
+		return nil
+	}
+	return ctx.Err()
+}
+
+// deleteTopic deletes a topic in the cluster, and returns when this node no longer lists it. It waits at most
+// Options.PublishTimeout.
+func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
+	t, ok := cn.e.catalog.LookupTopic(name)
+	if !ok {
+		return cn.e.catalog.Missing(name)
+	}
+	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.publishTimeout())
+	defer cancel()
+	if err := cn.Rows.DeleteTopic(ctx, t.ID()); err != nil {
+		if errors.Is(err, meta.ErrNotFound) { // another request deleted it a moment ago
+			return fanout.NewGoneError(0, errs.ErrNoTopic)
+		}
+		return err
+	}
+	err := cn.Await(ctx, func() bool {
+		now, ok := cn.e.catalog.LookupTopic(name)
+		return !ok || now != t
+	})
+	if err != nil {
+		return fmt.Errorf("engine: topic %s is deleted, but this node has not removed it yet: %w", name, err)
+	}
+	return nil
 }
 
 // runTicker gives each replica the time and the lease every tickInterval, on a goroutine of its own. The forwarder and

@@ -20,10 +20,12 @@ func (cn *clusterNode) ForwardPut(pt *partition.Partition, p *inbox.Put) error {
 	return cn.forward.Enqueue(pt, p)
 }
 
-func (cn *clusterNode) Freeze(pt *partition.Partition)               { cn.forward.Freeze(pt) }
-func (cn *clusterNode) Reroute(pt *partition.Partition)              { cn.forward.Reroute(pt) }
-func (cn *clusterNode) TryLater(topic *meta.Topic, partition uint32) { cn.tryLater(topic, partition) }
-func (cn *clusterNode) News() *platform.Notice                       { return &cn.e.news }
+func (cn *clusterNode) Freeze(pt *partition.Partition)  { cn.forward.Freeze(pt) }
+func (cn *clusterNode) Reroute(pt *partition.Partition) { cn.forward.Reroute(pt) }
+func (cn *clusterNode) TryLater(topic *meta.Topic, partition uint32) {
+	cn.topics.tryLater(topic, partition)
+}
+func (cn *clusterNode) News() *platform.Notice { return &cn.e.news }
 
 // newForwarder returns the forwarder of puts for other nodes.
 func (cn *clusterNode) newForwarder() *forward.Forwarder {
@@ -33,7 +35,7 @@ func (cn *clusterNode) newForwarder() *forward.Forwarder {
 		MaxBytes: func() int64 { return e.current().MaxNodeInboxBytes },
 		Timeout:  e.publishTimeout, Overloaded: &e.counters.Overloaded, First: e.firstRequest(),
 		Find: func(id segment.Identity) forward.Partition {
-			if pt := cn.partition(id); pt != nil {
+			if pt := cn.topics.partition(id); pt != nil {
 				return pt
 			}
 			return nil

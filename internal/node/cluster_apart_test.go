@@ -69,7 +69,7 @@ func TestClusterNamesMissingConnection(t *testing.T) {
 	tc.network.disconnectPair("n1", "n2", true)
 	topic := tc.topic(tc.leader("t", 0), "t")
 	tc.eventually("the leader goes on alone", func() bool {
-		_, err := topic.Publish(t.Context(), []byte("m"))
+		_, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte("m")})
 		return err == nil
 	})
 	for _, m := range tc.nodes {

@@ -56,7 +56,7 @@ func (w *onTheWire) batch(at segment.State, control []byte, bodies ...string) ([
 		h := segment.Header{Flags: segment.FlagControl, BodyBytes: uint32(len(control)), BodyCRC: batch.Checksum(control)}
 		h.Encode(p)
 	} else {
-		var b segment.Builder
+		var b batch.Builder
 		b.Reset(segment.CodecNone)
 		for _, body := range bodies {
 			if err := b.Add(&segment.Record{Body: []byte(body)}); err != nil {

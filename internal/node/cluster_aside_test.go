@@ -164,7 +164,7 @@ func TestClusterCutKeepsWhatItTakes(t *testing.T) {
 	if err := heir.store.DeleteTopic(t.Context(), heir.row("t", 0).ID.Topic); err != nil {
 		t.Fatal(err)
 	}
-	tc.eventually("the topic is gone", func() bool { _, ok := l.e.LookupTopic("t"); return !ok })
+	tc.eventually("the topic is gone", func() bool { _, ok := l.e.Catalog().LookupTopic("t"); return !ok })
 	node.SweepAside(l.e)
 	l.oneAside(t, lost)
 }

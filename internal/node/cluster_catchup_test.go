@@ -40,7 +40,7 @@ func TestClusterCatchUpDeferred(t *testing.T) {
 	topic := tc.topic(l, "t")
 	const delay = 1500 * time.Millisecond
 	due := map[string]time.Time{"by DPUB": time.Now().Add(delay), "by REQ": time.Now().Add(delay)}
-	if _, err := topic.PublishDeferred(t.Context(), []byte("by DPUB"), delay); err != nil {
+	if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte("by DPUB"), Delay: delay}); err != nil {
 		t.Fatal(err)
 	}
 	publish(t, topic, "by REQ")

@@ -18,7 +18,7 @@ func (tc *testCluster) channelAt(m *testNode, topic, name string) *node.Channel 
 	tc.t.Helper()
 	var c *node.Channel
 	tc.eventually(fmt.Sprintf("%s has channel %s of %s", m.name, name, topic), func() (ok bool) {
-		t, known := m.e.LookupTopic(topic)
+		t, known := m.e.Catalog().LookupTopic(topic)
 		if known {
 			c, ok = t.LookupChannel(name)
 		}

@@ -20,7 +20,7 @@ var (
 )
 
 func (cn *clusterNode) Find(id segment.Identity) (remote.Topic, remote.Partition) {
-	at := cn.placed(id)
+	at := cn.topics.placed(id)
 	if at.Partition == nil {
 		return nil, nil
 	}
@@ -30,7 +30,7 @@ func (cn *clusterNode) Find(id segment.Identity) (remote.Topic, remote.Partition
 func (cn *clusterNode) Attach(
 	topic uuid.UUID, channel string, o message.ConsumerOptions, s message.Sink,
 ) (remote.Served, error) {
-	t := cn.placed(meta.PartitionID{Topic: topic}).topic
+	t := cn.topics.placed(meta.PartitionID{Topic: topic}).topic
 	if t == nil {
 		return nil, errs.ErrNoLeader
 	}

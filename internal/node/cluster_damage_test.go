@@ -147,7 +147,7 @@ func TestClusterDeleteBesideAnUnreadableCommitLog(t *testing.T) {
 	if x.e.Health() == nil {
 		t.Fatal("the commit log was read: the test shows nothing")
 	}
-	tc.eventually("the topic is gone", func() bool { _, ok := x.e.LookupTopic("t"); return !ok })
+	tc.eventually("the topic is gone", func() bool { _, ok := x.e.Catalog().LookupTopic("t"); return !ok })
 	tc.network.kill(x.name)
 	_ = x.e.Close() // ends what the deletion has begun
 	x.disk = x.disk.Kill(1)

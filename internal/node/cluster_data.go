@@ -41,7 +41,7 @@ func (cn *clusterNode) keepData() {
 // call it.
 func (cn *clusterNode) reportData(ctx context.Context) {
 	durable := cn.e.store.CommitLog().Durable() // before the store is asked: it must not hear of more
-	unknown := len(cn.unknown.names())
+	unknown := len(cn.topics.unknown.names())
 	differs := cn.clockVerdict().Differs
 	own := snapshotNodes(cn.snapshot())[cn.Self.ID]
 	if durable <= cn.logged.Load() && int64(unknown) == cn.unknownInRow.Load() &&

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"penstock/internal/meta"
+	"penstock/internal/node"
 	"penstock/internal/node/errs"
 )
 
@@ -18,7 +19,9 @@ func TestClusterDelaysAndRetention(t *testing.T) {
 	tc.channel("t", "c")
 	for _, m := range tc.running() {
 		for range 3 { // each partition gets one
-			if _, err := tc.topic(m, "t").PublishDeferred(ctxBg, []byte("later"), 30*time.Minute); err != nil {
+			if _, err := tc.topic(m, "t").PublishMessage(ctxBg, node.Outgoing{
+				Body: []byte("later"), Delay: 30 * time.Minute,
+			}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -26,11 +29,11 @@ func TestClusterDelaysAndRetention(t *testing.T) {
 	other := tc.topic(tc.others(tc.leader("t", 0))[0], "t")
 	s := other.Settings()
 	s.RetentionAgeMs = (20 * time.Minute).Milliseconds()
-	if _, err := other.Configure(ctxBg, s); !errors.Is(err, meta.ErrSettings) {
+	if _, err := other.ConfigureAs(ctxBg, "", s); !errors.Is(err, meta.ErrSettings) {
 		t.Errorf("a retention that removes delayed messages: %v", err)
 	}
 	s.RetentionAgeMs = (40 * time.Minute).Milliseconds()
-	if _, err := other.Configure(ctxBg, s); err != nil {
+	if _, err := other.ConfigureAs(ctxBg, "", s); err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range tc.running() {
@@ -39,7 +42,9 @@ func TestClusterDelaysAndRetention(t *testing.T) {
 		})
 	}
 	for range 3 {
-		if _, err := other.PublishDeferred(ctxBg, []byte("later"), 50*time.Minute); !errors.Is(err, errs.ErrDeferTooLong) {
+		if _, err := other.PublishMessage(ctxBg, node.Outgoing{
+			Body: []byte("later"), Delay: 50 * time.Minute,
+		}); !errors.Is(err, errs.ErrDeferTooLong) {
 			t.Errorf("a delay beyond the retention: %v", err)
 		}
 	}

@@ -194,7 +194,7 @@ func TestCloseWithHungDisk(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	published := make(chan error, 1)
 	go func() {
-		_, err := topic.Publish(ctx, []byte("x"))
+		_, err := topic.PublishMessage(ctx, node.Outgoing{Body: []byte("x")})
 		published <- err
 	}()
 	eventually(t, "the disk has a write", func() bool { return node.WritesWaiting(e) > 0 })

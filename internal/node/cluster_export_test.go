@@ -51,7 +51,7 @@ func StateOf(e *Engine, topic string, n int) (c Copy, err error) {
 
 // LeaderOf returns the node that e takes for the leader of a partition, and sends its puts to.
 func LeaderOf(e *Engine, topic string, n int) replicate.NodeID {
-	t, ok := e.LookupTopic(topic)
+	t, ok := e.Catalog().LookupTopic(topic)
 	if !ok {
 		return 0
 	}
@@ -88,7 +88,7 @@ func CopyOf(e *Engine, topic string, n int) (c Copy, err error) {
 
 // copyHere returns e's copy of a partition, or an error if it has none.
 func copyHere(e *Engine, topic string, n int) (*partition.Partition, error) {
-	t, ok := e.LookupTopic(topic)
+	t, ok := e.Catalog().LookupTopic(topic)
 	if !ok {
 		return nil, errs.ErrNoTopic
 	}
@@ -130,23 +130,23 @@ func ConnectedTo(e *Engine, node replicate.NodeID) bool { return e.cluster.Net.C
 
 // TopicDir returns the path of a topic's files in the data directory.
 func TopicDir(e *Engine, topic string) string {
-	t, _ := e.LookupTopic(topic)
+	t, _ := e.Catalog().LookupTopic(topic)
 	return datadir.TopicPath(t.ID())
 }
 
 // Present says whether a node's copy of a partition takes part in replication.
 func Present(e *Engine, topic string, n int) bool {
-	t, ok := e.LookupTopic(topic)
+	t, ok := e.Catalog().LookupTopic(topic)
 	return ok && t.PartitionList()[n].Replica().Present()
 }
 
 // EndCopy ends a copy as Close does, and then applies the partition's row once more, as the worker may do until Close
 // has stopped it.
 func EndCopy(e *Engine, topic string, n int) {
-	t, _ := e.LookupTopic(topic)
+	t, _ := e.Catalog().LookupTopic(topic)
 	pt := t.PartitionList()[n]
 	pt.Replica().End(errs.ErrClosed)
-	e.cluster.applyRow(e.cluster.Rows.Snapshot(), pt.Identity())
+	e.cluster.topics.applyRow(e.cluster.Rows.Snapshot(), pt.Identity())
 }
 
 // Leased says whether a node has a lease now.
@@ -154,7 +154,7 @@ func Leased(e *Engine) bool { return e.cluster.Leased() }
 
 // Leads says whether a node takes puts for a partition.
 func Leads(e *Engine, topic string, n int) bool {
-	t, _ := e.LookupTopic(topic)
+	t, _ := e.Catalog().LookupTopic(topic)
 	return t.PartitionList()[n].Leads()
 }
 
@@ -170,7 +170,7 @@ func FoldHas(e *Engine, topic string, n int, channel string) bool {
 // HoldChannels holds topic.Local.changing until release is called: the node cannot change the channels of the topic, or
 // give them other partitions.
 func HoldChannels(e *Engine, topic string) (release func()) {
-	t, _ := e.LookupTopic(topic)
+	t, _ := e.Catalog().LookupTopic(topic)
 	held, released := make(chan struct{}), make(chan struct{})
 	go func() { // on a goroutine of its own, because the caller may hold this lock of several nodes
 		release := tp.Hooks{T: t}.Hold()
@@ -186,28 +186,28 @@ func HoldChannels(e *Engine, topic string) (release func()) {
 // begins. The caller has called HoldChannels. create then writes the channel into partition n on behalf of the old
 // Channel, which was shut.
 func PutTogetherAnew(e *Engine, topic, channel string) (create func(ctx context.Context, n int) error) {
-	t, _ := e.LookupTopic(topic)
+	t, _ := e.Catalog().LookupTopic(topic)
 	return tp.Hooks{T: t}.MakeAnew(channel)
 }
 
 // CreateLater returns a function that writes a channel into partition n, as the goroutine does that syncChannels starts
 // when a partition lacks the channel.
 func CreateLater(e *Engine, topic, channel string, n int) func(context.Context) error {
-	t, _ := e.LookupTopic(topic)
+	t, _ := e.Catalog().LookupTopic(topic)
 	c, _ := t.LookupChannel(channel)
 	return func(ctx context.Context) error { return tp.Hooks{T: t}.CreateIn(ctx, c, n) }
 }
 
 // ChannelHas says whether a node's channel has been given a partition.
 func ChannelHas(e *Engine, topic, channel string, n int) bool {
-	t, _ := e.LookupTopic(topic)
+	t, _ := e.Catalog().LookupTopic(topic)
 	c, ok := t.LookupChannel(channel)
 	return ok && c.Local().HasPartition(n)
 }
 
 // AppendChannel submits the creation of a channel to a partition that e leads, and does not wait for the commit.
 func AppendChannel(e *Engine, topic string, n int, channel string) error {
-	t, _ := e.LookupTopic(topic)
+	t, _ := e.Catalog().LookupTopic(topic)
 	created := []fold.Control{{Kind: fold.ChannelCreated, Channel: channel}}
 	return t.PartitionList()[n].NewControls(nil, false, func(error) {})(created)
 }
@@ -215,7 +215,7 @@ func AppendChannel(e *Engine, topic string, n int, channel string) error {
 // BeginPause executes the first half of a request to pause a topic in a partition: it looks up the epoch in which e
 // serves the partition. It returns nil if e does not serve it. goOn executes the rest.
 func BeginPause(e *Engine, topic string, n int) (goOn func(context.Context) error) {
-	t, _ := e.LookupTopic(topic)
+	t, _ := e.Catalog().LookupTopic(topic)
 	op := wire.Operation{Kind: wire.OpPauseTopic, Flag: true, Topic: t.ID(), Partitions: []uint32{uint32(n)}}
 	return tp.Hooks{T: t}.Begin(op)
 }
@@ -273,14 +273,14 @@ func ExchangeOf(e *Engine, topic string, n int) uint64 {
 
 // PartitionOf returns the identity of a partition, which names it in the metadata.
 func PartitionOf(e *Engine, topic string, n int) segment.Identity {
-	t, _ := e.LookupTopic(topic)
+	t, _ := e.Catalog().LookupTopic(topic)
 	return t.PartitionList()[n].Identity()
 }
 
 // FailFlush does what the flusher does when it meets the damaged head of a segment: it closes the inbox. It says
 // whether the inbox is closed.
 func FailFlush(e *Engine, topic string, n int) bool {
-	t, _ := e.LookupTopic(topic)
+	t, _ := e.Catalog().LookupTopic(topic)
 	pt := t.PartitionList()[n]
 	for _, s := range pt.Log().Segments() {
 		if s.Err != nil && !pt.GivenUp() {
@@ -292,7 +292,7 @@ func FailFlush(e *Engine, topic string, n int) bool {
 
 // Tick passes the time once to the replica of a copy, without other live nodes.
 func Tick(e *Engine, topic string, n int) {
-	t, _ := e.LookupTopic(topic)
+	t, _ := e.Catalog().LookupTopic(topic)
 	t.PartitionList()[n].Replica().Tick(e.cluster.Until(), nil)
 }
 

@@ -29,7 +29,7 @@ func TestClusterFreshTopic(t *testing.T) {
 		if i%2 == 0 {
 			_, err = topic.Channel(ctx, "c")
 		} else {
-			_, err = topic.Publish(ctx, []byte("first"))
+			_, err = topic.PublishMessage(ctx, node.Outgoing{Body: []byte("first")})
 		}
 		if err != nil {
 			t.Fatalf("topic %d: %v", i, err)

@@ -99,7 +99,7 @@ func (cn *clusterNode) describe(out *StorageStats) {
 	out.Dropped, out.Losses, out.Blocked = n.Dropped, n.Losses, n.Blocked
 	cn.describeCopies(out)
 	out.OlderMetadata = int(cn.olderMetadata.Load())
-	out.UnknownTopics = len(cn.unknown.names())
+	out.UnknownTopics = len(cn.topics.unknown.names())
 	if cn.opts.StoreState != nil {
 		state := cn.opts.StoreState()
 		out.StoreMembersApart = len(state.Apart)

@@ -142,7 +142,7 @@ func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netpro
 			cn.Net.Disconnect(from, err)
 			return
 		}
-		pt, took := cn.partition(d.ID), false
+		pt, took := cn.topics.partition(d.ID), false
 		if pt != nil {
 			var has bool
 			if has, took = pt.Replica().Receive(from, d, f.Buf); has {

@@ -55,7 +55,7 @@ func TestDeleteOfATopicThatWasHalfMade(t *testing.T) {
 		_, err := m.disk.ReadFile(dir+"/topic.json", 1<<20)
 		return err == nil
 	})
-	if _, ok := m.e.LookupTopic("t"); ok {
+	if _, ok := m.e.Catalog().LookupTopic("t"); ok {
 		t.Fatal("it could be made")
 	}
 	if err := tc.nodes[0].e.DeleteTopic(ctx, "t"); err != nil {

@@ -26,7 +26,7 @@ func TestClusterReplicasOfATopic(t *testing.T) {
 			t.Errorf("%+v: %v", bad, err)
 		}
 	}
-	if _, ok := first.e.LookupTopic("u"); ok {
+	if _, ok := first.e.Catalog().LookupTopic("u"); ok {
 		t.Error("a topic was made that cannot be")
 	}
 	tc.awaitInSync("t")

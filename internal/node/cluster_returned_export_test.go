@@ -13,7 +13,7 @@ type Holds struct {
 }
 
 func partitionOf(e *Engine, topic string, n int) *partition.Partition {
-	t, ok := e.LookupTopic(topic)
+	t, ok := e.Catalog().LookupTopic(topic)
 	if !ok {
 		panic("no topic " + topic)
 	}
@@ -35,8 +35,8 @@ func RetireCopy(e *Engine, topic string, n int) { partitionOf(e, topic, n).Repli
 func ReopenCopy(e *Engine, topic string, n int) error {
 	pt := partitionOf(e, topic, n)
 	pt.Replica().Retire()
-	t, _ := e.LookupTopic(topic)
-	if err := e.openReplica(t, pt); err != nil {
+	t, _ := e.Catalog().LookupTopic(topic)
+	if err := e.cluster.topics.openReplica(t, pt); err != nil {
 		return err
 	}
 	pt.Replica().Learn(e.cluster.Rows.Snapshot().Partitions.Get(pt.Identity()))
@@ -52,7 +52,7 @@ func CutRuns(e *Engine, topic string, n int) bool {
 func LearnRow(e *Engine, row *meta.Partition) {
 	snap := *e.cluster.Rows.Snapshot()
 	snap.Partitions = snap.Partitions.With(row.ID, row)
-	e.cluster.applyRow(&snap, row.ID)
+	e.cluster.topics.applyRow(&snap, row.ID)
 }
 
 // IncomingOf returns how many batches a copy has received from the leader and not appended to its log yet.

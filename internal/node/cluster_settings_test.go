@@ -38,10 +38,11 @@ func TestClusterTopicSettings(t *testing.T) {
 		}
 	}
 	everywhere(want)
-	if _, err := tc.topic(leader, "t").Configure(t.Context(), meta.TopicSettings{}); !errors.Is(err, errs.ErrVersion) {
+	_, err := tc.topic(leader, "t").ConfigureAs(t.Context(), "", meta.TopicSettings{})
+	if !errors.Is(err, errs.ErrVersion) {
 		t.Errorf("the version of before: %v", err)
 	}
-	if _, err := tc.topic(leader, "t").Configure(t.Context(), meta.TopicSettings{
+	if _, err := tc.topic(leader, "t").ConfigureAs(t.Context(), "", meta.TopicSettings{
 		Version: 1, MinISR: 4,
 	}); !errors.Is(err, meta.ErrSettings) {
 		t.Errorf("min_isr 4 of 3: %v", err)
@@ -50,7 +51,9 @@ func TestClusterTopicSettings(t *testing.T) {
 	fill := func() (n int) {
 		t.Helper()
 		for ; ; n++ {
-			_, err := tc.topic(tc.others(tc.leader("t", 0))[0], "t").Publish(context.Background(), []byte("x"))
+			_, err := tc.topic(tc.others(tc.leader("t", 0))[0], "t").PublishMessage(context.Background(), node.Outgoing{
+				Body: []byte("x"),
+			})
 			if errors.Is(err, errs.ErrQuota) {
 				return n
 			}
@@ -70,7 +73,7 @@ func TestClusterTopicSettings(t *testing.T) {
 	consumer := subscribe(t, tc.channel("t", "c"), 10)
 	consumer.take(5)
 	tc.eventually("what is confirmed makes room", func() bool {
-		_, err := tc.topic(other, "t").Publish(context.Background(), []byte("x"))
+		_, err := tc.topic(other, "t").PublishMessage(context.Background(), node.Outgoing{Body: []byte("x")})
 		return err == nil
 	})
 	consumer.Close()
@@ -111,7 +114,7 @@ func TestClusterMinISR(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	tc.eventually("a write is refused while a replica is away", func() bool {
-		_, err := here.Publish(ctx, []byte("x"))
+		_, err := here.PublishMessage(ctx, node.Outgoing{Body: []byte("x")})
 		return errors.Is(err, errs.ErrNoQuorum)
 	})
 	configure(t, here, func(s *meta.TopicSettings) { s.MinISR = 0 })
@@ -120,7 +123,7 @@ func TestClusterMinISR(t *testing.T) {
 	tc.leader("t", 1)
 	for range 4 { // both partitions
 		tc.eventually("writes go on", func() bool {
-			_, err := here.Publish(ctx, []byte("two have it"))
+			_, err := here.PublishMessage(ctx, node.Outgoing{Body: []byte("two have it")})
 			return err == nil
 		})
 	}
@@ -153,7 +156,7 @@ func TestClusterKeepsASingleNodesSettings(t *testing.T) {
 	for _, m := range tc.nodes {
 		topic := tc.topic(m, "t")
 		tc.eventually("the settings are known", func() bool { return topic.Settings() == want })
-		_, err := topic.Publish(t.Context(), []byte("c"))
+		_, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte("c")})
 		over := &errs.LimitError{
 			Err: errs.ErrQuota, What: "with this request the number of the partition's unconfirmed messages", Value: 3,
 			Most:    2,

@@ -252,8 +252,8 @@ func TestRottenAfterRest(t *testing.T) {
 			t.Errorf("byte %d: Health says %v", off, err)
 		}
 		if _, err := e.CreateTopic(context.Background(), "u", 1); err == nil {
-			if u, ok := e.LookupTopic("u"); ok {
-				if _, err := u.Publish(context.Background(), []byte("x")); err == nil {
+			if u, ok := e.Catalog().LookupTopic("u"); ok {
+				if _, err := u.PublishMessage(context.Background(), node.Outgoing{Body: []byte("x")}); err == nil {
 					t.Errorf("byte %d: a damaged log takes a message", off)
 				}
 			}

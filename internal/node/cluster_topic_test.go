@@ -29,7 +29,7 @@ func TestClusterAskDeletedTopic(t *testing.T) {
 		t.Fatal(err)
 	}
 	for m, topic := range topics {
-		tc.eventually("the topic is gone", func() bool { _, ok := m.e.LookupTopic("t"); return !ok })
+		tc.eventually("the topic is gone", func() bool { _, ok := m.e.Catalog().LookupTopic("t"); return !ok })
 		if _, err := topic.Channel(t.Context(), "c"); !errors.Is(err, errs.ErrDeleted) {
 			t.Errorf("%s: a channel is created: %v", m.name, err)
 		}
@@ -169,7 +169,7 @@ func TestClusterDeleteIsHeardOf(t *testing.T) {
 	deleted := make(chan error, 1)
 	go func() { deleted <- l.e.DeleteTopic(context.Background(), "t") }()
 	for _, m := range tc.others(l) {
-		tc.eventually(m.name+" has removed it", func() bool { _, ok := m.e.LookupTopic("t"); return !ok })
+		tc.eventually(m.name+" has removed it", func() bool { _, ok := m.e.Catalog().LookupTopic("t"); return !ok })
 	}
 	release()
 	if err := <-deleted; err != nil {

@@ -223,10 +223,10 @@ func (tc *testCluster) running() (all []*testNode) {
 func (tc *testCluster) topic(m *testNode, name string) *node.Topic {
 	tc.t.Helper()
 	tc.eventually("the topic is known", func() bool {
-		_, ok := m.e.LookupTopic(name)
+		_, ok := m.e.Catalog().LookupTopic(name)
 		return ok
 	})
-	t, _ := m.e.LookupTopic(name)
+	t, _ := m.e.Catalog().LookupTopic(name)
 	return t
 }
 

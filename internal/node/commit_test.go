@@ -91,7 +91,7 @@ func TestBatchIsAllOrNothing(t *testing.T) {
 		after := disk.Crash(rng.Uint64())
 		e.Close()
 		e = openOnDisk(t, after)
-		topic, _ = e.LookupTopic("t")
+		topic, _ = e.Catalog().LookupTopic("t")
 		got := readAll(t, channelOf(t, topic, "c"))
 		count := 0
 		for id, body := range got {
@@ -129,7 +129,7 @@ func TestManyProducersManyPartitions(t *testing.T) {
 		wg.Go(func() {
 			last := map[uint32]node.ID{}
 			for i := range each {
-				id, err := topic.Publish(context.Background(), fmt.Appendf(nil, "%d %d", p, i))
+				id, err := topic.PublishMessage(context.Background(), node.Outgoing{Body: fmt.Appendf(nil, "%d %d", p, i)})
 				if err != nil {
 					t.Errorf("producer %d: %v", p, err)
 					return
@@ -185,7 +185,7 @@ func TestAnsweredIsOnStableStorage(t *testing.T) {
 		wg.Go(func() {
 			for i := 0; ctx.Err() == nil && i < 3000; i++ {
 				body := fmt.Sprintf("%d.%d", p, i)
-				id, err := topic.Publish(context.Background(), []byte(body))
+				id, err := topic.PublishMessage(context.Background(), node.Outgoing{Body: []byte(body)})
 				if err != nil {
 					t.Errorf("publish: %v", err)
 					return
@@ -212,7 +212,7 @@ func TestAnsweredIsOnStableStorage(t *testing.T) {
 			return true
 		})
 		next := openOnDisk(t, disk.Crash(cut))
-		topic, ok := next.LookupTopic("t")
+		topic, ok := next.Catalog().LookupTopic("t")
 		if !ok {
 			t.Fatal("the topic is gone")
 		}
@@ -247,7 +247,7 @@ func TestDiskErrorEndsPublishing(t *testing.T) {
 	for p := range 8 {
 		wg.Go(func() {
 			for i := range 5 {
-				_, err := topic.Publish(context.Background(), fmt.Appendf(nil, "lost%d.%d", p, i))
+				_, err := topic.PublishMessage(context.Background(), node.Outgoing{Body: fmt.Appendf(nil, "lost%d.%d", p, i)})
 				if err == nil {
 					okAfter.Add(1)
 				} else if !errors.Is(err, errs.ErrDisk) {
@@ -284,7 +284,7 @@ func TestDiskErrorEndsPublishing(t *testing.T) {
 	if err := e.Health(); err != nil {
 		t.Errorf("Health after the restart: %v", err)
 	}
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	c, _ := topic.LookupChannel("c")
 	got := readAll(t, c)
 	for i, id := range before {
@@ -330,7 +330,7 @@ func TestFullInboxRefuses(t *testing.T) {
 		t.Errorf("only %d bytes were taken", bytes)
 	}
 	start := time.Now()
-	_, err := topic.Publish(context.Background(), make([]byte, size))
+	_, err := topic.PublishMessage(context.Background(), node.Outgoing{Body: make([]byte, size)})
 	over, ok := errors.AsType[*errs.LimitError](err)
 	if !errors.Is(err, errs.ErrOverloaded) || !ok || over.Setting != "max-inbox-bytes" || over.Most != int64(64<<10) {
 		t.Errorf("a put into the full inbox: %v", err)
@@ -339,7 +339,9 @@ func TestFullInboxRefuses(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
 	defer cancel()
-	if _, err := topic.Publish(ctx, make([]byte, size)); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := topic.PublishMessage(ctx, node.Outgoing{
+		Body: make([]byte, size),
+	}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the caller's context ended: %v", err)
 	}
 	if n := e.Counters().Overloaded.Load(); n != 2 {

@@ -22,11 +22,11 @@ func (e *Engine) CopyOf(ctx context.Context, id meta.PartitionID, node replicate
 	}
 	op := wire.Operation{Kind: wire.OpCopy, Topic: id.Topic, Partitions: []uint32{id.Partition}}
 	if node == e.members.node().ID {
-		t := e.topicByID(id.Topic)
-		if t == nil {
+		t, ok := e.catalog.LookupTopicID(id.Topic)
+		if !ok {
 			return nil, errs.ErrNoTopic
 		}
-		return t.CopyHere(op)
+		return t.Local().CopyHere(op)
 	}
 	result, err := e.cluster.ops.Ask(ctx, node, op)
 	if err != nil {
@@ -65,6 +65,6 @@ func (cn *clusterNode) describeCopies(out *StorageStats) {
 // missing fills in what this node may lack although it acknowledged it.
 func (cn *clusterNode) missing(f *health.Facts) {
 	f.Shortened, f.ShortenedFor = cn.Counts().Shortened, cn.ShortenedFor()
-	f.OlderDirectory, f.UnknownTopics = cn.olderDirectory.Load(), cn.unknown.names()
+	f.OlderDirectory, f.UnknownTopics = cn.olderDirectory.Load(), cn.topics.unknown.names()
 	f.StoreRenewed = cn.opts.StoreRenewed
 }

@@ -227,7 +227,7 @@ func (h *history) check(t *testing.T, disk *faultaio.Disk, options func(aio.Disk
 	}
 	defer e.Close()
 	got := map[string]node.ID{}
-	for _, topic := range e.Topics() {
+	for _, topic := range e.Catalog().Topics() {
 		drain(t, topic, got)
 	}
 	h.mu.Lock()

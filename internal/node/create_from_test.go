@@ -57,7 +57,7 @@ func TestCreateChannelFrom(t *testing.T) {
 					t.Errorf("the depth is %d, want %d", d, 101-c.next)
 				}
 				crashed := openOnDisk(t, disk.Crash(1))
-				again, _ := crashed.LookupTopic("t")
+				again, _ := crashed.Catalog().LookupTopic("t")
 				ch, _ = again.LookupChannel("c")
 				s := subscribe(t, ch, 10)
 				want := numbered("m", 101, 0)[c.next:]

@@ -92,7 +92,7 @@ func TestDamagedSegment(t *testing.T) {
 	}
 	var log logged
 	e := openOnDisk(t, disk, func(o *node.Options) { o.Logger = log.logger() })
-	bad, _ := e.LookupTopic("bad")
+	bad, _ := e.Catalog().LookupTopic("bad")
 	c, _ := bad.LookupChannel("c")
 	s := subscribe(t, c, 1000)
 	count := 0
@@ -123,7 +123,7 @@ func TestDamagedSegment(t *testing.T) {
 	if n := disk.Ops() - ops; n > 100 {
 		t.Errorf("%d disk operations while nothing can be read", n)
 	}
-	good, _ := e.LookupTopic("good")
+	good, _ := e.Catalog().LookupTopic("good")
 	gc, _ := good.LookupChannel("c")
 	if got := readAll(t, gc); len(got) != 10 {
 		t.Errorf("the other topic: %d of 10 messages", len(got))
@@ -159,7 +159,7 @@ func TestMissingAndCutSegments(t *testing.T) {
 			files := segmentFiles(t, disk, "bad")
 			harm(t, disk, files[1])
 			e := openOnDisk(t, disk)
-			bad, _ := e.LookupTopic("bad")
+			bad, _ := e.Catalog().LookupTopic("bad")
 			c, _ := bad.LookupChannel("c")
 			s := subscribe(t, c, 1000)
 			count := 0
@@ -180,7 +180,9 @@ func TestMissingAndCutSegments(t *testing.T) {
 			if name == "zeros" { // it shows when somebody reads there
 				readOnly = 0
 			}
-			if _, err := bad.Publish(ctxBg, []byte("new")); errors.Is(err, errs.ErrReadOnly) != (readOnly == 1) {
+			if _, err := bad.PublishMessage(ctxBg, node.Outgoing{
+				Body: []byte("new"),
+			}); errors.Is(err, errs.ErrReadOnly) != (readOnly == 1) {
 				t.Errorf("publish: %v", err)
 			}
 			v := e.Verdict()
@@ -191,7 +193,7 @@ func TestMissingAndCutSegments(t *testing.T) {
 			if n := e.Storage().ReadOnlyTopics; n != readOnly || of[0].ReadOnly != readOnly || of[1].ReadOnly != 0 {
 				t.Errorf("%d topics are read only, and %d partitions of the topic", n, of[0].ReadOnly)
 			}
-			good, _ := e.LookupTopic("good")
+			good, _ := e.Catalog().LookupTopic("good")
 			gc, _ := good.LookupChannel("c")
 			if got := readAll(t, gc); len(got) != 10 {
 				t.Errorf("the other topic: %d of 10 messages", len(got))
@@ -227,7 +229,7 @@ func TestDamagedCommitLog(t *testing.T) {
 	if len(e.Info().CorruptionsAtRecover) == 0 {
 		t.Error("Info lists no corruption")
 	}
-	topic, ok := e.LookupTopic("t")
+	topic, ok := e.Catalog().LookupTopic("t")
 	if !ok {
 		t.Fatal("the topic is not served")
 	}
@@ -246,7 +248,9 @@ func TestDamagedCommitLog(t *testing.T) {
 	if count == 0 || count >= len(ids) {
 		t.Errorf("%d of %d messages came; those before the damage should", count, len(ids))
 	}
-	if _, err := topic.Publish(context.Background(), []byte("new")); !errors.Is(err, errs.ErrDisk) &&
+	if _, err := topic.PublishMessage(context.Background(), node.Outgoing{
+		Body: []byte("new"),
+	}); !errors.Is(err, errs.ErrDisk) &&
 		!errors.Is(err, errs.ErrReadOnly) {
 		t.Errorf("publish: %v, want ErrDisk or ErrReadOnly", err)
 	}
@@ -283,7 +287,7 @@ func TestDeleteTopicThatFillsTheCommitLog(t *testing.T) {
 	var acked atomic.Int64
 	go func() {
 		for body := make([]byte, 10<<10); ; {
-			if _, err := good.Publish(ctx, body); err != nil {
+			if _, err := good.PublishMessage(ctx, node.Outgoing{Body: body}); err != nil {
 				ended <- err
 				return
 			}
@@ -304,7 +308,7 @@ func TestDeleteTopicThatFillsTheCommitLog(t *testing.T) {
 		t.Errorf("publishing ended with %v", err)
 	}
 	next := openOnDisk(t, disk.Kill(1))
-	if _, ok := next.LookupTopic("bad"); ok {
+	if _, ok := next.Catalog().LookupTopic("bad"); ok {
 		t.Error("the deleted topic is back")
 	}
 	if err := next.Health(); err != nil {
@@ -323,7 +327,7 @@ func TestSegmentWriteError(t *testing.T) {
 	acked := map[node.ID]string{}
 	eventually(t, "publishing ends", func() bool {
 		body := fmt.Sprintf("m%d/%s", len(acked), make([]byte, 1000))
-		id, err := topic.Publish(ctxBg, []byte(body))
+		id, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte(body)})
 		if err == nil {
 			acked[id] = body
 		} else if !errors.Is(err, errs.ErrDisk) {
@@ -338,7 +342,7 @@ func TestSegmentWriteError(t *testing.T) {
 	for life, c := range []*node.Channel{c, nil} {
 		if c == nil {
 			e := openOnDisk(t, after)
-			topic, _ := e.LookupTopic("t")
+			topic, _ := e.Catalog().LookupTopic("t")
 			c, _ = topic.LookupChannel("c")
 		}
 		got := readAll(t, c)
@@ -405,7 +409,7 @@ func TestSegmentSyncedWithoutRoom(t *testing.T) {
 	dir := node.TopicDir(e, "t")
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindSync, Name: dir + "/*/*.seg", Err: syscall.ENOSPC})
 	eventually(t, "publishing ends", func() bool {
-		_, err := topic.Publish(ctxBg, make([]byte, 3000))
+		_, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: make([]byte, 3000)})
 		if err != nil && !errors.Is(err, errs.ErrDisk) {
 			t.Fatalf("%v, want ErrDisk", err)
 		}

@@ -143,7 +143,7 @@ func TestRefusedDataDirectories(t *testing.T) {
 			undo()
 			o.NodeID = "alpha"
 			e := openWith(t, o)
-			topic, _ := e.LookupTopic("t")
+			topic, _ := e.Catalog().LookupTopic("t")
 			if got := readAll(t, channelOf(t, topic, "c")); len(got) != 1 {
 				t.Errorf("put right, it has %d messages, want 1", len(got))
 			}
@@ -207,7 +207,7 @@ func TestUnreadableTopicIsLeftAlone(t *testing.T) {
 			o := inDir(dir)
 			o.Logger = log.logger()
 			e := openWith(t, o)
-			if _, ok := e.LookupTopic("t"); ok {
+			if _, ok := e.Catalog().LookupTopic("t"); ok {
 				t.Error("it is served")
 			}
 			if !strings.Contains(log.String(), filepath.Base(topics[0])) {
@@ -229,7 +229,7 @@ func TestUnreadableTopicIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := openWith(t, inDir(dir))
-	topic, ok := e.LookupTopic("t")
+	topic, ok := e.Catalog().LookupTopic("t")
 	if !ok {
 		t.Fatal("restored, it is not served")
 	}
@@ -283,7 +283,7 @@ func TestCreateTopicFails(t *testing.T) {
 		if err == nil {
 			break
 		}
-		if _, ok := e.LookupTopic("t"); ok {
+		if _, ok := e.Catalog().LookupTopic("t"); ok {
 			t.Fatalf("step %d: creation failed (%v) and the topic is there", step, err)
 		}
 	}
@@ -292,14 +292,14 @@ func TestCreateTopicFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	e = openOnDisk(t, disk.Kill(1))
-	topic, ok := e.LookupTopic("t")
+	topic, ok := e.Catalog().LookupTopic("t")
 	if !ok {
 		t.Fatal("the topic is gone")
 	}
 	if got := readAll(t, channelOf(t, topic, "c")); len(got) != 1 {
 		t.Errorf("%d messages, want 1", len(got))
 	}
-	if len(e.Topics()) != 2 {
-		t.Errorf("%d topics, want 2", len(e.Topics()))
+	if len(e.Catalog().Topics()) != 2 {
+		t.Errorf("%d topics, want 2", len(e.Catalog().Topics()))
 	}
 }

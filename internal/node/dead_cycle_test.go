@@ -90,7 +90,7 @@ func TestDeadLettersAside(t *testing.T) {
 	}
 	o.MaxMessageBytes = 1000
 	e = openWith(t, o)
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	ch, _ := topic.LookupChannel("c")
 	configureChannel(t, ch, func(s *fold.ChannelSettings) { s.MaxAttempts = 1 })
 	s := subscribe(t, ch, len(ids))

@@ -34,7 +34,7 @@ func failMessages(t *testing.T, s *testClient, ids ...node.ID) {
 func deadLetters(t *testing.T, topic *node.Topic, name string, n int) (got []node.PeekedMessage) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%s has %d messages", name, n), func() bool {
-		dlq, ok := node.EngineOf(topic).LookupTopic(name)
+		dlq, ok := node.EngineOf(topic).Catalog().LookupTopic(name)
 		if !ok {
 			return false
 		}
@@ -122,7 +122,7 @@ func TestDeadLetters(t *testing.T) {
 	}
 	// The dead-letter topic remembers which messages were sent back, and all of that survives a power cut.
 	e = openOnDisk(t, disk.Crash(5))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	for _, name := range []string{"c", "other"} {
 		ch, _ = topic.LookupChannel(name)
 		if all := readAll(t, ch); len(all) > 2 {
@@ -196,11 +196,11 @@ func TestMaxAttemptsLowered(t *testing.T) {
 func deadRun(t *testing.T, e *node.Engine, disk *faultaio.Disk) (acked, finished map[string]bool) {
 	t.Helper()
 	acked, finished = map[string]bool{}, map[string]bool{}
-	topic, _ := e.LookupTopic("t")
+	topic, _ := e.Catalog().LookupTopic("t")
 	ch, _ := topic.LookupChannel("c")
 	for i := range 6 {
 		body := fmt.Sprint("m", i)
-		if _, err := topic.Publish(ctxBg, []byte(body)); err != nil {
+		if _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte(body)}); err != nil {
 			return acked, finished
 		}
 		acked[body] = true
@@ -247,7 +247,7 @@ func inNeither(
 	t *testing.T, e *node.Engine, acked, finished map[string]bool, came map[node.ID]string, dead map[string]bool,
 ) (lost []string) {
 	t.Helper()
-	if dlq, ok := e.LookupTopic("t.DLQ"); ok {
+	if dlq, ok := e.Catalog().LookupTopic("t.DLQ"); ok {
 		got, err := dlq.Peek(ctxBg, 0, 0, 100)
 		if err != nil {
 			t.Fatal(err)
@@ -287,7 +287,7 @@ func TestDeadLetterPowerCut(t *testing.T) {
 		if e, err = node.Open(ctxBg, smallOptions(disk)); err != nil {
 			t.Fatal(err)
 		}
-		topic, _ = e.LookupTopic("t")
+		topic, _ = e.Catalog().LookupTopic("t")
 		ch, _ := topic.LookupChannel("c")
 		eventually(t, "the outbox is worked off", func() bool { return channelStats(t, ch).OutboxCount == 0 })
 		came := readAll(t, ch)

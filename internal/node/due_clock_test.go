@@ -120,7 +120,9 @@ func TestDelaysOfAWrongClockAtARestart(t *testing.T) {
 	if err := k.Requeue(k.next().id, wait); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := topic.PublishDeferred(t.Context(), []byte("published later"), wait); err != nil {
+	if _, err := topic.PublishMessage(t.Context(), node.Outgoing{
+		Body: []byte("published later"), Delay: wait,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.Close(); err != nil {
@@ -158,7 +160,7 @@ func TestCarriedDelayOfAWrongClock(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	channelOf(t, topic, "c")
 	latest := time.Now().Add(time.Hour + patience)
-	later, err := topic.PublishDeferred(t.Context(), []byte("later"), time.Hour)
+	later, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte("later"), Delay: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +195,7 @@ func TestDelaysBeforeAWrongClockOfASingleNode(t *testing.T) {
 		e := openOnDisk(t, disk, func(o *node.Options) { node.SetWallClock(o, s.now) })
 		topic := topicOf(t, e, "t")
 		channelOf(t, topic, "c")
-		if _, err := topic.PublishDeferred(t.Context(), []byte(life.body), time.Hour); err != nil {
+		if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte(life.body), Delay: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		if err := e.Close(); err != nil {

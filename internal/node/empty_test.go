@@ -3,6 +3,8 @@ package node_test
 import (
 	"testing"
 	"time"
+
+	"penstock/internal/node"
 )
 
 // A topic without channels has a delayed message, is paused, and gets another message. Then it is emptied: nobody waits
@@ -12,7 +14,7 @@ func TestEmptyPausedTopicWithoutChannels(t *testing.T) {
 	dir := t.TempDir()
 	e := open(t, dir)
 	topic := topicOf(t, e, "t")
-	if _, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour); err != nil {
+	if _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("later"), Delay: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	if err := topic.Pause(ctxBg); err != nil {

@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"path/filepath"
-	"slices"
-	"sort"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,14 +13,13 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/clog"
-	"penstock/internal/lock"
 	"penstock/internal/loglimit"
+	"penstock/internal/node/catalog"
 	"penstock/internal/node/channel"
 	"penstock/internal/node/clock"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/diskwatch"
 	"penstock/internal/node/errs"
-	"penstock/internal/node/fanout"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/partition"
 	"penstock/internal/node/platform"
@@ -35,11 +31,11 @@ import (
 // Engine is one open data directory: a single node, or a node of a cluster. Open returns it, and Close ends it. Its
 // methods are safe for concurrent use. After a crash, Open restores everything that was answered OK.
 type Engine struct {
-	// mu guards topics, noted, deletedTopics, closed and creating; catalog guards the files of topics.
-	// docs/contribute/concurrency.md has the order of locks. After a crash, recover rebuilds everything here from the
-	// commit log, the segments and each topic.json.
+	// What changes is atomic, or has a lock of its own. docs/contribute/concurrency.md has the order of locks. After a
+	// crash, recover rebuilds everything here from the commit log, the segments and each topic.json.
 
-	store *partition.Store // what the partitions of this data directory share
+	store   *partition.Store // what the partitions of this data directory share
+	catalog *catalog.Catalog // the topics, and whether the engine is closed
 
 	opts Options // as Open got them; those that may change are in changed
 	// changed are the options of now: Change replaces them, and holds changing, which guards started after Open.
@@ -52,8 +48,6 @@ type Engine struct {
 	disk     aio.Disk
 	node     *datadir.NodeFile
 	info     Info
-
-	catalog lock.Mutex[lock.EngineCatalog] // held while a topic.json is written or repaired
 
 	channels *channel.Shared
 	shared   *topic.Shared // what the topics share; made before recovery
@@ -80,18 +74,11 @@ type Engine struct {
 	// over.
 	news platform.Notice
 
-	mu            lock.RWMutex[lock.Engine]
-	topics        map[string]*Topic
-	noted         map[uuid.UUID]*datadir.Topic // see backupRun.noteTopics; nil: no backup is before its moment
-	quarantined   map[uuid.UUID]*Topic         // kept and not served; only recovery writes it, so readers need no lock
-	deletedTopics fanout.DeletedNames          // names of topics that were deleted a moment ago
-	closed        bool
-	creating      map[string]*creation
-	growing       map[*Topic]int // how many partitions topics are about to have
+	quarantined map[uuid.UUID]*Topic // kept and not served; only recovery writes it, so readers need no lock
 
 	counters Counters
 	leaving  atomic.Bool // Leave was called: the node is shutting down
-	backup   backupSlot
+	backups  Backups
 	answerer atomic.Pointer[Answerer] // see OnQuestion; nil: questions are refused
 
 	logs *loglimit.Queue // what Options.Logger gets; nil in a simulation
@@ -138,8 +125,8 @@ func openEngine(ctx context.Context, o Options, h platform.Host, opening func(*E
 		return nil, err
 	}
 	e := &Engine{
-		opts: o, log: o.Logger, host: h, clock: newEngineClock(&o, h), disk: disk, topics: map[string]*Topic{},
-		quarantined: map[uuid.UUID]*Topic{}, creating: map[string]*creation{}, stop: make(chan struct{}),
+		opts: o, log: o.Logger, host: h, clock: newEngineClock(&o, h), disk: disk,
+		quarantined: map[uuid.UUID]*Topic{}, stop: make(chan struct{}),
 		ground: groundWatch{folders: map[string]aio.FileID{}},
 	}
 	e.changed.Store(&e.opts)
@@ -150,6 +137,8 @@ func openEngine(ctx context.Context, o Options, h platform.Host, opening func(*E
 		MinSegmentBytes: o.MinSegmentBytes, MaxSegmentBytes: o.MaxSegmentBytes, Limits: o.ofStore(),
 		UnknownKind: o.unknownKind, MarkAfter: o.markAfter, Startup: o.Startup,
 	})
+	e.catalog = e.newCatalog()
+	e.ground.e, e.backups.e = e, e
 	opening(e)
 	if err := e.open(ctx); err != nil {
 		e.release()
@@ -193,7 +182,7 @@ func (e *Engine) open(ctx context.Context) error {
 	if err := e.disk.MkdirAll(datadir.Trash); err != nil && !aio.NoRoom(err) {
 		return err
 	}
-	e.removeHeld()
+	e.backups.removeHeld()
 	if e.store.SetFeature(datadir.FirstLevel); e.opts.Cluster == nil {
 		e.store.SetFeature(e.node.Level())
 	}
@@ -227,7 +216,7 @@ func (e *Engine) open(ctx context.Context) error {
 	}
 	e.store.Run(e.background)
 	e.background(e.channels.Run)
-	look := e.lookAtGround
+	look := e.ground.look
 	if e.opts.groundByHand {
 		look = nil
 	}
@@ -237,7 +226,7 @@ func (e *Engine) open(ctx context.Context) error {
 		Ground: look,
 	})
 	e.startScrub(e.opts.ScrubInterval)
-	e.background(e.watch)
+	e.background((&watch{e: e}).run)
 	e.members.start()
 	return nil
 }
@@ -301,95 +290,6 @@ func (e *Engine) Counters() *Counters { return &e.counters }
 // CommitStats returns a snapshot of the commit log's counters.
 func (e *Engine) CommitStats() clog.Stats { return e.store.CommitLog().Stats() }
 
-// Topics returns all topics, sorted by name. The slice belongs to the caller.
-func (e *Engine) Topics() []*Topic {
-	e.mu.RLock()
-	out := slices.AppendSeq(make([]*Topic, 0, len(e.topics)), maps.Values(e.topics))
-	e.mu.RUnlock()
-	sort.Slice(out, func(i, j int) bool { return out[i].Name() < out[j].Name() })
-	return out
-}
-
-func (e *Engine) forEachTopic(f func(*Topic)) {
-	for _, t := range e.Topics() {
-		f(t)
-	}
-}
-
-// LookupTopic returns the topic of that name if it exists on this node. It creates nothing.
-func (e *Engine) LookupTopic(name string) (*Topic, bool) {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	t, ok := e.topics[name]
-	return t, ok
-}
-
-const (
-	watchInterval = diskwatch.Interval
-	stallAfter    = 2 * time.Second
-)
-
-// watch runs every watchInterval on a goroutine of its own. It refuses puts that have waited too long, because a
-// stalled committer does not look at the inboxes. If puts wait and nothing has been stored for stallAfter, watch logs
-// once what the commit log may be waiting for. It also compares the engine's clock with the wall clock.
-func (e *Engine) watch() {
-	var groups uint64
-	var clockTold time.Time
-	var slow slowCommits
-	var scheduled scheduling
-	moved, told, blamed := e.Now(), false, false
-	for slept := e.host.Instant(); e.host.Pause(watchInterval, e.stop); slept = e.host.Instant() {
-		e.watchScheduling(&scheduled, slept)
-		e.watchClock(&clockTold)
-		now := e.Now()
-		if e.host.InlineLog() {
-			e.disks.Step()
-		}
-		waiting := false
-		for _, pt := range e.store.Partitions() {
-			waiting = pt.ExpirePuts(now.UnixNano()) || waiting
-		}
-		stats := e.store.CommitLog().Stats()
-		e.watchSlowCommits(&slow, &scheduled, &stats)
-		if !waiting || stats.Groups != groups {
-			if told {
-				e.log.Warn("messages are stored again", "after", now.Sub(moved).Round(time.Millisecond))
-			}
-			groups, moved, told, blamed = stats.Groups, now, false, false
-		} else if blocked := e.store.Telling() > stallAfter; now.Sub(moved) > stallAfter && (!told || blocked && !blamed) {
-			told, blamed = true, blocked // again, when it shows that the program blocks it
-			e.logStall(&scheduled, &stats)
-		}
-	}
-}
-
-// stallCause says why puts may wait although nothing is stored. That the program blocks the commit log is certain,
-// whatever else is slow.
-func (e *Engine) stallCause(scheduled *scheduling) string {
-	if e.store.Telling() > stallAfter {
-		return "The program that embeds the engine blocks it: a Put.Done, or a function that PublishAsync calls, has not " +
-			"returned, and nothing is stored until it does"
-	}
-	return scheduled.where(e.host.Instant(), e.members.look().StallCause())
-}
-
-// logStall logs what the commit log may be waiting for.
-func (e *Engine) logStall(scheduled *scheduling, s *clog.Stats) {
-	unsynced, of := s.Current, "nobody"
-	for _, pt := range e.store.Partitions() {
-		if seq, ok := pt.Log().OldestUnsyncedFileSeq(); ok && (seq < unsynced || of == "nobody") {
-			unsynced, of = seq, fmt.Sprintf("%s/%d", pt.Topic().Name, pt.Number())
-		}
-	}
-	m := e.store.Memory()
-	e.log.Warn("nothing could be stored for a while: publishers wait, nothing is lost. "+e.stallCause(scheduled),
-		"free_buffers", m.Free, "buffers", m.Buffers,
-		"headroom_bytes", e.store.CommitLog().Headroom(), "full", s.Full,
-		"oldest_file", s.Oldest, "current_file", s.Current, "oldest_unsynced_file", unsynced, "oldest_unsynced_of", of,
-		"flusher_waits", e.store.Flusher().Backlog(), "stalls_buffer", s.StallsBuffer, "stalls_spare", s.StallsSpare,
-		"stalls_full", s.StallsFull)
-}
-
 // Close stops taking requests, stores the puts that were accepted, writes the confirmations, and closes the data
 // directory. In a cluster it first hands over the leaderships, for at most ClusterOptions.LeaveTimeout. Each consumer's
 // Sink.Closed is called with ErrClosed. When Close returns nil, no goroutine of the engine is left. If the disk hangs,
@@ -399,18 +299,16 @@ func (e *Engine) Close() error {
 	if e.logs != nil {
 		defer e.logs.End()
 	}
-	e.mu.Lock()
-	if e.closed {
-		e.mu.Unlock()
+	if !e.catalog.Close() {
 		return errs.ErrClosed
 	}
-	e.closed = true
-	e.mu.Unlock()
 	for _, pt := range e.store.Partitions() {
 		pt.Tell()
 	}
 	e.members.leaveBeforeClose()
-	e.forEachTopic(func(t *Topic) { t.Local().Close(errs.ErrClosed) })
+	for _, t := range e.catalog.Topics() {
+		t.Local().Close(errs.ErrClosed)
+	}
 	e.channels.Flush()
 	for _, pt := range e.store.Partitions() {
 		pt.CloseToNew(errs.ErrClosed)

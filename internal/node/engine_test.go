@@ -35,7 +35,7 @@ func TestPublishConsumeReopen(t *testing.T) {
 	}
 	const n = 1000
 	for i := range n {
-		id, err := topic.Publish(ctx, fmt.Appendf(nil, "m%d", i))
+		id, err := topic.PublishMessage(ctx, node.Outgoing{Body: fmt.Appendf(nil, "m%d", i)})
 		if err != nil || id.MsgID() != 0+id.MsgID() || uint64(id) != uint64(i) {
 			t.Fatalf("publish %d: id %s, %v", i, id, err)
 		}
@@ -50,7 +50,7 @@ func TestPublishConsumeReopen(t *testing.T) {
 	}
 	e = open(t, dir)
 	defer e.Close()
-	topic, _ = e.LookupTopic("orders")
+	topic, _ = e.Catalog().LookupTopic("orders")
 	ch, ok := topic.LookupChannel("c")
 	if !ok {
 		t.Fatal("the channel is gone")

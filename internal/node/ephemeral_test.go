@@ -89,7 +89,7 @@ func TestClusterEphemeralGoesWithItsNode(t *testing.T) {
 		})
 		for _, name := range names {
 			tc.eventually("the topics have ended", func() bool {
-				_, ok := m.e.LookupTopic(name)
+				_, ok := m.e.Catalog().LookupTopic(name)
 				return !ok
 			})
 		}
@@ -103,10 +103,10 @@ func TestClusterEphemeralGoesWithItsNode(t *testing.T) {
 		}
 	}
 	tc.eventually("the last topic has ended", func() bool {
-		_, ok := next.e.LookupTopic("late#ephemeral")
+		_, ok := next.e.Catalog().LookupTopic("late#ephemeral")
 		return !ok
 	})
-	if _, ok := next.e.LookupTopic("used#ephemeral"); !ok {
+	if _, ok := next.e.Catalog().LookupTopic("used#ephemeral"); !ok {
 		t.Error("a topic with a channel has ended")
 	}
 }
@@ -127,7 +127,7 @@ func TestClusterEphemeralOfSeveralPartitionsEnds(t *testing.T) {
 			tc.kill(gone)
 			for _, m := range tc.running() {
 				tc.eventually("the topic has ended", func() bool {
-					_, ok := m.e.LookupTopic("t#ephemeral")
+					_, ok := m.e.Catalog().LookupTopic("t#ephemeral")
 					return !ok
 				})
 			}
@@ -154,7 +154,7 @@ func TestClusterEphemeralOfSeveralPartitionsStays(t *testing.T) {
 	tc.moveLeadership("late#ephemeral", 0, next)
 	ended := func(name string) func() bool {
 		return func() bool {
-			_, ok := from.e.LookupTopic(name)
+			_, ok := from.e.Catalog().LookupTopic(name)
 			return !ok
 		}
 	}
@@ -173,11 +173,11 @@ func TestEphemeralTopicEndsWithItsLastChannel(t *testing.T) {
 	one := subscribe(t, channelOf(t, topic, "one#ephemeral"), 1)
 	other := subscribe(t, channelOf(t, topic, "other#ephemeral"), 1)
 	one.Close()
-	if _, ok := e.LookupTopic("t#ephemeral"); !ok {
+	if _, ok := e.Catalog().LookupTopic("t#ephemeral"); !ok {
 		t.Fatal("it has ended, and a channel has a consumer")
 	}
 	other.Close()
-	if _, ok := e.LookupTopic("t#ephemeral"); ok {
+	if _, ok := e.Catalog().LookupTopic("t#ephemeral"); ok {
 		t.Error("it has not ended")
 	}
 }

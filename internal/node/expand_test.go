@@ -26,7 +26,7 @@ func refuseSettings(t *testing.T, topic *node.Topic) {
 	t.Helper()
 	before := topic.Settings()
 	for name, s := range refusedSettings {
-		if _, err := topic.Configure(t.Context(), s); !errors.Is(err, meta.ErrSettings) {
+		if _, err := topic.ConfigureAs(t.Context(), "", s); !errors.Is(err, meta.ErrSettings) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -89,7 +89,7 @@ func TestPartitionsAsASetting(t *testing.T) {
 		t.Fatal(err)
 	}
 	e = openOnDisk(t, disk.Kill(1))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	if topic.Settings() != s {
 		t.Fatalf("after a restart it has %+v", topic.Settings())
 	}
@@ -149,14 +149,14 @@ func TestPartitionsCrash(t *testing.T) {
 		channelOf(t, topic, "b")
 		publish(t, topic, "kept")
 		disk.CrashAt(disk.Ops() + after)
-		_, err := topic.Configure(t.Context(), meta.TopicSettings{Partitions: 4})
+		_, err := topic.ConfigureAs(t.Context(), "", meta.TopicSettings{Partitions: 4})
 		if err == nil {
 			told++
 		}
 		_ = e.Close() // the disk is gone, most often
 		disk = disk.Crash(uint64(after))
 		e = openOnDisk(t, disk)
-		topic, _ = e.LookupTopic("t")
+		topic, _ = e.Catalog().LookupTopic("t")
 		s := topic.Settings()
 		if s.Partitions == 1 && (err == nil || s.Version != 0) || s.Partitions == 4 && s.Version != 1 ||
 			s.Partitions != 1 && s.Partitions != 4 {
@@ -173,7 +173,7 @@ func TestPartitionsCrash(t *testing.T) {
 			t.Fatal(err)
 		}
 		e = openOnDisk(t, disk.Kill(1))
-		topic, _ = e.LookupTopic("t")
+		topic, _ = e.Catalog().LookupTopic("t")
 		for _, name := range []string{"a", "b"} {
 			c, _ := topic.LookupChannel(name)
 			if got := readAll(t, c); len(got) != 0 {
@@ -227,7 +227,7 @@ func TestClusterPartitionsAsASetting(t *testing.T) {
 		topic := tc.topic(m, "t")
 		tc.eventually("the settings are known", func() bool { return topic.Settings() == want })
 		refuseSettings(t, topic)
-		if _, err := topic.Configure(t.Context(), meta.TopicSettings{Partitions: 8}); !errors.Is(err, errs.ErrVersion) {
+		if _, err := topic.ConfigureAs(t.Context(), "", meta.TopicSettings{Partitions: 8}); !errors.Is(err, errs.ErrVersion) {
 			t.Errorf("the version of before: %v", err)
 		}
 	}

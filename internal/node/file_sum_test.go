@@ -55,7 +55,7 @@ func TestCatalogMendsItself(t *testing.T) {
 		o := inDir(dir)
 		o.Logger = log.logger()
 		e := openWith(t, o)
-		if len(e.Topics()) != 1 {
+		if len(e.Catalog().Topics()) != 1 {
 			t.Fatalf("%s: the topic is not served", name)
 		}
 		if err := e.Close(); err != nil {

@@ -65,7 +65,7 @@ func TestFinishThroughAndSync(t *testing.T) {
 	disk = disk.Crash(1)
 	_ = e.Close() // what it writes is lost
 	e = openOnDisk(t, disk)
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	c, _ = topic.LookupChannel("c")
 	s = subscribe(t, c, 100)
 	for i, m := range got {

@@ -65,7 +65,7 @@ func TestForgottenIsRefused(t *testing.T) {
 		}
 		disk = disk.Kill(1)
 		e = openOnDisk(t, disk) // a second file
-		topic, _ = e.LookupTopic("t")
+		topic, _ = e.Catalog().LookupTopic("t")
 		publish(t, topic, numbered("n", 5, 100)...)
 		if err := e.Close(); err != nil {
 			t.Fatal(err)
@@ -91,7 +91,7 @@ func TestForgottenIsRefused(t *testing.T) {
 			disk = disk.Kill(2)
 		}
 		e = openOnDisk(t, whole)
-		if topic, ok := e.LookupTopic("t"); !ok {
+		if topic, ok := e.Catalog().LookupTopic("t"); !ok {
 			t.Error("the topic is gone")
 		} else if got := readAll(t, channelOf(t, topic, "c")); len(got) != 10 {
 			t.Errorf("%d messages", len(got))
@@ -111,8 +111,8 @@ func TestFirstStartAtEveryCrash(t *testing.T) {
 		}
 		_, err = e.CreateTopic(context.Background(), "t", 1)
 		if err == nil {
-			topic, _ := e.LookupTopic("t")
-			_, err = topic.Publish(context.Background(), []byte("m"))
+			topic, _ := e.Catalog().LookupTopic("t")
+			_, err = topic.PublishMessage(context.Background(), node.Outgoing{Body: []byte("m")})
 		}
 		return errors.Join(err, e.Close())
 	}

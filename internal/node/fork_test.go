@@ -48,7 +48,7 @@ func TestFork(t *testing.T) {
 			time.Sleep(2 * time.Millisecond) // append times differ
 			middle = e.Now()
 		}
-		id, err := topic.Publish(t.Context(), fmt.Appendf(nil, "m%d", i))
+		id, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: fmt.Appendf(nil, "m%d", i)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +174,7 @@ func TestForkOfCarried(t *testing.T) {
 		t.Errorf("the fork gets %+v", m)
 	}
 	e = openOnDisk(t, disk.Crash(1))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	fork, _ = topic.LookupChannel("fork")
 	k = subscribe(t, fork, 1)
 	m := k.next()

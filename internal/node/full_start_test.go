@@ -36,7 +36,7 @@ func TestFullLogBeginsAFileAtTheStart(t *testing.T) {
 	topic, err := e.Topic(t.Context(), "t")
 	limit := uint64(e.store.CommitLog().MaxLiveBytes() / e.store.CommitLog().FileBytes())
 	for err == nil && e.store.CommitLog().Current()-e.store.CommitLog().Oldest()+1 < limit {
-		_, err = topic.Publish(t.Context(), make([]byte, 10<<10))
+		_, err = topic.PublishMessage(t.Context(), Outgoing{Body: make([]byte, 10<<10)})
 	}
 	if err == nil {
 		err = e.DeleteTopic(t.Context(), "t")

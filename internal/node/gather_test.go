@@ -67,7 +67,7 @@ func TestNoPutIsForgotten(t *testing.T) {
 		wg.Go(func() {
 			for i := range puts {
 				ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
-				_, err := ts[(i*(p+1))%len(ts)].Publish(ctx, []byte("x"))
+				_, err := ts[(i*(p+1))%len(ts)].PublishMessage(ctx, node.Outgoing{Body: []byte("x")})
 				cancel()
 				if err != nil {
 					t.Errorf("producer %d, put %d: %v", p, i, err)

@@ -10,7 +10,7 @@ import (
 
 // ControlKinds adds the kinds of control entries that are in e's logs of a topic to kinds.
 func ControlKinds(e *Engine, topic string, kinds map[fold.ControlKind]bool) error {
-	t, ok := e.LookupTopic(topic)
+	t, ok := e.Catalog().LookupTopic(topic)
 	if !ok {
 		return errs.ErrNoTopic
 	}

@@ -5,6 +5,7 @@ package node_test
 import (
 	"fmt"
 
+	"penstock/batch"
 	"penstock/internal/node"
 	"penstock/segment"
 )
@@ -34,7 +35,7 @@ func (f *golden) produced() error {
 // produce opens a producer at the node that leads the partition, and stores ten batches.
 func (f *golden) produce(name string) (err error) {
 	for _, e := range f.g.engines {
-		t, ok := e.LookupTopic("produced")
+		t, ok := e.Catalog().LookupTopic("produced")
 		if !ok {
 			continue
 		}
@@ -43,7 +44,7 @@ func (f *golden) produce(name string) (err error) {
 			continue
 		}
 		for i := range uint32(10) {
-			b := segment.Builder{ProducerID: p.ID, ProducerEpoch: p.Epoch, BaseSequence: p.Sequence + i}
+			b := batch.Builder{ProducerID: p.ID, ProducerEpoch: p.Epoch, BaseSequence: p.Sequence + i}
 			if err := b.Add(&segment.Record{Body: fmt.Appendf(nil, "%q %d", name, i)}); err != nil {
 				return err
 			}

@@ -101,7 +101,7 @@ func (f *golden) publish(t *node.Topic, prefix string, from, to int) error {
 	for i := from; i < to; i++ {
 		body := fmt.Appendf(nil, "%s %d", prefix, i)
 		if err := goldenUntil(f.ctx, "publishing", func() error {
-			_, err := t.Publish(f.ctx, body)
+			_, err := t.PublishMessage(f.ctx, node.Outgoing{Body: body})
 			return err
 		}); err != nil {
 			return err
@@ -170,7 +170,7 @@ func (f *golden) orders() error {
 	if err := f.publish(t, "order", 3, 10); err != nil {
 		return err
 	}
-	if _, err := t.PublishDeferred(f.ctx, []byte("delayed"), 29*24*time.Hour); err != nil {
+	if _, err := t.PublishMessage(f.ctx, node.Outgoing{Body: []byte("delayed"), Delay: 29 * 24 * time.Hour}); err != nil {
 		return err
 	}
 	if err := f.consume(channels["billing"], 6, 6, "order 4"); err != nil { // 11 less 5; order 4 waits
@@ -212,7 +212,7 @@ func (f *golden) deadLetters(c *node.Channel) error {
 		return err
 	}
 	return goldenUntil(f.ctx, "dead letters", func() error {
-		t, ok := f.e.LookupTopic("orders.DLQ")
+		t, ok := f.e.Catalog().LookupTopic("orders.DLQ")
 		if !ok {
 			return errors.New("there is no topic")
 		}
@@ -258,7 +258,7 @@ func (f *golden) carried() error {
 	if err != nil {
 		return err
 	}
-	if _, err := t.PublishDeferred(f.ctx, []byte("later"), 29*24*time.Hour); err != nil {
+	if _, err := t.PublishMessage(f.ctx, node.Outgoing{Body: []byte("later"), Delay: 29 * 24 * time.Hour}); err != nil {
 		return err
 	}
 	body := bytes.Repeat([]byte("x"), 8<<10)

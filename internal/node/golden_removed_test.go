@@ -2,7 +2,10 @@
 
 package node_test
 
-import "penstock/segment"
+import (
+	"penstock/batch"
+	"penstock/segment"
+)
 
 func init() {
 	goldenLater = append(goldenLater, (*golden).removed)
@@ -18,7 +21,7 @@ func (f *golden) removed() error {
 	if _, err := f.channel(t, "c"); err != nil {
 		return err
 	}
-	b := segment.Builder{}
+	b := batch.Builder{}
 	if err := b.Add(&segment.Record{Body: []byte("removed 0")}); err != nil {
 		return err
 	}

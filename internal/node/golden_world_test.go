@@ -130,7 +130,7 @@ func goldenUntil(ctx context.Context, what string, try func() error) error {
 func (g *goldenNodes) describe(ctx context.Context, topics []string, trimmed string) (*goldenManifest, error) {
 	m := &goldenManifest{Nodes: len(g.engines), Topics: map[string]*goldenTopic{}}
 	for _, name := range topics {
-		t, ok := g.engines[0].LookupTopic(name)
+		t, ok := g.engines[0].Catalog().LookupTopic(name)
 		if !ok {
 			return nil, fmt.Errorf("there is no topic %s", name)
 		}

@@ -9,7 +9,7 @@ func GroundLooks(e *Engine) uint64 { return e.ground.looks.Load() }
 func LookByHand(o *Options) { o.groundByHand = true }
 
 // LookAtGround is one look.
-func LookAtGround(e *Engine) { e.lookAtGround() }
+func LookAtGround(e *Engine) { e.ground.look() }
 
 // RewriteNodeFile replaces node.json, as the scrub does when it repairs it.
 func RewriteNodeFile(e *Engine) (err error) {

@@ -99,7 +99,7 @@ func groundIsTakenAway(t *testing.T, do func(dir string) error, seen string) {
 				return
 			default:
 			}
-			_, err := topic.Publish(context.Background(), body)
+			_, err := topic.PublishMessage(context.Background(), node.Outgoing{Body: body})
 			switch {
 			case err == nil:
 				acked.Add(1)
@@ -148,7 +148,7 @@ func groundIsTakenAway(t *testing.T, do func(dir string) error, seen string) {
 		t.Errorf("the log says: %s", log)
 	}
 	for range 20 {
-		if _, err := topic.Publish(context.Background(), body); err == nil {
+		if _, err := topic.PublishMessage(context.Background(), node.Outgoing{Body: body}); err == nil {
 			t.Error("answered OK after the first refusal")
 		}
 	}
@@ -192,7 +192,7 @@ func TestGroundHasNoFalseAlarm(t *testing.T) {
 		brief := topicOf(t, e, name)
 		for range 20 {
 			for _, topic := range []*node.Topic{kept, brief} {
-				if _, err := topic.Publish(ctx, body); err != nil {
+				if _, err := topic.PublishMessage(ctx, node.Outgoing{Body: body}); err != nil {
 					t.Fatalf("round %d: %v: %v", round, err, e.Health())
 				}
 			}

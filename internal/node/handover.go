@@ -103,7 +103,7 @@ func (cn *clusterNode) handOverSome(ctx context.Context, wanted func(*partition.
 	}
 	defer cn.e.news.Raise() // another call may wait for the end of this one
 	defer cn.Leaving.Store(false)
-	cn.confirm(ctx, cn.e.Topics())
+	cn.confirm(ctx, cn.e.catalog.Topics())
 	err := cn.Await(ctx, func() bool {
 		left := 0
 		for _, pt := range cn.e.store.Partitions() {
@@ -124,7 +124,7 @@ func (cn *clusterNode) handOverSome(ctx context.Context, wanted func(*partition.
 const confirmPatience = 500 * time.Millisecond
 
 func (cn *clusterNode) Confirm(ctx context.Context, topic uuid.UUID) {
-	if t, ok := cn.e.LookupTopicID(topic); ok {
+	if t, ok := cn.e.catalog.LookupTopicID(topic); ok {
 		cn.confirm(ctx, []*Topic{t})
 	}
 }

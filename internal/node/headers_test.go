@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/batch"
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/message"
@@ -133,8 +134,8 @@ func TestHeaders(t *testing.T) {
 		channelOf(t, topic, name)
 	}
 	want := publishEveryWay(t, topic, "x/")
-	var sb segment.Builder
-	sb.Reset(segment.CodecS2)
+	var sb batch.Builder
+	sb.Reset(batch.CodecS2)
 	sb.Add(&segment.Record{Body: []byte("sealed"), Headers: headers("s", strings.Repeat("long", 1000))})
 	sb.Add(&segment.Record{Body: []byte("sealed too")})
 	batch, err := sb.Seal(time.Now().UnixNano())
@@ -155,7 +156,7 @@ func TestHeaders(t *testing.T) {
 	checkHeaders(t, consumeAll(t, channelOf(t, topic, "memory"), len(want)), want)
 
 	e = openOnDisk(t, disk.Crash(1))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	checkHeaders(t, consumeAll(t, channelOf(t, topic, "crash"), len(want)), want)
 	for range 800 { // so much that the first messages leave memory
 		publish(t, topic, strings.Repeat("m", 4000))
@@ -256,7 +257,7 @@ func TestHeaderLimits(t *testing.T) {
 	if err := topic.SubmitTo(2, p); !errors.Is(err, errs.ErrNoPartition) {
 		t.Errorf("to a partition that is not there: %v", err)
 	}
-	var sb segment.Builder
+	var sb batch.Builder
 	sb.Reset(segment.CodecNone)
 	sb.Add(&segment.Record{Body: []byte("x"), Headers: headers("penstock-channel", "c")})
 	batch, err := sb.Seal(1)

@@ -22,7 +22,7 @@ func (e *Engine) Verdict() health.Verdict {
 
 // HealthFacts returns what Verdict is made from.
 func (e *Engine) HealthFacts() *health.Facts {
-	f := &health.Facts{Node: e.node.NodeID(), Closing: e.leaving.Load() || e.isClosed(), Cluster: e.members.look()}
+	f := &health.Facts{Node: e.node.NodeID(), Closing: e.leaving.Load() || e.catalog.Closed(), Cluster: e.members.look()}
 	f.ClockAhead = e.clock.Ahead()
 	if s := e.disks.Stats().State; s == machine.DiskSlow || s == machine.DiskHung {
 		f.DiskState = s.String()
@@ -91,7 +91,7 @@ func (e *Engine) authSilentSeconds() int64 {
 
 // channelTroubles fills in how many topics there are, and what is wrong with them and their channels.
 func (e *Engine) channelTroubles(f *health.Facts) {
-	all := e.Topics()
+	all := e.catalog.Topics()
 	f.Topics = len(all)
 	for _, t := range all {
 		t.Local().Troubles(f)

@@ -101,7 +101,7 @@ func TestClusterMaxInFlightBelowPartitions(t *testing.T) {
 	before := c.Topic().Settings()
 	more := before
 	more.Partitions = 5
-	_, err = c.Topic().Configure(t.Context(), more)
+	_, err = c.Topic().ConfigureAs(t.Context(), "", more)
 	if !errors.Is(err, meta.ErrSettings) || !strings.Contains(err.Error(), "max_in_flight of its channel c is 4") {
 		t.Errorf("5 partitions for 4: %v", err)
 	}
@@ -109,7 +109,7 @@ func TestClusterMaxInFlightBelowPartitions(t *testing.T) {
 		t.Errorf("refused partitions leave %+v", now)
 	}
 	configureChannel(t, c, func(s *fold.ChannelSettings) { s.MaxInFlight = 0 })
-	if _, err = c.Topic().Configure(t.Context(), more); err != nil {
+	if _, err = c.Topic().ConfigureAs(t.Context(), "", more); err != nil {
 		t.Errorf("5 partitions without a limit: %v", err)
 	}
 }

@@ -41,7 +41,7 @@ func (i *Inspector) Kill() error {
 	if e == nil {
 		return nil
 	}
-	for _, t := range e.Topics() {
+	for _, t := range e.catalog.Topics() {
 		for _, c := range t.Channels() {
 			c.Local().ReleaseView()
 		}

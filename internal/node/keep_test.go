@@ -102,9 +102,9 @@ func TestKeepConfirmed(t *testing.T) {
 					t.Fatal(err)
 				}
 				e = openOnDisk(t, disk.Kill(1))
-				topic, _ = e.LookupTopic("t")
+				topic, _ = e.Catalog().LookupTopic("t")
 				ch, _ = topic.LookupChannel("c")
-				other, _ = e.LookupTopic("other")
+				other, _ = e.Catalog().LookupTopic("other")
 				otherCh, _ = other.LookupChannel("c")
 			}
 			configure(t, topic, c.less)
@@ -122,7 +122,7 @@ func TestKeepNeedsItsLevel(t *testing.T) {
 	e := openOnDisk(t, newDisk(), func(o *node.Options) { o.MaxLevel = 2 })
 	topic := topicOf(t, e, "t")
 	for _, keep := range []meta.TopicSettings{{KeepAgeMs: 1000}, {KeepBytes: -1}} {
-		if s, err := topic.Configure(t.Context(), keep); !errors.Is(err, meta.ErrSettings) || s.Version != 0 {
+		if s, err := topic.ConfigureAs(t.Context(), "", keep); !errors.Is(err, meta.ErrSettings) || s.Version != 0 {
 			t.Errorf("%+v: %+v, %v", keep, s, err)
 		}
 	}

@@ -58,7 +58,7 @@ func (e *Engine) logLevel() {
 // foundingLevel returns the level of a new cluster whose first node this is. That is the newest level, unless the
 // directory holds topics or belonged to a cluster: then it is the directory's level.
 func (cn *clusterNode) foundingLevel() int {
-	if e := cn.e; len(e.topics) == 0 && e.node.Cluster() == uuid.Nil {
+	if e := cn.e; len(e.catalog.Topics()) == 0 && e.node.Cluster() == uuid.Nil {
 		return e.opts.MaxLevel
 	}
 	return cn.e.DirectoryLevel()

@@ -87,7 +87,7 @@ func TestUpgradeDirectory(t *testing.T) {
 		o.MaxLevel = max
 		e := openWith(t, o)
 		top := topicOf(t, e, "t")
-		if _, err := top.Publish(context.Background(), []byte("x")); err != nil {
+		if _, err := top.PublishMessage(context.Background(), node.Outgoing{Body: []byte("x")}); err != nil {
 			t.Fatal(err)
 		}
 		if e.Level() != level || e.DirectoryLevel() != level || e.Info().Level != level {

@@ -23,7 +23,7 @@ type publishingHandler struct {
 
 func (h publishingHandler) Handle(ctx context.Context, r slog.Record) error {
 	if t := h.to.Load(); t != nil && r.Level >= slog.LevelWarn {
-		if _, err := t.Publish(ctx, []byte(r.Message)); err != nil {
+		if _, err := t.PublishMessage(ctx, node.Outgoing{Body: []byte(r.Message)}); err != nil {
 			h.ended.Add(1)
 		}
 	}
@@ -43,7 +43,7 @@ func TestLoggerThatPublishes(t *testing.T) {
 	d.Inject(faultaio.Rule{Kind: faultaio.KindAny, Hold: true, Count: -1})
 	done := make(chan error, 1)
 	go func() { // it writes itself, so it comes back with the disk
-		_, err := topic.Publish(ctxBg, []byte("hangs"))
+		_, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("hangs")})
 		done <- err
 	}()
 	defer func() {

@@ -10,7 +10,6 @@ import (
 	"penstock/internal/node/channel"
 	"penstock/internal/node/health"
 	"penstock/internal/node/machine"
-	"penstock/segment"
 )
 
 // membership has the operations that differ between a node of a cluster and a single node: which topics exist, and when
@@ -55,18 +54,14 @@ type membership interface {
 	// diskJudged is called with what each step of the disk watch found. It must not wait.
 	diskJudged(v machine.DiskVerdict)
 
-	// Statistics, metadata and verification. A single node has no snapshot, no row of its own, no tombstones, and no
-	// second copy to compare.
+	// Statistics and metadata. A single node has no snapshot, no row of its own, and no tombstones.
 
 	// look returns what the node knows of its cluster; nil on a single node.
 	look() *health.Cluster
 	describe(out *StorageStats)
 	snapshot() *meta.Snapshot
-	// exportMetadata returns the cluster's metadata for a backup; nil on a single node. It waits for the store.
-	exportMetadata() ([]byte, error)
 	node() meta.Node
 	tombstone(ctx context.Context, key meta.TombstoneKey, until time.Time) error
-	verifySome(ctx context.Context, t *Topic, partition uint32, at segment.Offset) (*Verified, error)
 }
 
 var (

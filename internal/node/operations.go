@@ -22,9 +22,9 @@ func (cn *clusterNode) execute(ctx context.Context, op wire.Operation) ([]byte, 
 	if op.Kind == wire.OpAsk {
 		return cn.e.answerQuestion(ctx, op.Ask)
 	}
-	t := cn.e.topicByID(op.Topic)
-	if t == nil {
+	t, ok := cn.e.catalog.LookupTopicID(op.Topic)
+	if !ok {
 		return nil, errs.ErrNoTopic
 	}
-	return t.Execute(ctx, op)
+	return t.Local().Execute(ctx, op)
 }

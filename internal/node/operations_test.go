@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	tp "penstock/internal/node/topic"
 	"penstock/replicate/wire"
 )
 
@@ -25,14 +24,14 @@ func TestUnknownOperation(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, channel := range []string{"here", "elsewhere", ""} {
-		op := wire.Operation{Kind: "rename-channel", Channel: channel, Partitions: []uint32{0}}
-		_, err := tp.Hooks{T: topic}.Perform(t.Context(), op)
+		op := wire.Operation{Kind: "rename-channel", Channel: channel}
+		_, err := topic.Local().Execute(t.Context(), op)
 		if err == nil || !strings.Contains(err.Error(), `"rename-channel"`) {
 			t.Errorf("channel %q: %v", channel, err)
 		}
 	}
-	op := wire.Operation{Kind: wire.OpPending, Channel: "elsewhere", Partitions: []uint32{0}}
-	if result, err := (tp.Hooks{T: topic}).Perform(t.Context(), op); result != nil || err != nil {
+	op := wire.Operation{Kind: wire.OpPending, Channel: "elsewhere"}
+	if result, err := topic.Local().Execute(t.Context(), op); result != nil || err != nil {
 		t.Errorf("a channel that is not here: %s, %v", result, err)
 	}
 }

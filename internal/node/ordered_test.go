@@ -66,7 +66,7 @@ func TestOrdered(t *testing.T) {
 	}
 	// m20 is in flight, so the confirmation of m19 is on the disk.
 	e = openOnDisk(t, disk.Crash(3))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
 	s = subscribe(t, ch, 10)
 	for i := 20; i < 50; i++ {

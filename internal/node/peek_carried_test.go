@@ -33,7 +33,7 @@ func carriedWorld(
 		t.Fatal(err)
 	}
 	s.Pump()
-	id, err := topic.PublishDeferred(ctxBg, []byte("three"), time.Hour)
+	id, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("three"), Delay: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestPeekCarried(t *testing.T) {
 		t.Errorf("peeking changed the channel: %+v", st)
 	}
 	e = openOnDisk(t, disk.Crash(7))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
 	checkCarried(t, topic, ch, ids, recent)
 	if err := ch.Empty(ctxBg); err != nil {
@@ -157,7 +157,7 @@ func TestPeekManyCarried(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	ch, other := channelOf(t, topic, "c"), channelOf(t, topic, "other")
 	deferMany(t, topic, moreThanARound)
-	last, err := topic.PublishDeferred(ctxBg, []byte("last"), time.Hour)
+	last, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("last"), Delay: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/batch"
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fold"
@@ -22,7 +23,7 @@ import (
 // sealed returns a batch of a producer: its messages are "prefix N", with their numbers.
 func sealed(t testing.TB, p node.Producer, prefix string, base, count uint32) []byte {
 	t.Helper()
-	b := segment.Builder{ProducerID: p.ID, ProducerEpoch: p.Epoch, BaseSequence: base}
+	b := batch.Builder{ProducerID: p.ID, ProducerEpoch: p.Epoch, BaseSequence: base}
 	for i := range count {
 		if err := b.Add(&segment.Record{Body: fmt.Appendf(nil, "%s %d", prefix, base+i)}); err != nil {
 			t.Fatal(err)

@@ -5,7 +5,7 @@ import "penstock/segment"
 // EvictCopy flushes a copy's tail to its segments and evicts it from memory, as the flusher does when buffers run
 // short. It says whether the copy has nothing in memory any more.
 func EvictCopy(e *Engine, topic string, n int) bool {
-	t, ok := e.LookupTopic(topic)
+	t, ok := e.Catalog().LookupTopic(topic)
 	if !ok {
 		return false
 	}

@@ -150,7 +150,7 @@ func TestReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	e = openOnDisk(t, disk.Kill(1))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	all = append(all, publishInBatches(t, topic, "again", 60, 10)...)
 	r = openReader(t, topic, 0, node.Start{Kind: node.StartAtID, ID: 1000})
 	if got := replay(t, r, 1000, len(all)-1000, 20_000); !slices.Equal(got, all[1000:]) {
@@ -175,7 +175,7 @@ func TestReaderWaits(t *testing.T) {
 	go func() {
 		var err error
 		for range read {
-			_, perr := topic.Publish(ctxBg, []byte("more"))
+			_, perr := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("more")})
 			err = errors.Join(err, perr)
 		}
 		done <- err

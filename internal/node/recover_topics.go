@@ -245,8 +245,8 @@ func (r *topicRecovery) quarantine(known map[uuid.UUID]bool) error {
 // the other one.
 func (r *topicRecovery) openTopic(m *datadir.Topic) error {
 	e := r.e
-	old := e.topics[m.Name]
-	if old != nil && !(e.members.others() && e.node.Cluster() != uuid.Nil) {
+	old, listed := e.catalog.LookupTopic(m.Name)
+	if listed && !(e.members.others() && e.node.Cluster() != uuid.Nil) {
 		return fmt.Errorf("engine: topics/%s and topics/%s both say they are topic %q: nothing was changed, move one of "+
 			"them away", old.ID(), m.ID, m.Name)
 	}
@@ -263,18 +263,41 @@ func (r *topicRecovery) openTopic(m *datadir.Topic) error {
 		t.Local().Add(pt)
 	}
 	e.members.opened(t)
-	if old != nil {
+	if listed {
 		// An earlier process ended while the old topic was being deleted and the new topic of that name already
 		// existed. The store knows which of the two was deleted.
 		if old.CreatedNs() > t.CreatedNs() {
 			old, t = t, old
 		}
-		e.cluster.unlisted = append(e.cluster.unlisted, old)
+		e.cluster.topics.unlisted = append(e.cluster.topics.unlisted, old)
 	}
-	e.list(t)
-	return nil
+	return e.catalog.List(t, nil)
 }
 
 // forgottenHelp says what an operator can do about clog.ErrForgotten.
 const forgottenHelp = "messages that this node answered OK are missing: put the files back from where they were " +
 	"moved to, mount what is not mounted, or restore a backup; to go on without what is missing, run: penstock accept-loss"
+
+// heapBaseBytes is what a node uses besides the state of its channels.
+const heapBaseBytes = 32 << 20
+
+// MemoryError says that the state of the channels in the data directory needs more memory than the process may use.
+// Nothing was changed.
+type MemoryError struct {
+	Needs int64 // bytes, at least
+	Limit int64 // Options.MaxHeapBytes
+}
+
+func (e *MemoryError) Error() string {
+	return fmt.Sprintf("engine: the deferred messages and confirmations that are stored need %d MiB of memory, and the "+
+		"process may use %d MiB besides its buffers: nothing was changed, and nothing is lost; raise the limit of the "+
+		"container, the service (MemoryMax) or GOMEMLIMIT", (e.Needs+1<<20-1)>>20, e.Limit>>20)
+}
+
+// checkMemory compares what replay found with what the process may use, before the channels are made.
+func (e *Engine) checkMemory(state int64) error {
+	if limit := e.opts.MaxHeapBytes; limit > 0 && state+heapBaseBytes > limit {
+		return &MemoryError{state + heapBaseBytes, limit}
+	}
+	return nil
+}

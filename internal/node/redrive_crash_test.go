@@ -36,7 +36,7 @@ func redriveBegin(t *testing.T, e *node.Engine) *node.Channel {
 // inStore returns the dead letters that were not sent back yet.
 func inStore(t *testing.T, topic *node.Topic) map[string]bool {
 	t.Helper()
-	dlq, ok := node.EngineOf(topic).LookupTopic("t.DLQ")
+	dlq, ok := node.EngineOf(topic).Catalog().LookupTopic("t.DLQ")
 	if !ok {
 		t.Fatal("the dead-letter topic is gone")
 	}
@@ -65,7 +65,7 @@ func redriveCheck(t *testing.T, disk *faultaio.Disk, what string, moved int) {
 		t.Fatalf("%s: %v", what, err)
 	}
 	defer e.Close()
-	topic, _ := e.LookupTopic("t")
+	topic, _ := e.Catalog().LookupTopic("t")
 	ch, _ := topic.LookupChannel("c")
 	other, _ := topic.LookupChannel("other")
 	stored, came := inStore(t, topic), map[string]bool{}

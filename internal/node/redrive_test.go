@@ -89,7 +89,7 @@ func TestRedriveFindsAll(t *testing.T) {
 	}
 	o.MaxMessageBytes = 1000
 	e = openWith(t, o)
-	topic, _ := e.LookupTopic("t")
+	topic, _ := e.Catalog().LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
 	n, err := ch.Redrive(ctxBg, 10)
 	if n != 3 || !errors.Is(err, errs.ErrMessageTooBig) || !strings.Contains(err.Error(), "sent back: 1;") {

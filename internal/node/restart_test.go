@@ -38,7 +38,7 @@ func TestStatesSurviveRestart(t *testing.T) {
 				state.before(t, topic, ch)
 				awaitSettled(t, e)
 				e2 := openOnDisk(t, stop(t, e, disk))
-				topic, _ = e2.LookupTopic("t")
+				topic, _ = e2.Catalog().LookupTopic("t")
 				ch, ok := topic.LookupChannel("c")
 				if !ok {
 					t.Fatal("the channel is gone")
@@ -85,7 +85,7 @@ var restartStates = []struct {
 		}
 	}},
 	{"deferred by DPUB", func(t *testing.T, topic *node.Topic, ch *node.Channel) {
-		if _, err := topic.PublishDeferred(ctxBg, []byte("later"), restartDelay); err != nil {
+		if _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("later"), Delay: restartDelay}); err != nil {
 			t.Fatal(err)
 		}
 		publish(t, topic, "now")
@@ -110,7 +110,9 @@ var restartStates = []struct {
 		}
 	}, restartComesLater("again", 3)},
 	{"deferred and confirmed", func(t *testing.T, topic *node.Topic, ch *node.Channel) {
-		if _, err := topic.PublishDeferred(ctxBg, []byte("done"), 20*time.Millisecond); err != nil {
+		if _, err := topic.PublishMessage(ctxBg, node.Outgoing{
+			Body: []byte("done"), Delay: 20 * time.Millisecond,
+		}); err != nil {
 			t.Fatal(err)
 		}
 		publish(t, topic, "also done")

@@ -15,7 +15,7 @@ func TestRottenFileIsReplaced(t *testing.T) {
 	e := openSmall(t, faultaio.New(faultaio.Options{}))
 	topic, err := e.Topic(t.Context(), "t")
 	if err == nil {
-		_, err = topic.Publish(t.Context(), []byte("m"))
+		_, err = topic.PublishMessage(t.Context(), Outgoing{Body: []byte("m")})
 	}
 	if err != nil {
 		t.Fatal(err)

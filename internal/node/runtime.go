@@ -37,14 +37,14 @@ func (e *Engine) firstRequest() uint64 {
 // clockLogEvery is the least time between two log lines about steps of the wall clock.
 const clockLogEvery = time.Minute
 
-// watchClock logs a step of the wall clock, at most once in clockLogEvery. told is when it logged last. Only watch
-// calls it.
-func (e *Engine) watchClock(told *time.Time) {
+// lookAtClock logs a step of the wall clock, at most once in clockLogEvery.
+func (w *watch) lookAtClock() {
+	e := w.e
 	step := e.clock.Compare()
-	if step == 0 || !told.IsZero() && e.host.Since(*told) < clockLogEvery {
+	if step == 0 || !w.clockTold.IsZero() && e.host.Since(w.clockTold) < clockLogEvery {
 		return
 	}
-	*told = e.host.Instant()
+	w.clockTold = e.host.Instant()
 	ahead := e.clock.Ahead()
 	e.log.Warn("the wall clock of this node was set: timeouts, delays and retention go on by the time that has passed,"+
 		" and nothing is removed because of it. New messages carry the time of the clock as it was at the start;"+

@@ -57,12 +57,12 @@ func (s *scheduling) where(now time.Time, otherwise string) string {
 	return otherwise
 }
 
-// watchScheduling is called by watch when it has slept for watchInterval since slept.
-func (e *Engine) watchScheduling(s *scheduling, slept time.Time) {
-	now := e.host.Instant()
-	counts, line := s.woke(now.Sub(slept)-watchInterval, now)
-	e.counters.UnscheduledNanos.Add(uint64(counts))
+// lookAtScheduling is called when the goroutine has slept for watchInterval since slept.
+func (w *watch) lookAtScheduling(slept time.Time) {
+	now := w.e.host.Instant()
+	counts, line := w.scheduled.woke(now.Sub(slept)-watchInterval, now)
+	w.e.counters.UnscheduledNanos.Add(uint64(counts))
 	if line != "" {
-		e.log.Warn(line)
+		w.e.log.Warn(line)
 	}
 }

@@ -3,7 +3,6 @@ package node
 import (
 	"time"
 
-	"penstock/internal/node/datadir"
 	"penstock/internal/node/partition"
 	"penstock/internal/node/scrub"
 )
@@ -14,7 +13,7 @@ func (e *Engine) newScrub() *scrub.Scrub {
 	n := scrub.Env{
 		Host: e.host, Log: e.log, Disk: e.disk, Stop: e.stop, Interval: e.opts.ScrubInterval, Copies: e.copiesToScrub,
 		CommitLog: e.store.CommitLog(), Failed: func() bool { return e.store.Failure() != nil },
-		MarkRotten: e.store.Flusher().MarkRotten, WithNodeFile: e.node.With, Topics: e.topicFiles,
+		MarkRotten: e.store.Flusher().MarkRotten, WithNodeFile: e.node.With, Topics: e.catalog.Files,
 	}
 	if e.cluster != nil {
 		n.Shortened = e.cluster.Shortened
@@ -53,21 +52,3 @@ type scrubbedCopy struct{ *partition.Partition }
 func (c scrubbedCopy) Topic() string        { return c.Partition.Topic().Name }
 func (c scrubbedCopy) WaitsForDevice() bool { return c.Replica().IsWaitingForDevice() }
 func (c scrubbedCopy) DeviceReads()         { c.Replica().DeviceReads() }
-
-func (e *Engine) topicFiles() []scrub.TopicFile {
-	var all []scrub.TopicFile
-	for _, t := range e.Topics() {
-		all = append(all, func(check func(*datadir.Topic)) { e.withTopicFile(t, check) })
-	}
-	return all
-}
-
-// withTopicFile implements scrub.TopicFile. It calls check with the content that topic.json should have, and keeps
-// topic.json from being replaced meanwhile: it holds catalog. It does not call check for a deleted topic.
-func (e *Engine) withTopicFile(t *Topic, check func(*datadir.Topic)) {
-	e.host.Lock(&e.catalog)
-	defer e.catalog.Unlock()
-	if !t.OfPartitions().Deleted.Load() {
-		check(t.File())
-	}
-}

@@ -71,7 +71,7 @@ func TestScrubCommitLog(t *testing.T) {
 			if err := e.Health(); err != nil {
 				t.Fatal(err)
 			}
-			topic, _ = e.LookupTopic("t")
+			topic, _ = e.Catalog().LookupTopic("t")
 			got := readAll(t, channelOf(t, topic, "c"))
 			for _, id := range ids {
 				if _, ok := got[id]; !ok {
@@ -132,11 +132,11 @@ func TestScrubMendsFiles(t *testing.T) {
 	if n := len(strings.Split(log.String(), "damaged; nothing is lost")) - 1; n != 8 || e.Storage().ScrubMended != 8 {
 		t.Errorf("%d were told, %d counted:\n%s", n, e.Storage().ScrubMended, log.String())
 	}
-	bad, _ := e.LookupTopic("bad")
+	bad, _ := e.Catalog().LookupTopic("bad")
 	if got := readAll(t, channelOf(t, bad, "c")); len(got) != len(ids) {
 		t.Errorf("%d messages of %d", len(got), len(ids))
 	}
-	if _, err := bad.Publish(context.Background(), []byte("more")); err != nil {
+	if _, err := bad.PublishMessage(context.Background(), node.Outgoing{Body: []byte("more")}); err != nil {
 		t.Error(err)
 	}
 }

@@ -117,7 +117,7 @@ func TestSeek(t *testing.T) {
 			s.expectNothing("the end")
 			// The place survives a crash.
 			e = openOnDisk(t, disk.Kill(1))
-			topic, _ = e.LookupTopic("t")
+			topic, _ = e.Catalog().LookupTopic("t")
 			ch, _ = topic.LookupChannel("c")
 			if got := readAll(t, ch); len(got) > len(want) {
 				t.Errorf("after a crash %d messages came again", len(got))
@@ -268,7 +268,7 @@ func TestSeekKeepsCarried(t *testing.T) {
 		}
 	}
 	e = openOnDisk(t, disk.Crash(1))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	c, _ = topic.LookupChannel("c")
 	if got := waiting(c); !slices.Equal(got, want) {
 		t.Errorf("after a crash %v wait, want %v", got, want)

@@ -49,7 +49,9 @@ func TestSnapshotOnFullBtrfs(t *testing.T) {
 		take()
 	}
 	eventually(t, "the commit log waits for room", func() bool { return node.CommitLogWaits(e) })
-	if _, err := topic.Publish(context.Background(), []byte("refused")); !errors.Is(err, errs.ErrNoSpace) {
+	if _, err := topic.PublishMessage(context.Background(), node.Outgoing{
+		Body: []byte("refused"),
+	}); !errors.Is(err, errs.ErrNoSpace) {
 		t.Errorf("publish without room: %v", err)
 	}
 	if err := e.Health(); !errors.Is(err, errs.ErrNoSpace) {
@@ -59,7 +61,7 @@ func TestSnapshotOnFullBtrfs(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "publishing resumes", func() bool {
-		id, err := topic.Publish(context.Background(), []byte("again"))
+		id, err := topic.PublishMessage(context.Background(), node.Outgoing{Body: []byte("again")})
 		if err == nil {
 			acked[id] = "again"
 		}
@@ -79,7 +81,7 @@ func TestSnapshotOnFullBtrfs(t *testing.T) {
 		t.Error(err)
 	}
 	e = openWith(t, inDir(dir))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	if ch, _ = topic.LookupChannel("c"); channelStats(t, ch).Depth != 0 {
 		t.Errorf("%d messages of which each was confirmed come again", channelStats(t, ch).Depth)
 	}

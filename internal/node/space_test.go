@@ -29,7 +29,7 @@ func fillUntilFull(t *testing.T, topic *node.Topic, acked map[node.ID]string) {
 	for i := 0; time.Now().Before(deadline); i++ {
 		body := fmt.Sprintf("fill%d/%s", i, make([]byte, 4000))
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		id, err := topic.Publish(ctx, []byte(body))
+		id, err := topic.PublishMessage(ctx, node.Outgoing{Body: []byte(body)})
 		cancel()
 		if errors.Is(err, errs.ErrNoSpace) {
 			return
@@ -71,7 +71,7 @@ func diskFull(t *testing.T, slack int64) {
 
 	// The disk that a power cut would leave now has all messages.
 	next := openOnDisk(t, disk.Crash(3))
-	nextTopic, _ := next.LookupTopic("t")
+	nextTopic, _ := next.Catalog().LookupTopic("t")
 	nextCh, _ := nextTopic.LookupChannel("c")
 	check := func(got map[node.ID]string) {
 		t.Helper()
@@ -86,7 +86,7 @@ func diskFull(t *testing.T, slack int64) {
 
 	check(readAll(t, ch)) // consuming goes on while the disk is full
 	eventually(t, "publishing resumes", func() bool {
-		_, err := topic.Publish(context.Background(), []byte("again"))
+		_, err := topic.PublishMessage(context.Background(), node.Outgoing{Body: []byte("again")})
 		if err != nil && !errors.Is(err, errs.ErrNoSpace) {
 			t.Fatalf("publish: %v", err)
 		}
@@ -97,7 +97,7 @@ func diskFull(t *testing.T, slack int64) {
 		t.Error(err)
 	}
 	e = openOnDisk(t, disk.Kill(1))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
 	for id := range readAll(t, ch) {
 		if _, old := acked[id]; old {
@@ -121,7 +121,7 @@ func TestDiskFullUntilSpaceIsAdded(t *testing.T) {
 	}
 	disk.SetCapacity(faultaio.DefaultCapacityBytes)
 	eventually(t, "publishing resumes", func() bool {
-		id, err := topic.Publish(context.Background(), []byte("again"))
+		id, err := topic.PublishMessage(context.Background(), node.Outgoing{Body: []byte("again")})
 		if err == nil {
 			acked[id] = "again"
 		}
@@ -158,12 +158,14 @@ func TestNoRoomForTheCommitLog(t *testing.T) {
 			var id node.ID
 			go func() {
 				var err error
-				id, err = topic.Publish(context.Background(), []byte("waits"))
+				id, err = topic.PublishMessage(context.Background(), node.Outgoing{Body: []byte("waits")})
 				waited <- err
 			}()
 			eventually(t, "the commit log waits for room", func() bool { return node.CommitLogWaits(e) })
 			eventually(t, "health says so", func() bool { return errors.Is(e.Health(), errs.ErrNoSpace) })
-			if _, err := topic.Publish(context.Background(), []byte("refused")); !errors.Is(err, errs.ErrNoSpace) {
+			if _, err := topic.PublishMessage(context.Background(), node.Outgoing{
+				Body: []byte("refused"),
+			}); !errors.Is(err, errs.ErrNoSpace) {
 				t.Errorf("publish without room: %v", err)
 			}
 			ops := disk.Ops()
@@ -173,7 +175,7 @@ func TestNoRoomForTheCommitLog(t *testing.T) {
 			}
 			if end != nil {
 				next := openOnDisk(t, end(disk))
-				topic, _ := next.LookupTopic("t")
+				topic, _ := next.Catalog().LookupTopic("t")
 				ch, _ := topic.LookupChannel("c")
 				checkGot(t, readAll(t, ch), acked, "waits") // it may be there: nobody knows what became of it
 				disk.SetNoRoom(false)
@@ -187,7 +189,7 @@ func TestNoRoomForTheCommitLog(t *testing.T) {
 				t.Errorf("the put in the group without room: %v", err)
 			}
 			eventually(t, "publishing resumes", func() bool {
-				id, err := topic.Publish(context.Background(), []byte("again"))
+				id, err := topic.PublishMessage(context.Background(), node.Outgoing{Body: []byte("again")})
 				if err == nil {
 					acked[id] = "again"
 				}

@@ -207,7 +207,7 @@ func TestStateFull(t *testing.T) {
 	var err error
 	n := 0
 	for ; err == nil && n < 5000; n++ {
-		_, err = topic.PublishDeferred(ctxBg, []byte("later"), time.Hour)
+		_, err = topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("later"), Delay: time.Hour})
 	}
 	over, ok := errors.AsType[*errs.LimitError](err)
 	if !errors.Is(err, errs.ErrStateFull) || n < 1000 || !ok || over.Most != int64(300_000) ||
@@ -240,13 +240,15 @@ func TestStateFull(t *testing.T) {
 	}
 	e = openOnDisk(t, disk.Kill(1), func(o *node.Options) { o.MaxStateBytes = 300_000 })
 	topic = topicOf(t, e, "t")
-	if _, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour); !errors.Is(err, errs.ErrStateFull) {
+	if _, err := topic.PublishMessage(ctxBg, node.Outgoing{
+		Body: []byte("later"), Delay: time.Hour,
+	}); !errors.Is(err, errs.ErrStateFull) {
 		t.Errorf("after a restart: %v", err)
 	}
 	if err := channelOf(t, topic, "c").Empty(ctxBg); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour); err != nil {
+	if _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("later"), Delay: time.Hour}); err != nil {
 		t.Errorf("the channel was emptied: %v", err)
 	}
 	channelOf(t, topic, "d")
@@ -285,7 +287,7 @@ func TestPartitionStateFull(t *testing.T) {
 		}
 	}
 	other := topicOf(t, e, "other")
-	if _, err := other.PublishDeferred(ctxBg, []byte("later"), time.Hour); err != nil {
+	if _, err := other.PublishMessage(ctxBg, node.Outgoing{Body: []byte("later"), Delay: time.Hour}); err != nil {
 		t.Errorf("another partition: %v", err)
 	}
 	if err := e.Health(); err != nil {
@@ -304,7 +306,7 @@ func TestDelaysNeverStopPlainMessages(t *testing.T) {
 	ch := channelOf(t, topic, "c")
 	s := subscribe(t, ch, 1)
 	for i := range 500 { // they are next to each other
-		if _, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour); err != nil {
+		if _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("later"), Delay: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		if n := e.Stats("t", "")[0].DelaysRefused; n != 0 {
@@ -325,7 +327,7 @@ func TestDelaysNeverStopPlainMessages(t *testing.T) {
 			}
 		}
 		s.finish(m)
-		switch _, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour); {
+		switch _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("later"), Delay: time.Hour}); {
 		case errors.Is(err, errs.ErrGapsFull):
 			refused++
 		case err != nil || refused > 0:
@@ -342,7 +344,7 @@ func TestDelaysNeverStopPlainMessages(t *testing.T) {
 	if err := ch.Empty(ctxBg); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour); err != nil {
+	if _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("later"), Delay: time.Hour}); err != nil {
 		t.Errorf("the channel was emptied: %v", err)
 	}
 }

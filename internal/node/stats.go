@@ -27,8 +27,8 @@ func (e *Engine) DiskFreeInodes() (count int64, limited bool) {
 func (e *Engine) Stats(topic, channel string) []TopicStats {
 	var topics []*Topic
 	if topic == "" {
-		topics = e.Topics()
-	} else if t, ok := e.LookupTopic(topic); ok {
+		topics = e.catalog.Topics()
+	} else if t, ok := e.catalog.LookupTopic(topic); ok {
 		topics = []*Topic{t}
 	}
 	out := make([]TopicStats, 0, len(topics))

@@ -70,7 +70,7 @@ func (e *Engine) Storage() StorageStats {
 
 // describeSkipping fills in what the channels that skip have discarded, and since when.
 func (e *Engine) describeSkipping(out *StorageStats) {
-	for _, t := range e.Topics() {
+	for _, t := range e.catalog.Topics() {
 		for _, c := range t.Channels() {
 			if now := c.Local().Troubles(); now.Skipping {
 				out.SkippedMessages += now.SkippedCount

@@ -62,7 +62,7 @@ func (s *storeSim) open() {
 		channelOf(s.t, topicOf(s.t, s.e, name), "c")
 	}
 	for i := range 40 { // quiet ones, whose files are mostly holes
-		if _, there := s.e.LookupTopic(fmt.Sprint("quiet", i)); !there {
+		if _, there := s.e.Catalog().LookupTopic(fmt.Sprint("quiet", i)); !there {
 			publish(s.t, topicOf(s.t, s.e, fmt.Sprint("quiet", i)), "m")
 		}
 	}
@@ -144,7 +144,7 @@ func (s *storeSim) check() {
 			s.fail("the backup %s has changed: %d files, %d before", b.dir, len(now), len(b.files))
 		}
 	}
-	if st := s.e.Backup(); s.last != "" && (st.LastDone == nil || st.LastDone.Dir != s.last) {
+	if st := s.e.Backups().Status(); s.last != "" && (st.LastDone == nil || st.LastDone.Dir != s.last) {
 		s.fail("the last good backup is in %s, and the status says %+v", s.last, st.LastDone)
 	}
 }
@@ -230,7 +230,7 @@ func (s *storeSim) backUp() {
 		b.has[name] = s.waits(topicOf(s.t, s.e, name))
 	}
 	if s.rng.IntN(3) > 0 {
-		if err := s.e.StartBackup(node.BackupOptions{Dir: b.dir, Rate: -1, MadeBy: "test"}); err != nil {
+		if err := s.e.Backups().Start(node.BackupOptions{Dir: b.dir, Rate: -1, MadeBy: "test"}); err != nil {
 			s.fail("backup: %v", err)
 		}
 		if st := awaitBackup(s.t, s.e); st.State != node.BackupDone {
@@ -282,10 +282,10 @@ func (s *storeSim) mistake() {
 			s.fail("%s is not refused", what)
 		}
 	}
-	wrong("a backup into the data", s.e.StartBackup(node.BackupOptions{Dir: inside}))
+	wrong("a backup into the data", s.e.Backups().Start(node.BackupOptions{Dir: inside}))
 	if len(s.backups) > 0 {
 		b := s.backups[s.rng.IntN(len(s.backups))]
-		wrong("a backup onto another", s.e.StartBackup(node.BackupOptions{Dir: b.dir}))
+		wrong("a backup onto another", s.e.Backups().Start(node.BackupOptions{Dir: b.dir}))
 		_, err := backup.Restore(b.dir, filepath.Join(b.dir, "data"), backup.RestoreOptions{})
 		wrong("a restore into the backup", err)
 		e, err := node.Open(ctxBg, inDir(b.dir))

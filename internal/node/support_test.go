@@ -93,7 +93,7 @@ func publish(t testing.TB, topic *node.Topic, bodies ...string) []node.ID {
 	t.Helper()
 	var ids []node.ID
 	for _, b := range bodies {
-		id, err := topic.Publish(context.Background(), []byte(b))
+		id, err := topic.PublishMessage(context.Background(), node.Outgoing{Body: []byte(b)})
 		if err != nil {
 			t.Fatalf("publish %.40q: %v", b, err)
 		}

@@ -79,7 +79,7 @@ func TestTenureInAllPartitions(t *testing.T) {
 	}
 	s := topic.Settings()
 	s.Partitions = 3
-	if _, err := topic.Configure(t.Context(), s); err != nil {
+	if _, err := topic.ConfigureAs(t.Context(), "", s); err != nil {
 		t.Fatal(err)
 	}
 	hold := func(at int, p node.Producer, want error) {

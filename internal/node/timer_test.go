@@ -172,7 +172,7 @@ func publishDue(t *testing.T, topic *node.Topic, sinks []*lateSink, n int, mu *s
 		s.dues[body] = due
 	}
 	mu.Unlock()
-	if _, err := topic.PublishDeferred(ctxBg, []byte(body), delay); err != nil {
+	if _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte(body), Delay: delay}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -8,36 +9,43 @@ import (
 	"testing"
 
 	"penstock/internal/node/datadir"
+	"penstock/internal/node/errs"
 	"penstock/segment/aio"
 )
 
 // ForgetMaker writes a topic's topic.json as a version does that does not know who made it.
 func ForgetMaker(t testing.TB, e *Engine, name string) {
 	t.Helper()
-	topic, _ := e.LookupTopic(name)
+	topic, _ := e.Catalog().LookupTopic(name)
 	m := topic.File()
 	m.MadeBy = ""
-	if err := e.createTopicFiles(m); err != nil {
+	if err := e.catalog.WriteFile(m); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // Creating lets a token be at the creation of a topic, until done is called.
 func Creating(e *Engine, token, name string, partitions int) (done func()) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.creating[name] = &creation{partitions: partitions, madeBy: token, done: make(chan struct{})}
+	begun, end, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = e.catalog.Make(context.Background(), name, token, partitions, func() (*Topic, error) {
+			close(begun)
+			<-end
+			return nil, errs.ErrTopicOptions
+		})
+	}()
+	<-begun
 	return func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		delete(e.creating, name)
+		close(end)
+		<-ended
 	}
 }
 
 // Growing lets a topic be at its growth to so many partitions, until done is called.
 func Growing(t testing.TB, e *Engine, topic *Topic, to int) (done func()) {
 	t.Helper()
-	done, err := e.grow(topic, to, "")
+	done, err := e.catalog.Grow(topic, to, "")
 	if err != nil {
 		t.Fatal(err)
 	}

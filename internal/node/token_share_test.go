@@ -30,7 +30,7 @@ func makeFor(t testing.TB, e *node.Engine, token, name string, partitions int) *
 func counts(t testing.TB, e *node.Engine, want string) {
 	t.Helper()
 	var got []string
-	for _, u := range e.TokenUses() {
+	for _, u := range e.Catalog().TokenUses() {
 		got = append(got, fmt.Sprint(u.Token, " ", u.Topics, " ", u.Partitions))
 	}
 	if text := strings.Join(got, ", "); text != want {
@@ -72,7 +72,7 @@ func TestTokenShare(t *testing.T) {
 	set.Partitions = 8
 	_, err = a.ConfigureAs(t.Context(), "b", set)
 	refused("growth by another", errs.ErrTooManyPartitions, 11, 10, err)
-	if set, err = a.Configure(t.Context(), set); err != nil {
+	if set, err = a.ConfigureAs(t.Context(), "", set); err != nil {
 		t.Errorf("an administrator adds a partition: %v", err)
 	}
 
@@ -119,7 +119,7 @@ func TestTokenShare(t *testing.T) {
 	}
 	e = openOnDisk(t, disk.Kill(1), limits, func(o *node.Options) { o.TokenShare = 100 })
 	counts(t, e, "a 4 6, b 1 3")
-	if topic, _ := e.LookupTopic("a2"); topic.MadeBy() != "a" {
+	if topic, _ := e.Catalog().LookupTopic("a2"); topic.MadeBy() != "a" {
 		t.Errorf("after a restart %q has made the topic", topic.MadeBy())
 	}
 	if err := create("more", 1); err != nil {
@@ -175,7 +175,7 @@ func TestTokenShareName(t *testing.T) {
 	e := openOnDisk(t, newDisk())
 	for _, name := range []string{strings.Repeat("x", 129), "\xff"} {
 		_, err := e.CreateTopicWith(t.Context(), "t", node.TopicOptions{MadeBy: name})
-		if _, ok := e.LookupTopic("t"); ok || !errors.Is(err, errs.ErrTopicOptions) {
+		if _, ok := e.Catalog().LookupTopic("t"); ok || !errors.Is(err, errs.ErrTopicOptions) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
@@ -184,7 +184,7 @@ func TestTokenShareName(t *testing.T) {
 
 // stateOf returns what the state of the token's topics costs in memory.
 func stateOf(e *node.Engine, token string) (n int64) {
-	for _, u := range e.TokenUses() {
+	for _, u := range e.Catalog().TokenUses() {
 		if u.Token == token {
 			n = u.StateBytes
 		}
@@ -211,7 +211,7 @@ func TestTokenStateIsCounted(t *testing.T) {
 	delay := func(topic *node.Topic, n int) {
 		t.Helper()
 		for range n {
-			if _, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour); err != nil {
+			if _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("later"), Delay: time.Hour}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -229,14 +229,14 @@ func TestTokenStateIsCounted(t *testing.T) {
 	}
 	e = openOnDisk(t, disk.Kill(1))
 	if stateOf(e, "a") < 500*50 || stateOf(e, "b") < 100*50 {
-		t.Errorf("after a restart: %+v", e.TokenUses())
+		t.Errorf("after a restart: %+v", e.Catalog().TokenUses())
 	}
 	check("after a restart")
 	if err := channelOf(t, topicOf(t, e, "a"), "c").Empty(ctxBg); err != nil {
 		t.Fatal(err)
 	}
 	if n := stateOf(e, "a"); n > 500*50 {
-		t.Errorf("after the channel was emptied: %+v", e.TokenUses())
+		t.Errorf("after the channel was emptied: %+v", e.Catalog().TokenUses())
 	}
 	check("after the channel was emptied")
 }
@@ -255,7 +255,7 @@ func TestTokenStateShare(t *testing.T) {
 			}
 			var err error
 			for n := 0; err == nil && n < 5000; n++ {
-				_, err = a.PublishDeferred(ctxBg, []byte("later"), time.Hour)
+				_, err = a.PublishMessage(ctxBg, node.Outgoing{Body: []byte("later"), Delay: time.Hour})
 			}
 			over, ok := errors.AsType[*errs.LimitError](err)
 			if !ok || !errors.Is(err, errs.ErrStateFull) || errors.Is(err, errs.ErrShare) != (percent < 100) ||
@@ -267,7 +267,7 @@ func TestTokenStateShare(t *testing.T) {
 			}
 			full := func(what string, topic *node.Topic, want bool) {
 				t.Helper()
-				_, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour)
+				_, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("later"), Delay: time.Hour})
 				if errors.Is(err, errs.ErrStateShare) != want {
 					t.Errorf("%s: a delayed message: %v", what, err)
 				}
@@ -319,7 +319,7 @@ func TestClusterTokenShare(t *testing.T) {
 		t.Helper()
 		for _, m := range tc.nodes {
 			tc.eventually(m.name+" counts "+want, func() bool {
-				uses := m.e.TokenUses()
+				uses := m.e.Catalog().TokenUses()
 				return len(uses) == 1 && fmt.Sprint(uses[0].Token, " ", uses[0].Topics, " ", uses[0].Partitions) == want
 			})
 		}
@@ -365,7 +365,7 @@ func TestDefaultQuota(t *testing.T) {
 	used := topicOf(t, e, "used")
 	channelOf(t, used, "c")
 	for range 100 {
-		if _, err = used.Publish(ctxBg, make([]byte, 1000)); err != nil {
+		if _, err = used.PublishMessage(ctxBg, node.Outgoing{Body: make([]byte, 1000)}); err != nil {
 			break
 		}
 	}
@@ -411,7 +411,7 @@ func TestTokenFillsTheDisk(t *testing.T) {
 				publish(t, b, body)
 			}
 			publish(t, topicOf(t, e, "nobodys"), body)
-			if _, err := a.Publish(ctxBg, []byte("x")); !errors.Is(err, errs.ErrStoredShare) {
+			if _, err := a.PublishMessage(ctxBg, node.Outgoing{Body: []byte("x")}); !errors.Is(err, errs.ErrStoredShare) {
 				t.Errorf("the token is refused no more: %v", err)
 			}
 			channelOf(t, a, "more") // control entries are stored
@@ -422,7 +422,7 @@ func TestTokenFillsTheDisk(t *testing.T) {
 				t.Fatal(err)
 			}
 			eventually(t, "the token to go on", func() bool {
-				_, err := a.Publish(ctxBg, []byte("x"))
+				_, err := a.PublishMessage(ctxBg, node.Outgoing{Body: []byte("x")})
 				return err == nil
 			})
 		})
@@ -434,14 +434,14 @@ func TestTokenFillsTheDisk(t *testing.T) {
 func fillDisk(t *testing.T, e *node.Engine, topic *node.Topic, body string, counted bool) error {
 	t.Helper()
 	for sent := 1; ; sent++ {
-		if _, err := topic.Publish(ctxBg, []byte(body)); err != nil {
+		if _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte(body)}); err != nil {
 			return err
 		}
 		if !counted || sent%32 != 0 || sent*len(body) < 20<<20 {
 			continue
 		}
 		eventually(t, "the node to look at the disk", func() bool {
-			return slices.ContainsFunc(e.TokenUses(), func(u node.TokenUse) bool {
+			return slices.ContainsFunc(e.Catalog().TokenUses(), func(u node.TokenUse) bool {
 				return u.Token == "a" && u.StoredBytes >= int64(sent*len(body))
 			})
 		})

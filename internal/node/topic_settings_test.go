@@ -20,7 +20,7 @@ func configure(t testing.TB, topic *node.Topic, change func(*meta.TopicSettings)
 	change(&s)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	s, err := topic.Configure(ctx, s)
+	s, err := topic.ConfigureAs(ctx, "", s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func TestTopicSettings(t *testing.T) {
 		RetentionBytes: -1, RetentionCount: 10, RetentionAgeMs: 1000,
 		QuotaBytes: 5 << 20, QuotaCount: 7, QuotaMode: meta.QuotaDropOldest, MinISR: 1,
 	}
-	got, err := topic.Configure(t.Context(), want)
+	got, err := topic.ConfigureAs(t.Context(), "", want)
 	want.Version, want.Partitions, want.Durability = 1, fresh.Partitions, fresh.Durability
 	if err != nil || got != want || topic.Settings() != want {
 		t.Fatalf("%+v, %v", got, err)
@@ -58,7 +58,7 @@ func TestTopicSettings(t *testing.T) {
 		"below 0":               {meta.TopicSettings{Version: 1, QuotaBytes: -1}, meta.ErrSettings},
 		"mode":                  {meta.TopicSettings{Version: 1, QuotaMode: "drop"}, meta.ErrSettings},
 	} {
-		if got, err := topic.Configure(t.Context(), c.s); !errors.Is(err, c.want) || got != want {
+		if got, err := topic.ConfigureAs(t.Context(), "", c.s); !errors.Is(err, c.want) || got != want {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
@@ -66,7 +66,7 @@ func TestTopicSettings(t *testing.T) {
 	after := func(e *node.Engine) {
 		t.Helper()
 		for name, s := range map[string]meta.TopicSettings{"t": want, "other": fresh} {
-			if topic, _ := e.LookupTopic(name); topic.Settings() != s {
+			if topic, _ := e.Catalog().LookupTopic(name); topic.Settings() != s {
 				t.Errorf("topic %s has %+v afterwards, not %+v", name, topic.Settings(), s)
 			}
 		}
@@ -76,7 +76,7 @@ func TestTopicSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	after(openOnDisk(t, disk.Kill(1)))
-	if _, err := topic.Configure(t.Context(), want); !errors.Is(err, errs.ErrClosed) {
+	if _, err := topic.ConfigureAs(t.Context(), "", want); !errors.Is(err, errs.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
 }
@@ -97,14 +97,14 @@ func TestTopicSettingsCrash(t *testing.T) {
 		disk.CrashAt(disk.Ops() + after)
 		next := old
 		next.QuotaCount = 200
-		_, err := topic.Configure(t.Context(), next)
+		_, err := topic.ConfigureAs(t.Context(), "", next)
 		next.Version++
 		if err == nil {
 			told++
 		}
 		_ = e.Close() // the disk is gone, most often
 		e = openOnDisk(t, disk.Crash(uint64(after)))
-		topic, ok := e.LookupTopic("t")
+		topic, ok := e.Catalog().LookupTopic("t")
 		if !ok {
 			t.Fatalf("a crash after %d operations takes the topic away", after)
 		}
@@ -164,7 +164,7 @@ func TestQuotaReject(t *testing.T) {
 			consumer.take(10)
 			more := 0
 			eventually(t, "ten confirmed messages make room for eight", func() bool {
-				if _, err := topic.Publish(context.Background(), make([]byte, body)); err == nil {
+				if _, err := topic.PublishMessage(context.Background(), node.Outgoing{Body: make([]byte, body)}); err == nil {
 					more++
 				}
 				return more == 8
@@ -179,7 +179,7 @@ func TestQuotaReject(t *testing.T) {
 				t.Fatal(err)
 			}
 			e = openOnDisk(t, disk.Kill(1))
-			topic, _ = e.LookupTopic("t")
+			topic, _ = e.Catalog().LookupTopic("t")
 			ch, _ = topic.LookupChannel("c")
 			if n := fillQuota(t, topic, body); n > 2 {
 				t.Errorf("after a restart %d more were stored", n)
@@ -187,7 +187,9 @@ func TestQuotaReject(t *testing.T) {
 			configure(t, topic, func(s *meta.TopicSettings) { s.QuotaBytes, s.QuotaCount = 10*s.QuotaBytes, 10*s.QuotaCount })
 			publish(t, topic, "larger")
 			configure(t, topic, func(s *meta.TopicSettings) { s.QuotaBytes, s.QuotaCount = 1, 1 })
-			if _, err := topic.Publish(t.Context(), make([]byte, body)); !errors.Is(err, errs.ErrQuota) {
+			if _, err := topic.PublishMessage(t.Context(), node.Outgoing{
+				Body: make([]byte, body),
+			}); !errors.Is(err, errs.ErrQuota) {
 				t.Errorf("with a quota below what is there: %v", err)
 			}
 			if got := readAll(t, ch); len(got) < first || len(got) > first+4 {
@@ -212,13 +214,13 @@ func TestQuotaCountsWhatWaits(t *testing.T) {
 			topic := topicOf(t, e, "t")
 			ch := channelOf(t, topic, "c")
 			configure(t, topic, set)
-			if _, err := topic.PublishDeferred(ctxBg, make([]byte, body), time.Hour); err != nil {
+			if _, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: make([]byte, body), Delay: time.Hour}); err != nil {
 				t.Fatal(err)
 			}
 			consumer := subscribe(t, ch, 500)
 			for i := range 100 {
 				eventually(t, "finished messages make room", func() bool {
-					_, err := topic.Publish(ctxBg, make([]byte, body))
+					_, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: make([]byte, body)})
 					if err != nil && !errors.Is(err, errs.ErrQuota) {
 						t.Fatal(i, err)
 					}
@@ -239,7 +241,7 @@ func TestQuotaCountsWhatWaits(t *testing.T) {
 			consumer.take(room)
 			consumer.Close()
 			eventually(t, "finished messages make room", func() bool {
-				_, err := topic.Publish(ctxBg, make([]byte, body))
+				_, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: make([]byte, body)})
 				return err == nil
 			})
 			if err := ch.Seek(ctxBg, node.SeekTo{Kind: node.SeekBeginning}); err != nil {
@@ -256,7 +258,7 @@ func TestQuotaCountsWhatWaits(t *testing.T) {
 func fillQuota(t *testing.T, topic *node.Topic, size int) (n int) {
 	t.Helper()
 	for ; ; n++ {
-		_, err := topic.Publish(context.Background(), make([]byte, size))
+		_, err := topic.PublishMessage(context.Background(), node.Outgoing{Body: make([]byte, size)})
 		if errors.Is(err, errs.ErrQuota) {
 			return n
 		}
@@ -341,7 +343,7 @@ func TestDiskLowWaterAndQuota(t *testing.T) {
 	acked := map[node.ID]string{publish(t, topic, "first")[0]: "first"}
 	disk.SetCapacity(usedBytes(t, disk) + 1<<20)
 	fillUntilFull(t, topic, acked)
-	_, err := topic.Publish(t.Context(), []byte("x"))
+	_, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte("x")})
 	if !errors.Is(err, errs.ErrNoSpace) || errors.Is(err, errs.ErrQuota) {
 		t.Errorf("on a full disk: %v", err)
 	}
@@ -357,7 +359,7 @@ func TestDiskLowWaterAndQuota(t *testing.T) {
 	eventually(t, "publishing resumes", func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		_, err := topic.Publish(ctx, fmt.Append(nil, "again"))
+		_, err := topic.PublishMessage(ctx, node.Outgoing{Body: fmt.Append(nil, "again")})
 		return err == nil
 	})
 }
@@ -369,13 +371,13 @@ func TestDelayBeyondRetention(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	later := func(delay time.Duration) error {
-		_, err := topic.PublishDeferred(ctxBg, []byte("later"), delay)
+		_, err := topic.PublishMessage(ctxBg, node.Outgoing{Body: []byte("later"), Delay: delay})
 		return err
 	}
 	age := func(age time.Duration) error {
 		s := topic.Settings()
 		s.RetentionAgeMs = age.Milliseconds()
-		_, err := topic.Configure(ctxBg, s)
+		_, err := topic.ConfigureAs(ctxBg, "", s)
 		return err
 	}
 	setup := errors.Join(age(time.Minute), later(59*time.Second), age(50*time.Minute), later(time.Minute))

@@ -22,7 +22,7 @@ func TestMaxTopics(t *testing.T) {
 	for range 4 { // they keep a creation that ends waiting for the lock
 		readers.Go(func() {
 			for !over.Load() {
-				_, _ = e.LookupTopic("t0")
+				_, _ = e.Catalog().LookupTopic("t0")
 			}
 		})
 	}
@@ -78,12 +78,12 @@ func TestMaxPartitions(t *testing.T) {
 	refused("65,536 partitions", 6+node.MaxPartitions, err)
 	_, err = e.CreateTopic(t.Context(), "b", 5)
 	refused("one too many", 11, err)
-	if _, ok := e.LookupTopic("b"); ok {
+	if _, ok := e.Catalog().LookupTopic("b"); ok {
 		t.Error("a refused topic exists")
 	}
 	set := a.Settings()
 	set.Partitions = 11
-	_, err = a.Configure(t.Context(), set)
+	_, err = a.ConfigureAs(t.Context(), "", set)
 	refused("growth", 11, err)
 	if err := a.CheckPartitions(t.Context(), 11); a.Partitions() != 6 {
 		t.Error("it has grown")
@@ -92,7 +92,7 @@ func TestMaxPartitions(t *testing.T) {
 	}
 	counted(6)
 	set.Partitions = 9
-	if _, err = a.Configure(t.Context(), set); err != nil {
+	if _, err = a.ConfigureAs(t.Context(), "", set); err != nil {
 		t.Fatal(err)
 	}
 	counted(9)

@@ -3,11 +3,9 @@ package node
 import (
 	"context"
 
+	"penstock/internal/node/catalog"
 	"penstock/internal/node/channel"
-	"penstock/internal/node/datadir"
-	"penstock/internal/node/errs"
 	"penstock/internal/node/flush"
-	"penstock/internal/node/partition"
 	"penstock/internal/node/topic"
 )
 
@@ -17,7 +15,7 @@ func (e *Engine) newChannelNode() *channel.Shared {
 	return channel.NewShared(channel.Config{
 		Host: e.host, Log: e.log, Clock: e.clock, Tasks: &e.wg, Stop: e.stop, Cluster: e.members.others(),
 		Limits: o.ofChannels(), Latencies: o.Latencies,
-		Lease: e.members, Closing: e.isClosed, Context: e.members.context,
+		Lease: e.members, Closing: e.catalog.Closed, Context: e.members.context,
 	})
 }
 
@@ -25,7 +23,7 @@ func (e *Engine) newChannelNode() *channel.Shared {
 func (e *Engine) newTopicShared() *topic.Shared {
 	env := topic.Env{
 		Host: e.host, Log: e.log, Clock: e.clock, Store: e.store, Limits: &e.limits, News: &e.news, Channels: e.channels,
-		Catalog: catalogView{e}, NodeID: e.node.NodeID(), Closed: e.isClosed,
+		Catalog: catalogView{e.catalog, e}, NodeID: e.node.NodeID(), Closed: e.catalog.Closed,
 		Options: e.opts.ofTopics(),
 	}
 	if cn := e.cluster; cn != nil {
@@ -56,49 +54,32 @@ func (o *Options) ofTopics() topic.Options {
 	}
 }
 
-// catalogView is the catalog of topics as the topics see it: see topic.Catalog.
-type catalogView struct{ *Engine }
+// newCatalog returns the catalog of this node. The topics that it lists come with newTopicShared.
+func (e *Engine) newCatalog() *catalog.Catalog {
+	return catalog.New(catalog.Env{
+		Host: e.host, Log: e.log, Clock: e.clock, Disk: e.disk, Store: e.store, News: &e.news,
+		Listed: func() int64 { return e.shared.Partitions() },
+		Limits: func() catalog.Limits {
+			o := e.current()
+			return catalog.Limits{
+				MaxTopics: o.MaxTopics, MaxPartitions: o.MaxPartitions, TokenShare: o.TokenShare, MaxStateBytes: o.MaxStateBytes,
+			}
+		},
+	})
+}
+
+// catalogView is the catalog as the topics see it, which also make and delete topics: see topic.Catalog.
+type catalogView struct {
+	*catalog.Catalog
+	e *Engine
+}
 
 var _ topic.Catalog = catalogView{}
 
 func (c catalogView) MakeTopic(ctx context.Context, name, madeBy string) (*Topic, error) {
-	return c.CreateTopicWith(ctx, name, TopicOptions{MadeBy: madeBy})
+	return c.e.CreateTopicWith(ctx, name, TopicOptions{MadeBy: madeBy})
 }
 
-func (c catalogView) RoomToGrow(t *Topic, partitions int) error { return c.roomToGrow(t, partitions) }
-
-func (c catalogView) Grow(t *Topic, partitions int, by string) (done func(), err error) {
-	return c.grow(t, partitions, by)
-}
-
-func (c catalogView) WriteFile(m *datadir.Topic) error { return c.createTopicFiles(m) }
-
-func (c catalogView) AddCopies(parts []*partition.Partition) error {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		return errs.ErrClosed
-	}
-	c.store.Add(parts)
-	c.mu.Unlock()
-	c.refuseIfPoisoned(parts)
-	return nil
-}
-
-func (c catalogView) Recounted(change func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	change()
-}
-
-// refuseIfPoisoned closes the inboxes of partitions that were just listed, if the commit log has failed. When the
-// commit log fails, the failure is stored first, and then all listed inboxes are closed. So either that closes these
-// inboxes, or this check sees the failure.
-func (e *Engine) refuseIfPoisoned(parts []*partition.Partition) {
-	if e.store.Failure() == nil {
-		return
-	}
-	for _, pt := range parts {
-		pt.CloseAndRefuse(e.store.Refusal(), false)
-	}
+func (c catalogView) DeleteTopic(ctx context.Context, name string) error {
+	return c.e.DeleteTopic(ctx, name)
 }

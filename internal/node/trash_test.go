@@ -45,7 +45,7 @@ func TestDeleteWithoutTrash(t *testing.T) {
 			}
 			disk = disk.Crash(1)
 			e = openOnDisk(t, disk)
-			if _, ok := e.LookupTopic("t"); ok {
+			if _, ok := e.Catalog().LookupTopic("t"); ok {
 				t.Error("the topic is there again")
 			}
 		})
@@ -69,7 +69,7 @@ func TestStartWithWhatCannotBeMoved(t *testing.T) {
 		disk = disk.Crash(1)
 		disk.Inject(never)
 		e = openOnDisk(t, disk)
-		if _, ok := e.LookupTopic("t"); ok {
+		if _, ok := e.Catalog().LookupTopic("t"); ok {
 			t.Fatal("the topic is there again")
 		}
 		for range 4 * (1 - life) { // so much that the commit log would use its oldest file again
@@ -78,7 +78,7 @@ func TestStartWithWhatCannotBeMoved(t *testing.T) {
 	}
 	disk = disk.Crash(1)
 	e = openOnDisk(t, disk)
-	if _, ok := e.LookupTopic("t"); ok || isThere(t, disk, at) {
+	if _, ok := e.Catalog().LookupTopic("t"); ok || isThere(t, disk, at) {
 		t.Error("the topic is there again, or its files are")
 	}
 }
@@ -102,7 +102,7 @@ func TestHalfMadeTopicIsSwept(t *testing.T) {
 	if isThere(t, disk, half) || !isThere(t, disk, holds) {
 		t.Errorf("half-made: %v, with a partition: %v", isThere(t, disk, half), isThere(t, disk, holds))
 	}
-	if _, ok := e.LookupTopic("t"); !ok {
+	if _, ok := e.Catalog().LookupTopic("t"); !ok {
 		t.Error("the topic is gone")
 	}
 }

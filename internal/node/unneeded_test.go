@@ -28,7 +28,7 @@ func TestDamagedCommitLogFileThatIsNotNeeded(t *testing.T) {
 	publish := func(until func() bool) {
 		t.Helper()
 		for end := time.Now().Add(30 * time.Second); !until(); count++ {
-			if _, err := top.Publish(ctx, body(count)); err != nil || time.Now().After(end) {
+			if _, err := top.PublishMessage(ctx, node.Outgoing{Body: body(count)}); err != nil || time.Now().After(end) {
 				t.Fatalf("after %d messages: %v", count, err)
 			}
 		}
@@ -71,7 +71,7 @@ func TestDamagedCommitLogFileThatIsNotNeeded(t *testing.T) {
 	if _, err := os.Stat(first); err == nil {
 		t.Error("the damaged file is there still")
 	}
-	if _, err := top.Publish(ctx, []byte("more")); err != nil {
+	if _, err := top.PublishMessage(ctx, node.Outgoing{Body: []byte("more")}); err != nil {
 		t.Error(err)
 	}
 }

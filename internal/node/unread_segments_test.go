@@ -29,7 +29,7 @@ func TestUnknownControlBeforeTheLastSegment(t *testing.T) {
 	}
 	publish := func(top *node.Topic, i int) {
 		t.Helper()
-		if _, err := top.Publish(ctx, body(i)); err != nil {
+		if _, err := top.PublishMessage(ctx, node.Outgoing{Body: body(i)}); err != nil {
 			t.Fatal(err)
 		}
 	}

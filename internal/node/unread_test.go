@@ -31,7 +31,7 @@ func TestUnknownControlSingleNode(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := top.Publish(ctx, fmt.Appendf(nil, "acked %d", i)); err != nil {
+		if _, err := top.PublishMessage(ctx, node.Outgoing{Body: fmt.Appendf(nil, "acked %d", i)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -50,12 +50,14 @@ func TestUnknownControlSingleNode(t *testing.T) {
 		if n := old.Info().PartitionsReadOnly; n != 1 {
 			t.Errorf("%d partitions are said to be read-only", n)
 		}
-		if _, err := topicOf(t, old, "t").Publish(ctx, []byte("x")); !errors.Is(err, fold.ErrNewerControl) {
+		if _, err := topicOf(t, old, "t").PublishMessage(ctx, node.Outgoing{
+			Body: []byte("x"),
+		}); !errors.Is(err, fold.ErrNewerControl) {
 			t.Errorf("a publish was answered %v", err)
 		}
 		u := topicOf(t, old, "u")
 		for range 600 {
-			if _, err := u.Publish(ctx, bytes.Repeat([]byte{'x'}, 10000)); err != nil {
+			if _, err := u.PublishMessage(ctx, node.Outgoing{Body: bytes.Repeat([]byte{'x'}, 10000)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -81,7 +83,7 @@ func TestUnknownControlSingleNode(t *testing.T) {
 		!s[0].Channels[0].Paused || s[0].Channels[0].Depth != count {
 		t.Error("the channel, or that it is paused, was forgotten")
 	}
-	if _, err := top.Publish(ctx, []byte("more")); err != nil {
+	if _, err := top.PublishMessage(ctx, node.Outgoing{Body: []byte("more")}); err != nil {
 		t.Error(err)
 	}
 }

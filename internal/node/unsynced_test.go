@@ -31,7 +31,7 @@ func TestUnsyncedSegmentsKeepTheCommitLog(t *testing.T) {
 	pad := bytes.Repeat([]byte{'x'}, 10_000)
 	stored := 0
 	for stored < 4<<20 { // four times what the commit log may hold
-		if _, err := good.Publish(ctxBg, pad); err != nil {
+		if _, err := good.PublishMessage(ctxBg, node.Outgoing{Body: pad}); err != nil {
 			break
 		}
 		stored += len(pad)
@@ -41,7 +41,7 @@ func TestUnsyncedSegmentsKeepTheCommitLog(t *testing.T) {
 	}
 	after := disk.Crash(1)
 	e = openOnDisk(t, after)
-	bad, _ = e.LookupTopic("bad")
+	bad, _ = e.Catalog().LookupTopic("bad")
 	c, _ := bad.LookupChannel("c")
 	if c == nil {
 		t.Fatal("the channel is gone")

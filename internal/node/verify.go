@@ -23,11 +23,14 @@ type Difference = scrub.Difference
 // bytes that all copies have; the caller then passes Verified.Next until Verified.Done. VerifySome returns ErrNoTopic
 // if there is no such topic or partition, and ErrOptions on a single node, which has only one copy.
 func (e *Engine) VerifySome(ctx context.Context, topic string, partition uint32, at segment.Offset) (*Verified, error) {
-	t, ok := e.LookupTopic(topic)
+	t, ok := e.catalog.LookupTopic(topic)
 	if !ok || int(partition) >= t.Partitions() {
 		return nil, errs.ErrNoTopic
 	}
-	return e.members.verifySome(ctx, t, partition, at)
+	if e.cluster == nil {
+		return nil, fmt.Errorf("%w: there is one copy only, which the scrub reads", errs.ErrOptions)
+	}
+	return e.cluster.verifySome(ctx, t, partition, at)
 }
 
 // verifySome compares the copies of a partition for about a second. This node asks the in-sync replicas, and need not
@@ -51,7 +54,7 @@ func (cn *clusterNode) askCopy(
 ) (*wire.VerifyAnswer, error) {
 	op := wire.Operation{Kind: wire.OpVerify, Topic: t.ID(), Partitions: []uint32{partition}, Verify: &q}
 	if n.ID == cn.Self.ID {
-		return t.VerifyHere(op)
+		return t.Local().VerifyHere(op)
 	}
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.publishTimeout())
 	defer cancel()

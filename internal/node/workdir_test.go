@@ -29,7 +29,7 @@ func TestProgramChangesItsDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	e = openWith(t, inDir("data"))
-	topic, _ = e.LookupTopic("t")
+	topic, _ = e.Catalog().LookupTopic("t")
 	publish(t, topic, numbered("new", 200, 500)...)
 	t.Chdir(other)
 	to, s := makeBackup(t, e)

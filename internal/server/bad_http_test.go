@@ -84,7 +84,7 @@ func TestForgedCookies(t *testing.T) {
 			}
 		}
 	}
-	if _, ok := n.e.LookupTopic("t"); ok {
+	if _, ok := n.e.Catalog().LookupTopic("t"); ok {
 		t.Error("a topic was made")
 	}
 }

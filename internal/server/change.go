@@ -32,7 +32,7 @@ func (s *Server) Change(o Options) error {
 	}
 	s.settings.Store(&o.Settings)
 	s.strangers.Limit(unproven(o.MaxStrangers, descriptors.Limit()))
-	s.known.Resize(int64(descriptors.ForClients(o.MaxConnections)), s.engine.TokenShare())
+	s.known.Resize(int64(descriptors.ForClients(o.MaxConnections)), s.engine.Catalog().TokenShare())
 	s.largest = max(s.largest, o.LargestCommand()) // open connections may still send it
 	s.received.Change(&shares.LargeInput, o.MaxLargeInputBytes, s.largest)
 	s.changeHTTP(&o)

@@ -13,7 +13,7 @@ func TestEphemeralChannelsBeginAtTheEnd(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		nodes[0].post(t, "/topic/create?topic=t", "")
 		for _, n := range nodes {
-			nsqtest.Eventually(t, "the topic to be known", func() bool { _, ok := n.e.LookupTopic("t"); return ok })
+			nsqtest.Eventually(t, "the topic to be known", func() bool { _, ok := n.e.Catalog().LookupTopic("t"); return ok })
 		}
 		lead := nodes[leaderOfPartition(t, nodes, "t", 0)]
 		for i := range 2 * len(nodes) {

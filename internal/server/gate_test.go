@@ -116,7 +116,7 @@ func TestForeignPages(t *testing.T) {
 	if status, body := gateAsk(t, listeners[0], "GET", "/stats", "nsqd:4151"); status != 200 {
 		t.Errorf("a program that asks for nsqd: %d %s", status, body)
 	}
-	if _, ok := n.e.LookupTopic("victim"); !ok {
+	if _, ok := n.e.Catalog().LookupTopic("victim"); !ok {
 		t.Error("a page of another site has deleted the topic")
 	}
 	open := startNode(t, node.Options{}, Options{AllowedHosts: []string{"*"}})

@@ -52,7 +52,7 @@ func TestDeletedElsewhere(t *testing.T) {
 			}
 			expect(first, firstIsLookup, "/topic/delete"+topic, 200)
 			for _, n := range nodes {
-				nsqtest.Eventually(t, "the topic to be gone", func() bool { _, ok := n.e.LookupTopic("t"); return !ok })
+				nsqtest.Eventually(t, "the topic to be gone", func() bool { _, ok := n.e.Catalog().LookupTopic("t"); return !ok })
 				if n != first || firstIsLookup {
 					expect(n, false, "/topic/delete"+topic, 200)
 				}

@@ -70,7 +70,7 @@ func grantNode(t *testing.T) *testNode {
 func (n *testNode) reset(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"a", "b"} {
-		topic, ok := n.e.LookupTopic(name)
+		topic, ok := n.e.Catalog().LookupTopic(name)
 		if ok {
 			_, ok = topic.LookupChannel("c")
 		}
@@ -90,7 +90,7 @@ func (n *testNode) reset(t *testing.T) {
 // setDeadLetter makes a topic the target of the dead letters of channel c of topic a.
 func (n *testNode) setDeadLetter(t *testing.T, name string) {
 	t.Helper()
-	topic, ok := n.e.LookupTopic("a")
+	topic, ok := n.e.Catalog().LookupTopic("a")
 	if !ok {
 		t.Fatal("there is no topic a")
 	}
@@ -234,7 +234,7 @@ func (m *matrix) bodies(t *testing.T, n *testNode) {
 			return n.verdict(t, "POST", n.base+path, role, `{"topic":"a","partition":0,"partitions":2}`)
 		})
 	}
-	if _, ok := n.e.LookupTopic("new"); ok {
+	if _, ok := n.e.Catalog().LookupTopic("new"); ok {
 		t.Error("the dead-letter topic exists")
 	}
 }
@@ -341,7 +341,7 @@ func TestGrantOnSomeChannels(t *testing.T) {
 			}
 		}
 	}
-	topic, ok := n.e.LookupTopic("shop-a")
+	topic, ok := n.e.Catalog().LookupTopic("shop-a")
 	if !ok {
 		t.Fatal("the topic is gone")
 	}

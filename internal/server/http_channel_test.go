@@ -34,7 +34,7 @@ func makeChannel(t *testing.T, nodes []*testNode, topic, channel string, partiti
 	nodes[0].post(t, fmt.Sprintf("/topic/create?topic=%s&partitions=%d", topic, partitions), "")
 	q := "?topic=" + topic + "&channel=" + channel
 	for _, n := range nodes {
-		nsqtest.Eventually(t, "the topic to be known", func() bool { _, ok := n.e.LookupTopic(topic); return ok })
+		nsqtest.Eventually(t, "the topic to be known", func() bool { _, ok := n.e.Catalog().LookupTopic(topic); return ok })
 		n.post(t, "/channel/create"+q, "")
 	}
 	return q
@@ -447,7 +447,7 @@ func TestChannelVerbsAtANodeThatLeadsNothing(t *testing.T) {
 	nodes[0].post(t, "/topic/create?topic=t&partitions=1", "")
 	nodes[0].post(t, "/channel/create?topic=t&channel=c", "")
 	for _, n := range nodes {
-		nsqtest.Eventually(t, "the topic to be known", func() bool { _, ok := n.e.LookupTopic("t"); return ok })
+		nsqtest.Eventually(t, "the topic to be known", func() bool { _, ok := n.e.Catalog().LookupTopic("t"); return ok })
 		nsqtest.Eventually(t, "the channel to be known", func() bool {
 			code, _ := n.do(t, "POST", "/channel/pause?topic=t&channel=c", "")
 			return code == 200

@@ -25,7 +25,7 @@ func TestHTTPHeaders(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 4)
 		makeChannel(t, nodes, "t", "nsq", 4)
-		topic, _ := nodes[0].e.LookupTopic("t")
+		topic, _ := nodes[0].e.Catalog().LookupTopic("t")
 		keyed := fmt.Sprint(topic.PartitionFor([]byte("order-7")))
 		want := map[string]string{}
 		for i, n := range nodes {
@@ -94,7 +94,7 @@ func consumeHeaders(t *testing.T, nodes []*testNode, channel string, count int) 
 	var all sync.WaitGroup
 	out := map[string]string{}
 	for _, n := range nodes {
-		topic, _ := n.e.LookupTopic("t")
+		topic, _ := n.e.Catalog().LookupTopic("t")
 		ch, ok := topic.LookupChannel(channel)
 		if !ok {
 			continue // this node leads no partition of the topic

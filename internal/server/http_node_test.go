@@ -117,8 +117,8 @@ func TestTokensOverHTTP(t *testing.T) {
 	for _, one := range got.Tokens {
 		by[one.Name] = one
 	}
-	if len(got.Tokens) != 5 || got.SharePercent != n.e.TokenShare() || by["root"].Share != nil || by["a"].Sessions != 1 ||
-		by["b"].Sessions != 0 || by["a"].Elsewhere || by["a"].Grants[0].Topics[0] != "a.*" {
+	if len(got.Tokens) != 5 || got.SharePercent != n.e.Catalog().TokenShare() || by["root"].Share != nil ||
+		by["a"].Sessions != 1 || by["b"].Sessions != 0 || by["a"].Elsewhere || by["a"].Grants[0].Topics[0] != "a.*" {
 		t.Errorf("%+v", got)
 	}
 	if s := by["a"].Share; s == nil || s.Topics != 1 || s.Partitions != 3 || s.OfLimit == 0 {

@@ -388,7 +388,7 @@ func startClusterOf(t *testing.T, count int, eo node.Options, o Options) []*test
 
 // leadsSome reports whether the node leads a partition of the topic.
 func (n *testNode) leadsSome(topic string) bool {
-	t, ok := n.e.LookupTopic(topic)
+	t, ok := n.e.Catalog().LookupTopic(topic)
 	for partition := 0; ok && partition < t.Partitions(); partition++ {
 		if n.leads(topic, partition) {
 			return true

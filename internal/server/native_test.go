@@ -96,7 +96,7 @@ func TestNativeClientsOfANode(t *testing.T) {
 	if s := send(nativewire.TypeMetadata, ask); s != netproto.StatusOK {
 		t.Errorf("after Auth: %v", s)
 	}
-	if _, ok := n.e.LookupTopic("orders"); !ok {
+	if _, ok := n.e.Catalog().LookupTopic("orders"); !ok {
 		t.Error("the topic was not created")
 	}
 	list := n.audit.List().Entries
@@ -124,7 +124,7 @@ func TestNativeConsumerInStats(t *testing.T) {
 	if _, err := topic.Channel(t.Context(), "c"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := topic.Publish(t.Context(), []byte("one")); err != nil {
+	if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte("one")}); err != nil {
 		t.Fatal(err)
 	}
 	c, frames, err := n.dialNative(t, nil)

@@ -67,7 +67,7 @@ func (n *testNode) openProducer(t testing.TB, name, query string) (p api.Produce
 // stored returns the bodies of the messages in a partition of the topic t, with their headers, in the order of the log.
 func storedIn(t testing.TB, n *testNode, partition int) (all []string) {
 	t.Helper()
-	topic, ok := n.e.LookupTopic("t")
+	topic, ok := n.e.Catalog().LookupTopic("t")
 	if !ok {
 		t.Fatal("there is no topic t")
 	}
@@ -95,7 +95,7 @@ func TestNumberedPublishes(t *testing.T) {
 		for i, n := range nodes {
 			name := fmt.Sprint("shop ", i)
 			p := n.openProducer(t, name, "")
-			topic, _ := n.e.LookupTopic("t")
+			topic, _ := n.e.Catalog().LookupTopic("t")
 			if at := topic.PartitionFor([]byte(name)); p.Partition != at || p.Epoch == "" || p.Sequence != 0 {
 				t.Fatalf("opened %+v; the name belongs to partition %d", p, at)
 			}
@@ -196,7 +196,7 @@ func TestNumberedPartition(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 8)
 		n := nodes[len(nodes)-1]
-		topic, _ := n.e.LookupTopic("t")
+		topic, _ := n.e.Catalog().LookupTopic("t")
 		key, name := "customer-7", "shop"
 		keyed, own := topic.PartitionFor([]byte(key)), topic.PartitionFor([]byte(name))
 		if keyed == own {
@@ -408,7 +408,7 @@ func TestNumberedLifeOfATopic(t *testing.T) {
 		publish("", "before", first.Epoch, 0, "OK")
 		n.post(t, "/topic/delete?topic=t", "")
 		nsqtest.Eventually(t, "the topic is gone everywhere", func() bool {
-			return !slices.ContainsFunc(nodes, func(n *testNode) bool { _, ok := n.e.LookupTopic("t"); return ok })
+			return !slices.ContainsFunc(nodes, func(n *testNode) bool { _, ok := n.e.Catalog().LookupTopic("t"); return ok })
 		})
 		makeChannel(t, nodes, "t", "c", 1)
 		publish("", "nobody has opened it here", first.Epoch, 1, "PRODUCER_UNKNOWN")
@@ -433,7 +433,7 @@ func TestNumberedLifeOfATopic(t *testing.T) {
 		n.post(t, "/topic/settings?topic=t", `{"version":0,"partitions":3}`)
 		nsqtest.Eventually(t, "all nodes know three partitions", func() bool {
 			return !slices.ContainsFunc(nodes, func(n *testNode) bool {
-				topic, _ := n.e.LookupTopic("t")
+				topic, _ := n.e.Catalog().LookupTopic("t")
 				return topic.Partitions() != 3
 			})
 		})

@@ -20,8 +20,8 @@ func TestQuotaErrors(t *testing.T) {
 	n := startNode(t, node.Options{}, Options{})
 	n.post(t, "/topic/create?topic=t", "")
 	n.post(t, "/channel/create?topic=t&channel=c", "")
-	topic, _ := n.e.LookupTopic("t")
-	if _, err := topic.Configure(t.Context(), meta.TopicSettings{QuotaCount: 3}); err != nil {
+	topic, _ := n.e.Catalog().LookupTopic("t")
+	if _, err := topic.ConfigureAs(t.Context(), "", meta.TopicSettings{QuotaCount: 3}); err != nil {
 		t.Fatal(err)
 	}
 	n.post(t, "/mpub?topic=t", "a\nb\n")

@@ -24,7 +24,7 @@ func bystander(t *testing.T, nodes []*testNode, topic string) (leader, other *te
 	}
 	nsqtest.Eventually(t, "the topic to be led", func() bool {
 		for _, n := range nodes {
-			if _, ok := n.e.LookupTopic(topic); !ok {
+			if _, ok := n.e.Catalog().LookupTopic(topic); !ok {
 				return false
 			}
 			if n.leadsSome(topic) {

@@ -45,7 +45,7 @@ func TestCreateWithReplicas(t *testing.T) {
 				t.Errorf("%s: %d %s", c.query, code, body)
 			}
 		}
-		if _, ok := nodes[0].e.LookupTopic("d"); ok {
+		if _, ok := nodes[0].e.Catalog().LookupTopic("d"); ok {
 			t.Error("a topic was made that was refused")
 		}
 	})

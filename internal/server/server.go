@@ -125,7 +125,7 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 	if s.auth, err = auth.Open(&s.opts.Auth); err != nil {
 		return nil, err
 	}
-	s.known = shares.Percent(int64(descriptors.ForClients(o.MaxConnections)), e.TokenShare())
+	s.known = shares.Percent(int64(descriptors.ForClients(o.MaxConnections)), e.Catalog().TokenShare())
 	e.WatchAuth(s.auth.Note)
 	// An engine that writes to the disk without io_uring, because of the configuration or the kernel, has sockets do so.
 	if s.flusher, err = netio.NewFlusher(e.Info().IOEngine != "pwrite"); err != nil {

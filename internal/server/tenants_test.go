@@ -113,7 +113,7 @@ func TestTenantTakesAllTopics(t *testing.T) {
 				t.Fatalf("the tenant made %d topics, and was then told %q", made, refused)
 			}
 			for _, n := range all {
-				nsqtest.Eventually(t, "all nodes to hear of the topics", func() bool { return len(n.e.Topics()) == made })
+				nsqtest.Eventually(t, "all nodes to hear of the topics", func() bool { return len(n.e.Catalog().Topics()) == made })
 			}
 			if answer := answersOf(other.tenant(t, "a"), "SUB a.more c\n"); !strings.Contains(answer, "token-share") {
 				t.Errorf("SUB: %s", answer)

@@ -123,10 +123,10 @@ func TestYouzanTopicCreate(t *testing.T) {
 		}
 		for _, n := range nodes {
 			nsqtest.Eventually(t, "the topic to be known", func() bool {
-				top, ok := n.e.LookupTopic("t")
+				top, ok := n.e.Catalog().LookupTopic("t")
 				return ok && top.Partitions() == 3
 			})
-			if _, ok := n.e.LookupTopic("u"); ok {
+			if _, ok := n.e.Catalog().LookupTopic("u"); ok {
 				t.Error("a topic was made with a number of partitions that is refused")
 			}
 		}

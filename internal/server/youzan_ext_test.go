@@ -54,7 +54,7 @@ func TestExtKeyChoosesThePartition(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*testNode) {
 		makeChannel(t, nodes, "t", "c", 8)
 		n := nodes[len(nodes)-1]
-		topic, _ := n.e.LookupTopic("t")
+		topic, _ := n.e.Catalog().LookupTopic("t")
 		key, other := "customer-7", "b"
 		at := topic.PartitionFor([]byte(key))
 		for i := 0; topic.PartitionFor([]byte(other)) == at; i++ {

@@ -87,7 +87,7 @@ func leaderOfPartition(t *testing.T, nodes []*testNode, topic string, partition 
 	at := -1
 	nsqtest.Eventually(t, "a leader", func() bool {
 		at = slices.IndexFunc(nodes, func(n *testNode) bool {
-			_, ok := n.e.LookupTopic(topic)
+			_, ok := n.e.Catalog().LookupTopic(topic)
 			return ok && n.leads(topic, partition)
 		})
 		return at >= 0

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"maps"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -60,8 +59,6 @@ func Listen(o Options) (*Net, error) {
 
 // LimitHandshakes changes Options.MaxHandshakeCount; 0 is its default.
 func (n *Net) LimitHandshakes(count int) { n.shaking.Limit(cmp.Or(count, DefaultMaxHandshakeCount)) }
-
-func (n *Net) Addr() net.Addr { return n.o.Listener.Addr() }
 
 // SetNodes says which nodes there are, and their addresses. New nodes are dialed or admitted from now on. Missing nodes
 // are disconnected. So are nodes whose address or store changed, and nodes whose boot changed to one that is not the

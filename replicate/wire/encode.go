@@ -16,16 +16,16 @@ func Encode(f *netproto.Frame, id segment.Identity, m *replicate.Message, runs [
 	if CarriesBatches(m.Kind) {
 		f.Flags = netproto.FlagSelfChecked
 	}
-	f.Head = AppendHead(f.Head[:0], id, m, runs)
+	f.Head = appendHead(f.Head[:0], id, m, runs)
 }
 
-// AppendHead appends everything of m except the batches' bytes: the head of MsgAppend and MsgRange, and the whole
+// appendHead appends everything of m except the batches' bytes: the head of MsgAppend and MsgRange, and the whole
 // payload of any other kind, at most MaxHeadBytes. It writes the fields that the kind uses. runs say where m.Batches
-// lie; there are runs if and only if there are batches. The length is a multiple of 8. AppendHead allocates nothing if
+// lie; there are runs if and only if there are batches. The length is a multiple of 8. appendHead allocates nothing if
 // dst has room.
 //
 // It panics if m exceeds a bound of this package: the sender must keep its frames within MaxRunCount and MaxBatchCount.
-func AppendHead(dst []byte, id segment.Identity, m *replicate.Message, runs []Run) []byte {
+func appendHead(dst []byte, id segment.Identity, m *replicate.Message, runs []Run) []byte {
 	l := layoutOf(m.Kind)
 	if marked(m) {
 		l = &markedReport

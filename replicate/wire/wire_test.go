@@ -151,17 +151,17 @@ func TestBounds(t *testing.T) {
 	w.add(1, 1, 4000)
 	app := w.append()
 	for name, wrong := range map[string]func(){
-		"runs":             func() { AppendHead(nil, testID, app, w.runs) },
-		"batches":          func() { AppendHead(nil, testID, many.append(), many.runs) },
-		"no runs":          func() { AppendHead(nil, testID, app, nil) },
-		"runs in a probe":  func() { AppendHead(nil, testID, &replicate.Message{Kind: replicate.MsgProbe}, w.runs[:1]) },
-		"runs, no batches": func() { AppendHead(nil, testID, &replicate.Message{Kind: replicate.MsgAppend}, w.runs[:1]) },
+		"runs":             func() { appendHead(nil, testID, app, w.runs) },
+		"batches":          func() { appendHead(nil, testID, many.append(), many.runs) },
+		"no runs":          func() { appendHead(nil, testID, app, nil) },
+		"runs in a probe":  func() { appendHead(nil, testID, &replicate.Message{Kind: replicate.MsgProbe}, w.runs[:1]) },
+		"runs, no batches": func() { appendHead(nil, testID, &replicate.Message{Kind: replicate.MsgAppend}, w.runs[:1]) },
 		"epochs": func() {
-			AppendHead(nil, testID, &replicate.Message{
+			appendHead(nil, testID, &replicate.Message{
 				Kind: replicate.MsgReset, Epochs: append(report.Epochs, report.Epochs[0]),
 			}, nil)
 		},
-		"kind 0":            func() { AppendHead(nil, testID, &replicate.Message{}, nil) },
+		"kind 0":            func() { appendHead(nil, testID, &replicate.Message{}, nil) },
 		"a kind too many":   func() { Type(replicate.MsgRange + 1) },
 		"batches of kind 0": func() { CarriesBatches(0) },
 	} {
@@ -176,7 +176,7 @@ func TestBounds(t *testing.T) {
 	}
 	overfull, _ := encode(many.appendCut(MaxBatchCount), many.runs, nil)
 	overfull.PayloadBytes += uint32(len(many.bytes))
-	head := AppendHead(nil, testID, many.appendCut(MaxBatchCount), many.runs)
+	head := appendHead(nil, testID, many.appendCut(MaxBatchCount), many.runs)
 	refused(t, "a batch too many", &overfull, append(head, many.bytes...))
 }
 

@@ -23,7 +23,7 @@ type logWriter struct {
 	t       testing.TB
 	state   segment.State
 	sizes   segment.Sizes
-	builder segment.Builder
+	builder batch.Builder
 	bytes   []byte
 	batches []replicate.Batch
 	runs    []Run

@@ -37,11 +37,11 @@ func (o *order) backUp(e *node.Engine) error {
 		time.Sleep(time.Millisecond)
 	}
 	say(lineBackup + stateBegins)
-	if err := e.StartBackup(node.BackupOptions{Dir: o.Backup, Rate: o.Rate, MadeBy: "powercut"}); err != nil {
+	if err := e.Backups().Start(node.BackupOptions{Dir: o.Backup, Rate: o.Rate, MadeBy: "powercut"}); err != nil {
 		say(lineBackup+"%v", err)
 		select {}
 	}
-	for s := e.Backup(); ; s = e.Backup() {
+	for s := e.Backups().Status(); ; s = e.Backups().Status() {
 		if s.State == node.BackupDone || s.State == node.BackupFailed {
 			say(lineBackup+"%s", s.State)
 			select {}

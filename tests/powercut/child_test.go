@@ -265,7 +265,7 @@ func produce(t *node.Topic, prefix string, padBytes int) {
 	pad := strings.Repeat("x", padBytes)
 	for i := 0; ; i++ {
 		name := fmt.Sprintf("%s.%d", prefix, i)
-		if _, err := t.Publish(context.Background(), []byte(name+" "+pad)); err == nil {
+		if _, err := t.PublishMessage(context.Background(), node.Outgoing{Body: []byte(name + " " + pad)}); err == nil {
 			say(lineAcked + name)
 			acknowledged.Add(1)
 			continue

@@ -82,7 +82,7 @@ func (w *world) append(n, size int, epoch segment.Epoch) {
 			}
 			h.Encode(p)
 		} else {
-			var b segment.Builder
+			var b batch.Builder
 			b.Reset(segment.CodecNone)
 			body := append([]byte(message(w.st.Next)), make([]byte, size)...)
 			if err := b.Add(&segment.Record{Body: body}); err != nil {

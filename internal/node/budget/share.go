@@ -102,8 +102,8 @@ func (b *Budget) Shares(visit func(*Share)) {
 	})
 }
 
-// OfShare returns how much of most one token may take.
-func (b *Budget) OfShare(most int64) int64 {
+// ofShare returns how much of most one token may take.
+func (b *Budget) ofShare(most int64) int64 {
 	percent := b.tokenShare.Load()
 	return max(1, most/100*percent+most%100*percent/100)
 }
@@ -132,7 +132,7 @@ func (b *Budget) DivideDisk(free, reserve int64, logs iter.Seq2[*Share, int64], 
 	}
 	b.Shares(func(sh *Share) {
 		var over *errs.LimitError
-		if most := b.OfShare(room); left < room/lastPart && sh.nextStored > most {
+		if most := b.ofShare(room); left < room/lastPart && sh.nextStored > most {
 			over = &errs.LimitError{
 				Err: errs.ErrStoredShare, What: "the number of stored bytes of the topics of " + names.Token(sh.Name),
 				Value: sh.nextStored, Most: most, Setting: "token-share",
@@ -186,10 +186,10 @@ func (b *Budget) exceedsShare(sh *Share, more, memory int64) error {
 				names.Token(sh.Name), Value: value, Most: most, Setting: "token-share",
 		}
 	}
-	if inMemory, most := sh.stateMemory.Load()+memory, b.OfShare(b.maxStateBytes.Load()); inMemory > most {
+	if inMemory, most := sh.stateMemory.Load()+memory, b.ofShare(b.maxStateBytes.Load()); inMemory > most {
 		return full("the node's memory", inMemory, most)
 	}
-	if stored, most := sh.stateBytes.Load()+more, b.OfShare(maxStoredBytes); stored > most {
+	if stored, most := sh.stateBytes.Load()+more, b.ofShare(maxStoredBytes); stored > most {
 		return full("a checkpoint of the node", stored, most)
 	}
 	return nil

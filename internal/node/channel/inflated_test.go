@@ -15,7 +15,7 @@ func TestInflatedIsBounded(t *testing.T) {
 	const size, channels = 4 << 20, 40
 	n := new(Shared)
 	small := s2.Encode(nil, batch.AppendRecord(nil, &batch.Record{Body: make([]byte, size)}))
-	h := segment.Header{Codec: segment.CodecS2, CRC: 1}
+	h := segment.Header{Codec: batch.CodecS2, CRC: 1}
 	var all [channels]inflated
 	kept := 0
 	for i := range all {

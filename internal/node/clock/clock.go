@@ -23,7 +23,7 @@ import (
 //
 // Removing data by age cannot be undone, so it needs more certainty: see retain.Ages and Proven.
 //
-// mu guards the fields below it. Compare writes them, on the goroutine of Engine.watch. Proven reads them, on the
+// mu guards the fields below it. Compare writes them, on the goroutine of the engine's watch. Proven reads them, on the
 // goroutine of the segments' flusher. A crash leaves nothing of a clock: the next process reads the wall clock again.
 type Clock struct {
 	wall      func() time.Time     // the wall clock, which may step
@@ -92,7 +92,7 @@ func (c *Clock) Steps() uint64 { return c.steps.Load() }
 func (c *Clock) Ahead() time.Duration { return time.Duration(c.offset.Load()) }
 
 // Compare compares the two clocks. It returns how far the wall clock has stepped since the last call, or 0.
-// Engine.watch calls it every 250 ms.
+// The engine's watch calls it every 250 ms.
 func (c *Clock) Compare() (step time.Duration) {
 	offset, gap := c.read()
 	if gap > clockStep/4 {

@@ -2,7 +2,7 @@
 // directory's feature level, one topic.json per topic, the trash, and the list of copies that a recovery shortened. The
 // commit log's log.mark is made here together with node.json.
 //
-// The engine reads and writes the files of the catalog when it opens and when a topic changes; Engine.catalog
+// The engine reads and writes the files of the catalog when it opens and when a topic changes; catalog.Catalog
 // serializes the work on topic.json. NodeFile and Shortened, which recovery and the replicas use, have their own locks.
 // The package knows nothing of partitions, and starts no goroutine.
 //

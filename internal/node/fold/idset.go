@@ -47,10 +47,10 @@ func (s *IDSet) Count(from, to segment.MsgID) (n uint64) {
 	return n
 }
 
-func (s *IDSet) Contains(id segment.MsgID) bool { return s.Covers(IDRange{id, id + 1}) }
+func (s *IDSet) Contains(id segment.MsgID) bool { return s.covers(IDRange{id, id + 1}) }
 
-// Covers says whether the set contains all ids of r; an empty range is always covered.
-func (s *IDSet) Covers(r IDRange) bool {
+// covers says whether the set contains all ids of r; an empty range is always covered.
+func (s *IDSet) covers(r IDRange) bool {
 	if r.From >= r.To {
 		return true
 	}

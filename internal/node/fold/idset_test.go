@@ -89,8 +89,8 @@ func checkAgainst(t *testing.T, s *IDSet, model map[segment.MsgID]bool, limit, f
 			}
 		}
 	}
-	if s.Count(from, to) != count || s.Covers(IDRange{from, to}) != covers {
-		t.Fatalf("[%d,%d): Count %d, Covers %v in %v", from, to, s.Count(from, to), !covers, s.Ranges())
+	if s.Count(from, to) != count || s.covers(IDRange{from, to}) != covers {
+		t.Fatalf("[%d,%d): Count %d, covers %v in %v", from, to, s.Count(from, to), !covers, s.Ranges())
 	}
 	gap := from
 	for model[gap] {
@@ -103,7 +103,7 @@ func checkAgainst(t *testing.T, s *IDSet, model map[segment.MsgID]bool, limit, f
 	if !slices.Equal(dup.Ranges(), s.Ranges()) {
 		t.Fatalf("clone %v of %v", dup.Ranges(), s.Ranges())
 	}
-	if dup.AddRange(IDRange{0, limit}); s.Len() > 0 && len(model) < int(limit) && s.Covers(IDRange{0, limit}) {
+	if dup.AddRange(IDRange{0, limit}); s.Len() > 0 && len(model) < int(limit) && s.covers(IDRange{0, limit}) {
 		t.Fatal("a clone shares memory")
 	}
 }

@@ -45,7 +45,7 @@ func TestProducerOwners(t *testing.T) {
 		if x.may && (err != nil || h.ProducerID != x.of.ID) || !x.may && !errors.Is(err, ErrProducerOwner) {
 			t.Errorf("a batch of %q for %q: %v, producer %d", x.name, x.owner, err, h.ProducerID)
 		}
-		if id, known := c.NamedProducer([]byte(name)); known != x.may || known && id != x.of.ID {
+		if id, known := c.namedProducer([]byte(name)); known != x.may || known && id != x.of.ID {
 			t.Errorf("%q for %q is producer %d (%v)", x.name, x.owner, id, known)
 		}
 	}
@@ -63,7 +63,7 @@ func TestProducerOwners(t *testing.T) {
 		t.Errorf("a copy of the fold has other owners: %v", err)
 	}
 	foreign := []byte(a + "own")
-	if n := testing.AllocsPerRun(100, func() { c.NamedProducer(foreign) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { c.namedProducer(foreign) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -139,9 +139,9 @@ func (ps *producers) advance(nowNs int64) int64 {
 	return ps.newestNs
 }
 
-// NamedProducer returns the id of the producer that a client may use which names it so (see owner.go). It borrows name
+// namedProducer returns the id of the producer that a client may use which names it so (see owner.go). It borrows name
 // until it returns. Like a change of the fold it is for the goroutine that owns the fold.
-func (c *Cursors) NamedProducer(name []byte) (id uint64, known bool) {
+func (c *Cursors) namedProducer(name []byte) (id uint64, known bool) {
 	ps := &c.producers
 	if ps.ids == nil {
 		ps.ids = map[string]uint64{}
@@ -172,7 +172,7 @@ func (c *Cursors) NamedProducer(name []byte) (id uint64, known bool) {
 }
 
 // KnowsProducer says whether the fold has a producer that a client may use which names it so. An empty name is
-// nobody's. Unlike NamedProducer it looks at every producer, and makes nothing for the next call: it is for what is
+// nobody's. Unlike namedProducer it looks at every producer, and makes nothing for the next call: it is for what is
 // rare, as opening one.
 func (c *Cursors) KnowsProducer(name string) bool { return c.producers.named(name) != nil }
 func (c *Cursors) ProducerCount() int             { return len(c.producers.all) }

@@ -206,7 +206,7 @@ func TestNamedProducer(t *testing.T) {
 	c := new(Cursors)
 	expect := func(c *Cursors, name string, want uint64) {
 		t.Helper()
-		if id, known := c.NamedProducer([]byte(name)); id != want || known != (want != 0) {
+		if id, known := c.namedProducer([]byte(name)); id != want || known != (want != 0) {
 			t.Errorf("%q is producer %d (%v), want %d", name, id, known, want)
 		}
 	}
@@ -224,7 +224,7 @@ func TestNamedProducer(t *testing.T) {
 	expect(old, "b", 3)
 	expect(old, "c", 0)
 	name := []byte("c")
-	if n := testing.AllocsPerRun(100, func() { c.NamedProducer(name) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { c.namedProducer(name) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -66,9 +66,9 @@ func (p *producer) holder() uint64 {
 	return uint64(p.epoch)
 }
 
-// ProducerHolder returns the tenure of the producer of this name, or its epoch if it has none; 0: it is not known. Like
+// producerHolder returns the tenure of the producer of this name, or its epoch if it has none; 0: it is not known. Like
 // KnowsProducer it searches by name: not for each message.
-func (c *Cursors) ProducerHolder(name string) uint64 {
+func (c *Cursors) producerHolder(name string) uint64 {
 	if p := c.producers.named(name); p != nil {
 		return p.holder()
 	}
@@ -78,7 +78,7 @@ func (c *Cursors) ProducerHolder(name string) uint64 {
 // RefusesTenure returns ErrFenced if o, which is of kind ProducerTaken, goes on with a tenure that a later one has
 // ended.
 func (c *Cursors) RefusesTenure(o *ProducerOpening) error {
-	if holder := c.ProducerHolder(o.Name); !o.Begins && holder > o.Tenure {
+	if holder := c.producerHolder(o.Name); !o.Begins && holder > o.Tenure {
 		return &FencedError{holder}
 	}
 	return nil
@@ -96,7 +96,7 @@ func fillTenure(o *ProducerOpening, p *producer) {
 func (c *Cursors) JudgeNamed(name []byte, tenure uint64, h *segment.Header) (
 	first segment.MsgID, repeat bool, err error,
 ) {
-	id, _ := c.NamedProducer(name) // 0 is nobody's
+	id, _ := c.namedProducer(name) // 0 is nobody's
 	i, known := c.producers.find(id)
 	if !known {
 		if c.IsForeignProducer(string(name)) {

@@ -174,7 +174,7 @@ func (w *nameWorld) send(p *program) {
 			p.last = p.last[1:]
 		}
 	}
-	if holder := c.ProducerHolder("n"); holder > p.tenure {
+	if holder := c.producerHolder("n"); holder > p.tenure {
 		w.t.Fatalf("message %d of tenure %d was answered OK by partition %d, which tenure %d holds",
 			m.content, p.tenure, m.sent, holder)
 	}

@@ -112,8 +112,8 @@ func (v *View) Serves(s *meta.Snapshot, p *meta.Partition) bool {
 	return n != nil && n.Boot == p.State.Boot && v.IsLive(n)
 }
 
-// InSync returns how many members of the ISR of p are alive.
-func (v *View) InSync(s *meta.Snapshot, p *meta.Partition) (count int) {
+// inSync returns how many members of the ISR of p are alive.
+func (v *View) inSync(s *meta.Snapshot, p *meta.Partition) (count int) {
 	for _, m := range p.State.ISR {
 		if n := s.Nodes[m.Node]; n != nil && v.IsLive(n) {
 			count++
@@ -249,7 +249,7 @@ func (c *Cluster) count(s *meta.Snapshot, p *meta.Partition) {
 	case c.Connected[p.State.Leader]:
 		c.Forwarded++
 	}
-	inSync := c.InSync(s, p)
+	inSync := c.inSync(s, p)
 	if inSync < wanted(s, s.Topics[p.ID.Topic], p) {
 		c.UnderReplicated++
 		if c.heldBack(s, p) {
@@ -285,9 +285,9 @@ func (v *View) StateOf(s *meta.Snapshot, p *meta.Partition) PartitionState {
 	switch {
 	case !v.Serves(s, p):
 		return StateLeaderless
-	case v.InSync(s, p) < p.State.MinISR:
+	case v.inSync(s, p) < p.State.MinISR:
 		return StateBelowMinISR
-	case v.InSync(s, p) < wanted(s, s.Topics[p.ID.Topic], p):
+	case v.inSync(s, p) < wanted(s, s.Topics[p.ID.Topic], p):
 		return StateUnderReplicated
 	}
 	return StateOK

@@ -21,7 +21,7 @@ type Redundancy struct {
 	Only, Stop int
 }
 
-// redundancy computes what the failure of one more node would do. c.InSync and c.Serves must work already.
+// redundancy computes what the failure of one more node would do. c.inSync and c.Serves must work already.
 func (c *Cluster) redundancy(s *meta.Snapshot) Redundancy {
 	if len(s.Nodes) < 2 {
 		return Redundancy{} // with its only node, everything stops
@@ -38,7 +38,7 @@ func (c *Cluster) redundancy(s *meta.Snapshot) Redundancy {
 			if !c.Serves(s, p) {
 				continue // it stands already
 			}
-			inSync := c.InSync(s, p)
+			inSync := c.inSync(s, p)
 			for _, m := range p.State.ISR {
 				switch r := of[m.Node]; {
 				case r == nil:

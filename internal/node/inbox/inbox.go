@@ -404,7 +404,8 @@ func (b *Inbox) publishWaiting() (sum, added int64) {
 // reportBytes bounds how far Node.waiting may be wrong for each inbox that holds puts.
 const reportBytes = 16 << 10
 
-// WhyClosed returns the error that new puts get, or nil if the inbox is open.
+// WhyClosed returns the error that new puts get, or nil if the inbox is open. Only tests, of this package and of those
+// that close inboxes, read it.
 func (b *Inbox) WhyClosed() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -151,10 +151,9 @@ func (p *Put) Count() int {
 // answer.
 type Waiter struct {
 	Put
-	one     [1][]byte
 	lists   *messageLists // filled by CarryAll; nil: it was not called
 	answers chan struct{}
-	_       [256 - 248]byte
+	_       [256 - 224]byte
 }
 
 var waiters = sync.Pool{New: func() any {
@@ -166,16 +165,9 @@ var waiters = sync.Pool{New: func() any {
 // NewWaiter returns a Waiter from the pool. The caller owns it until Free.
 func NewWaiter() *Waiter { return waiters.Get().(*Waiter) }
 
-// Carry makes body the only message.
-func (w *Waiter) Carry(body []byte) {
-	w.one[0] = body
-	w.Messages = w.one[:]
-}
-
 // Free clears w and puts it back into the pool. Its owner calls it after the answer.
 func (w *Waiter) Free() {
 	w.Put = Put{Done: w.Done}
-	w.one[0] = nil
 	if w.lists != nil {
 		w.lists.free()
 		w.lists = nil

@@ -16,8 +16,8 @@ type viewer interface {
 	View(v *segment.View, at segment.Offset, maxBytes int) error
 }
 
-// Header reads the header of the batch at offset at.
-func Header(log viewer, at segment.Offset) (h segment.Header, err error) {
+// header reads the header of the batch at offset at.
+func header(log viewer, at segment.Offset) (h segment.Header, err error) {
 	var v segment.View
 	if err := log.View(&v, at, segment.HeaderBytes); err != nil {
 		return h, err
@@ -32,7 +32,7 @@ func HeaderAt(log *segment.Log, pos segment.Position) (h segment.Header, err err
 	if err != nil {
 		return h, err
 	}
-	return Header(log, at)
+	return header(log, at)
 }
 
 // positionAt returns the position of the batch at offset at, or of the next batch if the log ends there. It returns
@@ -41,7 +41,7 @@ func positionAt(log *segment.Log, at segment.Offset) (segment.Position, bool) {
 	if end, pos, _ := log.End(); end == at {
 		return pos, true
 	}
-	h, err := Header(log, at)
+	h, err := header(log, at)
 	return h.Position, err == nil
 }
 

@@ -36,7 +36,7 @@ func (s *Start) Read(log *segment.Log) error {
 	if at == 0 || at == end {
 		return nil
 	}
-	h, err := Header(log, at)
+	h, err := header(log, at)
 	if err == nil {
 		s.first.Store(&firstBatch{at, h.PrevCRC})
 	}
@@ -82,7 +82,7 @@ func (s *Start) State(log *segment.Log, end segment.State, epochs *replicate.Epo
 	if first := s.first.Load(); first != nil && first.at == off {
 		st.LastCRC = first.prevCRC
 	} else {
-		h, err := Header(log.Memory(), off)
+		h, err := header(log.Memory(), off)
 		if err == segment.ErrNotInMemory {
 			err = ErrFirstUnread
 		}

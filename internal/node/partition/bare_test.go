@@ -123,7 +123,7 @@ func (s runningStore) publish(t *testing.T, count, size int) {
 	})
 	for range count {
 		w := inbox.NewWaiter()
-		w.Carry(make([]byte, size))
+		w.Messages = [][]byte{make([]byte, size)}
 		w.Alone, w.Waits = true, true
 		err := limits.Measure(&w.Put)
 		if err == nil {

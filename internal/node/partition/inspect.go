@@ -111,7 +111,7 @@ type State struct {
 	Logs     uint64           // how often the log was reset or cut
 }
 
-// State returns the state of the copy, which has a log. It takes Replica.mu.
+// State returns the state of the copy, which has a log. Only tests of the node call it. It takes Replica.mu.
 func (pt *Partition) State() State {
 	r := pt.replica
 	r.mu.Lock()

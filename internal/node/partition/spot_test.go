@@ -73,7 +73,7 @@ func TestSmallBatchesOfALeaderAreOnePut(t *testing.T) {
 		var incoming []incomingBatch
 		var end segment.State
 		for range c.count {
-			var b segment.Builder
+			var b batch.Builder
 			if err := b.Add(&segment.Record{Body: make([]byte, c.size)}); err != nil {
 				t.Fatal(err)
 			}

@@ -189,7 +189,7 @@ func (s *Store) Run(spawn func(func())) {
 // Flusher returns the flusher of segments.
 func (s *Store) Flusher() *flush.Flusher { return s.flusher }
 
-// Arena returns the arena with the buffers of the commit log.
+// Arena returns the arena with the buffers of the commit log. Only tests read it, which use the buffers up.
 func (s *Store) Arena() *aio.Arena { return s.arena }
 
 // CommitLog returns the commit log, or nil before recovery.
@@ -262,7 +262,8 @@ func (s *Store) divideDisk(free, reserve int64) (soon bool) {
 	}, s.log)
 }
 
-// Add adds partitions to the list. A caller whose partitions must not be missed by Engine.Close holds Engine.mu.
+// Add adds partitions to the list. A caller whose partitions must not be missed by Engine.Close adds them through
+// catalog.Catalog.
 func (s *Store) Add(add []*Partition) {
 	s.replaceList(func(old []*Partition) []*Partition { return slices.Concat(old, add) })
 }
@@ -344,6 +345,18 @@ func (s *Store) Refusal() error {
 		return errs.ErrReadOnly
 	}
 	return diskRefusal(err)
+}
+
+// RefuseIfFailed closes the inboxes of partitions that were just added, if the commit log has failed. When it fails,
+// the failure is stored first, and then all inboxes in the list are closed. So either that closes these inboxes, or
+// this check sees the failure.
+func (s *Store) RefuseIfFailed(parts []*Partition) {
+	if s.Failure() == nil {
+		return
+	}
+	for _, pt := range parts {
+		pt.CloseAndRefuse(s.Refusal(), false)
+	}
 }
 
 // diskRefusal returns the ErrDisk with which puts are answered because of err.

@@ -60,7 +60,8 @@ func (c *Channel) create(ctx context.Context, o origin) error {
 		c.local.ApplyPosts()
 		return nil
 	}
-	err := c.t.writeControlsOf(ctx, func(pt *partition.Partition) ([]fold.Control, error) { return c.creation(pt, o) },
+	err := c.t.local.writeControlsOf(ctx,
+		func(pt *partition.Partition) ([]fold.Control, error) { return c.creation(pt, o) },
 		func(pt *partition.Partition) { pt.Follow(c.local, c.name) })
 	c.local.ApplyPosts()
 	return err
@@ -115,12 +116,12 @@ func (s channelTopic) Name() string                      { return s.t.Name() }
 func (s channelTopic) ID() uuid.UUID                     { return s.t.shared.ID }
 func (s channelTopic) Count() int                        { return s.t.Partitions() }
 func (s channelTopic) Partition(n int) channel.Partition { return s.t.PartitionList()[n] }
-func (s channelTopic) ServesAny() bool                   { return s.t.servesAny() }
+func (s channelTopic) ServesAny() bool                   { return s.t.local.servesAny() }
 func (s channelTopic) Unwatch(c *channel.Channel, n int) { s.t.PartitionList()[n].Unwatch(c) }
 
 // FenceMs implements channel.Topic. It returns 0 if no delivery of an earlier leader can be on its way any more.
 func (s channelTopic) FenceMs(n int, epoch segment.Epoch) int64 {
-	if epoch <= 1 || s.t.env.Level() < remote.HeldLevel || s.t.PartitionList()[n].FenceEnded(epoch) {
+	if epoch <= 1 || s.t.env.level() < remote.HeldLevel || s.t.PartitionList()[n].FenceEnded(epoch) {
 		return 0 // no earlier leader; or the level in force has no deadlines; or all nodes have answered the fence
 	}
 	return remote.HoldMs
@@ -132,7 +133,7 @@ func (s channelTopic) Fence(n int, epoch segment.Epoch) {
 }
 
 func (s channelTopic) WriteControls(ctx context.Context, controls []fold.Control) error {
-	return s.t.writeControls(ctx, controls)
+	return s.t.local.writeControls(ctx, controls)
 }
 
 func (s channelTopic) OpenDeadLetters(ctx context.Context, name string) (

@@ -133,9 +133,9 @@ func (c *Channel) checkSettings(s *fold.ChannelSettings) error {
 // checkSettingsLevel returns an ErrSettings if the feature level in force does not allow the settings. The leader
 // checks it, too, because a level comes into force at one node after the other.
 func (t *Topic) checkSettingsLevel(s *fold.ChannelSettings) error {
-	if need, name := s.Level(); need > t.env.Level() {
+	if need, name := s.Level(); need > t.env.level() {
 		return fmt.Errorf("%w: %s needs feature level %d, because older versions would not obey it; this is level %d: "+
-			"upgrade it first", errs.ErrSettings, name, need, t.env.Level())
+			"upgrade it first", errs.ErrSettings, name, need, t.env.level())
 	}
 	return nil
 }
@@ -173,8 +173,7 @@ const checkTime = time.Second
 
 // CheckPartitions returns ErrTooManyPartitions if the node has no room for that many partitions of the topic, and an
 // ErrTopicSettings if the topic must not get that many, because some would get no share of a channel's max_in_flight.
-// Configure calls it. If leaders do not answer within checkTime, what this node
-// knows decides.
+// ConfigureAs calls it. If leaders do not answer within checkTime, what this node knows decides.
 func (t *Topic) CheckPartitions(ctx context.Context, partitions int) (err error) {
 	if err := t.env.Catalog.RoomToGrow(t, partitions); err != nil || t.env.Cluster == nil || partitions <= t.Partitions() {
 		return err
@@ -211,7 +210,7 @@ func (s *Shared) deadTargets(ctx context.Context, topic string) (targets []strin
 func (t *Topic) readAllSettings(ctx context.Context, take func(channel string, s *fold.ChannelSettings)) {
 	all, err := t.ReadChannelNames(ctx)
 	if err != nil {
-		all = t.channelNames()
+		all = t.ChannelNames()
 	}
 	for _, name := range all {
 		if names.Ephemeral(name) {

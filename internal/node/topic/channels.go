@@ -17,7 +17,7 @@ import (
 )
 
 // This file has a topic's set of channels: looking them up, creating and deleting them. Channel itself, and what can be
-// done with one, is in channel.go; channels that only other nodes have are in elsewhere.go.
+// done with one, is in channel.go.
 
 // LookupChannel returns the channel of that name if this node has it. It creates nothing. In a cluster, a node that
 // leads no partition of the topic may lack a channel that the leaders have: see ReadChannelNames.
@@ -102,7 +102,7 @@ func (t *Topic) checkStart(name string, from wire.SeekTo) error {
 }
 
 // mayStartAnywhere says whether all leaders look where a new channel is to start.
-func (t *Topic) mayStartAnywhere() bool { return t.env.Cluster == nil || t.env.Level() >= fromLevel }
+func (t *Topic) mayStartAnywhere() bool { return t.env.Cluster == nil || t.env.level() >= fromLevel }
 
 // fromLevel is the feature level of CreateChannelFrom in a cluster: leaders of an older version would not look where
 // the channel is to start.
@@ -147,15 +147,13 @@ func (t *Topic) DeleteChannel(ctx context.Context, name string) error {
 	return errors.Join(err, d.Err())
 }
 
-// hasChannel says whether channelNames has the name.
-func (t *Topic) hasChannel(name string) bool { return slices.Contains(t.channelNames(), name) }
-
-// channelNames returns the sorted names of the channels in the logs of this node's copies, and of this node's own
-// channels. Of the latter it omits those that may be out of date, because this node serves no partition; ephemeral
-// channels are in no log and are always included.
-func (t *Topic) channelNames() []string {
+// ChannelNames returns the sorted names of the topic's channels, as far as this node knows them: those in the logs of
+// its copies, and its own channels. Of the latter it omits those that may be out of date, because this node serves no
+// partition; ephemeral channels are in no log and are always included. The names may lag behind the leaders. The slice
+// belongs to the caller.
+func (t *Topic) ChannelNames() []string {
 	seen := map[string]bool{}
-	serves := t.servesAny()
+	serves := t.local.servesAny()
 	for _, c := range t.Channels() {
 		if serves || c.ephemeral { // otherwise the channel here may only have served clients of other leaders
 			seen[c.name] = true
@@ -170,17 +168,13 @@ func (t *Topic) channelNames() []string {
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// ChannelNames returns the sorted names of the topic's channels, as far as this node knows them from its copies of
-// partitions. They may lag behind the leaders. The slice belongs to the caller.
-func (t *Topic) ChannelNames() []string { return t.channelNames() }
-
 // ReadChannelNames is ChannelNames if this node has a copy of any partition. Otherwise it asks the leader of partition
 // 0, which does not name ephemeral channels, and returns ErrNoLeader if that leader does not answer within
 // Options.PublishTimeout.
 func (t *Topic) ReadChannelNames(ctx context.Context) ([]string, error) {
 	hasCopy := func(pt *partition.Partition) bool { return pt.Replica().HasLog() }
 	if slices.ContainsFunc(t.PartitionList(), hasCopy) {
-		return t.channelNames(), nil
+		return t.ChannelNames(), nil
 	}
 	s, err := t.fetchState(ctx, false)
 	if err != nil {
@@ -191,4 +185,68 @@ func (t *Topic) ReadChannelNames(ctx context.Context) ([]string, error) {
 		names = append(names, s.Channels[i].Name)
 	}
 	return names, nil
+}
+
+// A channel's machine and the fold of a leader's log include batches that are in the log but not committed. A failover
+// can undo those. So a caller that asks for an existing channel must wait until its creation is committed, as the
+// caller that created it did.
+
+// committedChannel returns a channel that this node has, once its creation is committed: another caller may have
+// created it a moment ago. If this node leads no partition of the topic, its record of the channel may be out of date,
+// and it asks the leaders.
+func (t *Topic) committedChannel(ctx context.Context, c *Channel) (*Channel, error) {
+	if t.env.Cluster == nil || c.ephemeral {
+		return c, nil
+	}
+	cl := t.env.Cluster
+	// Wait only for the partitions that can deliver messages to this client now. A partition without a leader must not
+	// keep the client from the others.
+	only := func(n uint32) bool { return t.PartitionList()[n].Serves() }
+	switch {
+	case t.local.servesAny():
+		if c.isCommitted() {
+			return c, nil
+		}
+	case t.env.options().DisableAutoCreate:
+		return c, nil // the leaders must not create it
+	default:
+		only = func(n uint32) bool {
+			to := t.PartitionList()[n].Target()
+			return to != 0 && (to == cl.Self.ID || cl.IsLive(to))
+		}
+	}
+	if err := t.onLeaders(ctx, wire.Operation{Kind: wire.OpCreateChannel, Channel: c.name}, only, nil); err != nil {
+		return nil, err
+	}
+	return t.local.create(ctx, c.name, origin{})
+}
+
+// isCommitted says whether the channel's creation is committed in all partitions that this node serves: see
+// channel.Channel.CommittedIn.
+func (c *Channel) isCommitted() bool {
+	for i, pt := range c.t.PartitionList() {
+		if pt.Serves() && !c.local.CommittedIn(i) {
+			return false
+		}
+	}
+	return true
+}
+
+// ChannelElsewhere returns a Channel for operations that the leaders of all partitions execute (settings, lists, seeks,
+// pauses). It serves a cluster node that leads no partition of the topic, and so may not have the channel. It creates
+// nothing: if no leader has a channel of that name, the operations return ErrNoChannel. The Channel belongs to the
+// caller and needs no close. It delivers nothing: to consume, use the result of Topic.Channel.
+func (t *Topic) ChannelElsewhere(name string) *Channel { return newChannel(t, name) }
+
+// LacksChannel reports whether it is certain that the topic has no channel of that name. A node of a cluster that has
+// none asks the leaders, because it may lead nothing of the topic, and waits for their answers until ctx ends.
+func (t *Topic) LacksChannel(ctx context.Context, name string) bool {
+	if _, known := t.LookupChannel(name); known {
+		return false
+	}
+	if t.env.Cluster == nil {
+		return true
+	}
+	_, err := t.ChannelElsewhere(name).ReadSettings(ctx)
+	return errors.Is(err, errs.ErrNoChannel)
 }

@@ -3,6 +3,7 @@ package topic
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"penstock/internal/node/channel"
 	"penstock/internal/node/errs"
@@ -28,7 +29,7 @@ func (s *Shared) deadLetterTopic(ctx context.Context, name, madeBy string) (*Top
 	if err != nil {
 		return nil, err
 	}
-	if t.hasRedrive.Load() && t.hasChannel(redriveChannel) {
+	if t.hasRedrive.Load() && slices.Contains(t.ChannelNames(), redriveChannel) {
 		return t, nil
 	}
 	// The channel that this node knows may not be committed yet, and a failover could undo its creation.

@@ -69,8 +69,8 @@ type Catalog interface {
 	WriteFile(m *datadir.Topic) error
 	// AddCopies makes new partitions of a topic known to the node. It returns ErrClosed if the node has closed.
 	AddCopies(parts []*partition.Partition) error
-	// Recounted calls change, which changes for whom a topic counts, while nobody counts.
-	Recounted(change func())
+	// Locked calls change, which changes for whom a topic counts, while nobody counts.
+	Locked(change func())
 }
 
 // Shared is what the topics of a node share. A crash leaves nothing of it.
@@ -96,7 +96,7 @@ func (s *Shared) options() *Options { return s.changed.Load() }
 func (s *Shared) Change(o Options) {
 	s.changed.Store(&o)
 	for _, t := range s.Catalog.Topics() {
-		t.Relimit()
+		t.config.relimit()
 		for _, c := range t.Channels() {
 			c.local.Wake()
 		}
@@ -104,5 +104,5 @@ func (s *Shared) Change(o Options) {
 }
 
 func (s *Shared) Partitions() int64 { return s.partitions.Load() }
-func (s *Shared) Level() int        { return s.Store.Feature() }
+func (s *Shared) level() int        { return s.Store.Feature() }
 func (s *Shared) Now() time.Time    { return time.Unix(0, s.Clock.NowNs()) }

@@ -106,7 +106,7 @@ func (l *Local) findIncomplete() {
 // mayLackChannels says whether other partitions may have channels that pt, which never had one, lacks. That can be so
 // only if the topic has grown, which raised the version of its settings above 0.
 func (l *Local) mayLackChannels(pt *partition.Partition) bool {
-	return pt.Number() > 0 && l.t.settings.Load().Version > 0
+	return pt.Number() > 0 && l.t.config.now.Load().Version > 0
 }
 
 // leadsUninitialized says whether this node leads the partition, and the partition has never had a channel, although

@@ -52,14 +52,9 @@ func (h Hooks) Begin(op wire.Operation) (goOn func(context.Context) error) {
 	}
 	return func(ctx context.Context) error {
 		op.Known = h.T.Partitions()
-		_, err := h.T.performIn(ctx, op, epochs)
+		_, err := h.T.local.performIn(ctx, op, epochs)
 		return err
 	}
-}
-
-// Perform executes op on this node, whoever leads.
-func (h Hooks) Perform(ctx context.Context, op wire.Operation) ([]byte, error) {
-	return h.T.perform(ctx, op)
 }
 
 // Ask executes op on a channel, at the leaders of the partitions that only selects.

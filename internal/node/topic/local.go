@@ -141,7 +141,7 @@ func (l *Local) deleteChannel(ctx context.Context, c *Channel) error {
 
 // writeDeleted writes the deletion of a channel into the logs of the partitions that this node leads. changing is held.
 func (l *Local) writeDeleted(ctx context.Context, name string) error {
-	return l.t.writeControls(ctx, []fold.Control{{Kind: fold.ChannelDeleted, Channel: name}})
+	return l.writeControls(ctx, []fold.Control{{Kind: fold.ChannelDeleted, Channel: name}})
 }
 
 // Start starts the goroutines of the channels that have none.
@@ -171,7 +171,7 @@ func (l *Local) pause(ctx context.Context, paused bool) error {
 	defer l.changing.Unlock()
 	// The entry is written even if the topic is already in that state: a partition that another node led until now may
 	// have missed an earlier request.
-	err := l.t.writeControls(ctx, []fold.Control{{Kind: fold.TopicPaused, Flag: paused}})
+	err := l.writeControls(ctx, []fold.Control{{Kind: fold.TopicPaused, Flag: paused}})
 	if err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func (l *Local) empty(ctx context.Context) error {
 		return err
 	}
 	defer l.changing.Unlock()
-	return l.t.writeControls(ctx, []fold.Control{{Kind: fold.TopicEmptied}})
+	return l.writeControls(ctx, []fold.Control{{Kind: fold.TopicEmptied}})
 }
 
 // Restore makes the channels that are in the log of the first partition whose fold is known (WhyUnread). The channels
@@ -221,7 +221,7 @@ func (l *Local) Restore() {
 func (l *Local) Add(pt *partition.Partition) {
 	parts := append(slices.Clone(l.t.PartitionList()), pt)
 	l.t.list.Store(&parts)
-	l.t.recount()
+	l.t.tally.recount()
 }
 
 // Abandon closes the logs of a topic that was made and never listed.
@@ -256,4 +256,44 @@ func (l *Local) Delete(parts []*partition.Partition, gone func(release func())) 
 	parts[0].CloseAndRefuse(errs.ErrDeleted, false)
 	gone(own.Release)
 	return nil
+}
+
+// writeControls appends the same control entries to every partition that this node leads, and returns when all are
+// committed. For the other partitions, the same operation runs on their leaders (onLeaders). After an error or a crash
+// the entries are in the logs of some of the partitions, or of none.
+func (l *Local) writeControls(ctx context.Context, controls []fold.Control) error {
+	return l.writeControlsOf(ctx, func(*partition.Partition) ([]fold.Control, error) {
+		return slices.Clone(controls), nil // each log fills in its own
+	}, nil)
+}
+
+// writeControlsOf is writeControls with entries of its own for each partition. An error of controls ends it. onCommit
+// (nil: nothing) runs for each partition at the moment of its commit: see inbox.List.Committed for the lock.
+func (l *Local) writeControlsOf(
+	ctx context.Context, controls func(*partition.Partition) ([]fold.Control, error),
+	onCommit func(*partition.Partition),
+) error {
+	var ws []*inbox.Waiter
+	var err error
+	for _, pt := range l.t.PartitionList() {
+		if !pt.Leading.Load() {
+			continue
+		}
+		own := new(inbox.Special)
+		if own.Controls, err = controls(pt); err != nil {
+			break
+		}
+		if onCommit != nil {
+			own.OnCommit = func() { onCommit(pt) }
+		}
+		var w *inbox.Waiter
+		if w, err = pt.AppendControls(ctx, own); err != nil {
+			break
+		}
+		ws = append(ws, w)
+	}
+	for _, w := range ws {
+		err = errors.Join(err, w.Result(l.t.env.Host))
+	}
+	return err
 }

@@ -51,7 +51,7 @@ func (t *Topic) SubmitNumbered(partition int, p *inbox.Put, n *Numbered) error {
 		return errs.ErrNoPartition
 	case len(n.Name) == 0 || len(n.Name) > fold.MaxProducerNameBytes:
 		return errs.ErrProducerName
-	case t.env.Level() < fold.ProducerOpened.Level():
+	case t.env.level() < fold.ProducerOpened.Level():
 		return errs.ErrProducerLevel
 	}
 	n.own = inbox.Special{Producer: n.Name, Tenure: n.Tenure}
@@ -71,7 +71,7 @@ func (t *Topic) OpenNamed(ctx context.Context, partition int, name string) (Prod
 // after the partition has forgotten the producer or lost messages. It returns ErrFenced, and changes nothing, if a
 // later tenure has come to the partition. Otherwise whoever has opened the name for an earlier tenure is fenced there.
 func (t *Topic) HoldNamed(ctx context.Context, partition int, name string, tenure uint64) (Producer, error) {
-	if tenure < batch.MinTenure || tenure > batch.MaxTenure || t.env.Level() < fold.ProducerTaken.Level() {
+	if tenure < batch.MinTenure || tenure > batch.MaxTenure || t.env.level() < fold.ProducerTaken.Level() {
 		return Producer{}, errs.ErrProducerTenure
 	}
 	return t.openNamed(ctx, partition, wire.Operation{Producer: name, Tenure: tenure})
@@ -83,7 +83,7 @@ func (t *Topic) openNamed(ctx context.Context, partition int, op wire.Operation)
 		return Producer{}, errs.ErrNoPartition
 	case name == "" || len(name) > fold.MaxProducerNameBytes || !utf8.ValidString(name):
 		return Producer{}, errs.ErrProducerName
-	case t.env.Level() < fold.ProducerOpened.Level():
+	case t.env.level() < fold.ProducerOpened.Level():
 		return Producer{}, errs.ErrProducerLevel
 	}
 	op.Kind = wire.OpOpenProducer
@@ -97,7 +97,7 @@ func (t *Topic) openNamed(ctx context.Context, partition int, op wire.Operation)
 // newTenure returns the number of a tenure that begins now; 0: the feature level has none. Those that begin at this
 // node rise, also within a millisecond.
 func (t *Topic) newTenure() uint64 {
-	if t.env.Level() < fold.ProducerTaken.Level() {
+	if t.env.level() < fold.ProducerTaken.Level() {
 		return 0
 	}
 	random, ms := t.env.Host.NewUUID(), int64(0)
@@ -111,11 +111,11 @@ func (t *Topic) newTenure() uint64 {
 }
 
 // openProducerLocal executes OpOpenProducer.
-func (t *Topic) openProducerLocal(ctx context.Context, op wire.Operation) (*wire.ProducerOpened, error) {
+func (l *Local) openProducerLocal(ctx context.Context, op wire.Operation) (*wire.ProducerOpened, error) {
 	if len(op.Partitions) != 1 || op.Producer == "" {
 		return nil, errs.ErrUnknown
 	}
-	p, err := t.openProducer(ctx, int(op.Partitions[0]), fold.ProducerOpening{
+	p, err := l.t.openProducer(ctx, int(op.Partitions[0]), fold.ProducerOpening{
 		Name: op.Producer, Tenure: op.Tenure, Begins: op.Flag,
 	})
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"penstock/internal/node/channel"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/fanout"
+	"penstock/internal/node/scrub"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
@@ -22,7 +23,7 @@ func (t *Topic) onLeaders(
 	ctx context.Context, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
 ) error {
 	if t.env.Cluster == nil {
-		return t.performHere(ctx, op, only, take, t.perform)
+		return t.performHere(ctx, op, only, take, t.local.perform)
 	}
 	return t.env.Cluster.Operations.Gather(ctx, t.View(), op, only, take)
 }
@@ -47,35 +48,35 @@ func (t *Topic) performHere(
 
 // Execute executes op for the partitions that it names. It returns ErrNoLeader if this node does not lead all of them;
 // what only concerns copies it executes for those of this node.
-func (t *Topic) Execute(ctx context.Context, op wire.Operation) ([]byte, error) {
+func (l *Local) Execute(ctx context.Context, op wire.Operation) ([]byte, error) {
 	switch op.Kind {
 	case wire.OpVerify:
-		return wire.EncodeResult(t.VerifyHere(op))
+		return wire.EncodeResult(l.VerifyHere(op))
 	case wire.OpCopy:
-		return wire.EncodeResult(t.CopyHere(op))
+		return wire.EncodeResult(l.CopyHere(op))
 	}
-	epochs, ok := t.local.assignedEpochs(op.Partitions)
+	epochs, ok := l.assignedEpochs(op.Partitions)
 	if !ok {
 		return nil, errs.ErrNoLeader
 	}
-	return t.performIn(ctx, op, epochs)
+	return l.performIn(ctx, op, epochs)
 }
 
 // performIn calls perform, given that this node served the partitions of op in these epochs a moment ago. If the node
 // no longer serves all of them in these epochs after perform has succeeded, perform may have skipped some: then
 // performIn returns ErrNoLeader, and the requester looks up the leaders again.
-func (t *Topic) performIn(ctx context.Context, op wire.Operation, epochs []segment.Epoch) ([]byte, error) {
-	if err := t.checkPartitionCount(op); err != nil {
+func (l *Local) performIn(ctx context.Context, op wire.Operation, epochs []segment.Epoch) ([]byte, error) {
+	if err := l.checkPartitionCount(op); err != nil {
 		return nil, err
 	}
-	result, err := t.perform(ctx, op)
+	result, err := l.perform(ctx, op)
 	if err != nil {
 		return nil, err
 	}
-	if err := t.checkPartitionCount(op); err != nil {
+	if err := l.checkPartitionCount(op); err != nil {
 		return nil, err
 	}
-	parts := t.PartitionList()
+	parts := l.t.PartitionList()
 	for i, n := range op.Partitions {
 		if parts[n].ServingEpoch() != epochs[i] {
 			return nil, errs.ErrNoLeader
@@ -92,16 +93,16 @@ var errPartitionCount = errors.New("engine: the topic has got partitions that on
 // before it gives the state away. For this reason the node that adopts the state (OpState with Flag) also says how many
 // partitions it knows, and is refused until the leader knows as many. A later leader of partition 0 knows the new
 // partitions, because it was elected after they were made. A refused requester tries again.
-func (t *Topic) checkPartitionCount(op wire.Operation) error {
+func (l *Local) checkPartitionCount(op wire.Operation) error {
 	switch op.Kind {
 	case wire.OpState:
-		if op.Flag && t.Partitions() < op.Known {
+		if op.Flag && l.t.Partitions() < op.Known {
 			return errPartitionCount
 		}
 	case wire.OpCreateChannel, wire.OpDeleteChannel, wire.OpPauseChannel, wire.OpSkipChannel, wire.OpEmptyChannel,
 		wire.OpPauseTopic, wire.OpEmptyTopic, wire.OpConfigure:
-		known := t.Partitions()
-		if mt := t.env.Cluster.Rows.Snapshot().Topics[t.shared.ID]; mt != nil {
+		known := l.t.Partitions()
+		if mt := l.t.env.Cluster.Rows.Snapshot().Topics[l.t.shared.ID]; mt != nil {
 			known = max(known, mt.Partitions)
 		}
 		if known > op.Known {
@@ -114,56 +115,56 @@ func (t *Topic) checkPartitionCount(op wire.Operation) error {
 // perform executes op on this node. It returns no result for a channel that this node does not have: the requester
 // takes a missing result for a missing channel. An operation of a newer version is an error, whether the channel is
 // here or not; otherwise the requester would take the operation for done.
-func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) {
+func (l *Local) perform(ctx context.Context, op wire.Operation) ([]byte, error) {
 	if op.Settings != nil {
-		if err := t.checkSettingsLevel(op.Settings); err != nil {
+		if err := l.t.checkSettingsLevel(op.Settings); err != nil {
 			return nil, err
 		}
 	}
 	switch op.Kind {
 	case wire.OpState:
-		s := t.local.state()
-		s.Ephemeral = t.local.ephemeralCount()
+		s := l.state()
+		s.Ephemeral = l.ephemeralCount()
 		for _, n := range op.Partitions {
 			if op.AgeMs > 0 {
-				count, last := dueAfterRetention(t.PartitionList()[n], time.Duration(op.AgeMs)*time.Millisecond)
+				count, last := dueAfterRetention(l.t.PartitionList()[n], time.Duration(op.AgeMs)*time.Millisecond)
 				s.Early, s.LastDueMs = s.Early+count, max(s.LastDueMs, last)
 			}
 		}
 		return wire.EncodeResult(s, nil)
 	case wire.OpCreateChannel:
-		if err := t.local.initPartitions(ctx, t.PartitionList()); err != nil {
+		if err := l.initPartitions(ctx, l.t.PartitionList()); err != nil {
 			return nil, err
 		}
-		c, err := t.local.create(ctx, op.Channel, originOf(&op))
+		c, err := l.create(ctx, op.Channel, originOf(&op))
 		if err != nil {
 			return nil, err
 		}
-		return nil, t.local.createMissing(ctx, c, op)
+		return nil, l.createMissing(ctx, c, op)
 	case wire.OpPauseTopic:
-		return nil, t.local.pause(ctx, op.Flag)
+		return nil, l.pause(ctx, op.Flag)
 	case wire.OpEmptyTopic:
-		return nil, t.local.empty(ctx)
+		return nil, l.empty(ctx)
 	case wire.OpPeek:
 		if op.Channel == "" {
-			return wire.EncodeResult(channel.PeekTopic(channelTopic{t}, op, t.env.options().ReadAheadBytes))
+			return wire.EncodeResult(channel.PeekTopic(channelTopic{l.t}, op, l.t.env.options().ReadAheadBytes))
 		}
 	case wire.OpTrace:
-		return wire.EncodeResult(t.traceLocal(ctx, op))
+		return wire.EncodeResult(l.traceLocal(ctx, op))
 	case wire.OpOpenProducer:
-		return wire.EncodeResult(t.openProducerLocal(ctx, op))
+		return wire.EncodeResult(l.openProducerLocal(ctx, op))
 	case wire.OpProducers:
-		return wire.EncodeResult(t.producersLocal(op), nil)
+		return wire.EncodeResult(l.producersLocal(op), nil)
 	case wire.OpRemoveProducer:
-		return wire.EncodeResult(t.removeProducerLocal(ctx, op))
+		return wire.EncodeResult(l.removeProducerLocal(ctx, op))
 	case wire.OpDeleteChannel:
-		return fanout.DeletionResult(t.local.deleteNamed(ctx, op.Channel))
+		return fanout.DeletionResult(l.deleteNamed(ctx, op.Channel))
 	case wire.OpPauseChannel, wire.OpSkipChannel, wire.OpEmptyChannel, wire.OpResolveSeek, wire.OpSeek, wire.OpPending,
 		wire.OpDeferred, wire.OpConfirm, wire.OpSettings, wire.OpConfigure, wire.OpRedrive:
 	default:
 		return nil, fmt.Errorf("engine: this version does not know the operation %q", op.Kind)
 	}
-	c, ok := t.LookupChannel(op.Channel)
+	c, ok := l.t.LookupChannel(op.Channel)
 	if !ok {
 		return nil, nil // the missing result says that the channel is not here: see Channel.ask
 	}
@@ -208,4 +209,28 @@ func (l *Local) createMissing(ctx context.Context, c *Channel, op wire.Operation
 		}
 	}
 	return err
+}
+
+// CopyHere describes this node's copy of op's one partition.
+func (l *Local) CopyHere(op wire.Operation) (*wire.CopyAnswer, error) {
+	if len(op.Partitions) != 1 || int(op.Partitions[0]) >= l.t.Partitions() {
+		return nil, scrub.ErrRequest
+	}
+	pt := l.t.PartitionList()[op.Partitions[0]]
+	if !pt.Replica().Present() { // a present copy has a log
+		return nil, fmt.Errorf("engine: the node has no copy of partition %d", pt.Number())
+	}
+	return pt.Copy(), nil
+}
+
+// VerifyHere reads a piece of this node's copy of op's one partition from the disk and verifies it.
+func (l *Local) VerifyHere(op wire.Operation) (*wire.VerifyAnswer, error) {
+	if op.Verify == nil || len(op.Partitions) != 1 || int(op.Partitions[0]) >= l.t.Partitions() {
+		return nil, scrub.ErrRequest
+	}
+	pt := l.t.PartitionList()[op.Partitions[0]]
+	if !pt.Replica().Present() { // pt.Log() is set under the replica's lock; a present copy has a log
+		return nil, fmt.Errorf("engine: the node has no copy of partition %d", pt.Number())
+	}
+	return scrub.ReadCopy(pt.Log(), pt.CommittedEnd(), *op.Verify)
 }

@@ -46,7 +46,7 @@ func (t *Topic) OpenProducer(ctx context.Context, partition int, name string) (P
 // partition, it returns a *FencedError and changes nothing. At a feature level below 5 it is OpenProducer.
 func (t *Topic) HoldProducer(ctx context.Context, partition int, name string, tenure uint64) (Producer, error) {
 	switch {
-	case t.env.Level() < fold.ProducerTaken.Level():
+	case t.env.level() < fold.ProducerTaken.Level():
 		return t.OpenProducer(ctx, partition, name)
 	case name == "" || tenure < batch.MinTenure || tenure > batch.MaxTenure:
 		return Producer{}, errs.ErrProducerTenure
@@ -61,7 +61,7 @@ func (t *Topic) openProducer(ctx context.Context, partition int, o fold.Producer
 		return Producer{}, errs.ErrNoPartition
 	case len(name) > fold.MaxProducerNameBytes:
 		return Producer{}, errs.ErrProducerName
-	case t.env.Level() < fold.ProducerOpened.Level():
+	case t.env.level() < fold.ProducerOpened.Level():
 		return Producer{}, errs.ErrProducerLevel
 	case t.shared.Deleted.Load():
 		return Producer{}, errs.ErrDeleted
@@ -108,7 +108,7 @@ type Sender struct {
 	Payer string // its token or address, whose share of the node's memory the batch takes while it is verified
 }
 
-// ProduceSealed stores a batch that segment.Builder sealed, without encoding its records again, in a partition that
+// ProduceSealed stores a batch that batch.Builder sealed, without encoding its records again, in a partition that
 // this node leads; elsewhere it returns ErrNoLeader, or done gets it, and nothing was stored. The batch must hold
 // messages only, without delays, and have at most Options.MaxBatchBytes bytes; a batch that does not verify is refused.
 // Unless ProduceSealed returns an error, done is called exactly once, maybe before ProduceSealed returns, under the

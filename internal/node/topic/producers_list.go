@@ -49,23 +49,23 @@ func knownProducers(pt *partition.Partition) (named []fold.KnownProducer, namele
 }
 
 // producersLocal executes OpProducers.
-func (t *Topic) producersLocal(op wire.Operation) wire.ProducerList {
-	var l wire.ProducerList
+func (l *Local) producersLocal(op wire.Operation) wire.ProducerList {
+	var all wire.ProducerList
 	for _, n := range op.Partitions {
-		named, nameless := knownProducers(t.PartitionList()[n])
-		l.Nameless += nameless
+		named, nameless := knownProducers(l.t.PartitionList()[n])
+		all.Nameless += nameless
 		for i := range named {
 			p := &named[i]
 			if name := p.Shown(); op.Producer == "" || name == op.Producer {
-				l.Producers = append(l.Producers, wire.KnownProducer{
+				all.Producers = append(all.Producers, wire.KnownProducer{
 					Name: name, Owner: p.Owner, Partition: n, Epoch: p.Epoch, Tenure: p.Tenure, Sequence: p.Next,
 					Used: time.Unix(0, p.UsedNs).UTC(),
 				})
 			}
 		}
 	}
-	trimProducers(&l, min(max(op.Count, 1), fold.MaxProducerCount))
-	return l
+	trimProducers(&all, min(max(op.Count, 1), fold.MaxProducerCount))
+	return all
 }
 
 // RemoveProducer makes all partitions forget the producers of this name (KnownProducer.Name), whosever they are, and
@@ -79,7 +79,7 @@ func (t *Topic) RemoveProducer(ctx context.Context, name string) (removed int, e
 		return 0, errs.ErrClosed
 	case name == "":
 		return 0, errs.ErrNoProducer
-	case t.env.Level() < fold.ProducerRemoved.Level():
+	case t.env.level() < fold.ProducerRemoved.Level():
 		return 0, errs.ErrProducerLevel
 	}
 	op := wire.Operation{Kind: wire.OpRemoveProducer, Producer: name}
@@ -96,12 +96,12 @@ func (t *Topic) RemoveProducer(ctx context.Context, name string) (removed int, e
 }
 
 // removeProducerLocal executes OpRemoveProducer.
-func (t *Topic) removeProducerLocal(ctx context.Context, op wire.Operation) (removed int, err error) {
-	if t.env.Level() < fold.ProducerRemoved.Level() {
+func (l *Local) removeProducerLocal(ctx context.Context, op wire.Operation) (removed int, err error) {
+	if l.t.env.level() < fold.ProducerRemoved.Level() {
 		return 0, errs.ErrProducerLevel
 	}
 	for _, n := range op.Partitions {
-		pt := t.PartitionList()[n]
+		pt := l.t.PartitionList()[n]
 		named, _ := knownProducers(pt)
 		var entries []fold.Control
 		for i := range named {

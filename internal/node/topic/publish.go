@@ -2,7 +2,6 @@ package topic
 
 import (
 	"context"
-	"time"
 
 	"penstock/batch"
 	"penstock/internal/node/errs"
@@ -11,52 +10,34 @@ import (
 	"penstock/internal/node/partition"
 )
 
-// Publish stores one message, of 1 to Options.MaxMessageBytes bytes, and returns its id when the message is on stable
-// storage. It borrows body until it returns.
+// PublishMessage stores one message, of 1 to Options.MaxMessageBytes bytes, and returns its id when the message is on
+// stable storage. Its first delivery waits for m.Delay, in whole milliseconds rounded up. PublishMessage borrows
+// everything in m until it returns.
 //
-// If ctx ends while the put waits in this node's inbox, Publish removes the put and returns ctx's error; later it
-// ignores ctx, and the answer is at most about Options.PublishTimeout away while the disk answers.
+// If ctx ends while the put waits in this node's inbox, PublishMessage removes the put and returns ctx's error; later
+// it ignores ctx, and the answer is at most about Options.PublishTimeout away while the disk answers.
 //
 // After ErrDisk, ErrUnknown or ErrClosed the message may have been stored, or may appear later. Any other error means
 // that nothing was stored: ErrEmptyMessage, ErrMessageTooBig, ErrBatchTooBig, ErrOverloaded, ErrDeadline, ErrNoSpace,
-// ErrQuota, ErrReadOnly, ErrDeleted, and in a cluster ErrNoLeader and ErrNoQuorum. The other methods that publish
-// return the same errors.
-func (t *Topic) Publish(ctx context.Context, body []byte) (message.ID, error) {
-	return t.publish(ctx, body, nil, 0)
-}
-
-// PublishDeferred is Publish for a message whose first delivery waits for delay, in whole milliseconds rounded up. It
-// also returns ErrDeferTooLong, if delay is negative or above Options.MaxDefer, and ErrStateFull.
-func (t *Topic) PublishDeferred(ctx context.Context, body []byte, delay time.Duration) (message.ID, error) {
-	return t.publish(ctx, body, nil, delay)
+// ErrQuota, ErrReadOnly, ErrDeleted, in a cluster ErrNoLeader and ErrNoQuorum, for headers ErrHeaders, and for a delay
+// ErrDeferTooLong, if it is negative or above Options.MaxDefer, and ErrStateFull. The other methods that publish return
+// the same errors.
+func (t *Topic) PublishMessage(ctx context.Context, m message.Outgoing) (message.ID, error) {
+	one := [1]message.Outgoing{m}
+	return t.PublishMessages(ctx, one[:])
 }
 
 // PublishBatch stores all messages or none, in order and with consecutive ids in one partition, and returns the first
 // id. Together they may have Options.MaxBatchBytes bytes, with the headers of their records. PublishBatch borrows
 // bodies, and what they point to, until it returns.
 func (t *Topic) PublishBatch(ctx context.Context, bodies [][]byte) (message.ID, error) {
-	return t.publish(ctx, nil, bodies, 0)
-}
-
-// publish stores bodies, or body if bodies is nil, as one put, and waits for the answer.
-func (t *Topic) publish(ctx context.Context, body []byte, bodies [][]byte, delay time.Duration) (message.ID, error) {
 	w := inbox.NewWaiter()
 	defer w.Free()
-	if w.Messages = bodies; bodies == nil {
-		w.Carry(body)
-	}
-	w.Defer, w.Alone, w.Waits = delay, true, true
+	w.Messages, w.Alone, w.Waits = bodies, true, true
 	if err := t.submit(ctx, &w.Put, nil); err != nil {
 		return 0, err
 	}
 	return w.Wait(ctx)
-}
-
-// PublishMessage is Publish for a message with a key, headers or a delay. It borrows everything in m until it returns.
-// It also returns ErrHeaders, ErrDeferTooLong and ErrStateFull.
-func (t *Topic) PublishMessage(ctx context.Context, m message.Outgoing) (message.ID, error) {
-	one := [1]message.Outgoing{m}
-	return t.PublishMessages(ctx, one[:])
 }
 
 // PublishMessages is PublishBatch for messages with keys, headers or a delay. All go to one partition, so their keys
@@ -135,7 +116,7 @@ func (t *Topic) submit(ctx context.Context, p *inbox.Put, pt *partition.Partitio
 	if t.shared.Deleted.Load() {
 		return errs.ErrDeleted
 	}
-	// A put without a deadline gets the default one from Engine.watch, if the put is still in the inbox at the next
+	// A put without a deadline gets the default one from the engine's watch, if the put is still in the inbox at the next
 	// round of watch. Reading the clock for every put would cost as much as storing the put.
 	p.DeadlineNs = 0
 	if !p.Deadline.IsZero() {
@@ -161,4 +142,33 @@ func (t *Topic) SubmitTo(partition int, p *inbox.Put) error {
 		return errs.ErrNoPartition
 	}
 	return t.submit(context.Background(), p, parts[partition])
+}
+
+// publishEach stores messages that the engine makes itself: dead letters, and those that Redrive sends back. Each is a
+// put of its own, and all are submitted before the first answer. It returns one error or nil for each message, and
+// borrows ms, and what it points to, until it returns.
+func (t *Topic) publishEach(ctx context.Context, ms []message.Outgoing) []error {
+	errs := make([]error, len(ms))
+	waiters := make([]*inbox.Waiter, len(ms))
+	for i := range ms {
+		waiters[i], errs[i] = t.startPublish(ctx, ms[i:i+1])
+	}
+	for i, w := range waiters {
+		if w != nil {
+			errs[i] = w.Receive(t.env.Host)
+			w.Free()
+		}
+	}
+	return errs
+}
+
+// startPublish submits one message. If it returns a waiter, the caller receives the answer there and frees the waiter.
+func (t *Topic) startPublish(ctx context.Context, m []message.Outgoing) (*inbox.Waiter, error) {
+	w := inbox.NewWaiter()
+	w.Trusted = true
+	if err := t.submitAll(ctx, w, m); err != nil {
+		w.Free()
+		return nil, err
+	}
+	return w, nil
 }

@@ -76,7 +76,7 @@ func (c *Channel) ask(
 		return err
 	}
 	op.Channel = c.name
-	if !c.ephemeral || !c.t.servesAny() {
+	if !c.ephemeral || !c.t.local.servesAny() {
 		concerned := only == nil
 		for n := range uint32(c.t.Partitions()) {
 			concerned = concerned || only(n)

@@ -225,15 +225,15 @@ func (l *Local) HasAssigned() bool {
 }
 
 // servesAny says whether this node's channels may deliver messages of any partition of t.
-func (t *Topic) servesAny() bool {
-	return slices.ContainsFunc(t.PartitionList(), (*partition.Partition).Serves)
+func (l *Local) servesAny() bool {
+	return slices.ContainsFunc(l.t.PartitionList(), (*partition.Partition).Serves)
 }
 
 // closeLeftoverConsumers closes the local consumers from Subscribe if this node serves no partition of the topic any
 // more: nothing would be delivered to them. Their Sink.Closed gets ErrMoved; clients that subscribe again are served by
 // the leaders. Local.changing is held.
 func (l *Local) closeLeftoverConsumers() {
-	if l.t.servesAny() {
+	if l.servesAny() {
 		return
 	}
 	for _, c := range l.t.Channels() {
@@ -245,7 +245,7 @@ func (l *Local) closeLeftoverConsumers() {
 // the channel has no consumer here. It removes nothing from any log.
 func (l *Local) dropUnused(name string) {
 	c, ok := l.t.LookupChannel(name)
-	if !ok || l.t.servesAny() {
+	if !ok || l.servesAny() {
 		return
 	}
 	if c.local.Used() {

@@ -4,48 +4,57 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"penstock/internal/meta"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/errs"
 	"penstock/internal/node/flush"
+	"penstock/internal/node/fold"
+	"penstock/internal/node/names"
 	"penstock/internal/node/partition"
 	"penstock/replicate/wire"
+	"penstock/segment"
 )
 
 // Settings returns the topic's settings as this node knows them. In a cluster they may lag behind a change that was
 // made through another node.
 func (t *Topic) Settings() meta.TopicSettings {
-	s := *t.settings.Load()
+	s := *t.config.now.Load()
 	s.Partitions, s.Durability = t.Partitions(), meta.DurabilitySynced
 	return s
 }
 
-// Configure replaces the topic's settings and returns the settings that hold afterwards. s.Version must be the version
-// of the settings to replace (0: there are none yet), or Configure returns ErrVersion. When Configure returns nil, the
-// settings are durable and this node uses them; the other nodes of a cluster get them a moment later. If s.Partitions
-// is larger than before, partitions are added, and a key may then belong to another partition (PartitionFor).
+// ConfigureAs replaces the topic's settings and returns the settings that hold afterwards. s.Version must be the
+// version of the settings to replace (0: there are none yet), or it returns ErrVersion. When ConfigureAs returns nil,
+// the settings are durable and this node uses them; the other nodes of a cluster get them a moment later. If
+// s.Partitions is larger than before, partitions are added, and a key may then belong to another partition
+// (PartitionFor).
+//
+// token is that of a client that does not administer the node; "": any other. Partitions that it adds count for the
+// token that has made the topic. It adds none to a topic that counts for nobody: these would be in nobody's share.
 //
 // After ErrTopicSettings, ErrVersion, ErrTooManyPartitions or ErrDeleted nothing was changed. After any other error the
-// change may have been made, or may be found after a restart: read the settings again. Configure waits for the disk, or
-// for the metadata store at most Options.PublishTimeout.
-func (t *Topic) Configure(ctx context.Context, s meta.TopicSettings) (meta.TopicSettings, error) {
-	return t.configureAs(ctx, "", s)
-}
-
-func (t *Topic) configureAs(ctx context.Context, token string, s meta.TopicSettings) (meta.TopicSettings, error) {
+// change may have been made, or may be found after a restart: read the settings again. ConfigureAs waits for the disk,
+// or for the metadata store at most Options.PublishTimeout.
+func (t *Topic) ConfigureAs(ctx context.Context, token string, s meta.TopicSettings) (meta.TopicSettings, error) {
+	if token != "" && t.MadeBy() == "" && s.Partitions > t.Partitions() && t.env.options().TokenShare < 100 {
+		return t.Settings(), fmt.Errorf("%w: topic %s counts for no token, so partitions that %s adds would be in nobody's "+
+			"share: ask an administrator, whose token has admin on *, to add them (see the node's setting token-share)",
+			meta.ErrSettings, t.Name(), names.Token(token))
+	}
 	if err := s.Validate(); err != nil {
 		return t.Settings(), err
 	}
-	if need, name := s.Level(); need > t.env.Level() {
+	if need, name := s.Level(); need > t.env.level() {
 		return t.Settings(), fmt.Errorf("%w: %s needs feature level %d, because older versions would not obey it; this is "+
-			"level %d: upgrade it first", meta.ErrSettings, name, need, t.env.Level())
+			"level %d: upgrade it first", meta.ErrSettings, name, need, t.env.level())
 	}
 	if err := t.CheckPartitions(ctx, s.Partitions); err != nil {
 		return t.Settings(), err
 	}
-	if err := t.checkDelays(ctx, &s); err != nil {
+	if err := t.config.checkDelays(ctx, &s); err != nil {
 		return t.Settings(), err
 	}
 	done, err := t.env.Catalog.Grow(t, s.Partitions, token)
@@ -54,15 +63,37 @@ func (t *Topic) configureAs(ctx context.Context, token string, s meta.TopicSetti
 	}
 	defer done()
 	if t.env.Cluster == nil {
-		return t.configureHere(ctx, s)
+		return t.config.changeHere(ctx, s)
 	}
-	return t.configureInCluster(ctx, s)
+	return t.config.changeInCluster(ctx, s)
+}
+
+// File returns the content of topic.json for the topic's present state.
+func (t *Topic) File() *datadir.Topic {
+	m := &datadir.Topic{
+		Format: datadir.TopicFormat, ID: t.shared.ID, Name: t.Name(), Partitions: len(t.PartitionList()),
+		CreatedNs: t.created, MadeBy: t.MadeBy(),
+	}
+	if s := t.Settings(); s.Version != 0 {
+		m.Settings = s.Stored()
+	}
+	return m
+}
+
+// config has the settings of a topic as this node uses them, and changes them. One goroutine at a time calls use: the
+// one that makes the topic; later the worker in a cluster, or the holder of Local.changing on a single node. Any
+// goroutine may read now and call the other methods. After a crash the settings come from topic.json, or from the
+// cluster's metadata.
+type config struct {
+	t   *Topic
+	now atomic.Pointer[meta.TopicSettings]
 }
 
 // checkDelays returns an ErrTopicSettings if retention by age would become shorter, and remove delayed messages before
 // they are due. Of leaders that do not answer within checkTime it knows nothing.
-func (t *Topic) checkDelays(ctx context.Context, s *meta.TopicSettings) error {
-	now, next := t.shared.Limits.Load().RetentionAge, t.limitsOf(s).RetentionAge
+func (c *config) checkDelays(ctx context.Context, s *meta.TopicSettings) error {
+	t := c.t
+	now, next := t.shared.Limits.Load().RetentionAge, flush.LimitsOf(s, t.env.options().Retention).RetentionAge
 	if next == 0 || now != 0 && next >= now {
 		return nil
 	}
@@ -84,39 +115,21 @@ func (t *Topic) checkDelays(ctx context.Context, s *meta.TopicSettings) error {
 		meta.ErrSettings, next, early, t.Name(), time.UnixMilli(last).UTC().Format(time.RFC3339))
 }
 
-// limitsOf returns the limits that the topic has with the settings s.
-func (t *Topic) limitsOf(s *meta.TopicSettings) *flush.Limits {
-	return flush.LimitsOf(s, t.env.options().Retention)
+// use makes s the settings that this node uses from now on.
+func (c *config) use(s meta.TopicSettings) {
+	c.now.Store(&s)
+	c.relimit()
 }
 
-// configure makes s the settings that this node uses from now on. One goroutine at a time calls it for a topic: the one
-// that makes the topic; later the worker in a cluster, or the holder of changing on a single node.
-func (t *Topic) configure(s meta.TopicSettings) {
-	t.settings.Store(&s)
-	t.Relimit()
-}
-
-// Relimit makes the limits those of the topic's settings, and of the node's options where it has none. It repeats that
+// relimit makes the limits those of the topic's settings, and of the node's options where it has none. It repeats that
 // if either changed meanwhile, so that no limits of the past stay.
-func (t *Topic) Relimit() {
+func (c *config) relimit() {
 	for done := false; !done; {
-		s, o := t.settings.Load(), t.env.options()
-		t.shared.Limits.Store(flush.LimitsOf(s, o.Retention))
-		done = s == t.settings.Load() && o == t.env.options()
+		s, o := c.now.Load(), c.t.env.options()
+		c.t.shared.Limits.Store(flush.LimitsOf(s, o.Retention))
+		done = s == c.now.Load() && o == c.t.env.options()
 	}
-	t.env.Store.Flusher().AskQuotas()
-}
-
-// File returns the content of topic.json for the topic's present state.
-func (t *Topic) File() *datadir.Topic {
-	m := &datadir.Topic{
-		Format: datadir.TopicFormat, ID: t.shared.ID, Name: t.Name(), Partitions: len(t.PartitionList()),
-		CreatedNs: t.created, MadeBy: t.MadeBy(),
-	}
-	if s := t.Settings(); s.Version != 0 {
-		m.Settings = s.Stored()
-	}
-	return m
+	c.t.env.Store.Flusher().AskQuotas()
 }
 
 // Learn applies the topic's settings in the store's row, and who made it. If this node has a copy of any
@@ -125,10 +138,10 @@ func (t *Topic) File() *datadir.Topic {
 // calls it.
 func (l *Local) Learn(mt *meta.Topic) {
 	s := mt.EffectiveSettings().Stored()
-	if !l.t.learnMaker(mt.MadeBy) && s == *l.t.settings.Load() {
+	if !l.t.tally.learnMaker(mt.MadeBy) && s == *l.t.config.now.Load() {
 		return
 	}
-	l.t.configure(s)
+	l.t.config.use(s)
 	for _, pt := range l.t.PartitionList() {
 		if pt.Log() == nil {
 			continue
@@ -141,8 +154,9 @@ func (l *Local) Learn(mt *meta.Topic) {
 	}
 }
 
-// configureInCluster changes the settings in the metadata store, and returns when this node has applied them.
-func (t *Topic) configureInCluster(ctx context.Context, s meta.TopicSettings) (meta.TopicSettings, error) {
+// changeInCluster changes the settings in the metadata store, and returns when this node has applied them.
+func (c *config) changeInCluster(ctx context.Context, s meta.TopicSettings) (meta.TopicSettings, error) {
+	t := c.t
 	ctx, cancel := t.env.Host.WithTimeout(ctx, t.env.options().PublishTimeout)
 	defer cancel()
 	mt, err := t.env.Cluster.Rows.ConfigureTopic(ctx, t.shared.ID, s)
@@ -165,8 +179,9 @@ func (t *Topic) configureInCluster(ctx context.Context, s meta.TopicSettings) (m
 	return mt.EffectiveSettings(), nil
 }
 
-// configureHere changes the settings on a single node. It takes changing and waits for the disk.
-func (t *Topic) configureHere(ctx context.Context, s meta.TopicSettings) (meta.TopicSettings, error) {
+// changeHere changes the settings on a single node. It takes changing and waits for the disk.
+func (c *config) changeHere(ctx context.Context, s meta.TopicSettings) (meta.TopicSettings, error) {
+	t := c.t
 	t.env.Host.Lock(&t.local.changing)
 	defer t.local.changing.Unlock()
 	now := t.Settings()
@@ -199,20 +214,20 @@ func (t *Topic) configureHere(ctx context.Context, s meta.TopicSettings) (meta.T
 	if partitions == now.Partitions {
 		err = store()
 	} else {
-		err = t.grow(ctx, partitions, store)
+		err = t.local.grow(ctx, partitions, store)
 	}
 	if err != nil {
 		return t.Settings(), err
 	}
-	t.configure(s)
+	c.use(s)
 	return t.Settings(), nil
 }
 
 // grow adds partitions to a topic of a single node until it has to of them. It calls store to make that number durable.
 // A crash before store leaves the topic as it was; a crash after it leaves empty partitions, whose channels Complete
 // creates at the next start. changing is held.
-func (t *Topic) grow(ctx context.Context, to int, store func() error) error {
-	if err := t.env.Store.Failure(); err != nil {
+func (l *Local) grow(ctx context.Context, to int, store func() error) error {
+	if err := l.t.env.Store.Failure(); err != nil {
 		return err
 	}
 	var added []*partition.Partition
@@ -222,27 +237,52 @@ func (t *Topic) grow(ctx context.Context, to int, store func() error) error {
 		}
 		return err
 	}
-	for n := uint32(t.Partitions()); n < uint32(to); n++ {
-		pt, err := t.env.Store.NewSolo(&t.shared, n)
+	for n := uint32(l.t.Partitions()); n < uint32(to); n++ {
+		pt, err := l.t.env.Store.NewSolo(&l.t.shared, n)
 		if err != nil {
-			return abandon(fmt.Errorf("engine: cannot make partition %d of topic %s; it stays as it was: %w", n, t.Name(), err))
+			return abandon(fmt.Errorf("engine: cannot make partition %d of topic %s; it stays as it was: %w",
+				n, l.t.Name(), err))
 		}
 		added = append(added, pt)
 	}
 	if err := store(); err != nil {
 		return abandon(err)
 	}
-	if err := t.env.Catalog.AddCopies(added); err != nil {
+	if err := l.t.env.Catalog.AddCopies(added); err != nil {
 		return abandon(err)
 	}
 	for _, pt := range added {
-		if err := pt.WriteControls(ctx, initBatches(t.local.state()), func() { t.local.join(pt) }); err != nil {
+		if err := pt.WriteControls(ctx, initBatches(l.state()), func() { l.join(pt) }); err != nil {
 			return err
 		}
 	}
-	for _, c := range t.Channels() {
+	for _, c := range l.t.Channels() {
 		c.local.ApplyPosts()
 		c.local.Wake()
 	}
 	return nil
+}
+
+// dueAfterRetention returns how many messages wait for their time that retention by age could remove before they are
+// due, and when the last message is due (unix ms). It takes every message to be due as late as the last one, so it may
+// count too many. It takes Replica.mu, and may read the disk.
+func dueAfterRetention(pt *partition.Partition, age time.Duration) (count int, lastDueMs int64) {
+	pt.ReadFold(func(now *fold.Cursors) {
+		now.EachWaiting(func(_ segment.MsgID, _ segment.Offset, dueMs int64) { lastDueMs = max(lastDueMs, dueMs) })
+	})
+	if lastDueMs == 0 || pt.Log() == nil {
+		return 0, 0
+	}
+	at, first, err := pt.Log().SeekTime(lastDueMs*int64(time.Millisecond) - int64(age))
+	if err != nil && !errors.Is(err, segment.ErrAtEnd) {
+		return 0, 0 // damage, which others report; or the log is closed
+	}
+	pt.ReadFold(func(now *fold.Cursors) {
+		now.EachWaiting(func(id segment.MsgID, from segment.Offset, _ int64) {
+			if from != 0 && from < at || from == 0 && id < first {
+				count++
+			}
+		})
+	})
+	return count, lastDueMs
 }

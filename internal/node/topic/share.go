@@ -1,30 +1,37 @@
 package topic
 
-import (
-	"context"
-	"fmt"
+import "sync/atomic"
 
-	"penstock/internal/meta"
-	"penstock/internal/node/names"
-)
+// tally counts a topic and its partitions among those of the node, and of the token that has made the topic, while the
+// node lists the topic. The catalog calls set and learnMaker with its lock held; a topic that grows calls recount. A
+// crash loses the counts, and recovery counts again.
+type tally struct {
+	t       *Topic
+	listed  atomic.Bool  // whether recount counts the topic
+	counted atomic.Int64 // what it has counted
+}
 
-// SetListed says whether the node lists the topic. Then recount counts it.
+// SetListed says whether the node lists the topic. When it begins to, it also takes over the node's options, which may
+// have changed just before.
 func (t *Topic) SetListed(listed bool) {
-	t.listed.Store(listed)
-	t.recount()
+	t.tally.listed.Store(listed)
+	t.tally.recount()
+	if listed {
+		t.config.relimit()
+	}
 }
 
 // recount counts the topic's partitions among those of the node while the topic is listed. It is called after the one
 // or the other has changed. Of calls at the same time the last one may count what the earlier one did; the next call,
 // at the latest the one that finds the topic no longer listed, mends that.
-func (t *Topic) recount() {
+func (c *tally) recount() {
 	now := int64(0)
-	if t.listed.Load() {
-		now = int64(t.Partitions())
+	if c.listed.Load() {
+		now = int64(c.t.Partitions())
 	}
-	before := t.counted.Swap(now)
-	t.env.partitions.Add(now - before)
-	if sh := t.shared.Share.Load(); sh != nil {
+	before := c.counted.Swap(now)
+	c.t.env.partitions.Add(now - before)
+	if sh := c.t.shared.Share.Load(); sh != nil {
 		sh.Partitions.Add(now - before)
 		sh.Topics.Add(min(now, 1) - min(before, 1))
 	}
@@ -41,32 +48,21 @@ func (t *Topic) MadeBy() string {
 
 // learnMaker makes the topic count for this token, as the cluster's metadata say. A topic.json that an older version
 // has written does not say it. Only the worker calls it. It returns whether that is new.
-func (t *Topic) learnMaker(name string) bool {
+func (c *tally) learnMaker(name string) bool {
+	t := c.t
 	if t.MadeBy() == name {
 		return false
 	}
-	t.env.Catalog.Recounted(func() {
-		listed := t.listed.Swap(false)
-		t.recount()
+	t.env.Catalog.Locked(func() {
+		listed := c.listed.Swap(false)
+		c.recount()
 		to := t.env.Store.Share(name)
 		from := t.shared.Share.Swap(to)
 		for _, pt := range t.PartitionList() {
 			pt.Moved(from, to)
 		}
-		t.listed.Store(listed)
-		t.recount()
+		c.listed.Store(listed)
+		c.recount()
 	})
 	return true
-}
-
-// ConfigureAs is Configure for a client with a token that does not administer the node; "": for any other. Partitions
-// that it adds count for the token that has made the topic. It adds none to a topic that counts for nobody: these would
-// be in nobody's share.
-func (t *Topic) ConfigureAs(ctx context.Context, token string, s meta.TopicSettings) (meta.TopicSettings, error) {
-	if token != "" && t.MadeBy() == "" && s.Partitions > t.Partitions() && t.env.options().TokenShare < 100 {
-		return t.Settings(), fmt.Errorf("%w: topic %s counts for no token, so partitions that %s adds would be in nobody's "+
-			"share: ask an administrator, whose token has admin on *, to add them (see the node's setting token-share)",
-			meta.ErrSettings, t.Name(), names.Token(token))
-	}
-	return t.configureAs(ctx, token, s)
 }

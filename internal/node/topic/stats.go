@@ -47,7 +47,7 @@ func (t *Topic) Stats(channel string) Stats {
 	s := Stats{
 		Name: t.Name(), MadeBy: t.MadeBy(), MessageCount: t.shared.Messages.Load(), MessageBytes: t.shared.Bytes.Load(),
 		Paused: t.paused.Load(), Partitions: len(t.PartitionList()), Served: []int{},
-		DelaysRefused: t.led(refusesDelays), ReadOnly: t.led((*partition.Partition).ReadOnly),
+		DelaysRefused: t.local.led(refusesDelays), ReadOnly: t.local.led((*partition.Partition).ReadOnly),
 	}
 	for n, pt := range t.PartitionList() {
 		if pt.Replica().HasLog() {
@@ -81,8 +81,8 @@ func (t *Topic) Stats(channel string) Stats {
 }
 
 // led counts the partitions that this node leads and of which is says so.
-func (t *Topic) led(is func(*partition.Partition) bool) (count int) {
-	for _, pt := range t.PartitionList() {
+func (l *Local) led(is func(*partition.Partition) bool) (count int) {
+	for _, pt := range l.t.PartitionList() {
 		if pt.Leads() && is(pt) {
 			count++
 		}
@@ -99,7 +99,7 @@ func (l *Local) Troubles(f *health.Facts) {
 		f.PausedTopic = f.PausedTopic.And(health.Channel{Topic: l.t.Name()})
 	}
 	count := func(is func(*partition.Partition) bool) health.Channel {
-		return health.Channel{Topic: l.t.Name(), Count: l.t.led(is)}
+		return health.Channel{Topic: l.t.Name(), Count: l.led(is)}
 	}
 	f.QuotaTopic = f.QuotaTopic.With(count(func(pt *partition.Partition) bool {
 		return pt.OverQuota(l.t.env.Clock.Mono())

@@ -6,7 +6,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/internal/meta"
 	"penstock/internal/node/datadir"
 	"penstock/internal/node/partition"
 	"penstock/replicate/wire"
@@ -28,13 +27,10 @@ type Topic struct {
 	hasRedrive atomic.Bool // set once this process has seen the channel redrive of this dead-letter topic committed
 	paused     atomic.Bool
 
-	settings atomic.Pointer[meta.TopicSettings] // configure sets it, together with partition.Topic.Limits
-
-	local   Local // this node's part of the channels
-	created int64 // when the topic was created: engine's time, ns since 1970
-
-	listed  atomic.Bool  // whether recount counts the topic
-	counted atomic.Int64 // what it has counted
+	config  config // its settings
+	tally   tally  // what it counts for
+	local   Local  // this node's part of the channels
+	created int64  // when the topic was created: engine's time, ns since 1970
 }
 
 // New makes a topic without partitions. It lists nothing and writes no file.
@@ -43,12 +39,13 @@ func New(s *Shared, m *datadir.Topic) *Topic {
 		shared: partition.Topic{Name: m.Name, ID: m.ID},
 		env:    s, created: m.CreatedNs,
 	}
-	t.local.t, t.local.channels = t, map[string]*Channel{}
+	t.local.t, t.config.t, t.tally.t = t, t, t
+	t.local.channels = map[string]*Channel{}
 	if s.Cluster != nil { // a single node serves all its partitions until it closes
 		t.shared.ServingChanged = t.local.syncChannels
 	}
 	t.shared.Share.Store(s.Store.Share(m.MadeBy))
-	t.configure(m.Settings)
+	t.config.use(m.Settings)
 	return t
 }
 
@@ -92,14 +89,14 @@ func (t *Topic) nextPartition() *partition.Partition {
 
 // Pause keeps messages that are published from now on back from all channels, until Unpause. When Pause returns nil,
 // the pause is durable. After an error some partitions may be paused; Pause and Unpause can be repeated.
-func (t *Topic) Pause(ctx context.Context) error { return t.pause(ctx, true) }
-
-func (t *Topic) pause(ctx context.Context, paused bool) error {
-	return t.onLeaders(ctx, wire.Operation{Kind: wire.OpPauseTopic, Flag: paused}, nil, nil)
+func (t *Topic) Pause(ctx context.Context) error {
+	return t.onLeaders(ctx, wire.Operation{Kind: wire.OpPauseTopic, Flag: true}, nil, nil)
 }
 
 // Unpause ends a pause: the channels get the messages that the pause kept back. Errors are those of Pause.
-func (t *Topic) Unpause(ctx context.Context) error { return t.pause(ctx, false) }
+func (t *Topic) Unpause(ctx context.Context) error {
+	return t.onLeaders(ctx, wire.Operation{Kind: wire.OpPauseTopic}, nil, nil)
+}
 
 // Empty drops the messages that wait at the topic, because they were published before it had a channel or during a
 // pause. It does not drop messages that channels have already: see Channel.Empty. When Empty returns nil, that is

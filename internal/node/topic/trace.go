@@ -48,13 +48,13 @@ func (t *Topic) Trace(ctx context.Context, id message.ID) (*wire.Trace, error) {
 
 // traceLocal traces op's one message on this node, which leads its partition. A result without an id says that there is
 // no such message.
-func (t *Topic) traceLocal(ctx context.Context, op wire.Operation) (*wire.Trace, error) {
+func (l *Local) traceLocal(ctx context.Context, op wire.Operation) (*wire.Trace, error) {
 	if len(op.IDs) != 1 || !op.About(op.IDs[0].Partition()) {
 		return nil, errors.New("engine: a trace is about one message of one partition")
 	}
 	id := op.IDs[0]
-	env := trace.Env{Topic: t.Name(), Log: t.env.Log, Mono: t.env.Host.Mono}
-	tr, err := trace.Message(ctx, env, t.PartitionList()[id.Partition()], id.MsgID(), trace.Limits{})
+	env := trace.Env{Topic: l.t.Name(), Log: l.t.env.Log, Mono: l.t.env.Host.Mono}
+	tr, err := trace.Message(ctx, env, l.t.PartitionList()[id.Partition()], id.MsgID(), trace.Limits{})
 	if errors.Is(err, ErrNoMessage) {
 		return new(wire.Trace), nil
 	}
@@ -62,15 +62,15 @@ func (t *Topic) traceLocal(ctx context.Context, op wire.Operation) (*wire.Trace,
 		return nil, err
 	}
 	for i := range tr.Channels {
-		t.traceDelivery(&tr.Channels[i], id)
+		l.traceDelivery(&tr.Channels[i], id)
 	}
 	return tr, nil
 }
 
 // traceDelivery adds facts that only the leader's memory has: the consumer of a message in flight, and the number of
 // deliveries.
-func (t *Topic) traceDelivery(c *wire.TraceChannel, id message.ID) {
-	ch, ok := t.LookupChannel(c.Channel)
+func (l *Local) traceDelivery(c *wire.TraceChannel, id message.ID) {
+	ch, ok := l.t.LookupChannel(c.Channel)
 	if !ok || !slices.Contains([]fold.TraceState{fold.StateWaiting, fold.StateDeferred}, c.State) {
 		return
 	}

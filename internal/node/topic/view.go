@@ -49,7 +49,7 @@ func (v View) NewestEpoch(n uint32) segment.Epoch {
 }
 
 func (v View) Execute(ctx context.Context, op wire.Operation) ([]byte, error) {
-	return v.t.Execute(ctx, op)
+	return v.t.local.Execute(ctx, op)
 }
 
 func (v View) CreateAtLeaders(ctx context.Context, channel string) error {

@@ -51,7 +51,7 @@ func (s *Service) serveTopicDelete(r *http.Request, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, ok := s.engine.LookupTopic(name); ok && s.hiddenHere(name, began) {
+	if _, ok := s.engine.Catalog().LookupTopic(name); ok && s.hiddenHere(name, began) {
 		return nil, nil
 	}
 	return nil, s.deleted.Answer(name, began, s.engine.DeleteTopic(r.Context(), name))
@@ -75,7 +75,7 @@ func (s *Service) findTopic(q url.Values, invalid string) (*node.Topic, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, ok := s.engine.LookupTopic(name)
+	t, ok := s.engine.Catalog().LookupTopic(name)
 	if !ok {
 		return nil, web.Fail(404, "TOPIC_NOT_FOUND")
 	}

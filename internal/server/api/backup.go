@@ -14,7 +14,7 @@ import (
 // last one (GET). A backup may take longer than a request may, so nobody waits for its end here.
 func (s *Service) serveBackup(r *http.Request, q url.Values) (any, error) {
 	if r.Method == http.MethodGet {
-		return s.engine.Backup(), nil
+		return s.engine.Backups().Status(), nil
 	}
 	if !q.Has("dir") {
 		return nil, web.Fail(400, "MISSING_ARG_DIR")
@@ -27,7 +27,7 @@ func (s *Service) serveBackup(r *http.Request, q url.Values) (any, error) {
 		}
 		o.Rate = rate
 	}
-	err := s.engine.StartBackup(o)
+	err := s.engine.Backups().Start(o)
 	switch {
 	case errors.Is(err, node.ErrBackupRuns):
 		return nil, web.Fail(409, err.Error())
@@ -36,5 +36,5 @@ func (s *Service) serveBackup(r *http.Request, q url.Values) (any, error) {
 	case err != nil:
 		return nil, err
 	}
-	return s.engine.Backup(), nil
+	return s.engine.Backups().Status(), nil
 }

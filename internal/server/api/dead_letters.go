@@ -21,7 +21,7 @@ const maxLetterTopics = 100
 // lettersHere returns this node's part of deadLetters, without topics in which none waits.
 func (s *Service) lettersHere() []DeadLetters {
 	out := []DeadLetters{}
-	for _, t := range s.engine.Topics() {
+	for _, t := range s.engine.Catalog().Topics() {
 		if _, ok := t.LookupChannel(topic.RedriveChannel); !ok {
 			continue
 		}

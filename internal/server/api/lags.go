@@ -22,7 +22,7 @@ type PartitionLag struct {
 
 // lagsOf returns the lags of a channel in the partitions that this node serves.
 func (s *Service) lagsOf(topic, channel string, now time.Time) []PartitionLag {
-	t, ok := s.engine.LookupTopic(topic)
+	t, ok := s.engine.Catalog().LookupTopic(topic)
 	if !ok {
 		return nil
 	}

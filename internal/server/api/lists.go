@@ -160,7 +160,7 @@ func (s *Service) serveTopics(r *http.Request, q url.Values) (any, error) {
 		return nil, badArgument("sort=%q is none of %v", order, history.Orders)
 	}
 	var names []string
-	for _, t := range s.engine.Topics() {
+	for _, t := range s.engine.Catalog().Topics() {
 		if strings.Contains(t.Name(), filter) {
 			names = append(names, t.Name())
 		}
@@ -195,7 +195,7 @@ func (s *Service) serveTopics(r *http.Request, q url.Values) (any, error) {
 			listed := ListedTopic{
 				Topic: row.Topic, State: worstState(snap, &view, name), Unserved: Unserved(row.Partitions, row.Served),
 			}
-			if t, ok := s.engine.LookupTopic(name); ok {
+			if t, ok := s.engine.Catalog().LookupTopic(name); ok {
 				listed.MadeBy = t.MadeBy()
 			}
 			out.Topics = append(out.Topics, listed)
@@ -343,7 +343,7 @@ func (s *Service) serveChannels(r *http.Request, q url.Values) (any, error) {
 		})
 	}
 	out.Unserved = []int{}
-	if t, ok := s.engine.LookupTopic(topic); ok {
+	if t, ok := s.engine.Catalog().LookupTopic(topic); ok {
 		out.Unserved = Unserved(t.Partitions(), served)
 	}
 	return out, nil

@@ -84,7 +84,7 @@ func TestSearchLargeBodies(t *testing.T) {
 	const count, size = 10, 1 << 20
 	for i := range count {
 		body := append(bytes.Repeat([]byte("x"), size), fmt.Sprintf("end %d", i)...)
-		if _, err := topic.Publish(t.Context(), body); err != nil {
+		if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: body}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -103,14 +103,14 @@ func TestSearchLargeBodies(t *testing.T) {
 func TestSearchSince(t *testing.T) {
 	topic := topicForSearch(t, 1)
 	for i := range 20 {
-		if _, err := topic.Publish(t.Context(), fmt.Appendf(nil, "old %d", i)); err != nil {
+		if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: fmt.Appendf(nil, "old %d", i)}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	time.Sleep(2 * time.Millisecond)
 	since := time.Now()
 	for i := range 5 {
-		if _, err := topic.Publish(t.Context(), fmt.Appendf(nil, "new %d", i)); err != nil {
+		if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: fmt.Appendf(nil, "new %d", i)}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -35,13 +35,13 @@ type TokenShare struct {
 
 // serveTokens lists the tokens.
 func (s *Service) serveTokens(*http.Request, url.Values) (any, error) {
-	out := Tokens{Tokens: []ListedToken{}, SharePercent: s.engine.TokenShare()}
+	out := Tokens{Tokens: []ListedToken{}, SharePercent: s.engine.Catalog().TokenShare()}
 	sessions, at := s.sessions.count(time.Now()), map[string]int{}
 	for _, t := range s.auth.List() {
 		at[t.Name] = len(out.Tokens)
 		out.Tokens = append(out.Tokens, ListedToken{ListedToken: t, Sessions: sessions[t.Name]})
 	}
-	for _, u := range s.engine.TokenUses() {
+	for _, u := range s.engine.Catalog().TokenUses() {
 		i, listed := at[u.Token]
 		if !listed {
 			i = len(out.Tokens)

@@ -49,7 +49,7 @@ type engineDirectory struct {
 func (d engineDirectory) Snapshot() *meta.Snapshot { return d.e.Snapshot() }
 
 func (d engineDirectory) TopicNames() []string {
-	topics := d.e.Topics()
+	topics := d.e.Catalog().Topics()
 	names := make([]string, len(topics))
 	for i, t := range topics {
 		names[i] = t.Name()
@@ -58,7 +58,7 @@ func (d engineDirectory) TopicNames() []string {
 }
 
 func (d engineDirectory) ChannelNames(ctx context.Context, topic string) ([]string, error) {
-	t, ok := d.e.LookupTopic(topic)
+	t, ok := d.e.Catalog().LookupTopic(topic)
 	if !ok {
 		return nil, errs.ErrNoTopic
 	}
@@ -86,7 +86,7 @@ func (d engineDirectory) CreateChannel(
 }
 
 func (d engineDirectory) DeleteChannel(ctx context.Context, topic, channel string) error {
-	t, ok := d.e.LookupTopic(topic)
+	t, ok := d.e.Catalog().LookupTopic(topic)
 	if !ok {
 		return errs.ErrNoTopic
 	}

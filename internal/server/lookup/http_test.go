@@ -73,7 +73,7 @@ func TestLookupAlone(t *testing.T) {
 		"GET /lookup?topic=t", "GET /topics",
 		"POST /topic/create?topic=t", "GET /lookup?topic=t", // the tombstone was deleted with the topic
 	)
-	if wide, ok := s.e.LookupTopic("wide"); !ok || wide.Partitions() != 3 {
+	if wide, ok := s.e.Catalog().LookupTopic("wide"); !ok || wide.Partitions() != 3 {
 		t.Errorf("partitions=3 was not obeyed: %v", ok)
 	}
 }

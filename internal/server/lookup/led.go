@@ -42,7 +42,7 @@ func ledNow(e *node.Engine) led {
 	}
 	s := e.Snapshot()
 	if s == nil {
-		for _, t := range e.Topics() {
+		for _, t := range e.Catalog().Topics() {
 			add(t)
 		}
 		return out
@@ -60,7 +60,7 @@ func ledNow(e *node.Engine) led {
 		if _, seen := out[mt.Name]; seen {
 			continue
 		}
-		if t, ok := e.LookupTopic(mt.Name); ok { // else this node has not opened the partition yet
+		if t, ok := e.Catalog().LookupTopic(mt.Name); ok { // else this node has not opened the partition yet
 			add(t)
 		}
 	}

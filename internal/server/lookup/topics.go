@@ -117,7 +117,7 @@ func (s *Service) findOrCreate(
 	if err := s.inCreation.wait(ctx, name); err != nil {
 		return nil, false, err
 	}
-	if t, ok := s.engine.LookupTopic(name); ok {
+	if t, ok := s.engine.Catalog().LookupTopic(name); ok {
 		return t, false, nil
 	}
 	if !s.canAskForChannels() || !names.ValidTopic(name) {

@@ -23,7 +23,7 @@ type partitionCounter interface {
 
 // PartitionCount returns the number of the topic's partitions, or 0 if there is no such topic.
 func (d engineDirectory) PartitionCount(topic string) int {
-	t, ok := d.e.LookupTopic(topic)
+	t, ok := d.e.Catalog().LookupTopic(topic)
 	if !ok {
 		return 0
 	}

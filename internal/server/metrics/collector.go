@@ -80,7 +80,7 @@ func (c *Collector) read() *snapshot {
 	s := &snapshot{
 		now: time.Now(), started: c.o.Started, version: c.o.Version, info: e.Info(), counters: e.Counters(),
 		verdict: e.Verdict(), commit: e.CommitStats(), storage: e.Storage(), certificates: e.Certificates(),
-		cluster: e.ClusterMeter(), tokens: e.TokenUses(),
+		cluster: e.ClusterMeter(), tokens: e.Catalog().TokenUses(),
 	}
 	s.tokens = s.tokens[:min(len(s.tokens), maxTokens)]
 	if c.o.Server != nil {

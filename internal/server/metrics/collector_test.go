@@ -39,7 +39,7 @@ func newNode(t *testing.T) *node.Engine {
 		t.Fatal(err)
 	}
 	for _, body := range []string{"hello", "hello!"} {
-		if _, err := topic.Publish(t.Context(), []byte(body)); err != nil {
+		if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte(body)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -97,7 +97,7 @@ func valueOf(t *testing.T, all map[string]*dto.MetricFamily, name, label string)
 
 func TestCollect(t *testing.T) {
 	e := newNode(t)
-	topic, _ := e.LookupTopic("t")
+	topic, _ := e.Catalog().LookupTopic("t")
 	for _, name := range []string{"p", "q", "q", ""} {
 		if _, err := topic.OpenProducer(t.Context(), 0, name); err != nil {
 			t.Fatal(err)

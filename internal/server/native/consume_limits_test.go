@@ -81,7 +81,7 @@ func TestConsumerThatDoesNotRead(t *testing.T) {
 		t.Helper()
 		for i := range count {
 			body := fmt.Sprintf("%08d%s", i, make([]byte, 64<<10))
-			if _, err := topic.Publish(t.Context(), []byte(body)); err != nil {
+			if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte(body)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -147,7 +147,7 @@ func TestConsumersThatShareRoom(t *testing.T) {
 	}
 	body := strings.Repeat("x", 40<<10)
 	for range 50 {
-		if _, err := topic.Publish(t.Context(), []byte(body)); err != nil {
+		if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte(body)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -168,7 +168,7 @@ func TestConsumerOfShortFrames(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 40 {
-		if _, err := topic.Publish(t.Context(), make([]byte, 10<<10)); err != nil {
+		if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: make([]byte, 10<<10)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -177,7 +177,7 @@ func TestConsumerOfShortFrames(t *testing.T) {
 		k.through(k.next())
 	}
 	k.sync(netproto.StatusOK) // otherwise the subscription may end before the node has read the last FinishThrough
-	if _, err := topic.Publish(t.Context(), make([]byte, 100<<10)); err != nil {
+	if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: make([]byte, 100<<10)}); err != nil {
 		t.Fatal(err)
 	}
 	k.ended(netproto.StatusTooBig)
@@ -300,7 +300,7 @@ func TestConsumeNeedsPermission(t *testing.T) {
 	if err := authority.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := topic.Publish(t.Context(), []byte("secret")); err != nil {
+	if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte("secret")}); err != nil {
 		t.Fatal(err)
 	}
 	k.ended(netproto.StatusUnproven)
@@ -323,7 +323,7 @@ func TestConsumeWithATokenThatIsAskedForAgain(t *testing.T) {
 		if err := authority.Reload(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := topic.Publish(t.Context(), fmt.Append(nil, i)); err != nil {
+		if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: fmt.Append(nil, i)}); err != nil {
 			t.Fatal(err)
 		}
 		k.through(k.expect(fmt.Sprint(i))[0])
@@ -353,7 +353,7 @@ func TestConsumeFromANodeThatStops(t *testing.T) {
 	}()
 	k.await(func(f frame) bool { return f.Type == wire.TypeGoAway })
 	eventually(t, "the end of deliveries", func() bool { return channelStats(t, w, "c").Consumers[0].Stopped })
-	if _, err := topic.Publish(t.Context(), []byte("late")); err != nil {
+	if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte("late")}); err != nil {
 		t.Fatal(err)
 	}
 	k.through(got[1])

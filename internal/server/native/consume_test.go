@@ -351,7 +351,7 @@ func TestSyncOutlastsACrash(t *testing.T) {
 	k.order(wire.TypeFinish, handles(got[80]))
 	k.sync(netproto.StatusOK)
 	w = w.crash()
-	topic, _ = w.e.LookupTopic("orders")
+	topic, _ = w.e.Catalog().LookupTopic("orders")
 	k = w.dial().subscribe(topic, "c", nil)
 	k.expect(append(numbers(60, 80), numbers(81, 100)...)...)
 	k.expectNothing()

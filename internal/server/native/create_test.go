@@ -82,7 +82,7 @@ func TestCreationOutlivesItsConnection(t *testing.T) {
 	}
 	release()
 	eventually(t, "nothing is left", func() bool { return w.s.inFlight.Used() == 0 })
-	if _, ok := w.e.LookupTopic("two"); ok {
+	if _, ok := w.e.Catalog().LookupTopic("two"); ok {
 		t.Error("a topic was created for a client that had left")
 	}
 }

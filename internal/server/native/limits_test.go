@@ -79,7 +79,7 @@ func TestRefusalsNameTheLimit(t *testing.T) {
 		says(c.refusal(c.publish(topic.ID(), 0, x.sealed), wire.TypeProduced, x.status), x.want)
 	}
 
-	if _, err := topic.Configure(t.Context(), meta.TopicSettings{QuotaCount: 1}); err != nil {
+	if _, err := topic.ConfigureAs(t.Context(), "", meta.TopicSettings{QuotaCount: 1}); err != nil {
 		t.Fatal(err)
 	}
 	says(c.refusal(c.publish(topic.ID(), 0, whole(record(1), record(1))), wire.TypeProduced, netproto.StatusFull),

@@ -25,7 +25,7 @@ type place struct {
 func (s *Server) place() place {
 	p := place{snap: s.engine.Snapshot(), self: s.engine.Node()}
 	if p.snap == nil {
-		p.self.Name, p.find, p.now = s.hello.NodeID, s.engine.LookupTopic, uint64(s.engine.Now().UnixNano())
+		p.self.Name, p.find, p.now = s.hello.NodeID, s.engine.Catalog().LookupTopic, uint64(s.engine.Now().UnixNano())
 	}
 	return p
 }

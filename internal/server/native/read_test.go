@@ -123,7 +123,7 @@ func stock(t testing.TB, w *world, n int) (*node.Topic, []node.ID) {
 	}
 	var ids []node.ID
 	for i := range n {
-		id, err := topic.Publish(t.Context(), fmt.Append(nil, i))
+		id, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: fmt.Append(nil, i)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +146,7 @@ func TestRead(t *testing.T) {
 	c := w.dial()
 	all := c.read(&wire.Read{Topic: topic.ID(), From: wire.FromOldest, Credit: 1 << 20})
 	all.expect(numbers(0, 20)...)
-	if _, err := topic.Publish(t.Context(), []byte("20")); err != nil {
+	if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte("20")}); err != nil {
 		t.Fatal(err)
 	}
 	all.expect("20")
@@ -182,7 +182,7 @@ func TestReadOfNothing(t *testing.T) {
 			if got := r.records(); len(got) != 0 || r.next != end || r.bytes != 0 {
 				t.Fatalf("%q of %d bytes, next %d, want %d", got, r.bytes, r.next, end)
 			}
-			if _, err := topic.Publish(t.Context(), []byte(name)); err != nil {
+			if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte(name)}); err != nil {
 				t.Fatal(err)
 			}
 			r.expect(name)
@@ -293,7 +293,7 @@ func TestReadNeedsPermission(t *testing.T) {
 	if err := authority.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := topic.Publish(t.Context(), []byte("secret")); err != nil {
+	if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte("secret")}); err != nil {
 		t.Fatal(err)
 	}
 	reads.refusal(r.request, wire.TypeReadEnd, netproto.StatusUnproven)
@@ -305,7 +305,7 @@ func TestReaderThatDoesNotRead(t *testing.T) {
 	topic, _ := stock(t, w, 0)
 	body := make([]byte, 64<<10)
 	for range 400 {
-		if _, err := topic.Publish(t.Context(), body); err != nil {
+		if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: body}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -370,7 +370,7 @@ func TestReadersThatShareRoom(t *testing.T) {
 	topic, _ := stock(t, w, 0)
 	body := make([]byte, 60<<10)
 	for range 100 {
-		if _, err := topic.Publish(t.Context(), body); err != nil {
+		if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: body}); err != nil {
 			t.Fatal(err)
 		}
 	}

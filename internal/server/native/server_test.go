@@ -358,7 +358,7 @@ func TestShutdownWaitsForBatchesOfClientsThatLeft(t *testing.T) {
 	w.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Hold: true, Count: -1})
 	put := make(chan error, 1)
 	go func() { // the reader of the client's connection must not be the one who writes
-		_, err := direct.Publish(t.Context(), []byte("x"))
+		_, err := direct.PublishMessage(t.Context(), node.Outgoing{Body: []byte("x")})
 		put <- err
 	}()
 	eventually(t, "the write hangs", func() bool { return w.disk.Blocked() > 0 })

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/node"
 	"penstock/internal/server/native/wire"
 	"penstock/netproto"
 	"penstock/tests/support/linktest"
@@ -79,7 +80,7 @@ func slowLink(t *testing.T, secure *tls.Config) {
 	}
 	sizes := []int{240 << 10, 20 << 10, 20 << 10, 20 << 10, 20 << 10}
 	for _, size := range sizes {
-		if _, err := topic.Publish(t.Context(), []byte(strings.Repeat("m", size))); err != nil {
+		if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte(strings.Repeat("m", size))}); err != nil {
 			t.Fatal(err)
 		}
 	}

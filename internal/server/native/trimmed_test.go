@@ -15,13 +15,13 @@ func TestReadOfWhatIsGone(t *testing.T) {
 	topic, _ := stock(t, w, 0)
 	settings := topic.Settings()
 	settings.RetentionBytes = 1 << 20
-	if _, err := topic.Configure(t.Context(), settings); err != nil {
+	if _, err := topic.ConfigureAs(t.Context(), "", settings); err != nil {
 		t.Fatal(err)
 	}
 	body := make([]byte, 512<<10)
 	var gone *node.TrimmedError
 	eventually(t, "what is beyond the limit is removed", func() bool {
-		if _, err := topic.Publish(t.Context(), body); err != nil {
+		if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: body}); err != nil {
 			t.Fatal(err)
 		}
 		_, err := topic.OpenReader(0, node.Start{Kind: node.StartAtID, ID: 5})

@@ -28,7 +28,7 @@ func (s *session) topic(id uuid.UUID) *node.Topic {
 	if topic := s.known[id]; topic != nil {
 		return topic
 	}
-	topic, ok := s.srv.engine.LookupTopicID(id)
+	topic, ok := s.srv.engine.Catalog().LookupTopicID(id)
 	if !ok {
 		return nil
 	}

@@ -129,7 +129,7 @@ func TestConsumerThatNeverReads(t *testing.T) {
 		}
 		body := bytes.Repeat([]byte("m"), size)
 		for range count {
-			if _, err := p.Publish(context.Background(), body); err != nil {
+			if _, err := p.PublishMessage(context.Background(), node.Outgoing{Body: body}); err != nil {
 				t.Error(err)
 				return
 			}

@@ -238,7 +238,7 @@ func TestDeletedChannelClosesConsumers(t *testing.T) {
 	c, d := n.dial(t), n.dial(t)
 	c.Sub("t", "c")
 	d.Sub("t", "d")
-	topic, _ := n.e.LookupTopic("t")
+	topic, _ := n.e.Catalog().LookupTopic("t")
 	if err := topic.DeleteChannel(context.Background(), "c"); err != nil {
 		t.Fatal(err)
 	}

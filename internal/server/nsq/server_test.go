@@ -59,11 +59,11 @@ func startNode(t testing.TB, eo node.Options, set Settings, with ...func(*Option
 	o := Options{
 		Settings: now, Listener: ln.(*net.TCPListener), Version: "test", Answers: flusher,
 		Topic: func(ctx context.Context, name string, maker func() (string, error)) (*node.Topic, bool, error) {
-			_, had := e.LookupTopic(name)
+			_, had := e.Catalog().LookupTopic(name)
 			topic, err := e.Topic(ctx, name)
 			return topic, !had && err == nil, err
 		},
-		Known:     shares.Percent(int64(descriptors.ForClients(set.MaxConnections)), e.TokenShare()),
+		Known:     shares.Percent(int64(descriptors.ForClients(set.MaxConnections)), e.Catalog().TokenShare()),
 		Received:  shares.New(&shares.LargeInput, set.MaxLargeInputBytes, set.LargestCommand()),
 		Strangers: strangers.New(set.MaxStrangers), Publishes: new(publish.Counts),
 		Audit: audit.New(log, 1000), Log: log, Logger: quiet,

@@ -34,7 +34,9 @@ func TestSlowLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range count {
-		if _, err := topic.Publish(context.Background(), []byte(strings.Repeat("m", size))); err != nil {
+		if _, err := topic.PublishMessage(context.Background(), node.Outgoing{
+			Body: []byte(strings.Repeat("m", size)),
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}

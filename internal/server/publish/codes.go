@@ -25,15 +25,15 @@ type codes []struct {
 // of returns the code of an error, or "".
 func (all codes) of(err error) string {
 	for _, x := range all {
-		if IsAny(err, x.errs) {
+		if isAny(err, x.errs) {
 			return x.code
 		}
 	}
 	return ""
 }
 
-// IsAny reports whether err is one of the errors.
-func IsAny(err error, all []error) bool {
+// isAny reports whether err is one of the errors.
+func isAny(err error, all []error) bool {
 	return slices.ContainsFunc(all, func(e error) bool { return errors.Is(err, e) })
 }
 

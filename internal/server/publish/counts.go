@@ -75,7 +75,7 @@ var reasons = []struct {
 
 func reasonOf(err error) reason {
 	for _, r := range reasons {
-		if IsAny(err, r.errs) {
+		if isAny(err, r.errs) {
 			return r.reason
 		}
 	}

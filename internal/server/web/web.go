@@ -92,11 +92,11 @@ func FailWith(status int, code, detail string) *Error { return &Error{status, co
 // Beyond makes an Error about a value that a setting of the node does not allow. The code is nsqd's, which programs
 // compare; the detail is for people.
 func Beyond(status int, code, what string, value, limit any, setting string) *Error {
-	return &Error{Status: status, code: code, detail: BeyondText(what, value, limit, setting)}
+	return &Error{Status: status, code: code, detail: beyondText(what, value, limit, setting)}
 }
 
-// BeyondText says that a value is above the limit of a setting.
-func BeyondText(what string, value, limit any, setting string) string {
+// beyondText says that a value is above the limit of a setting.
+func beyondText(what string, value, limit any, setting string) string {
 	return (&errs.LimitError{What: what, Value: value, Most: limit, Setting: setting}).Text()
 }
 

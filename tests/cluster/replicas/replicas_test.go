@@ -30,8 +30,8 @@ func publish(t *testing.T, dir, body string, n int) {
 		t.Fatal(err)
 	}
 	for i := range n {
-		if _, err := topic.Publish(context.Background(), fmt.Appendf(nil, "%s %d %s",
-			body, i, strings.Repeat("x", 8000))); err != nil {
+		if _, err := topic.PublishMessage(context.Background(), node.Outgoing{Body: fmt.Appendf(nil, "%s %d %s",
+			body, i, strings.Repeat("x", 8000))}); err != nil {
 			t.Fatal(err)
 		}
 	}

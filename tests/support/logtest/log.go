@@ -47,7 +47,7 @@ func New(t *testing.T, sizes segment.Sizes) *Log {
 // the batch in the log.
 func (l *Log) Put(count, size int, ns int64) int {
 	l.t.Helper()
-	var b segment.Builder
+	var b batch.Builder
 	b.Reset(segment.CodecNone)
 	for range count {
 		if err := b.Add(&segment.Record{Body: make([]byte, size)}); err != nil {

@@ -149,7 +149,7 @@ func (b *book) parse(p []byte) (int, error) {
 
 // put offers some messages to a node.
 func (w *World) put(n *host, t *topicModel) {
-	topic, ok := n.e.LookupTopic(t.name)
+	topic, ok := n.e.Catalog().LookupTopic(t.name)
 	if !ok {
 		return
 	}

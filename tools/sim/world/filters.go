@@ -260,7 +260,7 @@ func (w *World) noteCopies(c *channelModel, id meta.PartitionID, h *segment.Head
 
 // loseLetters is MutantLostLetters: what was to be sent back is confirmed and nothing else.
 func (w *World) loseLetters(n *host, c *channelModel) error {
-	topic, ok := n.e.LookupTopic(w.dead[c.t.index].name)
+	topic, ok := n.e.Catalog().LookupTopic(w.dead[c.t.index].name)
 	if !ok {
 		return errs.ErrNoTopic
 	}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"penstock/batch"
 	"penstock/internal/node"
 	"penstock/internal/node/errs"
 	"penstock/segment"
@@ -211,9 +212,9 @@ func (p *producer) make(n *host) *sealedBatch {
 	w, r := p.w, p.w.producers.r
 	b := &sealedBatch{base: p.next, count: 1 + uint32(r.IntN(4)), value: len(w.book.values)}
 	p.next += b.count
-	s := segment.Builder{ProducerID: p.p.ID, ProducerEpoch: p.p.Epoch, BaseSequence: b.base}
+	s := batch.Builder{ProducerID: p.p.ID, ProducerEpoch: p.p.Epoch, BaseSequence: b.base}
 	if w.cfg.Break == MutantNameless {
-		s = segment.Builder{}
+		s = batch.Builder{}
 	}
 	for i := range int(b.count) {
 		v := b.value + i

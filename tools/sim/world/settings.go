@@ -241,7 +241,7 @@ func (w *World) configureTopic(n *host, t *topicModel, change func(*meta.TopicSe
 		s := topic.Settings()
 		change(&s)
 		s.MinISR = w.opt.min
-		now, err := topic.Configure(context.Background(), s)
+		now, err := topic.ConfigureAs(context.Background(), "", s)
 		if err == nil {
 			w.Stats.Configured++
 			// Whoever got no answer takes the same change by somebody else for his own.

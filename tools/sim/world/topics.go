@@ -31,7 +31,7 @@ func (w *World) newModel(index int) *topicModel {
 
 // topic is t on this node, and no other of its name.
 func (n *host) topic(t *topicModel) (*node.Topic, bool) {
-	topic, ok := n.e.LookupTopic(t.name)
+	topic, ok := n.e.Catalog().LookupTopic(t.name)
 	if !ok || topic.ID() != t.id {
 		return nil, false
 	}

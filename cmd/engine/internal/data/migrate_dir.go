@@ -77,7 +77,7 @@ func (d *DirTarget) CreateChannel(ctx context.Context, topic, channel string) er
 }
 
 func (d *DirTarget) topic(name string) (*node.Topic, error) {
-	t, ok := d.e.LookupTopic(name)
+	t, ok := d.e.Catalog().LookupTopic(name)
 	if !ok {
 		return nil, errs.ErrNoTopic
 	}

@@ -34,7 +34,7 @@ func TestClogdump(t *testing.T) {
 	dir := t.TempDir()
 	e, topic := openOrders(t, dir)
 	for range 50 {
-		if _, err := topic.Publish(t.Context(), []byte("message")); err != nil {
+		if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: []byte("message")}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -86,7 +86,7 @@ func TestClogdump(t *testing.T) {
 func TestClogdumpOfDamage(t *testing.T) {
 	dir := t.TempDir()
 	e, topic := openOrders(t, dir)
-	if _, err := topic.Publish(t.Context(), bytes.Repeat([]byte("find me"), 100)); err != nil {
+	if _, err := topic.PublishMessage(t.Context(), node.Outgoing{Body: bytes.Repeat([]byte("find me"), 100)}); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.Close(); err != nil {

@@ -31,7 +31,7 @@ func keepAside(t *testing.T, dir string, id segment.Identity) string {
 	defer buf.Release()
 	var st segment.State
 	for free := buf.Bytes(); st.Next < 10; {
-		var b segment.Builder
+		var b batch.Builder
 		b.Reset(batch.CodecNone)
 		must(b.Add(&segment.Record{Body: make([]byte, 100)}))
 		p, err := b.Seal(1)

@@ -30,7 +30,7 @@ func TestRandomDirectoriesAreClean(t *testing.T) {
 				case 1:
 					settings := topic.Settings()
 					settings.RetentionBytes = 100 << 10
-					_, err := topic.Configure(ctx, settings)
+					_, err := topic.ConfigureAs(ctx, "", settings)
 					must(err)
 				case 2:
 					must(e.DeleteTopic(ctx, topic.Name()))

@@ -268,7 +268,7 @@ func (p *clusterPart) handler(n *settings.Options, e *node.Engine) http.Handler 
 		return err
 	}
 	mayExpand := func(ctx context.Context, topic string, partitions int) error {
-		t, ok := e.LookupTopic(topic)
+		t, ok := e.Catalog().LookupTopic(topic)
 		if !ok {
 			return nil
 		}
