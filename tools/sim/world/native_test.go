@@ -8,7 +8,7 @@ import "testing"
 // B57.
 func TestNative(t *testing.T) {
 	var seeds []uint64
-	for seed := range uint64(40) {
+	for seed := range uint64(14) {
 		seeds = append(seeds, firstNativeSeed+seed)
 	}
 	var sum Stats
@@ -19,8 +19,7 @@ func TestNative(t *testing.T) {
 		one := runAll(t, Config{Features: features}, seeds)
 		sum.Add(&one)
 	}
-	t.Logf("%d native clients, %d delivered, %d again", sum.Native, sum.Delivered, sum.Redelivered)
-	if sum.Native < 100 {
+	if sum.Native < 60 {
 		t.Errorf("%d native clients", sum.Native)
 	}
 	draws := func(from uint64) (n int) {

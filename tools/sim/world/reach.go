@@ -60,6 +60,7 @@ func (s *Stats) Missing() (what []string) {
 		{"puts that were sent again", s.Repeats},
 		{"puts of ghosts", s.Haunted},
 		{"forks", s.Forked},
+		{"native clients", s.Native},
 		{"messages that were read again", s.Replayed},
 		{"segments that go from topics that keep something", s.KeptGone},
 	} {
