@@ -437,7 +437,7 @@ func (w *World) wanting(i int) string {
 // was made again, for what lies before its new start.
 func (w *World) nobodyKnows(c *channelModel, id node.ID) bool {
 	f, part := &w.forget, meta.PartitionID{Topic: c.t.id, Partition: id.Partition()}
-	since := func(n *host) bool { return n.forgot.at > c.created }
+	since := func(n *host) bool { return n.forgot.at > c.begun } // a member may have said yes before, and forgotten it
 	if !f.loose && !f.forced[part] && c.begun >= f.endedAt && (!f.tainted || !slices.ContainsFunc(w.nodes, since)) {
 		return false
 	}
@@ -492,7 +492,12 @@ func (w *World) readLetters() {
 
 // eachRecord visits the messages of a copy, and those that wait and were carried behind their segments.
 func (n *host) eachRecord(id meta.PartitionID, visit func(*segment.Record)) error {
-	return n.readLog(id, 0, func(_ segment.Offset, h *segment.Header, body []byte) bool {
+	return n.readLog(id, 0, inEach(visit))
+}
+
+// inEach visits the messages of a batch, and those that it carries.
+func inEach(visit func(*segment.Record)) func(segment.Offset, *segment.Header, []byte) bool {
+	return func(_ segment.Offset, h *segment.Header, body []byte) bool {
 		if !h.Control() {
 			eachOf(h, body, visit)
 			return true
@@ -504,7 +509,7 @@ func (n *host) eachRecord(id meta.PartitionID, visit func(*segment.Record)) erro
 			return nil
 		})
 		return true
-	})
+	}
 }
 
 func eachOf(h *segment.Header, body []byte, visit func(*segment.Record)) {
@@ -523,11 +528,11 @@ func (w *World) readHeld(n *host, id meta.PartitionID) *held {
 			c.start = v.StartID
 		}
 	})
-	_ = n.eachRecord(id, func(r *segment.Record) {
+	_ = n.readLogOnward(id, inEach(func(r *segment.Record) {
 		if v, err := w.book.parse(r.Body); err == nil && onlyFor(r.Headers) == "" {
 			c.values[v] = true
 		}
-	})
+	}))
 	return c
 }
 

@@ -39,3 +39,44 @@ func (n *host) readLog(
 	}
 	return nil
 }
+
+// readLogOnward is readLog from the start of the log, and goes on behind what does not read back: a member that lost
+// what the others' logs do not have any more, because retention took it, counts as whole without it.
+func (n *host) readLogOnward(
+	id segment.Identity, visit func(at segment.Offset, h *segment.Header, body []byte) bool,
+) error {
+	var reached segment.Offset
+	for {
+		err := n.readLog(id, reached, func(at segment.Offset, h *segment.Header, body []byte) bool {
+			reached = at + segment.Offset(h.Size())
+			return visit(at, h, body)
+		})
+		if err == nil {
+			return nil
+		}
+		next, ok := n.readableBehind(id, reached)
+		if !ok {
+			return err
+		}
+		reached = next
+	}
+}
+
+// readableBehind returns the offset of the first batch behind an offset that reads back; false: there is none.
+func (n *host) readableBehind(id segment.Identity, at segment.Offset) (segment.Offset, bool) {
+	log := n.inside.Log(id)
+	_, pos, _ := log.Start()
+	_, end, _ := log.End()
+	for ; pos < end; pos++ {
+		next, err := log.SeekPosition(pos)
+		if err != nil || next <= at {
+			continue
+		}
+		var v segment.View
+		if err := log.View(&v, next, runBytes); err == nil {
+			v.Release()
+			return next, true
+		}
+	}
+	return 0, false
+}
