@@ -4,10 +4,14 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -68,9 +72,12 @@ func TestNativeKeepsOrder(t *testing.T) {
 	all := &begun{t: t, high: map[string]int{}}
 	running, stop := context.WithCancel(ctx)
 	var tasks sync.WaitGroup
-	for i := range 3 {
-		tasks.Go(func() { all.consume(running, s, fmt.Sprint("client ", i)) })
-	}
+	tasks.Go(func() { all.consume(running, s, "a client", client.Options{Logger: quietLog}) })
+	between := &halfway{}
+	defer between.end()
+	tasks.Go(func() {
+		all.consume(running, s, "a client that hears late", client.Options{Logger: quietLog, Dial: between.dial})
+	})
 	p, err := c.Producer(ctx, orderedTopic, client.ProducerOptions{DeliveryTimeout: time.Minute})
 	s.try(err)
 	tasks.Go(func() {
@@ -86,6 +93,11 @@ func TestNativeKeepsOrder(t *testing.T) {
 	}
 	for range rounds(t, 3) {
 		before := all.count()
+		for range 3 {
+			s.pass(time.Second)
+			between.cut()
+			s.pass(4 * time.Second)
+		}
 		n := leader()
 		s.try(n.Pause())
 		s.pass(lease + time.Second)
@@ -104,25 +116,96 @@ func TestNativeKeepsOrder(t *testing.T) {
 }
 
 // consume begins messages, often late, and finishes them.
-func (b *begun) consume(ctx context.Context, s *scenario, who string) {
+func (b *begun) consume(ctx context.Context, s *scenario, who string, o client.Options) {
 	r := rand.New(rand.NewPCG(1, uint64(len(who))))
-	for ctx.Err() == nil {
-		c, err := client.Dial(ctx, s.natives(), client.Options{Logger: quietLog})
-		if err != nil {
-			continue
+	c, err := client.Dial(ctx, s.natives(), o)
+	if err != nil {
+		b.t.Error(err)
+		return
+	}
+	defer c.Close()
+	k, err := c.Consumer(ctx, orderedTopic, "late", client.ConsumerOptions{MaxInFlight: 8})
+	for err == nil {
+		var d client.Delivery
+		if d, err = k.Next(ctx); err != nil {
+			break
 		}
-		k, err := c.Consumer(ctx, orderedTopic, "late", client.ConsumerOptions{MaxInFlight: 8, Timeout: 5 * time.Second})
-		for n := 0; err == nil && n < 150; n++ {
-			var d client.Delivery
-			if d, err = k.Next(ctx); err != nil {
-				break
-			}
-			b.note(who, &d)
-			_ = d.Finish() // it may have come too late: then it is begun again
-			if r.IntN(20) == 0 {
-				s.pass(time.Duration(r.Int64N(int64(3 * time.Second))))
-			}
+		b.note(who, &d)
+		_ = d.Finish() // it may have come too late: then it is begun again
+		if o.Dial != nil {
+			s.pass(time.Duration(r.Int64N(int64(400 * time.Millisecond))))
 		}
-		c.Close() // without a word about what is in flight
+	}
+	if ctx.Err() == nil {
+		b.t.Error(err)
+	}
+}
+
+// halfway relays connections to nodes, and can end them so that only the nodes hear of it.
+type halfway struct {
+	mu   sync.Mutex
+	open []*relayed
+}
+
+// relayed is a connection: client ─► near ─► far ─► node.
+type relayed struct {
+	near, far net.Conn
+	cut       atomic.Bool
+}
+
+// dial is client.Options.Dial.
+func (h *halfway) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	var d net.Dialer
+	far, err := d.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, errors.Join(err, far.Close())
+	}
+	defer ln.Close()
+	own, err := d.DialContext(ctx, "tcp", ln.Addr().String())
+	if err != nil {
+		return nil, errors.Join(err, far.Close())
+	}
+	near, err := ln.Accept()
+	if err != nil {
+		return nil, errors.Join(err, far.Close(), own.Close())
+	}
+	r := &relayed{near: near, far: far}
+	go func() {
+		_, _ = io.Copy(far, near)
+		_ = far.Close()
+	}()
+	go func() {
+		_, _ = io.Copy(near, far)
+		if !r.cut.Load() {
+			_ = near.Close()
+		}
+	}()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.open = append(h.open, r)
+	return own, nil
+}
+
+// cut ends all connections at the nodes. The client hears nothing any more.
+func (h *halfway) cut() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, r := range h.open {
+		r.cut.Store(true)
+		_ = r.far.Close()
+	}
+}
+
+// end ends what is left.
+func (h *halfway) end() {
+	h.cut()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, r := range h.open {
+		_ = r.near.Close()
 	}
 }
