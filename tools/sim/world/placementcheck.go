@@ -109,6 +109,12 @@ func (w *World) lookAtRow(now *meta.Snapshot, was, is *meta.Partition, m move) {
 	}
 }
 
+// clockDiffers says whether a node is given no leadership because its clock is wrong, which nobody sets here.
+func (w *World) clockDiffers(id replicate.NodeID) bool {
+	n := w.store.snap.Nodes[id]
+	return n != nil && n.ClockDiffers
+}
+
 // misplaced says what is missing until every partition has as many replicas as its topic wants, where they should be.
 func (w *World) misplaced() string {
 	if !w.has(FeaturePlacement) {
@@ -132,7 +138,7 @@ func (w *World) misplaced() string {
 			return fmt.Sprintf("%s has the replicas %v, and its topic wants %d", w.partName(id), p.State.Replicas, t.Replicas)
 		case p.State.MinISR != min(t.MinISR, len(p.State.ISR)):
 			return fmt.Sprintf("%s has min_isr %d, and its topic %d", w.partName(id), p.State.MinISR, t.MinISR)
-		case p.TransferTo() != 0:
+		case p.TransferTo() != 0 && !w.clockDiffers(p.TransferTo()):
 			return fmt.Sprintf("%s is led by node %d, and was given to node %d", w.partName(id), p.State.Leader, p.TransferTo())
 		}
 	}
