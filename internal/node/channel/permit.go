@@ -37,9 +37,10 @@ type leaver struct {
 // Permit gives the consumer's client a permit, and returns how long it lasts; 0: none is given. The sink must pass it
 // on at once.
 func (k *Consumer) Permit() time.Duration {
+	// In this order: the process may stand still between any two lines, for longer than its lease.
 	n := k.ch.node
-	k.permits.given.Store(n.Clock.NowNs())
 	left := min(n.LeaseLeft(), message.HoldTime)
+	k.permits.given.Store(n.Clock.NowNs())
 	if left <= 0 || k.permits.over.Load() { // after the Store: either end sees the permit, or it is not given
 		return 0
 	}

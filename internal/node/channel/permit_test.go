@@ -10,10 +10,16 @@ import (
 // short is a lease that ends soon.
 type short struct {
 	leased
-	left time.Duration
+	left  time.Duration
+	asked func() // what happens when it is asked for
 }
 
-func (s short) LeaseLeft() time.Duration { return s.left }
+func (s short) LeaseLeft() time.Duration {
+	if s.asked != nil {
+		s.asked()
+	}
+	return s.left
+}
 
 // A permit lasts no longer than the lease and HoldTime, and there is none for a consumer that has ended. Its client may
 // begin what it got for as long as its last permit and the drift of two clocks.
@@ -37,9 +43,16 @@ func TestPermit(t *testing.T) {
 			t.Errorf("a permit of %v with %v of lease left", got, x.left)
 		}
 	}
-	c.node.Lease = leased{}
 	now := c.node.Clock.NowNs
+	// The process stands still after it has looked at its lease: the permit counts from afterwards.
+	var looked int64
+	c.node.Lease = short{left: time.Hour, asked: func() { looked = now() }}
 	k := attach()
+	if k.Permit(); k.permits.given.Load() < looked {
+		t.Error("a permit counts from before the lease was looked at")
+	}
+	c.node.Lease = leased{}
+	k = attach()
 	if k.permits.end(now()) != 0 || k.Permit() != 0 {
 		t.Error("a consumer that never had a permit, or that has ended, has one")
 	}

@@ -86,12 +86,14 @@ func (k *packer) stamped(stamp uint64) {
 
 // permit returns a permit that begins now.
 func (k *packer) permit() *wire.Permit {
-	within := k.u.consumer.Permit()
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	age := time.Since(k.permits.at).Milliseconds()
+	stamp, age := k.permits.newest, time.Since(k.permits.at).Milliseconds()
+	k.mu.Unlock()
+	// After the stamp was read: the process may stand still in between, and a stamp that comes later must not meet what a
+	// lease had left before.
+	within := k.u.consumer.Permit()
 	return &wire.Permit{
-		Stamp: k.permits.newest, AgeMs: uint32(min(age, math.MaxUint32)), WithinMs: uint32(within.Milliseconds()),
+		Stamp: stamp, AgeMs: uint32(min(age, math.MaxUint32)), WithinMs: uint32(within.Milliseconds()),
 	}
 }
 
