@@ -288,7 +288,7 @@ func TestDocumentsFit(t *testing.T) {
 // maxDocumentBytes bounds all documents together, without those of the formats: more is not read.
 const maxDocumentBytes = 350 << 10
 
-// The documents stay short: whoever adds a page or a row says elsewhere less.
+// The documents together stay below a limit: a new page or row needs a shorter one elsewhere.
 func TestDocumentsAreShort(t *testing.T) {
 	type document struct {
 		name  string
