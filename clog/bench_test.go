@@ -142,7 +142,7 @@ func BenchmarkStep(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer arena.Close()
-	src := &trivial{solo: true}
+	src := new(trivial)
 	l, _, err := Open(disk, arena, Options{Store: testStore}, &keeper{})
 	if err != nil {
 		b.Fatal(err)

@@ -17,6 +17,7 @@ import (
 func small(seed uint64) Options {
 	return Options{
 		FileBytes: int64(8+seed%3*4) * aio.BlockBytes, MaxLiveBytes: 32 * aio.BlockBytes, Store: testStore, Inline: true,
+		DirectBytes: -1, // see direct
 	}
 }
 
@@ -116,7 +117,7 @@ func (f *life) turn(l *Log) error {
 	if len(f.script) > 0 {
 		return f.scripted(l)
 	}
-	f.m.solo = f.rng.IntN(3) == 0
+	direct(l, f.rng.IntN(3) == 0)
 	f.m.put(f.rng.IntN(6))
 	if f.rng.IntN(5) == 0 || l.Full() {
 		l.Release(f.m.release())
@@ -126,6 +127,13 @@ func (f *life) turn(l *Log) error {
 	}
 	_, err := l.Step(false)
 	return err
+}
+
+// direct has the log write each group itself, or through its queue.
+func direct(l *Log, on bool) {
+	if l.opts.DirectBytes = -1; on {
+		l.opts.DirectBytes = MaxPayloadBytes
+	}
 }
 
 // scripted does what the next byte of the script says.
@@ -144,7 +152,7 @@ func (f *life) scripted(l *Log) error {
 		f.drop(min(int(b/5), len(f.held)))
 	default:
 		f.m.put(1 + int(b%8))
-		f.m.solo = b%3 == 0
+		direct(l, b%3 == 0)
 	}
 	return nil
 }
@@ -189,7 +197,7 @@ func TestCrashAtEveryOperation(t *testing.T) {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		passed[0] += first.stats.Recycled
-		passed[1] += first.stats.SoloGroups
+		passed[1] += first.stats.DirectGroups
 		passed[2] += first.stats.StallsBuffer
 		passed[3] += first.stats.StallsFull
 		passed[4] += first.stats.Marks
@@ -214,7 +222,7 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	}
 	t.Logf("%d crash states", states)
 	if slices.Contains(passed[:], 0) {
-		t.Errorf("the runs did not pass through all of the log's life: recycled, solo, stalls for buffers, files "+
+		t.Errorf("the runs did not pass through all of the log's life: recycled, direct, stalls for buffers, files "+
 			"and room, marks: %d", passed)
 	}
 	if states < 1000/underrace.Stride {

@@ -90,18 +90,9 @@ func runLife(t *testing.T, dir string, mode aio.Mode, arena *aio.Arena, m *model
 // TestConcurrentProducers has many goroutines that wait for their own records, as publishers do.
 func TestConcurrentProducers(t *testing.T) { concurrentProducers(t, func(*Log) {}) }
 
-// TestConcurrentProducersOnSpot is the same test, but a producer that finds the log idle gathers the group itself.
+// TestConcurrentProducersOnSpot is the same test, but a producer that finds the log asleep writes the group itself.
 func TestConcurrentProducersOnSpot(t *testing.T) {
-	concurrentProducers(t, func(l *Log) { l.GatherOnSpot() })
-}
-
-// TestConcurrentProducersWriteOnSpot is the same test, but that producer also writes the group.
-func TestConcurrentProducersWriteOnSpot(t *testing.T) {
-	concurrentProducers(t, func(l *Log) {
-		if l.GatherOnSpot() {
-			l.WriteOnSpot()
-		}
-	})
+	concurrentProducers(t, func(l *Log) { l.StepOnSpot() })
 }
 
 func concurrentProducers(t *testing.T, before func(*Log)) {
@@ -183,9 +174,6 @@ func (s *waiters) Gather(g *Group) {
 		n++
 	}
 	s.waiting = s.waiting[:copy(s.waiting, s.waiting[n:])]
-	if n == 1 {
-		g.SetSolo()
-	}
 }
 
 func (s *waiters) Durable(g *Group) {

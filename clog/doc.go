@@ -18,8 +18,8 @@
 //  3. The header gets the chain (the checksum of the previous group) and two promises: which group was already durable,
 //     and which file is the oldest that recovery needs.
 //  4. The group is submitted to the queue. Up to InFlight groups are on their way to the disk; records that arrive
-//     meanwhile form the next group. No step waits for a timer. A group with one waiter on an idle disk is written on
-//     the spot (SetSolo).
+//     meanwhile form the next group. No step waits for a timer. Only groups above DirectBytes are: the
+//     log's goroutine writes the others itself.
 //  5. Completions arrive in any order; the log calls Durable strictly in the order of groups.
 //  6. When a file is full, the log waits for the groups in flight, takes the prepared file, writes the source's
 //     checkpoint to it, notes in log.mark that the file is begun, and continues there.
@@ -48,7 +48,7 @@
 // # Races
 //
 // The driving goroutine owns everything except the preparer's queue of files, the number that Release sets, and the
-// flags named below. (StepOnSpot and its siblings do the driving goroutine's work for it, under Log.mu.) The queue
+// flags named below. (StepOnSpot does the driving goroutine's work for it, under Log.mu.) The queue
 // handles the races of Wake (package aio). The log has two races of its own: the wait for a buffer (see nextBuf), and
 // Release against an idle log:
 //

@@ -87,10 +87,12 @@ func TestLostWithGroupsInFlight(t *testing.T) {
 // The same, found while the group is gathered and written on the spot.
 func TestLostDuringAStep(t *testing.T) {
 	m := newModel()
-	l := openOn(t, faultaio.New(faultaio.Options{}), testArena(t, 4*aio.BlockBytes, 3), small(0), m)
+	opts := small(0)
+	opts.DirectBytes = 0
+	l := openOn(t, faultaio.New(faultaio.Options{}), testArena(t, 4*aio.BlockBytes, 3), opts, m)
 	m.put(3)
 	step(t, l, 10)
-	m.solo, m.retain = true, func(*aio.Buf) { l.Lose(&aio.GroundError{Name: "LOCK", Seen: "was removed"}) }
+	m.retain = func(*aio.Buf) { l.Lose(&aio.GroundError{Name: "LOCK", Seen: "was removed"}) }
 	_ = refusesAll(t, l, m)
 }
 

@@ -28,7 +28,6 @@ type Group struct {
 	oldest    uint64 // oldest needed file that its header promises
 	fileEnd   int64  // where the group ends in its file
 	records   int
-	solo      bool
 	done      bool // its completion was seen
 	submitted time.Time
 }
@@ -45,10 +44,6 @@ func (g *Group) Records() int { return g.records }
 
 // Slot is a small number, 0 <= Slot < Options.InFlight, that no other group has from Gather to Durable.
 func (g *Group) Slot() int { return g.slot }
-
-// SetSolo says that only one caller waits for this group. On an idle queue the log then writes the group on the spot: a
-// single waiter gains nothing from a second thread.
-func (g *Group) SetSolo() { g.solo = true }
 
 // Reserve adds a record with a payload of n bytes and returns the payload, inside the group's buffer. The caller fills
 // it before Gather returns; until then the payload holds garbage. A Batch must be sealed and stamped when Gather
@@ -87,7 +82,7 @@ func (g *Group) add(p *Placement, flags uint8, n int) []byte {
 func (g *Group) open(buf *aio.Buf, data []byte, limit int, file, seq uint64) {
 	g.buf, g.data, g.end, g.limit = buf, data, GroupHeaderBytes, limit
 	g.file, g.seq = file, seq
-	g.records, g.solo, g.done = 0, false, false
+	g.records, g.done = 0, false
 }
 
 // seal completes the records and the header and returns the bytes to write. The caller has set in h what the log knows:

@@ -59,13 +59,13 @@ func TestHold(t *testing.T) {
 			[]string{"gather", "hold", "durable", "gather", "release, a group in flight", "hold", "durable", "release"},
 		},
 		"a group that is written at once follows": {
-			func(d *diary) { d.put(1); d.solo = true },
+			func(d *diary) { d.put(1); d.log.opts.DirectBytes = aio.BlockBytes },
 			[]string{"gather", "hold", "durable", "gather", "release, a group in flight", "durable"},
 		},
 		"the next write cannot start": {
 			func(d *diary) {
 				d.put(1)
-				d.solo = true
+				d.log.opts.DirectBytes = aio.BlockBytes
 				d.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Err: errors.Join(boom, syscall.EIO)})
 			},
 			[]string{"gather", "hold", "durable", "gather", "release, a group in flight", "failed"},

@@ -21,6 +21,7 @@ const (
 	DefaultFileBytes    = 32 << 20
 	DefaultMaxLiveBytes = 256 << 20
 	DefaultInFlight     = 2
+	DefaultDirectBytes  = 512 << 10
 	MaxInFlight         = 16
 
 	// MinFileBlocks is the smallest file in blocks: a checkpoint, a group and the closing mark.
@@ -60,8 +61,8 @@ func (e *damagedError) Error() string {
 func (e *damagedError) Unwrap() []error { return []error{ErrFailed, e.found} }
 
 // Source supplies records and learns what became of them. Whoever runs the log calls its methods: the driving
-// goroutine, or a caller of StepOnSpot, GatherOnSpot or WriteOnSpot. The calls come one at a time, with the log's lock
-// held. The methods may call the log back only through Wake, Release and the accessors.
+// goroutine, or a caller of StepOnSpot. The calls come one at a time, with the log's lock held. The methods may
+// call the log back only through Wake, Release and the accessors.
 type Source interface {
 	// Gather adds waiting records to g, or none. It stops when g.Reserve returns nil and keeps the remaining records.
 	Gather(g *Group)
@@ -83,7 +84,7 @@ type Source interface {
 //
 // The log's goroutine calls Hold before it reports groups, and Release once it has handed the next groups to the disk
 // and before it waits for the disk or does a write that may hang. Log.mu is held during both, so neither may wait for
-// anything. Groups that are written on the spot are reported without Hold. Work that is held exists in memory only:
+// anything. Groups that a goroutine wrote itself are reported without Hold. Work that is held exists in memory only:
 // after a crash the groups are durable, and whoever waited for their answers learns nothing.
 type Holder interface {
 	Hold()
@@ -97,9 +98,12 @@ type Options struct {
 	// DefaultMaxLiveBytes, or two files if that is more. If checkpoints need files larger than FileBytes, three such
 	// files are always allowed.
 	MaxLiveBytes int64
-	GroupBytes   int       // upper bound of a group with more than one record; default: the arena's BufBytes
-	InFlight     int       // maximum number of groups in flight; default DefaultInFlight
-	Store        uuid.UUID // identity of the store that owns the log; files of other stores are refused
+	GroupBytes   int // upper bound of a group with more than one record; default: the arena's BufBytes
+	InFlight     int // maximum number of groups in flight; default DefaultInFlight
+	// DirectBytes is the largest group that the log's goroutine writes itself, with nothing else in flight; default
+	// DefaultDirectBytes, negative: none.
+	DirectBytes int
+	Store       uuid.UUID // identity of the store that owns the log; files of other stores are refused
 	// MarkRequired says that the directory cannot be without a log.mark: the version that made it wrote one. Without it,
 	// a log without a mark is from before marks.
 	MarkRequired bool
@@ -128,6 +132,9 @@ func (o *Options) complete(arena *aio.Arena, block int64) error {
 	if o.InFlight == 0 {
 		o.InFlight = DefaultInFlight
 	}
+	if o.DirectBytes == 0 {
+		o.DirectBytes = DefaultDirectBytes
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -150,10 +157,10 @@ func (o *Options) complete(arena *aio.Arena, block int64) error {
 
 // Log is a node's commit log.
 //
-// One goroutine drives it: Run, or Start, Step and Close for a caller that steps it by hand. StepOnSpot, GatherOnSpot
-// and WriteOnSpot let another goroutine do one round of that work, or half of it, while the driving goroutine sleeps;
-// the holder of mu does the work. So the Source's methods are called by the holder of mu, one at a time. All other
-// methods may be called from any goroutine, except where they say otherwise.
+// One ordinary goroutine drives it: Run, or Start, Step and Close for a caller that steps it by hand. It gathers groups
+// and writes the small ones itself; the queue's own thread writes the large ones. Nobody else writes, except a lone
+// caller while that goroutine sleeps (StepOnSpot). The Source's methods are called by the holder of mu, one at a time.
+// All other methods may be called from any goroutine, except where they say otherwise.
 //
 // A crash leaves whole groups, at most one torn tail, and in the group headers promises about what was durable; Open
 // judges them. After a failed write the log writes nothing again: err stays set and every call returns it.
@@ -175,13 +182,12 @@ type Log struct {
 
 	// mu is held during a round of work. The driving goroutine releases it only while it sleeps with nothing in flight,
 	// and sets asleep meanwhile. mu guards everything from here to the atomics.
-	mu        lock.Mutex[lock.CommitLog]
-	asleep    bool
-	onSpot    bool   // set during StepOnSpot and WriteOnSpot: write on the calling goroutine
-	held      Holder // Hold was called and Release was not; nil: none
-	unwritten *Group // gathered by GatherOnSpot and not submitted to the disk yet; also the last of inFlight
-	begins    bool   // the current file begins: its checkpoint or log.mark is not durable yet
-	err       error  // first failure, or ErrClosed
+	mu     lock.Mutex[lock.CommitLog]
+	asleep bool
+	onSpot bool   // set during StepOnSpot: write on the calling goroutine
+	held   Holder // Hold was called and Release was not; nil: none
+	begins bool   // the current file begins: its checkpoint or log.mark is not durable yet
+	err    error  // first failure, or ErrClosed
 
 	// Groups. len(idle)+len(inFlight) == len(slots) between rounds.
 	slots       []Group

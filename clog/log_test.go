@@ -319,12 +319,14 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// TestNoAllocations checks that a group causes no allocation from Gather to Durable, through the queue or on the spot.
+// TestNoAllocations checks that a group causes no allocation from Gather to Durable, through the queue or without it.
 func TestNoAllocations(t *testing.T) {
-	for _, solo := range []bool{false, true} {
+	for _, direct := range []int{-1, 0} {
 		disk := openDisk(t, t.TempDir(), aio.ModePwrite)
-		src := &trivial{solo: solo}
-		l := openOn(t, disk, testArena(t, 64<<10, 4), Options{FileBytes: 64 << 20, Store: testStore, Inline: true}, src)
+		src := new(trivial)
+		l := openOn(t, disk, testArena(t, 64<<10, 4), Options{
+			FileBytes: 64 << 20, Store: testStore, Inline: true, DirectBytes: direct,
+		}, src)
 		src.want = 1
 		for src.durable < 10 {
 			step(t, l, 1)
@@ -339,7 +341,7 @@ func TestNoAllocations(t *testing.T) {
 			}
 		})
 		if n != 0 {
-			t.Errorf("solo %v: %v allocations a group", solo, n)
+			t.Errorf("up to %d bytes without the queue: %v allocations a group", direct, n)
 		}
 		t.Cleanup(func() {
 			if err := disk.Close(); err != nil {
@@ -353,7 +355,6 @@ func TestNoAllocations(t *testing.T) {
 type trivial struct {
 	want    int
 	durable int
-	solo    bool
 	header  segment.Header
 }
 
@@ -369,9 +370,6 @@ func (s *trivial) Gather(g *Group) {
 			Flags: segment.FlagControl, BodyBytes: uint32(len(body)), BodyCRC: batch.Checksum(body), Position: 1,
 		}
 		s.header.Encode(p)
-	}
-	if s.solo {
-		g.SetSolo()
 	}
 }
 

@@ -27,10 +27,9 @@ type model struct {
 	err     error
 
 	size   func(id uint64) int // payload bytes
-	solo   bool
-	chunks int  // chunks of a checkpoint
-	grows  int  // the checkpoint has one more chunk for every so many records; 0: never
-	silent bool // CheckpointBytes is lower than what Checkpoint will emit
+	chunks int                 // chunks of a checkpoint
+	grows  int                 // the checkpoint has one more chunk for every so many records; 0: never
+	silent bool                // CheckpointBytes is lower than what Checkpoint will emit
 	chunk  [512]byte
 
 	ends  [MaxInFlight]uint64 // by slot: records added when the group was gathered
@@ -63,9 +62,6 @@ func (m *model) Gather(g *Group) {
 	}
 	if g.Records() == 0 {
 		return
-	}
-	if m.solo {
-		g.SetSolo()
 	}
 	m.ends[g.Slot()] = m.added
 	if n := len(m.files); n == 0 || m.files[n-1].file != g.FileSeq() {

@@ -78,7 +78,7 @@ type roomWait struct {
 
 // awaitRoom begins the wait, or puts off the next try.
 func (l *Log) awaitRoom(err error) {
-	l.roomWait.on, l.unwritten = true, nil
+	l.roomWait.on = true
 	l.stats.noRoom.Store(true)
 	l.stalled.enter(stallRoom, &l.stats)
 	if !l.roomWait.told {

@@ -170,11 +170,6 @@ func TestNoRoomEndsByItself(t *testing.T) {
 				l.Wake()
 			}
 		},
-		"gathered": func(l *Log) {
-			if !l.GatherOnSpot() || !l.WriteOnSpot() {
-				l.Wake()
-			}
-		},
 	} {
 		d, m, l, ran := spotLog(t)
 		d.SetNoRoom(true)
@@ -182,7 +177,7 @@ func TestNoRoomEndsByItself(t *testing.T) {
 		put(l)
 		soon(t, name+": the log waits for room", l.NoRoom)
 		m.put(1)
-		if l.StepOnSpot() || l.GatherOnSpot() || l.WriteOnSpot() || m.gathered() != 2 {
+		if l.StepOnSpot() || m.gathered() != 2 {
 			t.Errorf("%s: a group was begun without room", name)
 		}
 		if n := m.durable(); n != 1 {
@@ -217,7 +212,7 @@ func TestNoRoomForACheckpoint(t *testing.T) {
 		defer l.mu.Unlock()
 		return l.asleep
 	})
-	if l.StepOnSpot() || l.GatherOnSpot() || l.WriteOnSpot() || m.gathered() != was || m.durable() != durable {
+	if l.StepOnSpot() || m.gathered() != was || m.durable() != durable {
 		t.Errorf("%d records were gathered, %d before; %d durable, %d before", m.gathered(), was, m.durable(), durable)
 	}
 	d.ClearRules()

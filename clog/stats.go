@@ -12,12 +12,12 @@ const FlushBuckets = 24
 
 // Stats are counts since Open, and the state at the time of the call. Only groups from the source count as groups.
 type Stats struct {
-	Groups     uint64
-	SoloGroups uint64 // written on the spot
-	Records    uint64
-	Bytes      uint64 // of groups, with headers and padding
-	Marks      uint64 // groups without records
-	Files      uint64 // files started
+	Groups       uint64
+	DirectGroups uint64 // written without the queue
+	Records      uint64
+	Bytes        uint64 // of groups, with headers and padding
+	Marks        uint64 // groups without records
+	Files        uint64 // files started
 	// CheckpointBytes counts the bytes of the checkpoints at the beginnings of files.
 	CheckpointBytes uint64
 
@@ -66,17 +66,17 @@ func (s *Stats) FlushMicros(q float64) int64 {
 // counters are the atomics behind Stats. The holder of Log.mu and the preparer's goroutine write them; any goroutine
 // reads.
 type counters struct {
-	groups, solo, records, bytes, marks, files, checkpointBytes atomic.Uint64
-	flushNanos                                                  atomic.Uint64
-	slow                                                        atomic.Uint64
-	slowest                                                     atomic.Int64 // ns; the holder of Log.mu writes it
-	flush                                                       [FlushBuckets]atomic.Uint64
-	stalls                                                      [stallKinds]atomic.Uint64
-	recycled, prepared, removed, zeroed                         atomic.Uint64
-	oldest, current, torn, durable                              atomic.Uint64
-	tornBytes                                                   atomic.Int64
-	liveBytes, headroom, fileBytes, maxLiveBytes                atomic.Int64
-	full, failed, forgotten, noRoom                             atomic.Bool
+	groups, direct, records, bytes, marks, files, checkpointBytes atomic.Uint64
+	flushNanos                                                    atomic.Uint64
+	slow                                                          atomic.Uint64
+	slowest                                                       atomic.Int64 // ns; the holder of Log.mu writes it
+	flush                                                         [FlushBuckets]atomic.Uint64
+	stalls                                                        [stallKinds]atomic.Uint64
+	recycled, prepared, removed, zeroed                           atomic.Uint64
+	oldest, current, torn, durable                                atomic.Uint64
+	tornBytes                                                     atomic.Int64
+	liveBytes, headroom, fileBytes, maxLiveBytes                  atomic.Int64
+	full, failed, forgotten, noRoom                               atomic.Bool
 }
 
 func (c *counters) submitted(g *Group, paddedBytes int) {
@@ -177,7 +177,7 @@ func (l *Log) Headroom() int64 { return l.stats.headroom.Load() }
 func (l *Log) Stats() Stats {
 	c := &l.stats
 	s := Stats{
-		Groups: c.groups.Load(), SoloGroups: c.solo.Load(), Records: c.records.Load(), Bytes: c.bytes.Load(),
+		Groups: c.groups.Load(), DirectGroups: c.direct.Load(), Records: c.records.Load(), Bytes: c.bytes.Load(),
 		Marks: c.marks.Load(), Files: c.files.Load(), CheckpointBytes: c.checkpointBytes.Load(),
 		FlushNanos: c.flushNanos.Load(), Slow: c.slow.Load(), Slowest: time.Duration(c.slowest.Load()),
 		StallsBuffer: c.stalls[stallBuffer].Load(), StallsSpare: c.stalls[stallSpare].Load(),

@@ -38,19 +38,11 @@ func (l *Log) Step(block bool) (progress bool, err error) {
 	if l.roomWait.on {
 		return l.stepNoRoom(block)
 	}
-	if g := l.unwritten; g != nil { // see GatherOnSpot
-		l.unwritten = nil
-		if err := l.write(g); err != nil {
-			return false, err
-		}
-		progress = true
-	}
-	submitted, err := l.submitAll()
-	progress = progress || submitted
+	progress, err = l.submitAll()
 	if err != nil {
 		return progress, err
 	}
-	// Groups written on the spot may have let their waiters send more records: look again before sleeping.
+	// Groups that are durable already may have let their waiters send more records: look again before sleeping.
 	block = block && (!progress || len(l.inFlight) > 0)
 	if block || len(l.inFlight) > 0 {
 		collected, err := l.collect(block)
@@ -211,7 +203,6 @@ func (l *Log) reopen(g *Group, n int) bool {
 		l.wantRoom = need
 		return false
 	}
-	solo := g.solo
 	if need <= int64(l.opts.GroupBytes) {
 		if l.noBuffer = !l.nextBuf(); l.noBuffer {
 			return false
@@ -224,7 +215,6 @@ func (l *Log) reopen(g *Group, n int) bool {
 		}
 		g.open(b, b.Bytes(), int(need), l.current.number, l.seq+1)
 	}
-	g.solo = solo
 	return true
 }
 
@@ -271,13 +261,8 @@ func (l *Log) sealNext(g *Group) (data []byte, at int64) {
 	return data, at
 }
 
+// submit makes g, to which no more records are added, the log's next group, and writes it.
 func (l *Log) submit(g *Group) error {
-	l.enqueue(g)
-	return l.write(g)
-}
-
-// enqueue makes g, to which no more records are added, the log's next group.
-func (l *Log) enqueue(g *Group) {
 	data, _ := l.sealNext(g)
 	g.data = data
 	l.wantRoom = 0
@@ -296,16 +281,18 @@ func (l *Log) enqueue(g *Group) {
 	l.prep.advance(l.current.pos, l.current.sizeBytes)
 	g.submitted = time.Now()
 	l.inFlight = append(l.inFlight, g)
+	return l.write(g)
 }
 
-// write submits the newest group in flight to the disk.
+// write writes the newest group in flight: a small one, with nothing else in flight, on the calling goroutine, and any
+// other one through the queue, so that the next one can be gathered meanwhile.
 func (l *Log) write(g *Group) error {
 	at := g.fileEnd - int64(len(g.data))
 	l.opts.Pulse.Begin()
 	if err := failpoint.Hit("clog/before-write"); err != nil {
 		return l.fail("writing a group", err)
 	}
-	if (g.solo || l.onSpot) && len(l.inFlight) == 1 {
+	if len(l.inFlight) == 1 && (l.onSpot || len(g.data) <= l.opts.DirectBytes) {
 		l.release() // the write may hang
 		err := l.current.WriteSyncAt(g.data, at)
 		l.opts.Pulse.End()
@@ -317,7 +304,7 @@ func (l *Log) write(g *Group) error {
 			return l.fail("writing a group", err)
 		}
 		g.done = true
-		l.stats.solo.Add(1)
+		l.stats.direct.Add(1)
 		return l.reportDurable()
 	}
 	op := aio.Op{File: l.current.File, Data: g.data, Offset: at, Tag: uint64(g.slot)}

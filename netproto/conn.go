@@ -17,14 +17,13 @@ import (
 type Handler interface {
 	// Frames gets at least one and at most MaxBurstCount frames that arrived together, in the order in which they were
 	// sent. The slice and the payloads are valid until Frames returns; to keep a payload longer, retain its Buf. While
-	// Frames runs the connection reads nothing, so Frames must not wait longer than the peer's SilenceTimeout (see
-	// Conn.MayBlock), and must not call Close. An error ends the connection; the peer gets a Goodbye with the error's
-	// text.
+	// Frames runs the connection reads nothing, so Frames must not wait longer than the peer's SilenceTimeout, and must
+	// not call Close. An error ends the connection; the peer gets a Goodbye with the error's text.
 	//
 	// The handler must answer types that it does not know with TypeError, or end the connection.
 	Frames(c *Conn, frames []Received) error
-	// Closed is called once, after the last call of Frames has returned or has called MayBlock, and after the
-	// connection has released every owner that it still had. err is never nil. The connection takes no more frames.
+	// Closed is called once, after the last call of Frames has returned, and after the connection has released every
+	// owner that it still had. err is never nil. The connection takes no more frames.
 	Closed(c *Conn, err error)
 }
 
@@ -80,11 +79,10 @@ type Conn struct {
 
 	held     atomic.Int64  // bytes of receive buffers that are not released yet
 	heldLess chan struct{} // holds a token after held shrank or the connection died
-	in       reader        // used only by the goroutine that has the turn
+	in       reader        // used only by the goroutine that reads, or its guest
 	guests   guests
-	turn     atomic.Pointer[turn] // the turn of the goroutine that uses in
-	ending   atomic.Bool          // the connection is no longer open
-	trusted  atomic.Bool          // Options.MaxStrangerBytes does not apply, or no more
+	ending   atomic.Bool // the connection is no longer open
+	trusted  atomic.Bool // Options.MaxStrangerBytes does not apply, or no more
 
 	running atomic.Int32 // goroutines of the connection; the last one to end cleans up
 	done    chan struct{}
@@ -100,7 +98,6 @@ func newConn(nc net.Conn, o *Options, peer Hello) *Conn {
 	c.spot.init(nc)
 	c.steady.init(c)
 	c.in.init(c)
-	c.turn.Store(new(turn))
 	c.running.Store(2)
 	c.trusted.Store(o.MaxStrangerBytes == 0)
 	if h, ok := o.Handler.(Opener); ok {
@@ -172,14 +169,12 @@ func (c *Conn) shut(reason error, goodbye GoodbyeError) {
 	c.endLocked(reason)
 }
 
-// endLocked wakes every goroutine that waits for the connection. If the reader's handler blocks, another goroutine
-// takes over reading and sees the end. The caller holds mu.
+// endLocked wakes every goroutine that waits for the connection. The caller holds mu.
 func (c *Conn) endLocked(reason error) {
 	if c.reason == nil {
 		c.reason = reason
 	}
 	c.ending.Store(true)
-	c.ReadOn(0)
 	c.Recall()
 	c.wake.Broadcast()
 	c.roomLocked()

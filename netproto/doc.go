@@ -39,8 +39,8 @@
 //     empty queue. A frame counts until it is written.
 //   - Receive buffers in use are at most MaxHeldBytes. At that limit the socket is not read, and the peer's queue
 //     fills.
-//   - A Conn has two goroutines, and more while a call of Handler.Frames that was taken over (see Conn.MayBlock) has
-//     not returned. When Done is closed the two have ended, every owner is released and Handler.Closed has returned.
+//   - A Conn has two goroutines. When Done is closed the two have ended, every owner is released and Handler.Closed has
+//     returned.
 //
 // # How a connection ends
 //

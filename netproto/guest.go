@@ -54,8 +54,7 @@ const (
 var longAgo = time.Unix(1, 0)
 
 // Rest says that no frames are expected after those of the calling Handler.Frames, until somebody calls Recall, or
-// ReadHere for an answer of its own. Frames that come all the same are handled up to MaxGuestTime late. A Handler that
-// calls Rest must not call MayBlock.
+// ReadHere for an answer of its own. Frames that come all the same are handled up to MaxGuestTime late.
 func (c *Conn) Rest() { c.in.resting, c.in.recalls = true, c.guests.recalls.Load() }
 
 // Recall says that a frame is expected for which nobody calls ReadHere. A guest that reads returns soon. Recall does

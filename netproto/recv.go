@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// reader is the state of the goroutine that reads. Only the goroutine that has the turn uses it. When another goroutine
-// takes the turn, it continues with this state.
+// reader is the state of the goroutine that reads; a guest uses it in that goroutine's place (guest.go).
 //
 //	buf: | parsed | r  a frame that is not whole yet  w | free |      0 <= r <= w <= len
 type reader struct {
@@ -54,9 +53,6 @@ func (in *reader) init(c *Conn) {
 func (c *Conn) read() {
 	in := &c.in
 	err := in.run()
-	if err == errTakenOver {
-		return // another goroutine has the turn and everything that goes with it
-	}
 	defer c.ended()
 	switch {
 	case err == nil: // the peer sent a Goodbye
@@ -281,11 +277,7 @@ func (in *reader) deliver() error {
 	}
 	c.countReceived(len(in.burst), bytes)
 	in.resting = false
-	t := c.turn.Load()
 	err := c.o.Handler.Frames(c, in.burst)
-	if !t.goOn() {
-		return errTakenOver
-	}
 	clear(in.burst)
 	in.burst = in.burst[:0]
 	in.resume()

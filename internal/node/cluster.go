@@ -386,7 +386,6 @@ func (cn *clusterNode) runTicker() {
 			cn.askClocks()
 		}
 		cn.e.host.ReadAwake()
-		cn.Net.ReadOn(tickInterval)
 		lease := cn.Until()
 		live := cn.LiveNodes()
 		for _, pt := range cn.e.store.Partitions() {

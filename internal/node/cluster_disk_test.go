@@ -128,9 +128,8 @@ func TestClusterAllDisksHang(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// A node with a hung disk goes on answering requests of other nodes and handling their frames, although the goroutine
-// that reads from another node hangs in a write. Another goroutine reads on, long before the connection would be closed
-// for silence.
+// A node with a hung disk goes on answering requests of other nodes and handling their frames, although a write for one
+// of these nodes hangs.
 //
 // F6.
 func TestClusterHungFollowerHears(t *testing.T) {
@@ -156,7 +155,7 @@ func TestClusterHungFollowerHears(t *testing.T) {
 	}
 	release := f.hang()
 	defer release()
-	// A put that comes alone: its batch reaches an idle follower, where the connection's reader writes it itself.
+	// A put that comes alone: its batch reaches an idle follower.
 	done := make(chan error, 1)
 	go func() {
 		done <- h.publish(context.Background(), tc.topic(l, "t"), "it waits for the follower")

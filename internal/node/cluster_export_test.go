@@ -231,11 +231,6 @@ func RunAtEnd(e *Engine, topic string, n int) wire.Run {
 	return wire.Run{Segment: st.Segment, Base: st.SegmentBase, Capacity: st.SegmentCapacity}
 }
 
-// neverBlocks is a peer.Reading for calls that no connection made.
-type neverBlocks struct{}
-
-func (neverBlocks) MayBlock() {}
-
 // Hear passes a frame of another node to an engine, as the connection's reader does.
 func Hear(e *Engine, from replicate.NodeID, f *netproto.Frame, body []byte) {
 	payload := append(append([]byte(nil), f.Head...), body...)
@@ -245,7 +240,7 @@ func Hear(e *Engine, from replicate.NodeID, f *netproto.Frame, body []byte) {
 			HeadBytes: uint16(len(f.Head)), PayloadBytes: uint32(len(payload)),
 		},
 		Payload: payload,
-	}}, neverBlocks{})
+	}})
 }
 
 // ConfirmBody returns the body of a control batch that confirms the ids from from to to, exclusive, of a channel.

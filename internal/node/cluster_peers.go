@@ -9,7 +9,6 @@ import (
 	"penstock/internal/node/partition"
 	"penstock/netproto"
 	"penstock/replicate"
-	"penstock/replicate/peer"
 	"penstock/replicate/wire"
 )
 
@@ -123,8 +122,8 @@ func (cn *clusterNode) HasExited(node replicate.NodeID) bool {
 
 // Frames implements peer.Handler. It passes a burst of frames to replicas and to the handlers of requests, and wakes
 // the committer once per partition at the end. The connection's reader calls it, and the frames that follow wait: so
-// Frames must not wait for the disk before it has called r.MayBlock (AnnounceLast).
-func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netproto.Received, r peer.Reading) {
+// Frames never waits for the disk.
+func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netproto.Received) {
 	d := cn.decoders.Get().(*wire.Decoder)
 	defer cn.decoders.Put(d)
 	var some [32]*partition.Partition
@@ -153,12 +152,8 @@ func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netpro
 			cn.answerAbsent(from, d.ID, &d.Message)
 		}
 	}
-	for i, pt := range work {
-		if i < len(work)-1 {
-			pt.Announce(false)
-		} else {
-			pt.AnnounceLast(r)
-		}
+	for _, pt := range work {
+		pt.Announce(false)
 	}
 }
 

@@ -156,9 +156,9 @@ func TestMain(m *testing.M) {
 
 type quiet struct{}
 
-func (quiet) Frames(replicate.NodeID, uuid.UUID, []netproto.Received, Reading) {}
-func (quiet) Up(replicate.NodeID, uuid.UUID)                                   {}
-func (quiet) Down(replicate.NodeID, uuid.UUID, bool)                           {}
+func (quiet) Frames(replicate.NodeID, uuid.UUID, []netproto.Received) {}
+func (quiet) Up(replicate.NodeID, uuid.UUID)                          {}
+func (quiet) Down(replicate.NodeID, uuid.UUID, bool)                  {}
 
 // runChild runs a node that is connected to its parent until it is killed.
 func runChild(told string) {

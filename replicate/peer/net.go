@@ -9,7 +9,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -155,16 +154,6 @@ func (n *Net) AwaitRoom(ctx context.Context, to replicate.NodeID) error {
 		}
 	}
 	return nil
-}
-
-// ReadOn lets another goroutine read from each node whose current call of Handler.Frames has said that it may block,
-// and has not returned for at least after. It does not block.
-func (n *Net) ReadOn(after time.Duration) {
-	for _, l := range n.table.Load().links {
-		if c := l.conn.Load(); c != nil {
-			c.ReadOn(after)
-		}
-	}
 }
 
 // Connected says whether TrySend has a connection to send on.

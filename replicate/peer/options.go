@@ -54,19 +54,14 @@ var (
 type Handler interface {
 	// Frames gets the frames that arrived together, in the order in which they were sent. burst and the payloads are
 	// valid until Frames returns; to keep a payload longer, retain its Buf. While Frames runs, nothing is read from
-	// that node, not even its pings, so Frames must be quicker than SilenceTimeout. Before Frames does something that
-	// may hang, as its last step, it calls MayBlock on r; then Net.ReadOn lets another call read from that node
-	// meanwhile.
-	Frames(from replicate.NodeID, boot uuid.UUID, burst []netproto.Received, r Reading)
+	// that node, not even its pings, so Frames must be quicker than SilenceTimeout.
+	Frames(from replicate.NodeID, boot uuid.UUID, burst []netproto.Received)
 	// Up says that TrySend now reaches process boot of the node. Frames on an earlier connection may have been lost.
 	Up(node replicate.NodeID, boot uuid.UUID)
 	// Down says that the connection of the last Up has ended. refused says that the connection was closed and the
 	// node's address refuses new ones, so the process is gone.
 	Down(node replicate.NodeID, boot uuid.UUID, refused bool)
 }
-
-// Reading is the connection whose goroutine calls Handler.Frames; see netproto.Conn.MayBlock.
-type Reading interface{ MayBlock() }
 
 // Node is a node of the cluster, as far as connections need to know it.
 type Node struct {

@@ -126,12 +126,12 @@ func refuse(format string, args ...any) *netproto.RefusedError {
 }
 
 // Frames passes frames to the Net's Handler, once Up has returned.
-func (s *session) Frames(c *netproto.Conn, frames []netproto.Received) error {
+func (s *session) Frames(_ *netproto.Conn, frames []netproto.Received) error {
 	<-s.ready
 	if !s.up {
 		return errSuperseded
 	}
-	s.net.o.Handler.Frames(s.link.id, s.boot, frames, c)
+	s.net.o.Handler.Frames(s.link.id, s.boot, frames)
 	return nil
 }
 

@@ -49,7 +49,7 @@ func (r *recorder) changed() {
 	r.change = make(chan struct{})
 }
 
-func (r *recorder) Frames(from replicate.NodeID, boot uuid.UUID, burst []netproto.Received, _ Reading) {
+func (r *recorder) Frames(from replicate.NodeID, boot uuid.UUID, burst []netproto.Received) {
 	r.mu.Lock()
 	if r.up[from] != boot || boot == uuid.Nil {
 		r.t.Errorf("frames of node %d, process %v, where %v is up", from, boot, r.up[from])

@@ -16,7 +16,7 @@ import (
 	"penstock/internal/uring"
 )
 
-// openQueue opens a disk in ModeUring with one queue. Both are closed at the end of the test.
+// openQueue opens a disk in ModeUring with one ring, of the test's goroutine. Both are closed at the end of the test.
 func openQueue(t *testing.T, dir string, opts QueueOptions) (*fsDisk, *uringQueue) {
 	t.Helper()
 	disk, err := OpenDisk(dir, DiskOptions{Mode: ModeUring})
@@ -24,14 +24,14 @@ func openQueue(t *testing.T, dir string, opts QueueOptions) (*fsDisk, *uringQueu
 		t.Fatal(err)
 	}
 	d := disk.(*fsDisk)
-	made, err := d.NewQueue(opts)
+	depth, err := opts.QueueDepth()
 	if err != nil {
 		t.Fatal(err)
 	}
-	q, ok := made.(*uringQueue)
-	if !ok {
+	q, err := newUringQueue(d, depth, opts.Arena)
+	if err != nil {
 		d.Close()
-		t.Skipf("this machine refuses io_uring: %s", d.Info().Reason)
+		t.Skipf("this machine refuses io_uring: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := errors.Join(q.Close(), d.Close()); err != nil {
@@ -241,6 +241,19 @@ func TestFailedWakeReadBreaksTheQueue(t *testing.T) {
 		t.Fatalf("Wait: %v, want EISDIR", err)
 	}
 	q.event, q.broken = event, nil
+}
+
+// A write that the ring does not take comes back as a completion with the error.
+func TestStartFails(t *testing.T) {
+	_, ring := openQueue(t, t.TempDir(), QueueOptions{})
+	q := &ringQueue{ring: ring, ops: make(chan Op, 2)}
+	ring.broken = syscall.EIO
+	q.ops <- Op{Tag: 7}
+	close(q.ops)
+	done, open := q.submitAll(nil)
+	if ring.broken = nil; open || len(done) != 1 || done[0].Tag != 7 || done[0].Err != syscall.EIO {
+		t.Errorf("%v, open %v", done, open)
+	}
 }
 
 func TestQueueBelongsToItsThread(t *testing.T) {

@@ -13,8 +13,9 @@ import (
 )
 
 // uringQueue keeps durable writes in flight in a ring. Each is one write with RWF_DSYNC, so no flush can overtake its
-// write. The owner sleeps inside the ring, in io_uring_enter. Wake gets it out through the ring: a read of an eventfd
-// is always armed while the owner sleeps. All fields except wake and event belong to the owner.
+// write. The owner, the goroutine that made it, sleeps inside the ring, in io_uring_enter. Wake gets it out through the
+// ring: a read of an eventfd is always armed while the owner sleeps. All fields except wake and event belong to the
+// owner, which is a ringQueue's: nobody submits more than len(slots).
 //
 // Memory that the kernel writes or reads (the eventfd's counter, the operations' data) is outside the Go heap, or a
 // slot holds it until its completion was seen.
@@ -122,8 +123,6 @@ func (q *uringQueue) Submit(op Op) error {
 		return ErrClosed
 	case q.broken != nil:
 		return q.broken
-	case q.inFlight == len(q.slots):
-		return ErrQueueFull
 	}
 	f := fileOf(op)
 	contract.MustBeAligned(op.Data, op.Offset, q.disk.blockBytes)
@@ -320,7 +319,7 @@ func (d *fsDisk) NewQueue(opts QueueOptions) (Queue, error) {
 	if !d.uring {
 		return newPwriteQueue(depth), nil
 	}
-	q, err := newUringQueue(d, depth, opts.Arena)
+	q, err := newRingQueue(d, depth, opts.Arena)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err != nil {
@@ -329,7 +328,7 @@ func (d *fsDisk) NewQueue(opts QueueOptions) (Queue, error) {
 		return newPwriteQueue(depth), nil
 	}
 	if opts.Arena != nil {
-		d.info.Registered = q.arena != nil
+		d.info.Registered = q.ring.arena != nil
 	}
 	return q, nil
 }

@@ -3,7 +3,6 @@ package driver
 import (
 	"runtime"
 	"sync/atomic"
-	"time"
 
 	"penstock/internal/lock"
 )
@@ -11,47 +10,21 @@ import (
 // Log is the commit log, as the driver sees it. Package clog documents the methods.
 type Log interface {
 	StepOnSpot() bool
-	GatherOnSpot() bool
-	WriteOnSpot() bool
-	StepBeside() bool
-	CanLeave() bool
 	Wake()
 }
 
-// Host is the machine, real or simulated; see platform.Host.
-type Host interface {
-	Mono() time.Duration
-	Either(a, b <-chan struct{}) bool
-	InlineLog() bool
-}
-
-// Blocker is told that the calling goroutine may hang in a write until it returns to its own work.
-type Blocker interface{ MayBlock() }
-
-// Driver lists the partitions, of type P, whose inboxes wait, and decides who seals them.
+// Driver lists the partitions, of type P, whose inboxes wait, and decides when the commit log begins a group.
 //
 // Begins, Each, Gathered and Told run with clog.Log.mu held, on the one goroutine that works on the commit log at that
-// time. That is the log's own goroutine, a lone caller on an idle log (Log.StepOnSpot, Log.GatherOnSpot), stepBeside
-// (Log.StepBeside), or the goroutine that writes the group that a lone caller gathered (Log.WriteOnSpot). So
-// clog.Log.mu guards all fields except ready (readyMu), the channels and the atomics.
+// time: the log's own, or a lone caller on an idle log (Log.StepOnSpot). So clog.Log.mu guards all fields except ready
+// (readyMu) and the atomics.
 type Driver[P any] struct {
-	host    Host
-	stop    <-chan struct{}
-	large   func() bool // enough bytes wait for two groups at a time, which only the log's own goroutine can write
+	large   func() bool // enough bytes wait for two groups at a time
 	log     Log
 	cluster bool
 
 	readyMu lock.Mutex[lock.CommitterReady]
 	ready   []*P // partitions whose inbox was empty and has puts now
-
-	// gathered has one value while writeGathered has a group to write. It is nil on a single node and on a simulated
-	// host: there the commit log's goroutine writes every group.
-	gathered  chan struct{}
-	lastWrite atomic.Int64 // how long the last call of writeHere took, in ns
-	// beside has one value while stepBeside has something to look at. It is nil in a cluster and on a simulated host.
-	beside chan struct{}
-	waited atomic.Bool // several goroutines waited for the last group
-	small  int         // consecutive calls of Begins at which suitsBeside was true
 
 	work []*P // taken from ready; the inboxes of work[at:] are not sealed yet
 	at   int
@@ -62,32 +35,11 @@ type Driver[P any] struct {
 	inFlight atomic.Int32 // groups on the disk
 }
 
-// Init is called before any other method. stop is closed when goroutines must end.
-func (d *Driver[P]) Init(host Host, stop <-chan struct{}, large func() bool) {
-	d.host, d.stop, d.large = host, stop, large
-}
+// Init is called before any other method.
+func (d *Driver[P]) Init(large func() bool) { d.large = large }
 
 // Use gives the driver the commit log, before any goroutine runs.
-func (d *Driver[P]) Use(log Log, cluster bool) {
-	d.log, d.cluster = log, cluster
-	switch {
-	case d.host.InlineLog():
-	case cluster:
-		d.gathered = make(chan struct{}, 1)
-	default:
-		d.beside = make(chan struct{}, 1)
-	}
-}
-
-// Run starts the goroutine that works beside the log's own. It runs until stop is closed.
-func (d *Driver[P]) Run(spawn func(func())) {
-	if d.gathered != nil {
-		spawn(d.writeGathered)
-	}
-	if d.beside != nil {
-		spawn(d.stepBeside)
-	}
-}
+func (d *Driver[P]) Use(log Log, cluster bool) { d.log, d.cluster = log, cluster }
 
 // Drained says whether all inboxes are sealed and no group is on its way to the disk.
 func (d *Driver[P]) Drained() bool { return d.inFlight.Load() == 0 && !d.hasReady() }
@@ -99,7 +51,7 @@ const maxRefills = 4
 // Begins says whether a group begins now. It takes no inbox before that is certain: puts that arrive until then join
 // the group.
 func (d *Driver[P]) Begins() bool {
-	return (d.inFlight.Load() == 0 || d.large()) && !d.leavesGroup() && d.refillWork()
+	return (d.inFlight.Load() == 0 || d.large()) && d.refillWork()
 }
 
 // Each calls seal with each partition whose inbox waits, until seal returns false because the group is full. What is
@@ -127,7 +79,6 @@ func (d *Driver[P]) Gathered(written, shared bool) {
 
 // Told is called when the puts of a group are answered. waiters is how many goroutines waited for them.
 func (d *Driver[P]) Told(waiters int) {
-	d.waited.Store(waiters > 1)
 	// This comes last. Until then Push wakes nobody when a producer that was just answered puts again.
 	if d.inFlight.Add(-1) == 0 && waiters > 1 {
 		// The producers that were just answered are runnable on this processor. Let them run first, so that their next
@@ -149,9 +100,9 @@ func (d *Driver[P]) refillWork() bool {
 }
 
 // Push tells the committer that the inbox of p is no longer empty. With alone, the caller has nothing to do but wait
-// for the answer to its put; if the commit log is idle, the caller then does the committer's work itself. b is nil if
-// the caller must not hang in a write. Any goroutine may call Push, without Inbox.mu.
-func (d *Driver[P]) Push(p *P, alone bool, b Blocker) {
+// for the answer to its put; on a single node whose commit log is idle, it then does the committer's work itself, and
+// hangs as long as the disk does. Any goroutine may call Push, without Inbox.mu.
+func (d *Driver[P]) Push(p *P, alone bool) {
 	d.readyMu.Lock()
 	d.ready = append(d.ready, p)
 	d.readyMu.Unlock()
@@ -162,103 +113,13 @@ func (d *Driver[P]) Push(p *P, alone bool, b Blocker) {
 		return
 	}
 	// If the last group had several puts, the next one probably will too. Then the first caller must not write a group
-	// of its own: the other puts would have to wait for that write.
-	switch {
-	case !alone || d.lastGroupShared.Load():
-	case d.cluster:
-		// The caller may be the goroutine of a client's connection. It must not hang when this node's disk does. So it
-		// only seals the batch and sends it to the followers, and another goroutine writes the group. The goroutine of
-		// a connection to another node may write itself, because it can be replaced while it hangs
-		// (netproto.Conn.MayBlock). It does not write either if the disk is slow.
-		if d.log.GatherOnSpot() && d.gathered != nil {
-			if b != nil && d.lastWrite.Load() < int64(maxSpotWrite) {
-				b.MayBlock()
-				d.writeHere()
-				return
-			}
-			select {
-			case d.gathered <- struct{}{}:
-			default: // writeGathered has not taken the previous value yet, and will find this group too
-			}
-			return
-		}
-	case d.log.StepOnSpot() && !d.hasReady():
+	// of its own: the other puts would have to wait for that write. In a cluster no caller writes: those who wait for
+	// other nodes must not hang when this node's disk does.
+	if alone && !d.cluster && !d.lastGroupShared.Load() && d.log.StepOnSpot() && !d.hasReady() {
 		return
 	}
-	if d.suitsBeside() {
-		d.leave()
-	} else {
-		d.log.Wake()
-	}
+	d.log.Wake()
 }
-
-// suitsBeside says whether stepBeside is to do the commit log's work: the last group had several waiting goroutines,
-// which the committer lets run before the next group, and puts do not wait for two groups at a time.
-func (d *Driver[P]) suitsBeside() bool { return d.beside != nil && d.waited.Load() && !d.large() }
-
-// leave lets stepBeside do the commit log's work.
-func (d *Driver[P]) leave() {
-	select {
-	case d.beside <- struct{}{}:
-	default: // it has not taken the previous value yet, and will find all that waits
-	}
-}
-
-// leavesGroup leaves the next group to stepBeside, if that suits it and several groups before, and the commit log's own
-// goroutine is about to write it. It says whether it did.
-func (d *Driver[P]) leavesGroup() bool {
-	if d.small++; !d.suitsBeside() {
-		d.small = 0
-	}
-	if d.small <= maxSmall || !d.log.CanLeave() {
-		return false
-	}
-	if d.hasReady() {
-		d.leave()
-	}
-	return true
-}
-
-// stepBeside does the commit log's work while that suits it, until stop is closed. It has its own goroutine, on a
-// single node only. Like the commit log's goroutine, it may hang as long as the disk does.
-func (d *Driver[P]) stepBeside() {
-	for d.host.Either(d.beside, d.stop) {
-		for d.hasReady() {
-			if !d.suitsBeside() || !d.log.StepBeside() {
-				d.log.Wake()
-				break
-			}
-		}
-	}
-}
-
-// writeGathered writes the groups that Push gathered on other goroutines, until stop is closed. It has its own
-// goroutine, on nodes of a cluster only. Like the commit log's goroutine, it may hang as long as the disk does.
-func (d *Driver[P]) writeGathered() {
-	for d.host.Either(d.gathered, d.stop) {
-		d.writeHere()
-	}
-}
-
-// writeHere writes the group that Push gathered, on the calling goroutine.
-func (d *Driver[P]) writeHere() {
-	h := d.host
-	begin := h.Mono()
-	wrote := d.log.WriteOnSpot()
-	d.lastWrite.Store(int64(h.Mono() - begin))
-	// A put that arrived while the group was on the disk did not wake the log. See Push.
-	if !wrote || d.hasReady() {
-		d.log.Wake()
-	}
-}
-
-// maxSpotWrite bounds how long the last write may have taken if a connection's goroutine is to make the next one. While
-// that goroutine writes, it reads nothing from the other node.
-const maxSpotWrite = 2 * time.Millisecond
-
-// maxSmall is how many small groups the commit log's goroutine writes before it leaves the next ones to stepBeside. A
-// producer with much on its way leaves an inbox nearly empty now and then; it would suffer from each change.
-const maxSmall = 8
 
 // hasReady says whether any inbox waits to be sealed.
 func (d *Driver[P]) hasReady() bool {

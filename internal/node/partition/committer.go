@@ -58,7 +58,7 @@ type groupWork struct {
 	batches    []batchWork
 	tombstones []inbox.List
 	cuts       []*logCut
-	sealed     int // puts sealed into the group, and what came from a leader: see appendIncoming
+	sealed     int // puts sealed into the group
 }
 
 // batchWork is a batch of a group. Durable tells its replica that the batch is durable.
@@ -85,9 +85,6 @@ func (c *committer) Gather(g *clog.Group) {
 	c.nowNs = c.store.now().UnixNano()
 	c.learnSpace()
 	c.Each(func(pt *Partition) bool { return c.sealInbox(pt, g, w) })
-	if w.sealed == 1 && !c.store.host.DiskQueues() {
-		g.SetSolo()
-	}
 	c.Gathered(g.Records() > 0, w.sealed > 1)
 }
 

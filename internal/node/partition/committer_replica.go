@@ -5,7 +5,6 @@ import (
 
 	"penstock/clog"
 	"penstock/internal/failpoint"
-	"penstock/internal/node/driver"
 	"penstock/internal/node/fold"
 	"penstock/internal/node/inbox"
 	"penstock/internal/node/machine"
@@ -62,15 +61,7 @@ var errPipelined = errors.New("engine: batches are on their way to the followers
 // TryEnter. They hold no lock. With alone, the caller may do the work itself; see driver.Driver.Push.
 func (pt *Partition) Announce(alone bool) {
 	if pt.StayReady() {
-		pt.store.committer.Push(pt, alone, nil)
-	}
-}
-
-// AnnounceLast is Announce for a caller that has nothing else to do, and that may hang after it has called b.MayBlock.
-// The caller does the work itself if it can.
-func (pt *Partition) AnnounceLast(b driver.Blocker) {
-	if pt.StayReady() {
-		pt.store.committer.Push(pt, true, b)
+		pt.store.committer.Push(pt, alone)
 	}
 }
 
@@ -95,17 +86,14 @@ func (c *committer) beginEpoch(pt *Partition, g *clog.Group, w *groupWork) bool 
 }
 
 // appendIncoming writes the batches that the leader sent: the same bytes, to the same places as at the leader. It
-// returns false when g is full; the batches that did not fit stay in r.incoming. Few bytes count as one put of the
-// group, however many batches they are: they came in one frame, and only one leader waits for them. Replica.mu is held.
+// returns false when g is full; the batches that did not fit stay in r.incoming. Replica.mu is held.
 func (c *committer) appendIncoming(pt *Partition, g *clog.Group, w *groupWork) bool {
 	r := pt.replica
-	n, bytes := 0, 0
+	n := 0
 	for n < len(r.incoming) && c.appendOne(pt, g, w, &r.incoming[n]) {
 		r.incoming[n].frame.Release()
-		bytes += len(r.incoming[n].data)
 		n++
 	}
-	w.sealed += min(n, 1+bytes/maxToldBytes)
 	done := n == len(r.incoming)
 	left := copy(r.incoming, r.incoming[n:])
 	clear(r.incoming[left:])

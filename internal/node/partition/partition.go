@@ -101,7 +101,7 @@ func (pt *Partition) Enqueue(ctx context.Context, p *inbox.Put) error {
 	first, alone, err := pt.Enter(ctx, p)
 	switch {
 	case first:
-		pt.store.committer.Push(pt, alone, nil)
+		pt.store.committer.Push(pt, alone)
 	case err == inbox.ErrElsewhere && p.Forwarded:
 		return errs.ErrNoLeader
 	case err == inbox.ErrElsewhere:

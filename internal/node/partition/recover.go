@@ -68,7 +68,8 @@ func (r *Recovery) Replay(node uuid.UUID, level int) error {
 	log, report, err := clog.Open(s.disk, s.arena, clog.Options{
 		Pulse:     s.pulse,
 		FileBytes: s.opts.CommitFileBytes, MaxLiveBytes: s.opts.CommitLiveBytes, InFlight: s.opts.GroupsInFlight,
-		Store: node, Logger: s.log, Inline: s.host.InlineLog(), MarkAfter: s.opts.MarkAfter,
+		DirectBytes: s.host.DirectBytes(),
+		Store:       node, Logger: s.log, Inline: s.host.InlineLog(), MarkAfter: s.opts.MarkAfter,
 		MarkRequired: level >= datadir.MarkLevel, MayForget: s.replicas != nil,
 	}, counted{r.Log, s.opts.Startup})
 	var corrupt *segment.CorruptError

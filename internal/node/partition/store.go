@@ -156,7 +156,7 @@ func (s *Store) Begin(bufferBytes int64) (err error) {
 		return err
 	}
 	s.committer.store, s.committer.slots = s, make([]groupWork, s.opts.GroupsInFlight)
-	s.committer.Init(s.host, s.stop, func() bool { return s.inboxes.Waiting() >= inbox.SecondGroupBytes })
+	s.committer.Init(func() bool { return s.inboxes.Waiting() >= inbox.SecondGroupBytes })
 	s.flusher = flush.New(flush.Env{
 		Host: s.host, Clock: s.clock, Log: s.log, Disk: s.disk, Arena: s.arena, Pulse: s.pulse, Stop: s.stop,
 		RetentionInterval: s.opts.RetentionInterval,
@@ -180,11 +180,8 @@ func (s *Store) Accept() {
 	s.clog.SetSource(&s.committer)
 }
 
-// Run starts the goroutines that work on the disk besides the commit log's own. They run until Stop is closed.
-func (s *Store) Run(spawn func(func())) {
-	s.committer.Run(spawn)
-	spawn(s.flusher.Run)
-}
+// Run starts the flusher, which works on the disk beside the commit log. It runs until Stop is closed.
+func (s *Store) Run(spawn func(func())) { spawn(s.flusher.Run) }
 
 // Flusher returns the flusher of segments.
 func (s *Store) Flusher() *flush.Flusher { return s.flusher }

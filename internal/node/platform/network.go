@@ -3,7 +3,6 @@ package platform
 import (
 	"context"
 	"crypto/x509"
-	"time"
 
 	"penstock/netproto"
 	"penstock/replicate"
@@ -87,13 +86,6 @@ func (n *Network) Shown(node replicate.NodeID) *x509.Certificate {
 
 func (n *Network) Disconnect(node replicate.NodeID, reason error) {
 	n.transport().Disconnect(node, reason)
-}
-
-// ReadOn is peer.Net.ReadOn. In a simulated network it does nothing, because nothing blocks the readers there.
-func (n *Network) ReadOn(after time.Duration) {
-	if n.real != nil {
-		n.real.ReadOn(after)
-	}
 }
 
 func (n *Network) SetNodes(nodes map[replicate.NodeID]*peer.Node) { n.transport().SetNodes(nodes) }

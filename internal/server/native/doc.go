@@ -20,7 +20,7 @@
 //	netproto writer ◄──────── answers ◄───┘
 //
 // One kind of request needs no switch: a Produce of a client that waits for nothing else (session.lone) is served by
-// the reader itself, which may write to the disk for it. While that hangs, another goroutine reads on (Server.tend).
+// the reader itself.
 //
 // # Metadata
 //

@@ -28,9 +28,6 @@ const (
 	// heraldPause is the least time between two looks at what clients have to be told of topics and leaders.
 	heraldPause = 20 * time.Millisecond
 
-	// tendEvery is the pause of Server.tend. It is a fraction of netproto.DefaultSilenceTimeout.
-	tendEvery = time.Second
-
 	// partingTime is how long clients get between a GoAway and the end of their connection, if nothing of theirs waits
 	// for an answer.
 	partingTime = 200 * time.Millisecond
@@ -41,7 +38,7 @@ const (
 // Server serves one Engine to native clients. It does not close the engine, which must stay open until Shutdown has
 // returned. Methods are safe for concurrent use.
 //
-// It has the goroutines of netproto.Serve, one per session, the herald and tend, and those of what sessions open. mu is
+// It has the goroutines of netproto.Serve, one per session, the herald, and those of what sessions open. mu is
 // a leaf: its holders call nothing.
 type Server struct {
 	engine *node.Engine
@@ -152,7 +149,6 @@ func (s *Server) Serve() error {
 	}
 	var beside sync.WaitGroup
 	beside.Go(s.herald)
-	beside.Go(s.tend)
 	most := func() int { return s.now.Load().MaxConnections }
 	err := netproto.Serve(s.ctx, ln, o, most, func(remote net.Addr, err error) {
 		s.meter.turnedAway(awayHandshake)
@@ -247,23 +243,6 @@ func (s *Server) herald() {
 		case <-time.After(heraldPause):
 		case <-s.ctx.Done():
 			return
-		}
-	}
-}
-
-// tend lets another goroutine read from connections whose reader has been in the engine for long: see
-// session.serveLone. Otherwise a disk that hangs would keep the node from answering pings.
-func (s *Server) tend() {
-	ticker := time.NewTicker(tendEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-		case <-s.ctx.Done():
-			return
-		}
-		for _, x := range s.all() {
-			x.conn.ReadOn(tendEvery / 2)
 		}
 	}
 }

@@ -167,9 +167,6 @@ func (s *session) Frames(c *netproto.Conn, frames []netproto.Received) error {
 	}
 	if err == nil {
 		if t, ok := s.lone(); ok {
-			s.srv.workers.Add(1)
-			defer s.srv.workers.Done()
-			c.MayBlock()
 			s.serveLone(&t)
 			return nil
 		}

@@ -12,6 +12,7 @@ import (
 
 	"penstock/internal/node/platform"
 	"penstock/replicate/peer"
+	"penstock/segment/aio"
 )
 
 // World is what a simulation must provide for a Host: the clocks of one machine, a network, the state of its disk,
@@ -252,7 +253,12 @@ func (s *Host) AwaitDisk(stop <-chan struct{}) {
 	s.WaitUntil(func() bool { return !s.world.Hung() || platform.Taken(stop) })
 }
 
-func (s *Host) DiskQueues() bool { return s.world.Slow() }
+func (s *Host) DirectBytes() int {
+	if s.world.Slow() {
+		return -1
+	}
+	return aio.BlockBytes
+}
 
 func (s *Host) InlineLog() bool { return true }
 

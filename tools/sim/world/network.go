@@ -393,13 +393,8 @@ func (c *conn) flush(to *end) {
 	to.waiting = nil
 	o := c.other(to).p
 	c.net.show(o, to.p, burst)
-	to.p.h.Frames(o.self.ID, o.self.Boot, burst, reading{})
+	to.p.h.Frames(o.self.ID, o.self.Boot, burst)
 }
-
-// reading is the peer.Reading of a simulated connection: the calls of its handler return at once.
-type reading struct{}
-
-func (reading) MayBlock() {}
 
 // breakOne ends a random connection.
 func (net *network) breakOne() {
