@@ -79,18 +79,6 @@ type Source interface {
 	Failed(err error)
 }
 
-// Holder has work that follows from durable groups and can wait until the next group is on its way to the disk, such as
-// telling clients. The work then overlaps with that write.
-//
-// The log's goroutine calls Hold before it reports groups, and Release once it has handed the next groups to the disk
-// and before it waits for the disk or does a write that may hang. Log.mu is held during both, so neither may wait for
-// anything. Groups that a goroutine wrote itself are reported without Hold. Work that is held exists in memory only:
-// after a crash the groups are durable, and whoever waited for their answers learns nothing.
-type Holder interface {
-	Hold()
-	Release()
-}
-
 // Options are the choices of Open. The zero value of an option means its default.
 type Options struct {
 	FileBytes int64 // initial size of a file; checkpoints may require larger ones; default DefaultFileBytes
@@ -184,10 +172,9 @@ type Log struct {
 	// and sets asleep meanwhile. mu guards everything from here to the atomics.
 	mu     lock.Mutex[lock.CommitLog]
 	asleep bool
-	onSpot bool   // set during StepOnSpot: write on the calling goroutine
-	held   Holder // Hold was called and Release was not; nil: none
-	begins bool   // the current file begins: its checkpoint or log.mark is not durable yet
-	err    error  // first failure, or ErrClosed
+	onSpot bool  // set during StepOnSpot: write on the calling goroutine
+	begins bool  // the current file begins: its checkpoint or log.mark is not durable yet
+	err    error // first failure, or ErrClosed
 
 	// Groups. len(idle)+len(inFlight) == len(slots) between rounds.
 	slots       []Group
@@ -224,7 +211,6 @@ type Log struct {
 
 	// Atomics. Any goroutine reads them; each comment ends with the writers.
 	waker     atomic.Pointer[aio.Queue]     // the queue, for Wake; Start and closeQueue
-	holder    atomic.Pointer[Holder]        // SetHolder
 	stopping  atomic.Bool                   // Stop
 	starving  atomic.Bool                   // the log waits for a buffer; whoever releases one wakes it; nextBuf
 	released  atomic.Uint64                 // files below it are not needed; never beyond current; Release
@@ -263,10 +249,6 @@ func (l *Log) MaxPayloadBytes() int { return l.maxPayload }
 func (l *Log) MaxChunkBytes() int {
 	return min(MaxCheckpointChunkBytes, len(l.stage.mem)-GroupHeaderBytes-RecordHeaderBytes)
 }
-
-// SetHolder sets the Holder that is told when groups are reported. A nil h means that nobody is told. The previous
-// Holder may still be called once.
-func (l *Log) SetHolder(h Holder) { l.holder.Store(&h) }
 
 // SlowAfter sets after how long a group that becomes durable counts as Stats.Slow; 0: none does.
 func (l *Log) SlowAfter(d time.Duration) { l.slowAfter.Store(int64(d)) }

@@ -34,7 +34,6 @@ func (l *Log) Step(block bool) (progress bool, err error) {
 			return false, err
 		}
 	}
-	defer l.release()
 	if l.roomWait.on {
 		return l.stepNoRoom(block)
 	}
@@ -49,7 +48,7 @@ func (l *Log) Step(block bool) (progress bool, err error) {
 		if err != nil {
 			return progress, err
 		}
-		if collected { // before release: the next groups are more urgent
+		if collected {
 			progress = true
 			if _, err := l.submitAll(); err != nil {
 				return progress, err
@@ -73,21 +72,6 @@ func (l *Log) submitAll() (progress bool, err error) {
 		progress = true
 	}
 	return progress, nil
-}
-
-// hold and release call the Holder, in pairs. The caller holds mu.
-func (l *Log) hold() {
-	if h := l.holder.Load(); l.held == nil && h != nil && *h != nil {
-		l.held = *h
-		l.held.Hold()
-	}
-}
-
-func (l *Log) release() {
-	if h := l.held; h != nil {
-		l.held = nil
-		h.Release()
-	}
 }
 
 // submitNext submits one group, or gets the file or buffer that the group needs. It returns false when only a
@@ -293,7 +277,6 @@ func (l *Log) write(g *Group) error {
 		return l.fail("writing a group", err)
 	}
 	if len(l.inFlight) == 1 && (l.onSpot || len(g.data) <= l.opts.DirectBytes) {
-		l.release() // the write may hang
 		err := l.current.WriteSyncAt(g.data, at)
 		l.opts.Pulse.End()
 		switch judgeWrite(err) {
@@ -344,7 +327,6 @@ func (l *Log) collect(block bool) (bool, error) {
 		}
 	}
 	if len(l.completions) > 0 && !l.roomWait.on {
-		l.hold()
 		if err := l.reportDurable(); err != nil {
 			return true, err
 		}
