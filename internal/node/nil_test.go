@@ -67,8 +67,8 @@ func TestNilIsRefusedOrNone(t *testing.T) {
 	}{
 		"Engine.OnQuestion 1": {none, func() error { e.OnQuestion(nil); return nil }},
 		"Engine.WatchAuth 1":  {none, func() error { e.WatchAuth(nil); return e.Health() }},
-		"Topic.ProduceSealed 4": {refused, func() error {
-			return topic.ProduceSealed(node.Sender{}, 0, sealed(t, p, "p", 0, 1), nil)
+		"Topic.ProduceSealed 5": {refused, func() error {
+			return topic.ProduceSealed(node.Sender{}, 0, sealed(t, p, "p", 0, 1), false, nil)
 		}},
 		"Topic.PublishAsync 2": {refused, func() error {
 			return topic.PublishAsync(node.Outgoing{Body: []byte("m")}, nil)

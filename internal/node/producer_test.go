@@ -46,7 +46,7 @@ type produced struct {
 // send submits a batch to partition 0.
 func send(topic *node.Topic, batch []byte) <-chan produced {
 	answer := make(chan produced, 2)
-	if err := topic.ProduceSealed(node.Sender{}, 0, batch, func(a node.Produced) {
+	if err := topic.ProduceSealed(node.Sender{}, 0, batch, false, func(a node.Produced) {
 		answer <- produced{a.First, a.Duplicate, a.Err}
 	}); err != nil {
 		answer <- produced{err: err}
@@ -182,7 +182,7 @@ func TestOpenProducerRefuses(t *testing.T) {
 		if _, err := topic.OpenProducer(t.Context(), n, "p"); !errors.Is(err, errs.ErrNoPartition) {
 			t.Errorf("partition %d: %v", n, err)
 		}
-		err := topic.ProduceSealed(node.Sender{}, n, nil, func(node.Produced) {})
+		err := topic.ProduceSealed(node.Sender{}, n, nil, false, func(node.Produced) {})
 		if !errors.Is(err, errs.ErrNoPartition) {
 			t.Errorf("partition %d: %v", n, err)
 		}
@@ -475,7 +475,7 @@ func TestProducerOwnerSurvives(t *testing.T) {
 	}
 	produce := func(owner string, sequence uint32) error {
 		done := make(chan error, 1)
-		if err := topic.ProduceSealed(node.Sender{Owner: owner}, 0, sealed(t, p, "p", sequence, 1),
+		if err := topic.ProduceSealed(node.Sender{Owner: owner}, 0, sealed(t, p, "p", sequence, 1), false,
 			func(a node.Produced) { done <- a.Err }); err != nil {
 			return err
 		}

@@ -112,7 +112,8 @@ type Sender struct {
 // this node leads; elsewhere it returns ErrNoLeader, or done gets it, and nothing was stored. The batch must hold
 // messages only, without delays, and have at most Options.MaxBatchBytes bytes; a batch that does not verify is refused.
 // Unless ProduceSealed returns an error, done is called exactly once, maybe before ProduceSealed returns, under the
-// rules of PublishAsync; the batch is borrowed until then. ProduceSealed does not wait for the disk.
+// rules of PublishAsync; the batch is borrowed until then. alone says that the caller does nothing else until then: an
+// idle single node may store the batch on the caller's goroutine, which hangs if the disk does.
 //
 // A batch whose header names a producer (OpenProducer) must be of the producer's present epoch, and its BaseSequence
 // must be the number behind the producer's last message in the partition. If instead it repeats one of the producer's
@@ -121,7 +122,7 @@ type Sender struct {
 // ErrUnknownProducer, or with ErrProducerOwner if the producer belongs to another owner than who, and not stored. So
 // after an error that leaves the outcome open (ErrUnknown, ErrDisk, ErrClosed), sending the same batch again stores it
 // exactly once.
-func (t *Topic) ProduceSealed(who Sender, partition int, batch []byte, done func(Produced)) error {
+func (t *Topic) ProduceSealed(who Sender, partition int, batch []byte, alone bool, done func(Produced)) error {
 	if done == nil {
 		return errNil("the function that ProduceSealed calls")
 	}
@@ -135,6 +136,7 @@ func (t *Topic) ProduceSealed(who Sender, partition int, batch []byte, done func
 	}
 	p.own.Sealed, p.own.Owner, p.own.Payer, p.done = batch, who.Owner, who.Payer, done
 	p.Kind, p.Special, p.Forwarded = inbox.Sealed, &p.own, true
+	p.Alone = alone
 	err := t.submit(context.Background(), &p.Put, parts[partition])
 	if err != nil {
 		p.free()

@@ -82,8 +82,8 @@ func (s *session) lone() (t task, ok bool) {
 	return t, true
 }
 
-// serveLone serves a Produce on the connection's reader, which saves the switch to work. The commit log's goroutine
-// writes it: the reader goes on answering pings if the disk hangs.
+// serveLone serves a Produce on the connection's reader, which saves the switch to work. On an idle single node the
+// reader also writes the batch, as that of an NSQ client does; if the disk hangs, so do both.
 func (s *session) serveLone(t *task) {
 	s.serveProduce(t, true)
 	s.mu.Lock()
@@ -113,7 +113,7 @@ func (s *session) serveProduce(t *task, alone bool) {
 	}
 	p.s, p.task, p.topic, p.count, p.alone = s, *t, topic, s.produced.count, alone
 	at := int(min(t.produce.Partition, math.MaxInt32))
-	if err := topic.ProduceSealed(s.sender(), at, t.batch, p.done); err != nil {
+	if err := topic.ProduceSealed(s.sender(), at, t.batch, alone, p.done); err != nil {
 		if statusOf(err) == netproto.StatusInternal { // it is not a batch as it must be; nothing was stored
 			err = fmt.Errorf("%w: %w", errBatch, err)
 		}

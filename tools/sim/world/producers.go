@@ -200,7 +200,7 @@ func (p *producer) send(n *host, topic *node.Topic) {
 		}
 		if p.puts {
 			p.submit(topic, b, answer)
-		} else if err := topic.ProduceSealed(node.Sender{}, int(p.partition), b.bytes, answer); err != nil {
+		} else if err := topic.ProduceSealed(node.Sender{}, int(p.partition), b.bytes, false, answer); err != nil {
 			answer(node.Produced{Err: err})
 		}
 	}
