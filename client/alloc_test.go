@@ -39,27 +39,6 @@ func TestProduceAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A call of ProduceSync allocates nothing to notice the end of its context.
-func TestLookoutAllocatesNothing(t *testing.T) {
-	cluster := newTestCluster(t, 1)
-	cluster.create("orders", 1)
-	p := cluster.dial(t).producer(t, "orders", ProducerOptions{})
-	if _, err := p.ProduceSync(within(t), &Message{Body: []byte("x")}); err != nil {
-		t.Fatal(err)
-	}
-	l, ctx := (*p.lanes.Load())[0], within(t)
-	l.turn.Lock()
-	if n := testing.AllocsPerRun(1000, func() { l.lookAfter(ctx) }); n != 0 {
-		t.Errorf("%v allocations per call", n)
-	}
-	l.leave()
-	eventually(t, "nobody looks when no call comes", func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return !l.looked.on
-	})
-}
-
 // Next and FinishThrough allocate nothing for a message, with and without headers; what a frame costs is shared by its
 // messages.
 func TestConsumeAllocatesNothing(t *testing.T) {

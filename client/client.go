@@ -20,7 +20,6 @@ type Client struct {
 	ctx        context.Context
 	cancel     context.CancelFunc
 	goroutines sync.WaitGroup
-	lookout    lookout
 
 	mu        sync.Mutex // guards the rest. node.mu may be taken inside it
 	nodes     map[string]*node

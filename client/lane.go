@@ -27,11 +27,8 @@ type lane struct {
 
 	turn   sync.Mutex      // held by whoever does what flow decides; never taken while mu is held
 	lone   atomic.Bool     // a caller of ProduceSync has the turn
-	guest  context.Context // of that caller; nil: the lane's goroutine has the turn. Guarded by turn
+	caller context.Context // of that caller; nil: the lane's goroutine has the turn. Guarded by turn
 	nudged chan struct{}   // kicked, for that caller
-	// reading is the connection from which that caller reads its answer itself, or is about to. It is nil otherwise.
-	reading  atomic.Pointer[netproto.Conn]
-	answered func() bool // an answer has arrived; a field, because a method value would be allocated
 
 	mu      sync.Mutex // guards the fields down to headers
 	flow    flow
@@ -43,11 +40,9 @@ type lane struct {
 	opened  chan struct{}  // closed after the first answer to OpenProducer that is final
 	openErr error          // what that answer was
 	headers []batch.KV     // memory for the headers of a message
-	looked  looked
-	calls   int // messages that wait in flow, whose done function belongs to the application
+	calls   int            // messages that wait in flow, whose done function belongs to the application
 
 	// Guarded by turn.
-	reads    bool // the caller of ProduceSync will read its answer itself
 	timer    *time.Timer
 	topic    uuid.UUID
 	node     *node
@@ -86,7 +81,7 @@ func newLane(p *Producer, partition int) *lane {
 		inFlight: p.o.InFlight, stop: p.o.StopAtFailure, pause: p.client.o.delay,
 	}
 	l.flow.eager = p.o.Name != ""
-	l.answered, l.awaitRoom = l.hasEvents, l.wait
+	l.awaitRoom = l.wait
 	p.client.goroutines.Go(l.run)
 	return l
 }
@@ -94,9 +89,6 @@ func newLane(p *Producer, partition int) *lane {
 func (l *lane) wake() {
 	if l.lone.Load() {
 		signal(l.nudged)
-		if c := l.reading.Load(); c != nil {
-			c.Recall() // that caller cannot see nudged while it reads
-		}
 		if l.lone.Load() { // otherwise that caller may have left without seeing it
 			return
 		}
@@ -165,16 +157,7 @@ func (l *lane) post(e event) {
 	l.mu.Lock()
 	l.events = append(l.events, e)
 	l.mu.Unlock()
-	if l.reading.Load() == e.link.conn {
-		return // the caller of ProduceSync is this goroutine, or will look for events before it waits
-	}
 	l.wake()
-}
-
-func (l *lane) hasEvents() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.events) > 0
 }
 
 // answer is link's call for an answer of the leader.
@@ -247,14 +230,14 @@ type standing struct {
 }
 
 // advance does what flow decides until there is nothing to do now. The caller has the turn. If it is not the lane's
-// goroutine (guest), it must not call done functions of the application.
+// goroutine (caller), it must not call done functions of the application.
 func (l *lane) advance() standing {
 	for {
 		known := l.producer.client.view.known.Load()
 		l.follow(known)
 		now := time.Now()
 		l.mu.Lock()
-		if l.guest != nil && l.calls > 0 {
+		if l.caller != nil && l.calls > 0 {
 			l.mu.Unlock()
 			return standing{known: known, at: now, foreign: true}
 		}
@@ -414,7 +397,7 @@ func (l *lane) openProducer() {
 		l.tenure++ // what this one may still do behind a later one is nothing
 	}
 	frame := netproto.Frame{Type: wire.TypeOpenProducer, Head: wire.Append(l.head[:0], &m)}
-	request, err := l.link.sendFor(l.link.ctx, &frame, l, 0, l.awaitRoom, false)
+	request, err := l.link.sendFor(l.link.ctx, &frame, l, 0, l.awaitRoom)
 	if err == nil {
 		l.asked = request
 		return
@@ -455,8 +438,8 @@ func (l *lane) wait(ctx context.Context) (context.Context, context.CancelFunc) {
 	return ctx, func() { cancel(nil); over() }
 }
 
-// send sends a batch. It waits while the node has too many bytes without having answered: see wait. A guest does not
-// wait longer than its context.
+// send sends a batch. It waits while the node has too many bytes without having answered: see wait. A caller of
+// ProduceSync does not wait longer than its context.
 func (l *lane) send(a *action) {
 	p, as := a.p, l.as
 	as.base = a.base
@@ -470,11 +453,11 @@ func (l *lane) send(a *action) {
 			Type: wire.TypeProduce, Flags: netproto.FlagSelfChecked, Lone: a.lone, Head: l.head, Body: l.body[:], Owner: p,
 		}
 		p.holders.Add(1)
-		ctx := l.guest
+		ctx := l.caller
 		if ctx == nil {
 			ctx = l.link.ctx
 		}
-		p.request, err = l.link.sendFor(ctx, &frame, l, int64(len(p.bytes)), l.awaitRoom, a.lone && l.reads)
+		p.request, err = l.link.sendFor(ctx, &frame, l, int64(len(p.bytes)), l.awaitRoom)
 		if err == nil {
 			return
 		}

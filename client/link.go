@@ -39,11 +39,10 @@ type link struct {
 type call struct {
 	by     receiver
 	window int64 // bytes of the window to give back
-	guest  bool  // who waits reads the answer from the connection itself, if the connection lets it
 }
 
-// receiver gets the answers to requests. Its methods run on the goroutine that reads, which may be in a call of
-// ProduceSync, and must not block.
+// receiver gets the answers to requests. Its methods run on the goroutine that reads, and must
+// not block.
 type receiver interface {
 	// answer borrows f. It says whether more answers to the same request will follow.
 	answer(l *link, f *netproto.Received) (more bool)
@@ -60,14 +59,14 @@ func newLink(n *node) *link {
 }
 
 // register gives the next request to by.
-func (l *link) register(by receiver, window int64, guest bool) (uint64, error) {
+func (l *link) register(by receiver, window int64) (uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended {
 		return 0, errLinkEnded
 	}
 	l.next++
-	l.calls[l.next] = call{by, window, guest}
+	l.calls[l.next] = call{by, window}
 	return l.next, nil
 }
 
@@ -84,16 +83,15 @@ func (l *link) forget(request uint64) {
 
 // send sends f as a new request of by and returns its number. With an error, f was not taken, and by hears nothing.
 func (l *link) send(ctx context.Context, f *netproto.Frame, by receiver, window int64) (uint64, error) {
-	return l.sendFor(ctx, f, by, window, nil, false)
+	return l.sendFor(ctx, f, by, window, nil)
 }
 
 // roomWait makes of a context the one until which a frame waits for room.
 type roomWait func(context.Context) (context.Context, context.CancelFunc)
 
-// sendFor sends like send, but waits for room only as long as wait says, or until ctx ends if wait is nil. A guest
-// calls conn.ReadHere next, or conn.Recall.
+// sendFor sends like send, but waits for room only as long as wait says, or until ctx ends if wait is nil.
 func (l *link) sendFor(
-	ctx context.Context, f *netproto.Frame, by receiver, window int64, wait roomWait, guest bool,
+	ctx context.Context, f *netproto.Frame, by receiver, window int64, wait roomWait,
 ) (uint64, error) {
 	window = min(window, l.windowBytes)
 	if window > 0 && !l.window.TryAcquire(window) {
@@ -104,15 +102,12 @@ func (l *link) sendFor(
 				context.Cause(ctx))
 		}
 	}
-	request, err := l.register(by, window, guest)
+	request, err := l.register(by, window)
 	if err != nil {
 		if window > 0 {
 			l.window.Release(window)
 		}
 		return 0, err
-	}
-	if !guest {
-		l.conn.Recall()
 	}
 	f.Request = request
 	if err := l.conn.TrySend(f); err != nil {
@@ -175,9 +170,6 @@ func (l *link) frame(c *netproto.Conn, f *netproto.Received) error {
 	l.mu.Unlock()
 	if ok && !to.by.answer(l, f) {
 		l.forget(f.Request)
-		if to.guest {
-			l.rest(c)
-		}
 	}
 	return nil
 }
@@ -241,16 +233,6 @@ func (l *link) prove(ctx context.Context, token string) error {
 	l.token = token
 	l.mu.Unlock()
 	return nil
-}
-
-// rest lets the connection's reader rest if nobody waits for anything. That excludes register meanwhile, after which
-// others than guests call Recall.
-func (l *link) rest(c *netproto.Conn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.calls) == 0 {
-		c.Rest()
-	}
 }
 
 // Closed is netproto's last call.

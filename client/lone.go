@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync"
 	"time"
-
-	"penstock/netproto"
 )
 
 // syncCall is one call of ProduceSync.
@@ -36,7 +34,7 @@ func (p *Producer) ProduceSync(ctx context.Context, m *Message) (ID, error) {
 		return 0, err
 	}
 	var r result
-	if len(c.result) > 0 { // most often, if the call was a guest
+	if len(c.result) > 0 {
 		r = <-c.result
 	} else {
 		select {
@@ -56,14 +54,13 @@ func (c *syncCall) free() {
 
 // produce is add. For a call of ProduceSync that finds the lane idle, it also does the lane's work until the call has
 // its result: a lone message then needs no switch to the lane's goroutine and back, which would take as long as a fast
-// disk's write. If the connection lets it (netproto.Conn.ReadHere), it also reads the answer itself.
+// disk's write.
 //
 //	a caller of ProduceSync                      the lane's goroutine
 //	-----------------------                      --------------------
 //	A1 takes the turn, lone                      B1 idle: without the turn, waits for kicked
-//	A2 adds, advances, reads; if it cannot,      B2 kicked all the same: waits for the turn
-//	   or no more: waits for nudged (wake
-//	   signals nudged, and ends its reading)
+//	A2 adds, advances, waits for nudged          B2 kicked all the same: waits for the turn
+//	   (wake signals nudged)
 //	A3 has its result: not lone; gives the
 //	   turn back; if anything is left, or
 //	   nudged was signalled, signals kicked      B3 takes the turn, advances
@@ -77,13 +74,12 @@ func (l *lane) produce(
 		return l.add(m, done, call != nil, room)
 	}
 	l.lone.Store(true)
-	l.guest = ctx
+	l.caller = ctx
 	defer l.leave()
 	if !l.add(m, done, true, room) {
 		return false
 	}
-	end, ends := ctx.Deadline()
-	for l.reads = !ends || time.Until(end) > netproto.MaxGuestTime; ; {
+	for {
 		select {
 		case <-l.nudged: // advance sees what it was for
 		default:
@@ -91,10 +87,6 @@ func (l *lane) produce(
 		s := l.advance()
 		if len(call.result) > 0 || s.over || s.foreign {
 			return true
-		}
-		if l.reads {
-			l.reads = l.readHere(ctx, &s)
-			continue
 		}
 		l.timer.Reset(time.Until(s.until)) // a message that waits has a deadline
 		select {
@@ -107,26 +99,9 @@ func (l *lane) produce(
 	}
 }
 
-// readHere reads the answer from the connection. It returns false if the caller must wait without reading. Either way
-// an answer may have arrived.
-func (l *lane) readHere(ctx context.Context, s *standing) bool {
-	if l.link == nil {
-		return false
-	}
-	c := l.link.conn
-	l.lookAfter(ctx)
-	l.reading.Store(c)
-	read := len(l.nudged) == 0 && ctx.Err() == nil && s.until.Sub(s.at) > netproto.MaxGuestTime && c.ReadHere(l.answered)
-	l.reading.Store(nil)
-	if !read {
-		c.Recall()
-	}
-	return read
-}
-
 // leave gives the turn back, to the lane's goroutine if there is anything to do.
 func (l *lane) leave() {
-	l.guest, l.reads = nil, false
+	l.caller = nil
 	l.lone.Store(false)
 	more := false
 	select {
@@ -135,12 +110,8 @@ func (l *lane) leave() {
 	default:
 	}
 	l.mu.Lock()
-	l.looked.ctx = nil
 	more = more || !l.flow.idle() || len(l.flow.queue) > 0 || len(l.events) > 0 || l.flow.ended != nil
 	l.mu.Unlock()
-	if more && l.link != nil {
-		l.link.conn.Recall() // the lane's goroutine does not read
-	}
 	l.turn.Unlock()
 	if more {
 		signal(l.kicked)

@@ -448,7 +448,7 @@ func (r *Reader) open(ctx context.Context, at *link) error {
 	s := &stream{reader: r, link: at}
 	ask := netproto.Frame{Type: wire.TypeRead, Head: wire.Append(nil, &m)}
 	var err error
-	if s.request, err = at.sendFor(ctx, &ask, s, 0, r.within, false); err != nil {
+	if s.request, err = at.sendFor(ctx, &ask, s, 0, r.within); err != nil {
 		r.delay()
 		return r.over(ctx)
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // Handler receives the frames of a connection; one Handler may serve many connections. Both methods run on goroutines
-// of the connection, and Frames also in Conn.ReadHere. They may run before Connect or Accept has returned it.
+// of the connection. They may run before Connect or Accept has returned it.
 type Handler interface {
 	// Frames gets at least one and at most MaxBurstCount frames that arrived together, in the order in which they were
 	// sent. The slice and the payloads are valid until Frames returns; to keep a payload longer, retain its Buf. While
@@ -79,10 +79,8 @@ type Conn struct {
 
 	held     atomic.Int64  // bytes of receive buffers that are not released yet
 	heldLess chan struct{} // holds a token after held shrank or the connection died
-	in       reader        // used only by the goroutine that reads, or its guest
-	guests   guests
-	ending   atomic.Bool // the connection is no longer open
-	trusted  atomic.Bool // Options.MaxStrangerBytes does not apply, or no more
+	in       reader        // used only by the goroutine that reads
+	trusted  atomic.Bool   // Options.MaxStrangerBytes does not apply, or no more
 
 	running atomic.Int32 // goroutines of the connection; the last one to end cleans up
 	done    chan struct{}
@@ -94,7 +92,6 @@ func newConn(nc net.Conn, o *Options, peer Hello) *Conn {
 		pending: new(drain), heldLess: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	c.wake.L = &c.mu
-	c.guests.roused, c.guests.left = make(chan struct{}, 1), make(chan struct{}, 1)
 	c.spot.init(nc)
 	c.steady.init(c)
 	c.in.init(c)
@@ -162,10 +159,7 @@ func (c *Conn) shut(reason error, goodbye GoodbyeError) {
 		return
 	}
 	c.state, c.goodbye, c.closeBy = stateClosing, goodbye, time.Now().Add(c.o.CloseTimeout)
-	_ = c.nc.SetDeadline(c.closeBy)             // an error shows at the next read or write
-	if c.guests.state.Load() == guestRecalled { // the reader waits for the end of that read
-		_ = c.nc.SetReadDeadline(longAgo)
-	}
+	_ = c.nc.SetDeadline(c.closeBy) // an error shows at the next read or write
 	c.endLocked(reason)
 }
 
@@ -174,8 +168,6 @@ func (c *Conn) endLocked(reason error) {
 	if c.reason == nil {
 		c.reason = reason
 	}
-	c.ending.Store(true)
-	c.Recall()
 	c.wake.Broadcast()
 	c.roomLocked()
 }

@@ -27,8 +27,6 @@
 //  5. The reader reads as much as is available, checks each header before it makes room for the payload, checks the
 //     payload, and calls Handler.Frames once per read with all whole frames, so that an answer can be one cumulative
 //     frame.
-//  6. A goroutine that waits for the only answer on its way may do the same in place of the reader, if the handler
-//     allows it (Rest, ReadHere, Recall). See guest.go.
 //
 // # Invariants
 //

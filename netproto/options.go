@@ -70,8 +70,6 @@ type Options struct {
 
 	// SlowStart has the link prove that it is quick before much is given to it at a time: see Conn.Quick.
 	SlowStart bool
-
-	guestTick time.Duration // tests change it
 }
 
 func orDefault[T int | uint32 | time.Duration](v *T, d T) {
@@ -102,7 +100,6 @@ func (o *Options) withDefaults() Options {
 	orDefault(&c.FrameTimeout, DefaultFrameTimeout)
 	orDefault(&c.WriteTimeout, DefaultWriteTimeout)
 	orDefault(&c.CloseTimeout, DefaultCloseTimeout)
-	orDefault(&c.guestTick, guestTick)
 	c.MaxHeldBytes = max(c.MaxHeldBytes, recvSize(int(c.Hello.MaxFrameBytes))+RecvBufBytes)
 	c.SilenceTimeout = max(c.SilenceTimeout, 2*c.PingEvery)
 	if err := c.Hello.validate(); err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// reader is the state of the goroutine that reads; a guest uses it in that goroutine's place (guest.go).
+// reader is the state of the goroutine that reads, which alone uses it.
 //
 //	buf: | parsed | r  a frame that is not whole yet  w | free |      0 <= r <= w <= len
 type reader struct {
@@ -25,7 +25,6 @@ type reader struct {
 	heard    time.Time     // when the peer was last heard, or when this side read again after it did not read
 	began    time.Time     // when the first bytes of the frame at r were there; zero if there were none
 	farewell *GoodbyeError // the peer's Goodbye
-	failed   error         // why a guest could not go on
 	broken   bool          // the socket failed or the peer is silent: a Goodbye would reach nobody
 
 	// The argument and results of attempt, which is tryRead.
@@ -33,13 +32,6 @@ type reader struct {
 	n       int
 	err     error
 	attempt func(fd uintptr) bool // a field, because a method value would be allocated
-
-	// See guests.
-	resting   bool        // the handler called Conn.Rest in the newest call of Frames
-	recalls   uint64      // guests.recalls at that time
-	recent    bool        // the newest bytes came within guestTick of those before
-	restAgain time.Time   // the reader does not rest before
-	timer     *time.Timer // of rest; nil: it has not rested yet
 }
 
 func (in *reader) init(c *Conn) {
@@ -70,7 +62,7 @@ func (c *Conn) read() {
 
 // run reads and delivers until the connection ends. It returns nil after a Goodbye.
 func (in *reader) run() error {
-	for in.failed == nil && in.farewell == nil {
+	for in.farewell == nil {
 		if err := in.makeRoom(); err != nil {
 			return err
 		}
@@ -80,12 +72,8 @@ func (in *reader) run() error {
 		if err := in.handle(); err != nil {
 			return err
 		}
-		if in.resting && in.recent && in.heard.After(in.restAgain) {
-			in.rest()
-		}
-		in.resting = false
 	}
-	return in.failed
+	return nil
 }
 
 // handle delivers the whole frames that have arrived, until the peer's Goodbye.
@@ -156,7 +144,6 @@ func (in *reader) recv() (int, error) {
 // arrived notes that n bytes were read. An error from it ends the connection.
 func (in *reader) arrived(n int, now time.Time) error {
 	in.w += n
-	in.recent = now.Sub(in.heard) < in.c.o.guestTick
 	in.heard = now
 	in.c.readBytes.Add(uint64(n))
 	in.c.reads.Add(1)
@@ -276,7 +263,6 @@ func (in *reader) deliver() error {
 		bytes += HeaderBytes + len(in.burst[i].Payload)
 	}
 	c.countReceived(len(in.burst), bytes)
-	in.resting = false
 	err := c.o.Handler.Frames(c, in.burst)
 	clear(in.burst)
 	in.burst = in.burst[:0]

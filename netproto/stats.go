@@ -14,7 +14,6 @@ type Stats struct {
 	Reads          uint64
 	ReadBytes      uint64 // all bytes that were read
 	Bursts         uint64 // calls of Handler.Frames
-	Guests         uint64 // calls of ReadHere that read
 
 	QueueFull uint64 // how often Send found no room
 	HeldFull  uint64 // how often the reader waited for the handler to release buffers
@@ -51,6 +50,6 @@ func (c *Conn) Stats() Stats {
 		SentFrames: c.sentFrames.Load(), SentBytes: c.sentBytes.Load(), Writes: c.writes.Load(),
 		ReceivedFrames: c.receivedFrames.Load(), ReceivedBytes: c.receivedBytes.Load(), Bursts: c.bursts.Load(),
 		Reads: c.reads.Load(), ReadBytes: c.readBytes.Load(), QueueFull: c.queueFull.Load(), HeldFull: c.heldFull.Load(),
-		Guests: c.guests.count.Load(), QueuedFrames: frames, QueuedBytes: bytes, HeldBytes: c.held.Load(),
+		QueuedFrames: frames, QueuedBytes: bytes, HeldBytes: c.held.Load(),
 	}
 }
