@@ -91,7 +91,10 @@ type Options struct {
 	// DirectBytes is the largest group that the log's goroutine writes itself, with nothing else in flight; default
 	// DefaultDirectBytes, negative: none.
 	DirectBytes int
-	Store       uuid.UUID // identity of the store that owns the log; files of other stores are refused
+	// MustQueue says that the log's goroutine must not wait for the disk now, so that even a small group goes through the
+	// queue: for simulation. nil: it may wait.
+	MustQueue func() bool
+	Store     uuid.UUID // identity of the store that owns the log; files of other stores are refused
 	// MarkRequired says that the directory cannot be without a log.mark: the version that made it wrote one. Without it,
 	// a log without a mark is from before marks.
 	MarkRequired bool

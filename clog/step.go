@@ -276,7 +276,7 @@ func (l *Log) write(g *Group) error {
 	if err := failpoint.Hit("clog/before-write"); err != nil {
 		return l.fail("writing a group", err)
 	}
-	if len(l.inFlight) == 1 && (l.onSpot || len(g.data) <= l.opts.DirectBytes) {
+	if len(l.inFlight) == 1 && (l.onSpot || len(g.data) <= l.opts.DirectBytes && !l.mustQueue()) {
 		err := l.current.WriteSyncAt(g.data, at)
 		l.opts.Pulse.End()
 		switch judgeWrite(err) {
@@ -296,6 +296,8 @@ func (l *Log) write(g *Group) error {
 	}
 	return nil
 }
+
+func (l *Log) mustQueue() bool { return l.opts.MustQueue != nil && l.opts.MustQueue() }
 
 // collect takes completions, in any order, and reports the groups that are durable now, in order. One failed completion
 // fails the log: nothing that the device says after a failure can be trusted. One without room makes the log wait, and

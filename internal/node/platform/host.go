@@ -88,9 +88,9 @@ type Host interface {
 	// AwaitDisk returns when the disk answers or stop is closed. On a real machine it returns at once, because there a
 	// write to a hung disk blocks by itself.
 	AwaitDisk(stop <-chan struct{})
-	// DirectBytes is clog.Options.DirectBytes. On a simulated machine groups of more than a block, or all, go through the
-	// queue, because there several of them can be in flight at a time.
-	DirectBytes() int
+	// DiskQueues says that the caller's goroutine must not wait for the disk in a write: the write has to go through a
+	// queue.
+	DiskQueues() bool
 }
 
 // Log is the commit log. *clog.Log implements it.

@@ -190,4 +190,4 @@ func (m *Machine) StopLog(l Log, _, giveUp func() bool) (err error, ended bool) 
 
 func (m *Machine) AwaitDisk(<-chan struct{}) {}
 
-func (m *Machine) DirectBytes() int { return 0 }
+func (m *Machine) DiskQueues() bool { return false }

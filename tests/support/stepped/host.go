@@ -12,7 +12,6 @@ import (
 
 	"penstock/internal/node/platform"
 	"penstock/replicate/peer"
-	"penstock/segment/aio"
 )
 
 // World is what a simulation must provide for a Host: the clocks of one machine, a network, the state of its disk,
@@ -28,8 +27,8 @@ type World interface {
 	Linger() time.Duration
 	// Hung says whether the disk hangs now. See platform.Host.AwaitDisk.
 	Hung() bool
-	// Slow says whether writes hang or take longer than usual. If so, no group of the commit log is written on the
-	// caller's goroutine, as a lone group otherwise is: that code cannot wait in the middle of a Step.
+	// Slow says whether writes hang or take longer than usual. If so, each group of the commit log goes through the queue,
+	// also a small one: the code that writes it itself cannot wait in the middle of a Step.
 	Slow() bool
 	// Choose picks one of n tasks, to be tried first.
 	Choose(n int) int
@@ -253,12 +252,7 @@ func (s *Host) AwaitDisk(stop <-chan struct{}) {
 	s.WaitUntil(func() bool { return !s.world.Hung() || platform.Taken(stop) })
 }
 
-func (s *Host) DirectBytes() int {
-	if s.world.Slow() {
-		return -1
-	}
-	return aio.BlockBytes
-}
+func (s *Host) DiskQueues() bool { return s.world.Slow() }
 
 func (s *Host) InlineLog() bool { return true }
 
