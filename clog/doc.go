@@ -17,9 +17,9 @@
 //  2. Gather: the source reserves room in the group's buffer and seals its batches there. Nothing is copied after that.
 //  3. The header gets the chain (the checksum of the previous group) and two promises: which group was already durable,
 //     and which file is the oldest that recovery needs.
-//  4. The group is submitted to the queue. Up to InFlight groups are on their way to the disk; records that arrive
-//     meanwhile form the next group. No step waits for a timer. Only groups above DirectBytes are: the
-//     log's goroutine writes the others itself.
+//  4. The log's goroutine writes the group. One above DirectBytes is submitted to the queue instead, so that the next
+//     one is gathered meanwhile: up to InFlight groups are on their way to the disk. Records that arrive during a write
+//     form the next group. No step waits for a timer.
 //  5. Completions arrive in any order; the log calls Durable strictly in the order of groups.
 //  6. When a file is full, the log waits for the groups in flight, takes the prepared file, writes the source's
 //     checkpoint to it, notes in log.mark that the file is begun, and continues there.

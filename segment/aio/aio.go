@@ -116,7 +116,7 @@ type Disk interface {
 	// FreeInodes is how many files and folders may still be made; NoInodeLimit: the file system sets no limit.
 	FreeInodes() (int64, error)
 
-	// NewQueue makes a queue for the calling goroutine. See Queue.
+	// NewQueue makes a queue. See Queue.
 	NewQueue(opts QueueOptions) (Queue, error)
 	// Close releases the lock last. Files and queues must be closed first. Closing again does nothing.
 	Close() error
@@ -195,9 +195,8 @@ func (o QueueOptions) QueueDepth() (int, error) {
 	return o.Depth, nil
 }
 
-// Queue keeps durable writes in flight for one goroutine, its owner. Only the owner calls Submit, Wait and Close,
-// always on the goroutine that called NewQueue; implementations may lock that goroutine to its thread. Any goroutine
-// may call Wake.
+// Queue keeps durable writes in flight for one goroutine, its owner, which alone calls Submit, Wait and Close. Any
+// goroutine may call Wake.
 type Queue interface {
 	// Submit starts one durable write: data goes to op.File at op.Offset and is flushed to stable storage. The memory
 	// must not change until Wait has returned the completion. An error (ErrQueueFull, ErrClosed, a file that failed

@@ -13,7 +13,7 @@ import (
 //	---------                             --------------------
 //	A1 Submit: the write to ops, Wake     B1 sleeps in the ring, or for a Wake
 //	A2 Wait: sleeps for its own Wake      B2 submits all of ops
-//	A4 takes done                         B3 moves completions to done, wakes the owner
+//	A3 takes done                         B3 moves completions to done, wakes the owner
 //
 // mu guards done and broken. A crash loses the queue; what was in flight is durable or not.
 type ringQueue struct {
