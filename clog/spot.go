@@ -39,5 +39,5 @@ func (l *Log) StepOnSpot() bool {
 // flight, and the group needs no new file. The caller holds mu.
 func (l *Log) canStepOnSpot() bool {
 	return l.asleep && l.err == nil && l.current != nil && l.prep.failure() == nil && !l.stopping.Load() &&
-		len(l.inFlight) == 0 && !l.roomWait.on && l.room() >= max(l.wantRoom, l.minRoom()) && !l.renews()
+		len(l.inFlight) == 0 && l.room() >= max(l.wantRoom, l.minRoom()) && !l.renews()
 }

@@ -2,6 +2,7 @@ package aio
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -241,6 +242,51 @@ func TestFailedWakeReadBreaksTheQueue(t *testing.T) {
 		t.Fatalf("Wait: %v, want EISDIR", err)
 	}
 	q.event, q.broken = event, nil
+}
+
+// The owner of a queue and the goroutine of its ring wake each other: a write that is submitted while the ring sleeps
+// begins, and its completion ends the owner's sleep.
+func TestRingAndOwnerWakeEachOther(t *testing.T) {
+	d, ring := openQueue(t, t.TempDir(), QueueOptions{})
+	if err := ring.Close(); err != nil { // only its disk is used
+		t.Fatal(err)
+	}
+	q, err := newRingQueue(d, 2, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, p := createFile(t, d, "a", BlockBytes), aligned(t, BlockBytes)
+	rounds := make(chan error)
+	go func() { // the owner
+		defer close(rounds)
+		for range 100 {
+			if err := q.Submit(Op{File: f, Data: p}); err != nil {
+				rounds <- err
+				return
+			}
+			for n := 0; n == 0; {
+				done, err := q.Wait(nil, true)
+				if n = len(done); err != nil || n > 0 && done[0].Err != nil {
+					rounds <- fmt.Errorf("%v, %v", done, err)
+					return
+				}
+			}
+			rounds <- nil
+		}
+	}()
+	for open := true; open; {
+		select {
+		case err, open = <-rounds:
+			if err != nil {
+				t.Fatal(err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("a write or its completion is not noticed")
+		}
+	}
+	if err := q.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // A write that the ring does not take comes back as a completion with the error.
