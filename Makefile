@@ -29,8 +29,6 @@ RACE_PACKAGES ?= $(filter-out $(PURE),$(shell $(GO) list -f '{{.ImportPath}} {{j
 MODULES := bench/peers client/otel packaging
 # A time (30s) or a count of inputs (10000x) for each fuzz target.
 FUZZ_TIME ?= 10000x
-# How long each attack of make attacks lasts; empty: two seconds, beside others.
-SECONDS ?= 20
 BENCH ?= .
 BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
@@ -122,6 +120,8 @@ mutants: ## plant known bugs, one at a time, in a copy of the tree: the tests mu
 roll-test: ## replace the last version before this one node after node under load, and back, and raise the feature level
 	$(GO) test -tags roll -run TestRoll -count=1 -timeout 20m -v ./tests/cluster
 
+# How long each attack lasts; empty: two seconds, beside others.
+attacks: SECONDS ?= 20
 attacks: ## take each resource of a node for SECONDS (20) as a stranger or a tenant would, while another tenant publishes (RUN=regexp of names)
 	TEST_ATTACK_SECONDS=$(SECONDS) $(GO) test -tags attacks -run 'TestAttacks/$(or $(RUN),.)' -count=1 -timeout 40m -v ./tests/attacks
 
