@@ -29,14 +29,12 @@ RACE_PACKAGES ?= $(filter-out $(PURE),$(shell $(GO) list -f '{{.ImportPath}} {{j
 MODULES := bench/peers client/otel packaging
 # A time (30s) or a count of inputs (10000x) for each fuzz target.
 FUZZ_TIME ?= 10000x
-# How long each attack of make attacks lasts; empty: two seconds, beside others.
-SECONDS ?= 20
 BENCH ?= .
 BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build program run cluster test race fuzz-smoke fuzz attacks crash sim sim-replicate sim-channel sim-models cluster-test native-failover doors gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients docs-test console-test vendor-web bench bench-observed bench-native bench-peers bench-relay portable lint ci test-giouring conformance package package-test release
+.PHONY: help build program run cluster test race fuzz-smoke fuzz attacks crash sim sim-replicate sim-channel sim-models cluster-test native-failover doors gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients docs-test console-test vendor-web bench bench-observed bench-native bench-peers bench-relay bench-disk portable lint ci test-giouring conformance package package-test release
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-15s %s\n", $$1, $$2}'
@@ -122,6 +120,8 @@ mutants: ## plant known bugs, one at a time, in a copy of the tree: the tests mu
 roll-test: ## replace the last version before this one node after node under load, and back, and raise the feature level
 	$(GO) test -tags roll -run TestRoll -count=1 -timeout 20m -v ./tests/cluster
 
+# How long each attack lasts; empty: two seconds, beside others.
+attacks: SECONDS ?= 20
 attacks: ## take each resource of a node for SECONDS (20) as a stranger or a tenant would, while another tenant publishes (RUN=regexp of names)
 	TEST_ATTACK_SECONDS=$(SECONDS) $(GO) test -tags attacks -run 'TestAttacks/$(or $(RUN),.)' -count=1 -timeout 40m -v ./tests/attacks
 
@@ -163,6 +163,11 @@ bench-peers: build ## measure Penstock beside other servers with their usual Go 
 bench-relay: ## measure three nodes with round trips of 0.2 and 1 ms, in network namespaces (ROUNDS=5, LOADS=regexp, ENGINES=a,b); needs root
 	TEST_ROUNDS=$(or $(ROUNDS),5) TEST_LOADS='$(LOADS)' TEST_ENGINES='$(ENGINES)' \
 		$(GO) test -tags relay -count=1 -timeout 30m -v -run TestRoundTrips ./bench
+
+# In a mount namespace of its own: what it mounts is gone when it ends, whichever way it does.
+bench-disk: ## measure one node on disks of 100, 200 and 1000 MB/s and on the whole disk, and three nodes on disks of 100 MB/s (ROUNDS=3, SECONDS=4, LOADS=regexp, ENGINES=a,b); needs root
+	TEST_ROUNDS='$(ROUNDS)' TEST_SECONDS='$(SECONDS)' TEST_LOADS='$(LOADS)' TEST_ENGINES='$(ENGINES)' \
+		unshare --mount $(GO) test -tags disk -count=1 -timeout 2h -v -run TestDisks ./bench
 
 # Packages that clients are built from, on the systems on which applications are written.
 PORTABLE := ./batch ./netproto ./internal/server/native/wire ./client

@@ -5,11 +5,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,19 +16,17 @@ import (
 )
 
 const (
-	freshTime      = 30 * time.Second
-	grownTime      = 15 * time.Second
-	freshInterval  = 5 * time.Second
-	burstMessages  = 2_000_000
-	limitedBytes   = 60 << 20 // per second, as small cloud disks have it
-	limitedRounds  = 3
-	blockCgroup    = "/sys/fs/cgroup/blkio" // version 1
-	throttleWrites = "blkio.throttle.write_bps_device"
+	freshTime     = 30 * time.Second
+	grownTime     = 15 * time.Second
+	freshInterval = 5 * time.Second
+	burstMessages = 2_000_000
+	limitedBytes  = 60 << 20 // per second, as small cloud disks have it
+	limitedRounds = 3
 )
 
 // BenchmarkFreshDirectory is the latency at a steady 10k messages a second on a fresh directory, after a burst that
 // makes the commit log grow, and then on the same node when it is warm. It runs on this machine's device, and on the
-// same one with a limit of 60 MiB/s, for which it needs root and blkio of cgroup version 1.
+// same one with a limit of 60 MiB/s, for which it needs root and cgroups.
 func BenchmarkFreshDirectory(b *testing.B) {
 	for _, limit := range []int64{0, limitedBytes} {
 		name := "device=whole"
@@ -159,15 +154,8 @@ func limitWrites(b *testing.B, n *served, bytesPerSecond int64) {
 	if err := unix.Stat(n.dir, &st); err != nil {
 		b.Fatal(err)
 	}
-	group := filepath.Join(blockCgroup, fmt.Sprintf("penstock-bench-%d", n.cmd.Process.Pid))
-	if err := os.Mkdir(group, 0o755); err != nil {
-		b.Skipf("no device with a limit: %v", err)
-	}
-	b.Cleanup(func() { n.kill(); _ = syscall.Rmdir(group) })
-	limit := fmt.Sprintf("%d:%d %d", unix.Major(st.Dev), unix.Minor(st.Dev), bytesPerSecond)
-	for name, value := range map[string]string{throttleWrites: limit, "cgroup.procs": fmt.Sprint(n.cmd.Process.Pid)} {
-		if err := os.WriteFile(filepath.Join(group, name), []byte(value), 0o600); err != nil {
-			b.Skipf("no device with a limit: %v", err)
-		}
-	}
+	g := newLimitedGroup(b)
+	b.Cleanup(n.kill)
+	g.limit(b, fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)), bytesPerSecond, 0)
+	g.take(b, n.cmd.Process.Pid)
 }

@@ -24,8 +24,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func header() error {
-	dir, err := os.MkdirTemp("", "penstock-bench")
+func header() error { return headerIn("") }
+
+// headerIn says it of the file system of a directory; empty: of that for temporary files.
+func headerIn(parent string) error {
+	dir, err := os.MkdirTemp(parent, "penstock-bench")
 	if err != nil {
 		return err
 	}

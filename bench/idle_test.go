@@ -73,7 +73,7 @@ func answerHeartbeats(c net.Conn) {
 }
 
 // cpuTimeOf is what a process has used of all processors, to 10 ms (proc_pid_stat(5): fields 14 and 15, in hundredths).
-func cpuTimeOf(b *testing.B, pid int) time.Duration {
+func cpuTimeOf(b testing.TB, pid int) time.Duration {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		b.Fatal(err)

@@ -42,8 +42,10 @@ type rawGroup struct {
 
 const rawFileBytes = 64 << 20
 
-func newRawLoop(b testing.TB) *rawLoop {
-	path := filepath.Join(b.TempDir(), "raw")
+func newRawLoop(b testing.TB) *rawLoop { return newRawLoopIn(b, b.TempDir()) }
+
+func newRawLoopIn(b testing.TB, dir string) *rawLoop {
+	path := filepath.Join(dir, "raw")
 	fd, err := unix.Open(path, unix.O_CREAT|unix.O_RDWR|unix.O_DIRECT, 0o600)
 	if err != nil {
 		b.Skipf("this file system has no O_DIRECT: %v", err)

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -98,7 +97,7 @@ func TestRoundTrips(t *testing.T) {
 	}
 	loads, disks := chosenLoads(t), [3]*rawLoop{newRawLoop(t), newRawLoop(t), newRawLoop(t)}
 	commits := make([][2][]float64, len(roundTrips))
-	for round := range rounds(t) {
+	for round := range numberOf(t, "TEST_ROUNDS", roundTripRounds) {
 		for i, d := range roundTrips {
 			r.SetRoundTrip(d)
 			one, three := micros(disks[0].commitTime(t, 300)), micros(commitsAtOnce(t, disks[:], 300))
@@ -121,19 +120,6 @@ func TestRoundTrips(t *testing.T) {
 	for _, c := range clusters {
 		c.judge(t, loads)
 	}
-}
-
-func rounds(t *testing.T) int {
-	t.Helper()
-	text := os.Getenv("TEST_ROUNDS")
-	if text == "" {
-		return roundTripRounds
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 {
-		t.Fatalf("TEST_ROUNDS=%s is no number of rounds", text)
-	}
-	return n
 }
 
 func chosenLoads(t *testing.T) []roundTripLoad {
@@ -255,7 +241,8 @@ func (c *relayedCluster) judge(t *testing.T, loads []roundTripLoad) {
 		least := median(m.idle) / median(m.ratio)
 		fmt.Fprintf(&text, "\n%s, round trip %v: client %.0f µs, replication %.0f µs; the relay is late by %.1f µs\n",
 			c.engine, roundTrips[i], median(m.client), median(m.replication), median(m.late))
-		fmt.Fprintf(&text, "  one PUB         p50 %.0f µs, %.2f of the sum (%.2f to %.2f), %.2f with three commits at once\n",
+		fmt.Fprintf(&text, "  one PUB         p50 %.0f µs, %.2f of the sum (%.2f to %.2f), "+
+			"%.2f with three commits at once\n",
 			median(m.idle), median(m.ratio), slices.Min(m.ratio), slices.Max(m.ratio), median(m.shared))
 		if ratio := median(m.ratio); ratio > idleMost {
 			t.Errorf("%s, round trip %v: one PUB takes %.2f of round trips and commit, at most %.2f are wanted",

@@ -107,12 +107,18 @@ func (r *rawLoop) commitTime(b testing.TB, count int) time.Duration {
 
 // commitTimes are the device's own times for durable 4 KiB writes, one after the other, sorted.
 func (r *rawLoop) commitTimes(b testing.TB, count int) []time.Duration {
-	buf, free := aio.AlignedBytes(4096)
+	return r.writeTimes(b, count, 4096)
+}
+
+// writeTimes are the same for writes of any size, whole blocks of at most 1 MiB.
+func (r *rawLoop) writeTimes(b testing.TB, count, sizeBytes int) []time.Duration {
+	buf, free := aio.AlignedBytes(sizeBytes)
 	defer free()
+	places := min(1000, rawFileBytes/sizeBytes)
 	var took []time.Duration
 	for i := range count {
 		start := time.Now()
-		if _, err := unix.Pwrite(r.fd, buf, int64(i%1000)*4096); err != nil {
+		if _, err := unix.Pwrite(r.fd, buf, int64(i%places*sizeBytes)); err != nil {
 			b.Fatal(err)
 		}
 		took = append(took, time.Since(start))
