@@ -205,7 +205,7 @@ func (w *World) lookAtGrowth() {
 		_, moves := w.store.moves[id]
 		leader := s.Nodes[p.State.Leader]
 		taker := slices.ContainsFunc(sortedNodes(s), func(n replicate.NodeID) bool {
-			return s.Nodes[n].Live && !s.Nodes[n].Draining && !slices.Contains(p.State.Replicas, n)
+			return mayTake(s.Nodes[n]) && !slices.Contains(p.State.Replicas, n)
 		})
 		comes := slices.ContainsFunc(p.State.Replicas, func(n replicate.NodeID) bool { // one at a time
 			return s.Nodes[n] != nil && s.Nodes[n].Live && !replicate.HasNode(p.State.ISR, n)
