@@ -69,3 +69,45 @@ func TestGrowthIsLookedAt(t *testing.T) {
 		}
 	}
 }
+
+// A move of the leader's replica has to end where its cluster knows of a node that can take over. A node whose disk
+// hangs by its row cannot. B89.
+func TestMovesAreLookedAt(t *testing.T) {
+	live := meta.Node{Live: true}
+	hangs, drains := meta.Node{Live: true, Disk: meta.DiskFailed}, meta.Node{Live: true, Draining: true}
+	both := meta.Node{Live: true, Disk: meta.DiskFailed, Draining: true}
+	id := meta.PartitionID{Topic: uuid.UUID{'t'}}
+	for _, c := range []struct {
+		name   string
+		to, by meta.Node // where the replica goes, and another member of the ISR
+		isr    []replicate.NodeID
+		cancel bool
+		fails  bool
+	}{
+		{"the new replica can lead", live, drains, []replicate.NodeID{1, 2, 3}, false, true},
+		{"the other one can", hangs, live, []replicate.NodeID{1, 2, 3}, false, true},
+		{"nobody can", hangs, drains, []replicate.NodeID{1, 2, 3}, false, false},
+		{"nobody can, and the move is to be undone", hangs, drains, []replicate.NodeID{1, 2, 3}, true, true},
+		{"all drain, and it is to be given up", both, drains, []replicate.NodeID{1, 2, 3}, false, true},
+		{"the new replica does not catch up", hangs, drains, []replicate.NodeID{1, 3}, false, true},
+		{"the new replica's node is dead", meta.Node{}, drains, []replicate.NodeID{1, 2, 3}, false, true},
+	} {
+		s := &meta.Snapshot{Nodes: map[replicate.NodeID]*meta.Node{1: &live, 2: &c.to, 3: &c.by}}
+		p := &meta.Partition{ID: id, State: replicate.State{
+			Leader: 1, MinISR: 1, Replicas: []replicate.NodeID{2, 3, 1},
+		}}
+		for _, n := range c.isr {
+			p.State.ISR = append(p.State.ISR, replicate.Member{Node: n})
+		}
+		s.Partitions = s.Partitions.With(id, p)
+		w := &World{store: &store{snap: s, moves: map[meta.PartitionID]move{id: {from: 1, to: 2, cancel: c.cancel}}}}
+		w.corpse.since, w.corpse.moves = map[meta.PartitionID]int64{}, map[meta.PartitionID]move{}
+		for range 2 {
+			w.lookAtMoves()
+			w.now += mostMoveTime + 1
+		}
+		if fails := w.Violation != ""; fails != c.fails {
+			t.Errorf("%s: %q", c.name, w.Violation)
+		}
+	}
+}
