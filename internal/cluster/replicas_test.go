@@ -114,6 +114,38 @@ var shrinkPlans = []planCase{
 		topic 1 min 1`, ``, 1},
 }
 
+// A node whose disk hangs by its row, or has failed, gets no replica, since it could not catch up. One that has a
+// replica and is not in sync is not waited for.
+var hungPlans = []planCase{
+	{"a slow disk gets a replica, one that hangs does not", `
+		node 1
+		node 2 hung
+		node 3 failed
+		node 4 slow
+		part 0 lead 1 of 1 isr 1 min 1
+		topic 2 min 1`, `towards the replicas that the topic wants: part 0 epoch 5 lead 1 of 1 4 isr 1 min 1`, 0},
+	{"also if there is nobody else", `
+		node 1
+		node 2 hung
+		part 0 lead 1 of 1 isr 1 min 1
+		topic 2 min 1`, ``, 0},
+	{"a drain waits, too", `
+		node 1 draining
+		node 2
+		node 3 failed
+		part 0 lead 2 of 2 1 isr 1 2 min 1
+		topic 2 min 1`, ``, 0},
+	{"one that hangs is not waited for", `
+		node 1
+		node 2 hung
+		node 3
+		part 0 lead 1 of 1 2 isr 1 min 1
+		topic 3 min 1`, `towards the replicas that the topic wants: part 0 epoch 5 lead 1 of 1 2 3 isr 1 min 1`, 0},
+}
+
+// B90.
+func TestPlansOfDisksThatHang(t *testing.T) { runPlans(t, hungPlans) }
+
 // What a topic does not want any more goes only if nobody changes the topic, or begins to move the partition, in the
 // same moment: the move would be of a replica that is gone.
 func TestShrinkIsConditional(t *testing.T) {

@@ -163,8 +163,8 @@ func (w *World) moveLeadersOf(dead replicate.NodeID) {
 	}
 }
 
-// lookAtMoves fails if a move goes on for too long. It may if nobody leads, or if fewer members of the ISR are alive
-// than have to be.
+// lookAtMoves fails if a move goes on for too long. It may if nobody leads or can take over, or if fewer members of the
+// ISR are alive than have to be.
 func (w *World) lookAtMoves() {
 	c, s := &w.corpse, w.store.snap
 	for id := range c.since {
@@ -185,7 +185,8 @@ func (w *World) lookAtMoves() {
 		}
 		was, known := c.moves[id]
 		leads := p != nil && s.Nodes[p.State.Leader] != nil && s.Nodes[p.State.Leader].Live
-		if !known || was.from != m.from || was.to != m.to || !leads || live < max(1, p.State.MinISR) {
+		if !known || was.from != m.from || was.to != m.to || !leads || live < max(1, p.State.MinISR) ||
+			w.noHeir(p, m) {
 			c.since[id], c.moves[id] = w.now, m
 			continue
 		}
@@ -197,6 +198,18 @@ func (w *World) lookAtMoves() {
 	}
 }
 
+// noHeir says that a move has come to where its leader hands over, and that nobody can take over, not even the new
+// replica: then the move waits.
+func (w *World) noHeir(p *meta.Partition, m move) bool {
+	s := w.store.snap
+	to := s.Nodes[m.to]
+	return p.State.Leader == m.from && !m.cancel && to != nil && to.Live && !to.Draining &&
+		replicate.HasNode(p.State.ISR, m.to) && !slices.ContainsFunc(p.State.ISR, func(o replicate.Member) bool {
+		n := s.Nodes[o.Node]
+		return o.Node != m.from && n != nil && mayTake(n)
+	})
+}
+
 // lookAtGrowth fails if a partition does not get a replica that its topic wants, although a node could take it.
 func (w *World) lookAtGrowth() {
 	c, s := &w.corpse, w.store.snap
@@ -205,7 +218,7 @@ func (w *World) lookAtGrowth() {
 		_, moves := w.store.moves[id]
 		leader := s.Nodes[p.State.Leader]
 		taker := slices.ContainsFunc(sortedNodes(s), func(n replicate.NodeID) bool {
-			return s.Nodes[n].Live && !s.Nodes[n].Draining && !slices.Contains(p.State.Replicas, n)
+			return mayTake(s.Nodes[n]) && !slices.Contains(p.State.Replicas, n)
 		})
 		comes := slices.ContainsFunc(p.State.Replicas, func(n replicate.NodeID) bool { // one at a time
 			return s.Nodes[n] != nil && s.Nodes[n].Live && !replicate.HasNode(p.State.ISR, n)

@@ -96,6 +96,7 @@ func (w *World) freeze(n *host) {
 	}
 	d := w.skewed(5*ms, 2*w.opt.leaseTTL)
 	n.asleep = w.now + d
+	w.standsStill()
 	w.tracef("%s stands still until %.3f", n.name, float64(n.asleep)/1e6)
 	w.after(d, n.thaw)
 }

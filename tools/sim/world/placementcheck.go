@@ -115,15 +115,20 @@ func (w *World) clockDiffers(id replicate.NodeID) bool {
 	return n != nil && n.ClockDiffers
 }
 
+// mayTake says whether a node may be given replicas, or a leadership that has to go. What counts is its row, by which
+// its cluster decides: where a disk has begun to answer again, the row may say for half a minute that it hangs, since a
+// node tells few changes of it.
+func mayTake(n *meta.Node) bool { return n.Live && !n.Draining && n.Rank() < meta.DiskHung.Rank() }
+
 // misplaced says what is missing until every partition has as many replicas as its topic wants, where they should be.
 func (w *World) misplaced() string {
 	if !w.has(FeaturePlacement) {
 		return ""
 	}
 	s := w.store.snap
-	holders := 0 // nodes that may hold replicas
+	holders := 0
 	for _, n := range s.Nodes {
-		if n.Live && !n.Draining && n.Rank() < meta.DiskHung.Rank() {
+		if mayTake(n) {
 			holders++
 		}
 	}

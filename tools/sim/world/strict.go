@@ -1,6 +1,9 @@
 package world
 
 import (
+	"maps"
+	"slices"
+
 	"penstock/internal/node"
 	"penstock/netproto"
 )
@@ -18,10 +21,23 @@ func (c *conn) broke() {
 	}
 }
 
-// noteFinish remembers a FIN that came in good time.
+// standsStill notes that a node stands still from now on: what is on its way to it or from it comes later. A FIN of a
+// moment ago may reach the leader when the message has timed out there.
+func (w *World) standsStill() {
+	for _, n := range w.nodes {
+		for _, a := range n.agents {
+			maps.DeleteFunc(a.taken, func(_ node.ID, at int64) bool { return w.now-at < w.opt.msgTimeout })
+		}
+	}
+}
+
+// noteFinish remembers a FIN that came in good time. Nobody knows that while a node stands still, or right after that:
+// the leader counts the timeout from when it sends a message, and refuses the FIN of one that lay there.
 func (a *agent) noteFinish(id node.ID) {
-	if at, ok := a.got[id]; ok && a.n.w.now-at < a.n.w.opt.msgTimeout/2 {
-		a.taken[id] = a.n.w.now
+	w := a.n.w
+	still := slices.ContainsFunc(w.nodes, func(n *host) bool { return n.asleep > w.now-w.opt.msgTimeout })
+	if at, ok := a.got[id]; ok && !still && w.now-at < w.opt.msgTimeout/2 {
+		a.taken[id] = w.now
 	}
 	delete(a.got, id)
 }
