@@ -16,8 +16,16 @@ import (
 	"penstock/tests/support/faultaio"
 )
 
-// impatient makes puts that cannot be stored fail soon.
-func impatient(o *node.Options) { o.PublishTimeout = time.Second }
+// impatience is Options.PublishTimeout where puts that cannot be stored fail soon.
+const impatience = time.Second
+
+// impatient makes puts that cannot be stored fail soon. Those that can be stored may fail as well on a busy machine:
+// see setPublishTimeout.
+func impatient(o *node.Options) { o.PublishTimeout = impatience }
+
+// neverStranded makes leaders that hear nothing of their followers go on. Otherwise they would give up after some
+// seconds, which a busy machine may need for what a test does meanwhile.
+func neverStranded(o *node.Options) { o.Cluster.Replication.StrandedNs = int64(time.Hour) }
 
 // With fewer replicas in sync than min_isr, a put is refused and is in no log. With one more replica, writing goes on.
 //
