@@ -47,23 +47,26 @@ func (tc *testCluster) leadsWithOpenCreation(from, x *testNode) (heal func()) {
 // B71.
 func TestClusterSubscribedToAnOpenCreation(t *testing.T) {
 	t.Parallel()
-	tc := newTestCluster(t, 3, impatient)
+	tc := newTestCluster(t, 3, neverStranded)
 	tc.create("t", 1)
 	tc.channel("t", "first")
 	l := tc.leader("t", 0)
 	x := tc.others(l)[0]
 	heal := tc.leadsWithOpenCreation(l, x)
+	tc.setPublishTimeout(impatience)
 	topic := tc.topic(x, "t")
 	if _, err := topic.Channel(within(t, patience), "c"); err == nil {
 		t.Error("a channel is there whose creation nobody else has acknowledged")
 	}
 	heal()
+	tc.setPublishTimeout(longLease)
 	tc.eventually("the channel is there when the others have it", func() bool {
 		_, err := tc.topic(tc.leader("t", 0), "t").Channel(within(t, patience), "c")
 		return err == nil
 	})
 	publish(t, tc.topic(tc.leader("t", 0), "t"), "after")
 	l = tc.leader("t", 0)
+	tc.awaitConnected()
 	tc.kill(l)
 	if got := readAll(t, tc.channelAt(tc.leader("t", 0), "t", "c")); len(got) != 1 {
 		t.Errorf("the channel got %v", got)

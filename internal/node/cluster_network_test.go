@@ -198,6 +198,17 @@ func (w *testNetwork) isolate(name string, on bool) {
 	}
 }
 
+// mute loses the frames of the replicas to and from a node, until rules(nil). Pings pass, so the connections stay, and
+// the others notice when the process of the node ends.
+func (w *testNetwork) mute(name string) {
+	w.rules(func(from, to string, _ netproto.Type) int {
+		if from == name || to == name {
+			return 0
+		}
+		return 1
+	})
+}
+
 // disconnectPair loses all frames between two nodes while on.
 func (w *testNetwork) disconnectPair(one, other string, on bool) {
 	w.mu.Lock()

@@ -15,7 +15,7 @@ import (
 // of it that the copy acknowledged would be lost in the cut.
 func TestClusterReopenWaitsForTheCut(t *testing.T) {
 	t.Parallel()
-	tc := newTestCluster(t, 3, impatient)
+	tc := newTestCluster(t, 3, neverStranded)
 	tc.create("t", 1)
 	l := tc.leader("t", 0)
 	rest := tc.others(l)
@@ -25,6 +25,7 @@ func TestClusterReopenWaitsForTheCut(t *testing.T) {
 	}
 	tc.awaitEqualCopies("t", 0)
 	tc.network.isolate(l.name, true)
+	tc.setPublishTimeout(impatience)
 	h.publishInVain(t, tc.topic(l, "t"), "nobody else has it")
 	tc.eventually("it is durable there", func() bool {
 		holds := node.HoldsOf(l.e, "t", 0)
@@ -61,6 +62,7 @@ func TestClusterReopenWaitsForTheCut(t *testing.T) {
 		}
 	}
 	release()
+	tc.setPublishTimeout(longLease)
 	tc.eventually("the copy is opened when the cut has ended", func() bool { return node.Present(l.e, "t", 0) })
 	tc.awaitInSync("t")
 	if err := h.publish(t.Context(), tc.topic(rest[0], "t"), "after"); err != nil {

@@ -15,13 +15,14 @@ import (
 // B39, B72.
 func TestClusterRetentionWaitsForTheCommit(t *testing.T) {
 	t.Parallel()
-	tc := newTestCluster(t, 3, impatient)
+	tc := newTestCluster(t, 3, neverStranded)
 	tc.create("t", 1)
 	tc.channel("t", "c")
 	l := tc.leader("t", 0)
 	publish(t, tc.topic(l, "t"), numbered("m", 200, 12<<10)...) // several commit log files, many segments
 	tc.awaitEqualCopies("t", 0)
-	tc.network.isolate(l.name, true)
+	tc.network.mute(l.name)
+	tc.setPublishTimeout(impatience)
 	tc.eventually("the deletion is in the leader's log", func() bool {
 		if err := tc.topic(l, "t").DeleteChannel(within(t, 300*time.Millisecond), "c"); err == nil {
 			t.Fatal("a channel was deleted without a quorum")
@@ -33,8 +34,10 @@ func TestClusterRetentionWaitsForTheCommit(t *testing.T) {
 		t.Errorf("the leader removed what lies below %d, and the deletion that allowed it is not committed (%v)",
 			c.Start, err)
 	}
+	tc.setPublishTimeout(longLease)
+	tc.awaitConnected()
 	tc.kill(l)
-	tc.network.isolate(l.name, false)
+	tc.network.rules(nil)
 	next := tc.leader("t", 0)
 	tc.channelAt(next, "t", "c")
 	tc.start(l)

@@ -187,24 +187,24 @@ var retentionLimits = map[string]func(*meta.TopicSettings){
 	"drop-count": func(s *meta.TopicSettings) { s.QuotaCount, s.QuotaMode = 130, meta.QuotaDropOldest },
 }
 
-// newRetentionCluster makes a cluster with a topic for each of the limits, one topic without a limit, and a channel of
-// each.
+// newRetentionCluster makes a cluster with a topic for each of the limits, and "keeps" without a limit. Each has a
+// channel and one message: a first segment without messages would go, whatever the limits are.
 func newRetentionCluster(t *testing.T, names []string) *testCluster {
 	t.Helper()
-	tc := newTestCluster(t, 3, func(o *node.Options) {
-		o.RetentionCount = 1
-		o.Cluster.Replication.LagMaxNs = int64(time.Second)
-	})
-	tc.create("keeps", 1)
-	configure(t, tc.topic(tc.nodes[0], "keeps"), func(s *meta.TopicSettings) { s.RetentionCount = -1 })
-	tc.channel("keeps", "c")
-	for i, name := range names {
+	tc := newTestCluster(t, 3, func(o *node.Options) { o.RetentionCount = 1 })
+	for i, name := range append(names, "keeps") {
 		tc.create(name, 1)
 		tc.channel(name, "c")
-		configure(t, tc.topic(tc.nodes[i%3], name), func(s *meta.TopicSettings) {
+		want := configure(t, tc.topic(tc.nodes[i%3], name), func(s *meta.TopicSettings) {
 			s.RetentionCount = -1
-			retentionLimits[name](s)
+			if limit := retentionLimits[name]; limit != nil {
+				limit(s)
+			}
 		})
+		for _, m := range tc.nodes {
+			tc.eventually("the settings are known", func() bool { return tc.topic(m, name).Settings() == want })
+		}
+		publish(t, tc.topic(tc.nodes[i%3], name), "first")
 	}
 	return tc
 }
@@ -219,13 +219,20 @@ func TestClusterTopicRetention(t *testing.T) {
 	const body = 1500
 	names := slices.Sorted(maps.Keys(retentionLimits))
 	tc := newRetentionCluster(t, names)
-	total := 0
+	total := 1 // the first
 	// fill publishes until the log of every replica begins behind where.
 	fill := func(where map[string]segment.Offset) {
 		t.Helper()
 		tc.eventually("every replica trims", func() bool {
+			var answers []chan result
 			for i, name := range append(names, "keeps") {
-				publish(t, tc.topic(tc.running()[i%len(tc.running())], name), numbered("m", 25, body)...)
+				m := tc.running()[i%len(tc.running())]
+				answers = append(answers, submitAll(t, tc.topic(m, name), numbered("m", 25, body))...)
+			}
+			for _, done := range answers {
+				if r := answer(t, done); r.err != nil {
+					t.Fatal(r.err)
+				}
 			}
 			total += 25
 			for _, m := range tc.running() {
@@ -275,6 +282,19 @@ func TestClusterTopicRetention(t *testing.T) {
 	if n := len(readAll(t, tc.channel("keeps", "c"))); n != total {
 		t.Errorf("the topic without a limit has %d of %d messages", n, total)
 	}
+}
+
+// submitAll submits messages one by one, without waiting for their answers.
+func submitAll(t *testing.T, topic *node.Topic, bodies []string) (answers []chan result) {
+	t.Helper()
+	for _, b := range bodies {
+		done, err := submit(topic, time.Time{}, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers = append(answers, done)
+	}
+	return answers
 }
 
 // restartAllBut restarts all nodes but one, in turn, so that this one may lead.

@@ -44,6 +44,7 @@ type testNode struct {
 	seed   uint64         // of the last power cut or kill
 	life   int            // number of the process, from 1
 	client string         // the process's name at the metadata map
+	opened node.Options   // of the last process
 	store  meta.Store
 	e      *node.Engine // nil: the node is down
 }
@@ -141,7 +142,20 @@ func (tc *testCluster) open(m *testNode) (*node.Engine, error) {
 	for _, f := range tc.change {
 		f(&o)
 	}
+	m.opened = o
 	return node.Open(context.Background(), o)
+}
+
+// setPublishTimeout changes Options.PublishTimeout at the nodes that run. A test makes it short only while nothing can
+// be stored, because puts then last that long: a busy machine needs seconds for what is stored.
+func (tc *testCluster) setPublishTimeout(d time.Duration) {
+	tc.t.Helper()
+	for _, m := range tc.running() {
+		m.opened.PublishTimeout = d
+		if err := m.e.Change(m.opened); err != nil {
+			tc.t.Fatal(err)
+		}
+	}
 }
 
 func (tc *testCluster) start(m *testNode) {
