@@ -79,6 +79,17 @@ type Source interface {
 	Failed(err error)
 }
 
+// Holder has work that follows from durable groups, such as telling clients, and does it at once for all of them.
+//
+// The log's goroutine calls Hold before it reports groups to the Source, and Release afterwards, before it gathers the
+// next group. Log.mu is held during both, so neither may wait for anything. What a caller of StepOnSpot writes is
+// reported without Hold. Work that is held exists in memory only: after a crash the groups are durable, and whoever
+// waited for their answers learns nothing.
+type Holder interface {
+	Hold()
+	Release()
+}
+
 // Options are the choices of Open. The zero value of an option means its default.
 type Options struct {
 	FileBytes int64 // initial size of a file; checkpoints may require larger ones; default DefaultFileBytes
@@ -214,6 +225,7 @@ type Log struct {
 
 	// Atomics. Any goroutine reads them; each comment ends with the writers.
 	waker     atomic.Pointer[aio.Queue]     // the queue, for Wake; Start and closeQueue
+	holder    atomic.Pointer[Holder]        // SetHolder
 	stopping  atomic.Bool                   // Stop
 	starving  atomic.Bool                   // the log waits for a buffer; whoever releases one wakes it; nextBuf
 	released  atomic.Uint64                 // files below it are not needed; never beyond current; Release
@@ -252,6 +264,10 @@ func (l *Log) MaxPayloadBytes() int { return l.maxPayload }
 func (l *Log) MaxChunkBytes() int {
 	return min(MaxCheckpointChunkBytes, len(l.stage.mem)-GroupHeaderBytes-RecordHeaderBytes)
 }
+
+// SetHolder sets the Holder that is told when groups are reported. A nil h means that nobody is told. The previous
+// Holder may still be called once.
+func (l *Log) SetHolder(h Holder) { l.holder.Store(&h) }
 
 // SlowAfter sets after how long a group that becomes durable counts as Stats.Slow; 0: none does.
 func (l *Log) SlowAfter(d time.Duration) { l.slowAfter.Store(int64(d)) }

@@ -288,7 +288,10 @@ func (l *Log) write(g *Group) error {
 		}
 		g.done = true
 		l.stats.direct.Add(1)
-		return l.reportDurable()
+		if l.onSpot {
+			return l.reportDurable()
+		}
+		return l.report()
 	}
 	op := aio.Op{File: l.current.File, Data: g.data, Offset: at, Tag: uint64(g.slot)}
 	if err := l.queue.Submit(op); err != nil {
@@ -329,7 +332,7 @@ func (l *Log) collect(block bool) (bool, error) {
 		}
 	}
 	if len(l.completions) > 0 && !l.roomWait.on {
-		if err := l.reportDurable(); err != nil {
+		if err := l.report(); err != nil {
 			return true, err
 		}
 	}
@@ -348,6 +351,17 @@ func (l *Log) reuse(g *Group) {
 func (l *Log) setDurable(seq uint64) {
 	l.durable = seq
 	l.stats.durable.Store(seq)
+}
+
+// report is reportDurable on the log's goroutine.
+func (l *Log) report() error {
+	h := l.holder.Load()
+	if h == nil || *h == nil {
+		return l.reportDurable()
+	}
+	(*h).Hold()
+	defer (*h).Release()
+	return l.reportDurable()
 }
 
 // reportDurable reports, in order, the groups that are written and whose predecessors are all written. If the log's

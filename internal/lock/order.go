@@ -52,9 +52,10 @@ type (
 	DiskHealth     struct{} // diskwatch.Watch.mu
 	LogIdleMark    struct{} // of clog
 
-	PeerNet  struct{}
-	PeerLink struct{}
-	NodeConn struct{} // netproto.Conn.mu
+	PeerNet      struct{}
+	PeerLink     struct{}
+	AnswersOfLog struct{} // netio.Flusher.logMu
+	NodeConn     struct{} // netproto.Conn.mu
 
 	ClusterTasks struct{}
 	ClusterStore struct{}
@@ -120,6 +121,7 @@ var order = [...]any{
 	LogIdleMark{},
 	PeerNet{},
 	PeerLink{},
+	AnswersOfLog{},
 	NodeConn{},
 	ClusterTasks{},
 	ClusterStore{},

@@ -2,6 +2,7 @@ package netio
 
 import (
 	"errors"
+	"math"
 	"sync/atomic"
 	"syscall"
 
@@ -44,28 +45,42 @@ func (p *Place) Leave() { p.taken.Store(false) }
 // either: the Output itself sends the bytes that its socket does not accept at once. A crash loses answers only, never
 // a message: clients that got no answer must publish again.
 //
-// Its own goroutine sends: the commit log's, which completes most answers, writes the next group meanwhile. A node has
-// one Flusher for all its protocols.
+// Two goroutines send. The commit log's goroutine answers what it has just made durable (Hold, Release), and nobody has
+// to be woken for it. The Flusher's own goroutine answers everything else: what other goroutines complete, and Outputs
+// that have to be flushed. So a Flusher is the clog.Holder of an engine. One Flusher serves all the protocols of a
+// node.
 //
-// mu guards queue, and no other lock is taken while it is held.
+// mu guards queue, and no other lock is taken while it is held. logMu guards logged and closed; its holder waits for
+// nobody.
 type Flusher struct {
 	wake chan struct{} // capacity 1: a token says that queue is not empty
 	quit chan struct{}
 	done chan struct{} // closed when run has ended
+	held atomic.Bool   // Release will come soon and look at the queue: Add wakes nobody
 
 	mu    lock.Mutex[lock.AnswersQueue]
 	queue []*Place // those that are taken by the queue
 
-	sendings answering // of run
+	own answering // of run
+
+	logMu  lock.Mutex[lock.AnswersOfLog] // held by Release, and to close
+	logged answering                     // of Release
+	closed bool
 }
 
-// NewFlusher starts a Flusher. With ring false it uses no io_uring. An error says why the kernel refuses the ring; the
+// maxLoggedAnswers is how many Outputs the commit log's goroutine answers at once, before it looks after its groups
+// again. The Flusher's goroutine answers the others.
+const maxLoggedAnswers = 4 * MaxSendCount
+
+// NewFlusher starts a Flusher. With ring false it uses no io_uring. An error says why the kernel refuses the rings; the
 // Flusher works all the same, and Outputs are flushed one by one.
 func NewFlusher(ring bool) (*Flusher, error) {
 	f := &Flusher{wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
 	var err error
-	if ring {
-		f.sendings.sender, err = newSender()
+	for _, a := range []*answering{&f.own, &f.logged} {
+		if ring && err == nil {
+			a.sender, err = newSender()
+		}
 	}
 	go f.run()
 	return f, err
@@ -75,7 +90,9 @@ func NewFlusher(ring bool) (*Flusher, error) {
 func (f *Flusher) Add(p *Place) {
 	if p.Take() {
 		f.push(p)
-		f.wakeRun()
+		if !f.held.Load() {
+			f.wakeRun()
+		}
 	}
 }
 
@@ -92,6 +109,59 @@ func (f *Flusher) wakeRun() {
 	}
 }
 
+// Hold implements clog.Holder. An Add that comes before Release wakes nobody:
+//
+//	completing goroutine       commit log's goroutine
+//	A1 appends to the queue    B1 clears held
+//	A2 loads held              B2 takes the queue
+//
+// If A2 sees held set, A1 was before B1, so B2 finds the Output.
+func (f *Flusher) Hold() { f.held.Store(true) }
+
+// Held says that Release will come soon: an Add costs nothing more than a place in its queue.
+func (f *Flusher) Held() bool { return f.held.Load() }
+
+// Release implements clog.Holder: it sends the answers that became due since Hold, and others that wait.
+func (f *Flusher) Release() {
+	f.logMu.Lock()
+	defer f.logMu.Unlock()
+	f.held.Store(false)
+	if f.closed {
+		return
+	}
+	batch, more := f.take(&f.logged, maxLoggedAnswers)
+	for i, p := range batch {
+		batch[i] = nil
+		p.Leave() // before Collect: an answer that is due from here on adds the Output again
+		p.Output.Collect(len(batch))
+		if f.logged.collect(p.Output) {
+			if p.Take() {
+				f.push(p)
+			}
+			more = true
+		}
+	}
+	f.logged.send()
+	if more {
+		f.wakeRun()
+	}
+}
+
+// take moves at most most places from the queue to a's batch. more says that the queue still has some.
+func (f *Flusher) take(a *answering, most int) (batch []*Place, more bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.queue) <= most {
+		a.batch, f.queue = f.queue, a.batch[:0]
+		return a.batch, false
+	}
+	a.batch = append(a.batch[:0], f.queue[:most]...)
+	n := copy(f.queue, f.queue[most:])
+	clear(f.queue[n:])
+	f.queue = f.queue[:n]
+	return a.batch, true
+}
+
 // run is the Flusher's goroutine.
 func (f *Flusher) run() {
 	defer close(f.done)
@@ -101,37 +171,34 @@ func (f *Flusher) run() {
 		case <-f.quit:
 			return
 		}
-		f.serve()
-	}
-}
-
-// serve sends the answers of all Outputs in the queue.
-func (f *Flusher) serve() {
-	a := &f.sendings
-	f.mu.Lock()
-	a.batch, f.queue = f.queue, a.batch[:0]
-	f.mu.Unlock()
-	for i, p := range a.batch {
-		a.batch[i] = nil
-		p.Leave() // before Collect: an answer that is due from here on adds the Output again
-		p.Output.Collect(len(a.batch))
-		if len(a.batch) == 1 || a.collect(p.Output) {
-			p.Output.Flush()
+		batch, _ := f.take(&f.own, math.MaxInt)
+		for i, p := range batch {
+			batch[i] = nil
+			p.Leave() // as in Release
+			p.Output.Collect(len(batch))
+			if len(batch) == 1 || f.own.collect(p.Output) {
+				p.Output.Flush()
+			}
 		}
+		f.own.send()
 	}
-	a.send()
 }
 
-// Close ends the Flusher's goroutine and frees the ring. Answers that are due are not sent.
+// Close ends the Flusher's goroutine and frees the rings. The engine must have let go of the Flusher, or may still call
+// Hold and Release, which then do nothing. Answers that are due are not sent.
 func (f *Flusher) Close() {
 	close(f.quit)
 	<-f.done
-	f.sendings.close()
+	f.own.close()
+	f.logMu.Lock()
+	defer f.logMu.Unlock()
+	f.logged.close()
+	f.closed = true
 }
 
-// answering is what the Flusher's goroutine sends at a time: the answers to many clients, since a group of the commit
-// log completes requests of many clients at once. One system call sends them. Separate writes would each wake a
-// client on this machine, and that client would run before the next one is answered.
+// answering is what one goroutine sends at a time: the answers to many clients, since a group of the commit log
+// completes requests of many clients at once. One system call sends them. Separate writes would each wake a client on
+// this machine, and that client would run before the next one is answered.
 type answering struct {
 	sender   *Sender // nil: each output is flushed separately
 	batch    []*Place

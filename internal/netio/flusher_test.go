@@ -3,6 +3,7 @@ package netio
 import (
 	"bytes"
 	"fmt"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -128,35 +129,27 @@ func newTestFlusher(t testing.TB, ring bool) *Flusher {
 	return f
 }
 
-// newStoppedFlusher returns a Flusher whose goroutine has ended: the test calls serve in its place.
-func newStoppedFlusher(t testing.TB, ring bool) *Flusher {
-	t.Helper()
-	f := newTestFlusher(t, ring)
-	close(f.quit)
-	<-f.done
-	f.quit = make(chan struct{}) // for Close
-	return f
-}
-
-// What is due is sent together. More clients than one system call serves each get their own answers.
-func TestAnswersAreSentTogether(t *testing.T) {
-	f := newStoppedFlusher(t, true)
+// What becomes due between Hold and Release is sent by Release, on its caller's goroutine, and nothing before. More
+// clients than one system call serves each get their own answers.
+func TestReleaseSendsWhatWasHeld(t *testing.T) {
+	f := newTestFlusher(t, true)
 	clients := make([]*client, 2*MaxSendCount+7)
 	for i := range clients {
 		clients[i] = newClient(t)
 	}
 	for round := range 3 {
+		f.Hold()
 		for i, c := range clients {
 			c.answer(f, fmt.Sprintf("%d for %d;", round, i))
 			c.answer(f, "and more;")
 		}
-		if len(f.wake) == 0 {
-			t.Fatal("the Flusher's goroutine was not woken")
+		if len(f.wake) > 0 {
+			t.Fatal("the Flusher's goroutine was woken")
 		}
 		for _, c := range clients {
 			c.nothing(t)
 		}
-		f.serve()
+		f.Release()
 		for i, c := range clients {
 			if c.got(t, fmt.Sprintf("%d for %d;and more;", round, i)); c.together != len(clients) {
 				t.Fatalf("%d were served together, want %d", c.together, len(clients))
@@ -168,8 +161,27 @@ func TestAnswersAreSentTogether(t *testing.T) {
 	}
 }
 
-// A lone Output is flushed.
-func TestLoneOutput(t *testing.T) {
+// Release serves only so many, and leaves the rest to the Flusher's goroutine.
+func TestReleaseLeavesTheRest(t *testing.T) {
+	f := newTestFlusher(t, true)
+	clients := make([]*client, maxLoggedAnswers+3)
+	f.Hold()
+	for i := range clients {
+		clients[i] = newClient(t)
+		clients[i].answer(f, "hello")
+	}
+	f.Release()
+	for i, c := range clients {
+		c.got(t, "hello")
+		if c.mu.Lock(); (c.together == maxLoggedAnswers) != (i < maxLoggedAnswers) {
+			t.Errorf("client %d was served together with %d", i, c.together)
+		}
+		c.mu.Unlock()
+	}
+}
+
+// Without Hold the Flusher's goroutine answers, and flushes a lone Output.
+func TestAddWithoutHold(t *testing.T) {
 	f := newTestFlusher(t, true)
 	c := newClient(t)
 	for range 3 {
@@ -183,13 +195,14 @@ func TestLoneOutput(t *testing.T) {
 	}
 }
 
-// Without a ring each Output is flushed.
+// Without a ring each Output is flushed, by the Flusher's goroutine also after Release.
 func TestFlusherWithoutRing(t *testing.T) {
-	f := newStoppedFlusher(t, false)
+	f := newTestFlusher(t, false)
 	a, b := newClient(t), newClient(t)
+	f.Hold()
 	a.answer(f, "a")
 	b.answer(f, "b")
-	f.serve()
+	f.Release()
 	a.got(t, "a")
 	b.got(t, "b")
 	if a.lends+b.lends > 0 {
@@ -199,33 +212,33 @@ func TestFlusherWithoutRing(t *testing.T) {
 
 // A ring that breaks cuts off whom it was answering, and no others: from then on Outputs are flushed.
 func TestBrokenRing(t *testing.T) {
-	f := newStoppedFlusher(t, true)
-	c, other := newClient(t), newClient(t)
-	f.sendings.sender.broken = fmt.Errorf("broken by the test")
+	f := newTestFlusher(t, true)
+	c := newClient(t)
+	f.logged.sender.broken = fmt.Errorf("broken by the test")
+	f.Hold()
 	c.answer(f, "lost")
-	other.answer(f, "lost")
-	f.serve()
-	if c.err == nil || other.err == nil {
-		t.Error("the outputs heard of no error")
+	f.Release()
+	if c.err == nil {
+		t.Error("the output heard of no error")
 	}
 	c.unsent = nil
 	c.answer(f, "hello")
-	f.serve()
 	c.got(t, "hello")
 }
 
 // A client that does not read gets what its socket takes; the clients before and after it in the same call get all. An
 // error belongs to its own client.
 func TestSlowClientHoldsUpNobody(t *testing.T) {
-	f := newStoppedFlusher(t, true)
+	f := newTestFlusher(t, true)
 	first, slow, gone, last := newClient(t), newClient(t), newClient(t), newClient(t)
 	_ = unix.Close(gone.there)
 	large := bytes.Repeat([]byte("x"), 8<<20)
+	f.Hold()
 	first.answer(f, "hello")
 	slow.answer(f, string(large))
 	gone.answer(f, "hello")
 	last.answer(f, "hello")
-	f.serve()
+	f.Release()
 	first.got(t, "hello")
 	last.got(t, "hello")
 	if sent := len(large) - len(slow.unsent); slow.err != nil || sent <= 0 || sent == len(large) {
@@ -234,20 +247,34 @@ func TestSlowClientHoldsUpNobody(t *testing.T) {
 	if gone.err != syscall.EPIPE {
 		t.Errorf("%v", gone.err)
 	}
+	f.Hold() // its socket takes nothing now, which is no failure
 	slow.answer(f, "more")
-	last.answer(f, "more")
-	f.serve()
+	f.Release()
 	if slow.err != nil {
 		t.Error(slow.err)
 	}
 }
 
-// Answers become due on many goroutines: none is left behind.
+// Answers become due on many goroutines while the commit log's holds and releases: none is left behind.
 func TestNoAnswerIsLeftBehind(t *testing.T) {
 	for _, ring := range []bool{true, false} {
 		t.Run(fmt.Sprintf("ring=%v", ring), func(t *testing.T) {
 			f := newTestFlusher(t, ring)
-			var all sync.WaitGroup
+			var all, log sync.WaitGroup
+			end := make(chan struct{})
+			log.Go(func() {
+				for {
+					select {
+					case <-end:
+						return
+					default:
+					}
+					f.Hold()
+					runtime.Gosched()
+					f.Release()
+					runtime.Gosched()
+				}
+			})
 			began := time.Now()
 			for i := range 16 {
 				c := newClient(t)
@@ -264,37 +291,40 @@ func TestNoAnswerIsLeftBehind(t *testing.T) {
 				})
 			}
 			all.Wait()
+			close(end)
+			log.Wait()
 		})
 	}
 }
 
 // A place that is taken keeps its Output out of the queue: the goroutine that took it sends the answers.
 func TestTakenPlace(t *testing.T) {
-	f := newStoppedFlusher(t, true)
+	f := newTestFlusher(t, true)
 	c := newClient(t)
 	if !c.place.Take() {
 		t.Fatal("the place was taken")
 	}
+	f.Hold()
 	c.answer(f, "hello")
-	f.serve()
+	f.Release()
 	c.nothing(t)
 	c.place.Leave()
 	c.answer(f, ", world")
-	f.serve()
 	c.got(t, "hello, world")
 }
 
 func TestFlusherAllocatesNothing(t *testing.T) {
-	f := newStoppedFlusher(t, true)
+	f := newTestFlusher(t, true)
 	a, b := newClient(t), newClient(t)
 	p := make([]byte, 64)
 	if n := testing.AllocsPerRun(100, func() {
+		f.Hold()
 		for _, c := range []*client{a, b} {
 			c.due = append(c.due, "hello"...)
 			c.unsent = c.unsent[:0]
 			f.Add(&c.place)
 		}
-		f.serve()
+		f.Release()
 		for _, c := range []*client{a, b} {
 			if n, err := unix.Read(c.there, p); err != nil || string(p[:n]) != "hello" {
 				t.Fatalf("%q, %v", p[:n], err)

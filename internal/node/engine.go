@@ -239,6 +239,11 @@ func (e *Engine) runLog() error {
 	return e.store.CommitLog().Run()
 }
 
+// HoldAnswers sets who is told when the commit log answers the puts of a group; nil: nobody. Between h.Hold and
+// h.Release, which follows as soon as all of them are answered, a server may put off what it does about the answers.
+// The holder before may still be called once.
+func (e *Engine) HoldAnswers(h clog.Holder) { e.store.CommitLog().SetHolder(h) }
+
 func (e *Engine) background(f func()) { e.host.SpawnIn(&e.wg, f) }
 
 // describe fills in info once, at the end of recovery. Info reads what may change later from where it is.

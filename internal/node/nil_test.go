@@ -65,8 +65,9 @@ func TestNilIsRefusedOrNone(t *testing.T) {
 		refuses bool
 		call    func() error
 	}{
-		"Engine.OnQuestion 1": {none, func() error { e.OnQuestion(nil); return nil }},
-		"Engine.WatchAuth 1":  {none, func() error { e.WatchAuth(nil); return e.Health() }},
+		"Engine.HoldAnswers 1": {none, func() error { e.HoldAnswers(nil); return nil }},
+		"Engine.OnQuestion 1":  {none, func() error { e.OnQuestion(nil); return nil }},
+		"Engine.WatchAuth 1":   {none, func() error { e.WatchAuth(nil); return e.Health() }},
 		"Topic.ProduceSealed 5": {refused, func() error {
 			return topic.ProduceSealed(node.Sender{}, 0, sealed(t, p, "p", 0, 1), false, nil)
 		}},

@@ -149,6 +149,7 @@ func Listen(e *node.Engine, o Options) (*Server, error) {
 	if s.opts.DataPath != "" {
 		s.audit.Keep(filepath.Join(s.opts.DataPath, "audit"), s.opts.MaxAuditBytes)
 	}
+	e.HoldAnswers(s.flusher)
 	s.nsq = nsq.Listen(e, s.nsqOptions())
 	s.stats = &stats.Collector{
 		Engine: e, Version: s.opts.Version, Started: s.started, Publishers: s.publishers, Connected: s.producers,
@@ -343,6 +344,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.cancel()
 	s.stopOnce.Do(func() {
 		s.engine.OnQuestion(nil)
+		s.engine.HoldAnswers(nil)
 		s.helpers.Wait()
 		s.flusher.Close()
 	})

@@ -450,7 +450,8 @@ func (s *session) postSoon(f *netproto.Frame, lone bool) {
 	if s.posted(s.conn.Queue(f)) != nil {
 		return
 	}
-	if q := s.srv.opts.Answers; q == nil || lone {
+	// While Held, the commit log's goroutine answers. It has more urgent work than one client, but not for long.
+	if q := s.srv.opts.Answers; q == nil || lone && !q.Held() {
 		s.conn.Flush()
 	} else {
 		q.Add(&s.place)

@@ -12,12 +12,15 @@ import (
 	"penstock/netproto"
 )
 
-// flusher makes a Flusher. It is closed when all that the test begins afterwards has ended.
-func flusher(t testing.TB, ring bool) *netio.Flusher {
+// flusher makes the Flusher of an engine. It is closed when all that the test begins afterwards has ended.
+func flusher(t testing.TB, e *node.Engine, ring bool) *netio.Flusher {
 	t.Helper()
 	f, err := netio.NewFlusher(ring)
 	if err != nil {
 		t.Logf("without io_uring: %v", err)
+	}
+	if e != nil {
+		e.HoldAnswers(f)
 	}
 	t.Cleanup(f.Close)
 	return f
@@ -30,9 +33,10 @@ func TestAnswersTogether(t *testing.T) {
 		t.Run(fmt.Sprintf("ring=%v", ring), func(t *testing.T) {
 			w := open(t, func(o *Options) {
 				if !ring {
-					o.Answers = flusher(t, false)
+					o.Answers = flusher(t, nil, false)
 				}
 			})
+			w.e.HoldAnswers(w.s.opts.Answers)
 			const clients, rounds = 80, 20 // more clients than one system call can serve
 			topic := w.dial().ask(true, "orders").Topics[0].ID
 			var all sync.WaitGroup
@@ -64,19 +68,26 @@ func TestAnswersTogether(t *testing.T) {
 }
 
 // An answer that comes alone, to a client that waits for it alone, leaves at once, on the goroutine that learns of the
-// commit. All others are left to the Flusher.
+// commit. All others are left to the Flusher, and so is a lone one that the commit log's goroutine completes: it sends
+// all that it has completed.
 func TestLoneAnswerLeavesAtOnce(t *testing.T) {
 	w := open(t, nil)
+	w.e.HoldAnswers(nil) // the test holds and releases
+	f := w.s.opts.Answers
 	c := w.dial()
 	c.ask(false)
 	s := w.s.all()[0]
-	for i, o := range []struct{ alone, lone, atOnce bool }{
+	for i, o := range []struct{ alone, lone, held, atOnce bool }{
 		{alone: true, lone: true, atOnce: true},
 		{alone: false, lone: true}, // the client has sent more
 		{alone: true, lone: false}, // others are answered, too
+		{alone: true, lone: true, held: true},
 	} {
 		eventually(t, "an idle connection", func() bool { return s.conn.Stats().QueuedFrames == 0 })
 		s.place.Take() // the Flusher does nothing
+		if o.held {
+			f.Hold()
+		}
 		if s.reserve(s.pays(), 1) != nil {
 			t.Fatal("no room")
 		}
@@ -88,6 +99,7 @@ func TestLoneAnswerLeavesAtOnce(t *testing.T) {
 		if left := s.conn.Stats().QueuedFrames; (left == 0) != o.atOnce {
 			t.Errorf("%+v: %d frames wait", o, left)
 		}
+		f.Release()
 		s.place.Leave()
 		s.Flush()
 		if m := c.produced(7); m.First != 3 {
@@ -103,6 +115,7 @@ func TestLoneAnswerLeavesAtOnce(t *testing.T) {
 // It loses its connection when it is owed too much.
 func TestDeafClientHoldsUpNobody(t *testing.T) {
 	w := open(t, nil)
+	f := w.s.opts.Answers
 	fine := w.dial()
 	topic := fine.ask(true, "orders").Topics[0].ID
 	p := fine.openProducer(topic, 0, "")
@@ -126,9 +139,11 @@ func TestDeafClientHoldsUpNobody(t *testing.T) {
 	next := uint32(0)
 	for n := 0; s.conn.Err() == nil; n++ {
 		// What a batch's commit does, many times: until the socket is full, and then the connection's queue.
+		f.Hold()
 		for range 500 {
 			s.postSoon(&netproto.Frame{Type: wire.TypeProduced, Request: 7, Head: make([]byte, 1024)}, false)
 		}
+		f.Release()
 		if n%4 == 0 {
 			fine.produced(fine.publish(topic, 0, seal(t, p, next, 1)))
 			next++

@@ -81,7 +81,7 @@ func serveEngine(t testing.TB, eo node.Options, edit func(*Options)) *world {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.refusals = append(w.refusals, refusal{e, why})
-	}, Answers: flusher(t, true), HandshakeTimeout: patience}
+	}, Answers: flusher(t, e, true), HandshakeTimeout: patience}
 	if edit != nil {
 		edit(&o)
 	}

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/netio"
 	"penstock/internal/node"
 	"penstock/internal/server/nsq/command"
 	"penstock/tests/support/nsqtest"
@@ -193,14 +192,8 @@ func TestLoneAnswerNeedsNoFlusher(t *testing.T) {
 	c := n.dial(t)
 	c.Send("NOP\n")
 	server := n.onlyConn(t)
-	awake := server.srv.opts.Answers
-	asleep, err := netio.NewFlusher(false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	asleep.Close() // it takes what is handed to it, and sends nothing
-	server.srv.opts.Answers = asleep
-	defer func() { server.srv.opts.Answers = awake }()
+	f := server.srv.opts.Answers
+	n.e.HoldAnswers(nil) // the test holds and releases
 	for _, o := range []struct {
 		alone, lone, atOnce bool
 		err                 error
@@ -214,15 +207,15 @@ func TestLoneAnswerNeedsNoFlusher(t *testing.T) {
 		p.to, p.count = &target{name: "t"}, 1
 		p.put.Alone, p.put.Lone, p.put.Err = o.alone, o.lone, o.err
 		server.answers.push(p)
+		f.Hold() // the flusher sends nothing that is handed to it
 		p.completed()
 		if server.answers.idle() != o.atOnce {
 			t.Errorf("%+v: answered at once: %v", o, server.answers.idle())
 		}
-		if !o.atOnce {
-			server.place.Leave()
-			awake.Add(&server.place)
+		f.Release()
+		if !server.answers.idle() {
+			t.Errorf("%+v: not answered", o)
 		}
-		nsqtest.Eventually(t, "its answer", server.answers.idle)
 	}
 	for range 3 {
 		c.OK()

@@ -23,13 +23,14 @@
 // # Goroutines and locks
 //
 // A connection has one goroutine, its reader, which does everything except three things. The answers of completed Puts
-// are written by the node's netio.Flusher, so that no answer has to wake a goroutine of its connection; a lone answer is written by the goroutine that completes its Put (conn.answerNow). A
+// are written by the commit log's goroutine or the node's netio.Flusher, so that no answer has to wake a
+// goroutine of its connection; a lone answer is written by the goroutine that completes its Put (conn.answerNow). A
 // writer goroutine exists only while the peer's receive window is full, or while there is much to encode. A crowd of
 // publishers is read by one goroutine, while their readers sleep (poll.go). The reader of a busy consumer reads every
 // 50 µs what has arrived (moderate.go).
 //
-// Locks are taken in the order answers.mu, output.mu, wire.mu, publisherPoll.mu, and in the order
+// Locks are taken in the order netio.Flusher.logMu, answers.mu, output.mu, wire.mu, publisherPoll.mu, and in the order
 // Server.mu, flight.mu; the other locks of the package are leaves. No call of the engine happens under any of them, and
-// no system call that waits: only the write of a held frame (held.go), those of a TLS handshake (codec.go), and
-// epoll_ctl under publisherPoll.mu.
+// no system call that waits: only the write of a held frame (held.go), those of a TLS handshake (codec.go), sends under
+// logMu, and epoll_ctl under publisherPoll.mu.
 package nsq

@@ -71,6 +71,7 @@ func startNode(t testing.TB, eo node.Options, set Settings, with ...func(*Option
 	for _, f := range with {
 		f(&o)
 	}
+	e.HoldAnswers(flusher)
 	s := Listen(e, o)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve() }()
@@ -84,6 +85,7 @@ func startNode(t testing.TB, eo node.Options, set Settings, with ...func(*Option
 		if err := <-served; err != nil {
 			t.Errorf("Serve: %v", err)
 		}
+		e.HoldAnswers(nil)
 		flusher.Close()
 		o.Audit.Close(ctx)
 		log.Close()
