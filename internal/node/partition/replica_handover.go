@@ -29,9 +29,15 @@ func (cn *Env) HandOverPartition(pt *Partition, to replicate.NodeID) {
 func (cn *Env) Keep(pt *Partition) { pt.replica.resumeWrites() }
 
 // resumeWrites lets the replica append puts again that wait for a new leader. It does nothing if the store already has
-// another leader, of which this replica has not heard: the batches that this node appended now would be cut. It takes
-// mu.
+// another leader, of which this replica has not heard: the batches that this node appended now would be cut. Then it
+// raises no news either, because whoever hands over calls it again after each. It takes mu.
 func (r *Replica) resumeWrites() {
+	r.mu.Lock()
+	resumes := r.writesPaused && !r.successorStored()
+	r.mu.Unlock()
+	if !resumes {
+		return
+	}
 	r.run(func() {
 		if r.writesPaused && !r.successorStored() {
 			r.writesPaused, r.stalled = false, errs.ErrNoLeader
