@@ -15,7 +15,6 @@ import (
 	"penstock/internal/node/platform"
 	"penstock/internal/node/replay"
 	"penstock/segment"
-	"penstock/segment/aio"
 )
 
 // Recovery rebuilds every partition when the engine opens, from the commit log (internal/node/replay) and the segments.
@@ -66,16 +65,12 @@ func (r *Recovery) Replay(node uuid.UUID, level int) error {
 	r.readDamaged()
 	s.oldIndexes = level < datadir.MarkLevel
 	s.opts.Startup.Enter("reads the commit log")
-	o := clog.Options{
+	log, report, err := clog.Open(s.disk, s.arena, clog.Options{
 		Pulse:     s.pulse,
 		FileBytes: s.opts.CommitFileBytes, MaxLiveBytes: s.opts.CommitLiveBytes, InFlight: s.opts.GroupsInFlight,
 		Store: node, Logger: s.log, Inline: s.host.InlineLog(), MustQueue: s.host.DiskQueues, MarkAfter: s.opts.MarkAfter,
 		MarkRequired: level >= datadir.MarkLevel, MayForget: s.replicas != nil,
-	}
-	if o.Inline {
-		o.DirectBytes = aio.BlockBytes // so that simulated groups, which are small, are in flight together
-	}
-	log, report, err := clog.Open(s.disk, s.arena, o, counted{r.Log, s.opts.Startup})
+	}, counted{r.Log, s.opts.Startup})
 	var corrupt *segment.CorruptError
 	if err != nil && !errors.As(err, &corrupt) {
 		return err

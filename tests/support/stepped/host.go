@@ -252,7 +252,8 @@ func (s *Host) AwaitDisk(stop <-chan struct{}) {
 	s.WaitUntil(func() bool { return !s.world.Hung() || platform.Taken(stop) })
 }
 
-func (s *Host) DiskQueues() bool { return s.world.Slow() }
+// DiskQueues also has half of the other groups go through the queue, where several can be in flight.
+func (s *Host) DiskQueues() bool { return s.world.Slow() || s.world.Choose(2) == 0 }
 
 func (s *Host) InlineLog() bool { return true }
 
