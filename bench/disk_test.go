@@ -94,7 +94,7 @@ var diskColumns = []string{
 
 type diskKey struct{ title, engine string }
 
-// diskTest is all disks, the first of which a single node has, and what was measured.
+// diskTest is a run: its disks, of which a single node has the first, and its results.
 type diskTest struct {
 	dir     string
 	disks   []*limitedDisk

@@ -83,8 +83,8 @@ type Source interface {
 //
 // The log's goroutine calls Hold before it reports groups to the Source, and Release afterwards, before it gathers the
 // next group. Log.mu is held during both, so neither may wait for anything. What a caller of StepOnSpot writes is
-// reported without Hold. Work that is held exists in memory only: after a crash the groups are durable, and whoever
-// waited for their answers learns nothing.
+// reported without Hold. Work that is held exists in memory only: after a crash the groups are durable, and the
+// clients get no answers.
 type Holder interface {
 	Hold()
 	Release()

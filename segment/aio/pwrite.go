@@ -8,14 +8,13 @@ import (
 // Wait. It is used where io_uring is refused. It is also faster for a single waiter on an idle device, because no
 // second thread takes part in a write.
 type pwriteQueue struct {
-	wake   wakeState
-	signal chan struct{} // one token for each change from sleeping to notified
-	done   []Completion  // capacity is the depth; never grows
+	sleeper
+	done   []Completion // capacity is the depth; never grows
 	closed bool
 }
 
 func newPwriteQueue(depth int) *pwriteQueue {
-	return &pwriteQueue{signal: make(chan struct{}, 1), done: make([]Completion, 0, depth)}
+	return &pwriteQueue{sleeper: newSleeper(), done: make([]Completion, 0, depth)}
 }
 
 func (q *pwriteQueue) Submit(op Op) error {
@@ -38,10 +37,7 @@ func (q *pwriteQueue) Wait(done []Completion, block bool) ([]Completion, error) 
 		return done, ErrClosed
 	}
 	if block {
-		if len(q.done) == 0 && q.wake.fallAsleep() {
-			<-q.signal
-		}
-		q.wake.wakeUp()
+		q.sleep(len(q.done) > 0)
 	}
 	done = append(done, q.done...)
 	clear(q.done)
@@ -51,16 +47,10 @@ func (q *pwriteQueue) Wait(done []Completion, block bool) ([]Completion, error) 
 
 func (q *pwriteQueue) InFlight() int { return len(q.done) }
 
-func (q *pwriteQueue) Wake() {
-	if q.wake.notify() {
-		q.signal <- struct{}{} // has room: there is one token per sleep, and the sleeper takes it
-	}
-}
-
 func (q *pwriteQueue) Close() error {
 	if !q.closed {
 		q.closed = true
-		q.wake.retire()
+		q.state.retire()
 	}
 	return nil
 }

@@ -7,7 +7,8 @@ import (
 )
 
 // ringQueue is a Queue whose ring belongs to a goroutine of its own, which is bound to a thread (uringQueue). The owner
-// of the queue is an ordinary goroutine: it is woken by a channel, and its switches cost no change of threads.
+// of the queue, which is the commit log's goroutine, stays an ordinary one: a channel wakes it, and its switches change
+// no threads.
 //
 //	the owner                             the ring's goroutine
 //	---------                             --------------------
@@ -15,29 +16,27 @@ import (
 //	A2 Wait: sleeps for its own Wake      B2 submits all of ops
 //	A3 takes done                         B3 moves completions to done, wakes the owner
 //
-// mu guards done and broken. A crash loses the queue; what was in flight is durable or not.
+// mu guards done and broken. After a crash, a write that was in flight is durable, torn or absent, as after any
+// write; only completions without an error promise anything.
 type ringQueue struct {
-	wake   wakeState
-	signal chan struct{} // one token for each change from sleeping to notified
-	ring   *uringQueue
-	ops    chan Op       // has room for all that may be in flight
-	ended  chan struct{} // closed when the ring's goroutine has ended
-	err    error         // of closing the ring; valid once ended is closed
+	sleeper
+	ring  *uringQueue
+	ops   chan Op       // to the ring's goroutine; has room for all that may be in flight
+	ended chan struct{} // closed when that goroutine has ended
+	err   error         // of closing the ring; valid once ended is closed
 
 	mu     sync.Mutex
 	done   []Completion
 	broken error // the ring failed: writes in flight may or may not become durable
 
 	// Used by the owner only.
-	depth, inFlight int
-	closed          bool
+	inFlight int
+	closed   bool
 }
 
 // newRingQueue opens the ring on a goroutine of its own.
 func newRingQueue(d *fsDisk, depth int, arena *Arena) (*ringQueue, error) {
-	q := &ringQueue{
-		signal: make(chan struct{}, 1), ops: make(chan Op, depth), ended: make(chan struct{}), depth: depth,
-	}
+	q := &ringQueue{sleeper: newSleeper(), ops: make(chan Op, depth), ended: make(chan struct{})}
 	opened := make(chan error)
 	go q.own(d, depth, arena, opened)
 	return q, <-opened
@@ -94,7 +93,7 @@ func (q *ringQueue) Submit(op Op) error {
 	switch {
 	case q.closed:
 		return ErrClosed
-	case q.inFlight == q.depth:
+	case q.inFlight == cap(q.ops):
 		return ErrQueueFull
 	}
 	contract.MustBeAligned(op.Data, op.Offset, q.ring.disk.blockBytes)
@@ -112,10 +111,7 @@ func (q *ringQueue) Wait(done []Completion, block bool) ([]Completion, error) {
 		return done, ErrClosed
 	}
 	if block {
-		if q.nothingDone() && q.wake.fallAsleep() {
-			<-q.signal
-		}
-		q.wake.wakeUp()
+		q.sleep(q.hasDone())
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -125,25 +121,20 @@ func (q *ringQueue) Wait(done []Completion, block bool) ([]Completion, error) {
 	return done, q.broken
 }
 
-func (q *ringQueue) nothingDone() bool {
+// hasDone says whether Wait has something to return.
+func (q *ringQueue) hasDone() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.done) == 0 && q.broken == nil
+	return len(q.done) > 0 || q.broken != nil
 }
 
 func (q *ringQueue) InFlight() int { return q.inFlight }
-
-func (q *ringQueue) Wake() {
-	if q.wake.notify() {
-		q.signal <- struct{}{} // has room: there is one token per sleep, and the sleeper takes it
-	}
-}
 
 // Close waits for the writes in flight and drops their completions.
 func (q *ringQueue) Close() error {
 	if !q.closed {
 		q.closed = true
-		q.wake.retire()
+		q.state.retire()
 		close(q.ops)
 		q.ring.Wake()
 		<-q.ended

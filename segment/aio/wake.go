@@ -2,6 +2,30 @@ package aio
 
 import "sync/atomic"
 
+// sleeper is a wakeState whose owner sleeps in a channel: the owner of a pwriteQueue or a ringQueue.
+type sleeper struct {
+	state  wakeState
+	signal chan struct{} // one token for each change from sleeping to notified
+}
+
+func newSleeper() sleeper { return sleeper{signal: make(chan struct{}, 1)} }
+
+// sleep waits for a Wake since the last call, unless the owner has work already, and consumes the Wake. The owner then
+// looks at all its work.
+func (s *sleeper) sleep(hasWork bool) {
+	if !hasWork && s.state.fallAsleep() {
+		<-s.signal
+	}
+	s.state.wakeUp()
+}
+
+// Wake implements Queue.
+func (s *sleeper) Wake() {
+	if s.state.notify() {
+		s.signal <- struct{}{} // has room: there is one token per sleep, and the sleeper takes it
+	}
+}
+
 // wakeState lets Wake and a sleeping owner meet without a lost wake-up and, while the owner is awake, without a system
 // call.
 //

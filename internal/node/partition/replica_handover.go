@@ -30,7 +30,7 @@ func (cn *Env) Keep(pt *Partition) { pt.replica.resumeWrites() }
 
 // resumeWrites lets the replica append puts again that wait for a new leader. It does nothing if the store already has
 // another leader, of which this replica has not heard: the batches that this node appended now would be cut. Then it
-// raises no news either, because whoever hands over calls it again after each. It takes mu.
+// raises no news either: handOverSome calls it again after each. It takes mu.
 func (r *Replica) resumeWrites() {
 	r.mu.Lock()
 	resumes := r.writesPaused && !r.successorStored()
