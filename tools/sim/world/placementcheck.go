@@ -63,9 +63,8 @@ func (w *World) lookAtRebalance(old, now *meta.Snapshot, before map[meta.Partiti
 			delete(p.evening, id)
 			continue
 		}
-		row := now.Partitions.Get(id)
-		live := func(n replicate.NodeID) bool { return now.Nodes[n] != nil && now.Nodes[n].Live }
-		if row == nil || !live(m.to) || !live(row.State.Leader) || replicate.HasNode(row.State.ISR, m.to) {
+		row, to := now.Partitions.Get(id), now.Nodes[m.to]
+		if row == nil || !wholeLeader(now, row) || to == nil || !to.Live || replicate.HasNode(row.State.ISR, m.to) {
 			p.evening[id] = false // it stands, or has copied all: it holds no place, also if it goes on
 		}
 		if p.evening[id] {
@@ -75,6 +74,17 @@ func (w *World) lookAtRebalance(old, now *meta.Snapshot, before map[meta.Partiti
 	if copied > p.copies {
 		w.fail("a rebalance copies %d partitions at once, and may copy %d", copied, p.copies)
 	}
+}
+
+// wholeLeader says whether a partition has a leader from which a new replica can copy everything: the process that took
+// the leadership still runs, and its copy reads back and lacks nothing.
+func wholeLeader(s *meta.Snapshot, p *meta.Partition) bool {
+	n := s.Nodes[p.State.Leader]
+	if n == nil || !n.Live || n.Boot != p.State.Boot {
+		return false
+	}
+	of := func(m replicate.Member) bool { return m.Node == p.State.Leader }
+	return !slices.ContainsFunc(p.Damaged, of) && !slices.ContainsFunc(p.State.Short, of)
 }
 
 // lookAtRow: replicas go only when others have what they had. was and is are a partition's rows; m is the move that
