@@ -3,6 +3,7 @@ package world
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"penstock/internal/meta"
@@ -15,7 +16,8 @@ import (
 // only where the leader's own disk has rotted, and there he does not: bits rot on one node, and a member of the ISR
 // whose disk has kept everything has all that was acknowledged. Whether that is so the checks at the end see.
 
-// forceAfter is how long the operator waits for the node that he has started anew.
+// forceAfter is how long the operator waits for the node that he has started anew. That node may lead for a moment,
+// until it finds again what it cannot read, and the same leader asks again: that is the same question.
 const forceAfter = 5_000 * ms
 
 // decide looks for leaders that wait for an operator.
@@ -25,10 +27,11 @@ func (w *World) decide() {
 			continue
 		}
 		for _, v := range n.inside.Partitions() {
-			if v.Leads && v.Asks {
+			switch {
+			case v.Leads && v.Asks:
 				w.decideOn(n, v.ID)
-			} else {
-				delete(w.gray.asked, nodePart{n, v.ID})
+			case v.Serves:
+				maps.DeleteFunc(w.gray.asked, func(by nodePart, _ int64) bool { return by.id == v.ID })
 			}
 		}
 	}
