@@ -51,6 +51,11 @@ func (l *Log) heldBytes() int64 {
 	return n
 }
 
+// maxLiveAtStart is by how much the first file of a process may exceed MaxLiveBytes. What frees the others may be a
+// record: that of a copy which begins anew, because its segments are gone and take nothing. Without room for it a full
+// log would stay so, whatever restarts.
+const maxLiveAtStart = 2
+
 // startFile makes the next prepared file the current one and writes the checkpoint with which it begins. First it waits
 // for the groups in flight, so that every group of a file promises every group of the files before it. That wait costs
 // one flush per file.
@@ -59,7 +64,11 @@ func (l *Log) startFile() (bool, error) {
 		return false, nil
 	}
 	l.planFile()
-	if l.heldBytes()+l.sizes.nextBytes > l.maxLive() {
+	limit := l.maxLive()
+	if l.current == nil {
+		limit *= maxLiveAtStart
+	}
+	if l.heldBytes()+l.sizes.nextBytes > limit {
 		l.stalled.enter(stallFull, &l.stats)
 		return false, nil
 	}

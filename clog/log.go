@@ -93,9 +93,9 @@ type Holder interface {
 // Options are the choices of Open. The zero value of an option means its default.
 type Options struct {
 	FileBytes int64 // initial size of a file; checkpoints may require larger ones; default DefaultFileBytes
-	// MaxLiveBytes bounds the files that recovery may have to read: the log starts no file beyond it. The default is
-	// DefaultMaxLiveBytes, or two files if that is more. If checkpoints need files larger than FileBytes, three such
-	// files are always allowed.
+	// MaxLiveBytes bounds the files that recovery may have to read: the log starts no file beyond it, but for one after
+	// Open, which may bring the files to twice that. The default is DefaultMaxLiveBytes, or two files if that is more. If
+	// checkpoints need files larger than FileBytes, three such files are always allowed.
 	MaxLiveBytes int64
 	GroupBytes   int // upper bound of a group with more than one record; default: the arena's BufBytes
 	InFlight     int // maximum number of groups in flight; default DefaultInFlight

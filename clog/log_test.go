@@ -102,6 +102,33 @@ func TestFull(t *testing.T) {
 	}
 }
 
+// TestFullAtStart checks that a log that is full when it is opened begins one more file: what frees the others may be a
+// record, such as that of a copy that begins anew because its segments are gone. Starts that free nothing end at twice
+// the limit.
+func TestFullAtStart(t *testing.T) {
+	d := faultaio.New(faultaio.Options{})
+	m := newModel()
+	m.put(1 << 20)
+	starts := 0
+	for full := false; !full; starts++ {
+		if starts == 10 {
+			t.Fatal("each start takes more of the disk")
+		}
+		l := openOn(t, d, testArena(t, 4*aio.BlockBytes, 3), small(0), m)
+		before := m.acked
+		step(t, l, 200)
+		if full = m.acked == before; !l.Full() || l.LiveBytes() > 2*l.opts.MaxLiveBytes {
+			t.Fatalf("start %d: %+v", starts, l.Stats())
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if starts != 6 {
+		t.Errorf("%d starts begin a file", starts-1)
+	}
+}
+
 // TestReleasedAtOnce checks that files that are released many at a time are all reused: none is removed only for a new
 // one to be written.
 func TestReleasedAtOnce(t *testing.T) {
