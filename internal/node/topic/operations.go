@@ -159,8 +159,15 @@ func (l *Local) perform(ctx context.Context, op wire.Operation) ([]byte, error) 
 		return wire.EncodeResult(l.removeProducerLocal(ctx, op))
 	case wire.OpDeleteChannel:
 		return fanout.DeletionResult(l.deleteNamed(ctx, op.Channel))
-	case wire.OpPauseChannel, wire.OpSkipChannel, wire.OpEmptyChannel, wire.OpResolveSeek, wire.OpSeek, wire.OpPending,
-		wire.OpDeferred, wire.OpConfirm, wire.OpSettings, wire.OpConfigure, wire.OpRedrive:
+	case wire.OpPauseChannel, wire.OpSkipChannel, wire.OpEmptyChannel, wire.OpConfigure:
+		// A new partition may have asked for the channels' state already. It must have that state before the change, or it
+		// would get the old one after it.
+		if err := l.lockInitialized(ctx); err != nil {
+			return nil, err
+		}
+		l.changing.Unlock()
+	case wire.OpResolveSeek, wire.OpSeek, wire.OpPending, wire.OpDeferred, wire.OpConfirm, wire.OpSettings,
+		wire.OpRedrive:
 	default:
 		return nil, fmt.Errorf("engine: this version does not know the operation %q", op.Kind)
 	}
