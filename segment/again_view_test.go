@@ -57,3 +57,26 @@ func TestViewKeepsVerifiedBytes(t *testing.T) {
 		mapped.Release()
 	})
 }
+
+// Who reads batches of more than half of what it wants at once must not have twice as much copied as it gets.
+func TestViewCopiesLittleInVain(t *testing.T) {
+	const window, size = 1 << 20, 600 << 10
+	w := newWorldOf(t, memoryDisk(), Sizes{16 << 20, 16 << 20}, Options{})
+	for range 6 {
+		w.append(1, size)
+	}
+	w.settle()
+	var v View
+	for range 5 {
+		at := v.at + Offset(len(v.data))
+		v.Release()
+		if err := w.log.View(&v, at, window); err != nil {
+			t.Fatal(err)
+		}
+		copied := v.run.ready - v.run.from
+		if got := int64(len(v.Bytes())); got < size || copied > got+HeaderBytes {
+			t.Fatalf("at %d: %d bytes were copied for %d", at, copied, got)
+		}
+	}
+	v.Release()
+}

@@ -77,6 +77,7 @@ func BenchmarkView100Bx500(b *testing.B)      { benchmarkView(b, 500, 100, 256<<
 func BenchmarkView100Bx10(b *testing.B)       { benchmarkView(b, 10, 100, 256<<10) }
 func BenchmarkView100Bx1(b *testing.B)        { benchmarkView(b, 1, 100, 256<<10) }
 func BenchmarkView1KiBx64(b *testing.B)       { benchmarkView(b, 64, 1024, 256<<10) }
+func BenchmarkView1KiBx545At1M(b *testing.B)  { benchmarkView(b, 545, 1024, 1<<20) }
 func BenchmarkView100Bx500At64K(b *testing.B) { benchmarkView(b, 500, 100, 64<<10) }
 
 // tailOf makes a log in memory, with a batch that is ready to be appended again and again.

@@ -323,7 +323,11 @@ func (r *verifier) verify() error {
 			return nil
 		}
 		r.sized = false
-		if err := r.fill(min(max(r.window, r.at+HeaderBytes), r.limit)); err != nil {
+		need := r.at + HeaderBytes
+		if r.must {
+			need = max(need, min(r.window, r.at+fillBytes)) // one read for all of most batches
+		}
+		if err := r.fill(min(need, r.limit)); err != nil {
 			return err
 		}
 		if err := r.h.Decode(r.copied(r.at, r.ready)); err != nil {
@@ -339,8 +343,10 @@ func (r *verifier) verify() error {
 			return nil
 		}
 		r.sized = true
-		if err := r.fill(end); err != nil {
-			return err
+		if end > r.ready {
+			if err := r.fill(max(end, min(r.window, r.at+fillBytes))); err != nil {
+				return err
+			}
 		}
 		if err := batch.VerifyBody(&r.h, r.copied(r.at+HeaderBytes, end)); err != nil {
 			return err
@@ -349,6 +355,11 @@ func (r *verifier) verify() error {
 	}
 	return nil
 }
+
+// fillBytes is how much verify copies at once, unless a batch is longer. Were it all of the window, what belongs to a
+// batch that ends beyond it would be copied in vain: nearly half of all bytes if the batches are a little longer than
+// half of the window.
+const fillBytes = 256 << 10
 
 // fill copies bytes up to file byte to.
 func (r *verifier) fill(to int64) error {
