@@ -75,8 +75,8 @@ type Reader struct {
 	why       error     // the leader did not serve the reader, at the newest of them
 	damaged   int       // since the last message was returned
 
-	now     chunk // whose messages Next returns
-	credit  int   // bytes of chunks that were used up, for which the leader has no credit yet
+	now     *chunk // whose messages Next returns; nil: none
+	credit  int    // bytes of chunks that were used up, for which the leader has no credit yet
 	batches batch.BatchIter
 	records batch.RecordIter
 	header  *batch.Header // of the batch that records walks over; nil: none
@@ -92,14 +92,27 @@ type stream struct {
 	request uint64
 
 	mu     sync.Mutex // guards the rest
-	chunks []chunk    // that arrived and were not taken; ReadCreditBytes, or one
+	chunks []*chunk   // that arrived and were not taken; ReadCreditBytes, or one
 	reason *ended     // why the leader closed it; nil: it did not
 }
 
-// chunk is the payload of a Records.
+// chunk is the payload of a Records. Its memory is used again once Next has left it behind: as fresh memory for each,
+// it would cost more than to copy and to check the batches.
 type chunk struct {
 	head  wire.Records
 	bytes []byte
+}
+
+var chunks = sync.Pool{New: func() any { return new(chunk) }}
+
+// maxSpareBytes bounds the memory of a chunk that is kept for later ones.
+const maxSpareBytes = 4 << 20
+
+// free gives the memory of c, which may be nil, to later chunks.
+func (c *chunk) free() {
+	if c != nil && cap(c.bytes) <= maxSpareBytes {
+		chunks.Put(c)
+	}
 }
 
 // ended is the payload of a ReadEnd: why the leader has closed the reader. The connection's goroutine stores it, and
@@ -257,8 +270,11 @@ func (r *Reader) advance() (bool, error) {
 
 // chunk begins the next chunk that has arrived, if there is one. The one before is used up.
 func (r *Reader) chunk() (ok bool) {
-	r.credit += len(r.now.bytes)
-	r.now = chunk{}
+	if r.now != nil {
+		r.credit += len(r.now.bytes)
+	}
+	r.now.free()
+	r.now = nil
 	r.batches.Reset(nil)
 	s := r.stream
 	if s == nil {
@@ -267,7 +283,7 @@ func (r *Reader) chunk() (ok bool) {
 	s.mu.Lock()
 	if ok = len(s.chunks) > 0; ok {
 		r.now = s.chunks[0]
-		s.chunks[0] = chunk{}
+		s.chunks[0] = nil
 		s.chunks = s.chunks[1:]
 	}
 	s.mu.Unlock()
@@ -458,7 +474,7 @@ func (r *Reader) open(ctx context.Context, at *link) error {
 
 // drop forgets what has arrived, and tells the leader that the reader is closed.
 func (r *Reader) drop() {
-	r.now, r.header = chunk{}, nil
+	r.now, r.header = nil, nil // not freed: whoever called Next may still use the message
 	r.batches.Reset(nil)
 	s := r.stream
 	if r.stream = nil; s == nil {
@@ -505,9 +521,9 @@ func (s *stream) answer(_ *link, f *netproto.Received) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f.Type == wire.TypeRecords && f.Status == netproto.StatusOK {
-		var c chunk
+		c := chunks.Get().(*chunk)
 		if wire.Decode(f.Payload, &c.head) == nil {
-			c.bytes = append(c.bytes, f.Payload[wire.RecordsBytes:]...)
+			c.bytes = append(c.bytes[:0], f.Payload[wire.RecordsBytes:]...)
 			s.chunks = append(s.chunks, c)
 			return true
 		}

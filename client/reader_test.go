@@ -195,9 +195,9 @@ func TestReaderCredit(t *testing.T) {
 
 // A chunk that was taken is not held any more by the list of those that wait.
 func TestReaderLetsGoOfWhatWasRead(t *testing.T) {
-	all := []chunk{{bytes: make([]byte, 1)}, {bytes: make([]byte, 1)}}
+	all := []*chunk{{bytes: make([]byte, 1)}, {bytes: make([]byte, 1)}}
 	r := &Reader{stream: &stream{chunks: all}}
-	if !r.chunk() || len(r.now.bytes) != 1 || all[0].bytes != nil || all[1].bytes == nil {
+	if !r.chunk() || len(r.now.bytes) != 1 || all[0] != nil || all[1] == nil {
 		t.Errorf("after the first chunk was taken, the reader holds %v", all)
 	}
 }
