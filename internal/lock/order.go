@@ -36,6 +36,7 @@ type (
 	CommitterReady struct{}
 	ChannelPosts   struct{}
 	Confirmer      struct{} // channel.Shared.mu
+	Leavers        struct{} // of channel
 	Remotes        struct{} // remote.Consumers.mu
 	Operations     struct{}
 	Arrivals       struct{} // of internal/node/forward
@@ -104,6 +105,7 @@ var order = [...]any{
 	CommitterReady{},
 	ChannelPosts{},
 	Confirmer{},
+	Leavers{},
 	Remotes{},
 	Operations{},
 	Arrivals{},

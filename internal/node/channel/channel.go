@@ -65,7 +65,6 @@ type channelMachine struct {
 	limits    *Limits // those that the machine has, see step
 	nextID    delivery.ClientID
 	touched   []*Consumer // consumers whose sinks pump must flush
-	leavers   []leaver
 	syncs     syncs
 }
 
@@ -247,6 +246,7 @@ func (c *Channel) Shut(err error) {
 	var sinks []message.Sink
 	for _, id := range c.clientIDs() {
 		sinks = append(sinks, c.consumers[id].sink)
+		c.node.leavers.add(c.consumers[id], c.node.Clock.NowNs())
 	}
 	clear(c.consumers)
 	c.timer.Stop()

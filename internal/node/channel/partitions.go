@@ -95,15 +95,7 @@ func (c *Channel) unsubscribeLocked(k *Consumer) {
 	if len(c.consumers) == 0 {
 		c.dropAhead()
 	}
-	now := c.node.Clock.NowNs()
-	permitted := k.permits.end(now)
-	if k.clean {
-		permitted = 0
-	}
-	if permitted > 0 {
-		c.mayBegin(now) // forgets the others whose time is over
-		c.leavers = append(c.leavers, leaver{k, now + permitted})
-	}
+	permitted := c.node.leavers.add(k, c.node.Clock.NowNs())
 	c.ev = delivery.Event{
 		Kind: delivery.EvUnsubscribe, Client: k.id, Flag: k.clean, HoldMs: clock.CeilMs(permitted),
 	}

@@ -2,9 +2,13 @@ package channel
 
 import (
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
+	"penstock/internal/lock"
 	"penstock/internal/node/message"
 )
 
@@ -34,6 +38,60 @@ type leaver struct {
 	until int64
 }
 
+// leavers has the leavers of all channels, by topic. They outlive their channel: one that keeps no partition here is
+// removed, and the next leader's fence still asks.
+type leavers struct {
+	mu   lock.Mutex[lock.Leavers]
+	list map[uuid.UUID][]leaver
+}
+
+// add notes that a consumer has ended, and returns for how long, in ns, its client may begin what it got.
+func (v *leavers) add(k *Consumer, now int64) (permitted int64) {
+	permitted = k.permits.end(now)
+	if k.clean || permitted == 0 {
+		return 0
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	topic := k.ch.topic.ID()
+	v.forget(topic, now)
+	if v.list == nil {
+		v.list = map[uuid.UUID][]leaver{}
+	}
+	v.list[topic] = append(v.list[topic], leaver{k, now + permitted})
+	return permitted
+}
+
+// left notes that the client of k begins nothing any more.
+func (v *leavers) left(k *Consumer) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for i, l := range v.list[k.ch.topic.ID()] {
+		if l.k == k {
+			v.list[k.ch.topic.ID()][i].until = math.MinInt64
+		}
+	}
+}
+
+// forget drops the leavers of a topic whose time is over. mu is held.
+func (v *leavers) forget(topic uuid.UUID, now int64) {
+	kept := slices.DeleteFunc(v.list[topic], func(l leaver) bool { return now >= l.until })
+	if len(kept) == 0 {
+		delete(v.list, topic)
+		return
+	}
+	v.list[topic] = kept
+}
+
+// MayBegin says whether the client of some consumer of the topic that has ended may still begin what it got.
+func (n *Shared) MayBegin(topic uuid.UUID) bool {
+	v := &n.leavers
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.forget(topic, n.Clock.NowNs())
+	return len(v.list[topic]) > 0
+}
+
 // Permit gives the consumer's client a permit, and returns how long it lasts; 0: none is given. The sink must pass it
 // on at once.
 func (k *Consumer) Permit() time.Duration {
@@ -58,29 +116,7 @@ func (p *permits) end(now int64) int64 {
 }
 
 // Left says that the client of a consumer that has ended begins nothing of it any more.
-func (k *Consumer) Left() {
-	c := k.ch
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i := range c.leavers {
-		if c.leavers[i].k == k {
-			c.leavers[i].until = math.MinInt64
-		}
-	}
-}
-
-// mayBegin says whether the client of some consumer that has ended may still begin what it got. mu is held.
-func (c *Channel) mayBegin(now int64) bool {
-	kept := c.leavers[:0]
-	for _, l := range c.leavers {
-		if now < l.until {
-			kept = append(kept, l)
-		}
-	}
-	clear(c.leavers[len(kept):])
-	c.leavers = kept
-	return len(kept) > 0
-}
+func (k *Consumer) Left() { k.ch.node.leavers.left(k) }
 
 // Recall makes the clients that have permits drop the deliveries so far of a partition that they have not begun. It
 // does not wait for them: it returns true once no client can begin one any more. The caller asks again until then. This
@@ -88,13 +124,13 @@ func (c *Channel) mayBegin(now int64) bool {
 func (c *Channel) Recall(partition uint32) bool {
 	var sinks []message.PermitSink
 	c.mu.Lock()
-	none := !c.mayBegin(c.node.Clock.NowNs())
 	for _, id := range c.clientIDs() {
 		if s, ok := c.consumers[id].sink.(message.PermitSink); ok {
 			sinks = append(sinks, s)
 		}
 	}
 	c.mu.Unlock()
+	none := !c.node.MayBegin(c.topic.ID()) // after the consumers were listed: each is in one of the two
 	for _, s := range sinks {
 		none = s.Recall(partition) && none
 	}

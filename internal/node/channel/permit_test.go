@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/node/errs"
 	"penstock/internal/node/message"
 )
 
@@ -75,6 +76,29 @@ func TestPermit(t *testing.T) {
 		if k.Left(); !c.Recall(0) {
 			t.Error("a recall waits for a client that begins nothing any more")
 		}
+	}
+}
+
+// What a client may begin is known also when its channel is gone: the channel was shut because this node leads no
+// partition of it any more.
+//
+// B57.
+func TestPermitsOutliveTheChannel(t *testing.T) {
+	c, _ := newTestChannel(t, 1)
+	c.node.Lease = short{left: time.Hour}
+	k, err := c.Attach(message.ConsumerOptions{}, noSink{}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.Permit()
+	if c.Shut(errs.ErrMoved); !c.node.MayBegin(c.topic.ID()) {
+		t.Error("nobody waits for a client that has a permit")
+	}
+	if k.Permit() != 0 {
+		t.Error("a consumer of a channel that is gone gets a permit")
+	}
+	if k.Left(); c.node.MayBegin(c.topic.ID()) {
+		t.Error("one waits for a client that begins nothing any more")
 	}
 }
 

@@ -76,6 +76,8 @@ type Shared struct {
 
 	changed atomic.Pointer[Limits] // see limits
 
+	leavers leavers
+
 	mu   lock.Mutex[lock.Confirmer]
 	list []*Channel
 	kick chan struct{}

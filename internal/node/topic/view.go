@@ -62,7 +62,7 @@ func (v View) Recall(partition uint32) bool {
 	for _, c := range v.t.Channels() {
 		none = c.local.Recall(partition) && none
 	}
-	return none
+	return none && !v.t.env.Channels.MayBegin(v.t.shared.ID) // of a channel that is not listed any more
 }
 
 func (v View) DropUnused(channel string) { v.t.local.dropUnused(channel) }
