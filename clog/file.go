@@ -51,9 +51,9 @@ func (l *Log) heldBytes() int64 {
 	return n
 }
 
-// maxLiveAtStart is by how much the first file of a process may exceed MaxLiveBytes. What frees the others may be a
-// record: that of a copy which begins anew, because its segments are gone and take nothing. Without room for it a full
-// log would stay so, whatever restarts.
+// maxLiveAtStart times MaxLiveBytes bounds the files when a process begins its first one. A copy whose segments are
+// gone takes nothing and keeps the files of the log; it has to begin anew, and that needs a record. Without room for
+// the record a full log would stay full after every restart.
 const maxLiveAtStart = 2
 
 // startFile makes the next prepared file the current one and writes the checkpoint with which it begins. First it waits

@@ -102,9 +102,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestFullAtStart checks that a log that is full when it is opened begins one more file: what frees the others may be a
-// record, such as that of a copy that begins anew because its segments are gone. Starts that free nothing end at twice
-// the limit.
+// TestFullAtStart checks that a log that is full when it is opened begins one more file, because its source may need a
+// record before it can release the others. Starts that release nothing end at twice the limit.
 func TestFullAtStart(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()

@@ -356,9 +356,9 @@ func (r *verifier) verify() error {
 	return nil
 }
 
-// fillBytes is how much verify copies at once, unless a batch is longer. Were it all of the window, what belongs to a
-// batch that ends beyond it would be copied in vain: nearly half of all bytes if the batches are a little longer than
-// half of the window.
+// fillBytes is how much verify copies at once, unless a batch is longer. A copy of the whole window would include the
+// beginning of a batch that ends beyond it, in vain: nearly half of all bytes if batches are a little longer than half
+// of the window.
 const fillBytes = 256 << 10
 
 // fill copies bytes up to file byte to.

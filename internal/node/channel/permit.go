@@ -1,7 +1,6 @@
 package channel
 
 import (
-	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -38,14 +37,16 @@ type leaver struct {
 	until int64
 }
 
-// leavers has the leavers of all channels, by topic. They outlive their channel: one that keeps no partition here is
-// removed, and the next leader's fence still asks.
+// leavers has the leavers of all channels of a node. They outlive their channel: one that keeps no partition here is
+// removed, and the next leader's fence still asks. Those whose time is over go with the next call. A crash forgets
+// them, as it ends their connections.
 type leavers struct {
 	mu   lock.Mutex[lock.Leavers]
-	list map[uuid.UUID][]leaver
+	list []leaver
 }
 
-// add notes that a consumer has ended, and returns for how long, in ns, its client may begin what it got.
+// add notes that a consumer has ended, and returns for how long, in ns, its client may begin what it got. Channel.mu is
+// held.
 func (v *leavers) add(k *Consumer, now int64) (permitted int64) {
 	permitted = k.permits.end(now)
 	if k.clean || permitted == 0 {
@@ -53,12 +54,8 @@ func (v *leavers) add(k *Consumer, now int64) (permitted int64) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	topic := k.ch.topic.ID()
-	v.forget(topic, now)
-	if v.list == nil {
-		v.list = map[uuid.UUID][]leaver{}
-	}
-	v.list[topic] = append(v.list[topic], leaver{k, now + permitted})
+	v.forget(now)
+	v.list = append(v.list, leaver{k, now + permitted})
 	return permitted
 }
 
@@ -66,30 +63,22 @@ func (v *leavers) add(k *Consumer, now int64) (permitted int64) {
 func (v *leavers) left(k *Consumer) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for i, l := range v.list[k.ch.topic.ID()] {
-		if l.k == k {
-			v.list[k.ch.topic.ID()][i].until = math.MinInt64
-		}
-	}
+	v.list = slices.DeleteFunc(v.list, func(l leaver) bool { return l.k == k })
 }
 
-// forget drops the leavers of a topic whose time is over. mu is held.
-func (v *leavers) forget(topic uuid.UUID, now int64) {
-	kept := slices.DeleteFunc(v.list[topic], func(l leaver) bool { return now >= l.until })
-	if len(kept) == 0 {
-		delete(v.list, topic)
-		return
-	}
-	v.list[topic] = kept
+// forget drops the leavers whose time is over. mu is held.
+func (v *leavers) forget(now int64) {
+	v.list = slices.DeleteFunc(v.list, func(l leaver) bool { return now >= l.until })
 }
 
-// MayBegin says whether the client of some consumer of the topic that has ended may still begin what it got.
+// MayBegin says whether the client of some consumer of the topic that has ended may still begin what it got. Any
+// goroutine may call it.
 func (n *Shared) MayBegin(topic uuid.UUID) bool {
 	v := &n.leavers
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.forget(topic, n.Clock.NowNs())
-	return len(v.list[topic]) > 0
+	v.forget(n.Clock.NowNs())
+	return slices.ContainsFunc(v.list, func(l leaver) bool { return l.k.ch.topic.ID() == topic })
 }
 
 // Permit gives the consumer's client a permit, and returns how long it lasts; 0: none is given. The sink must pass it

@@ -217,7 +217,7 @@ func Run(seed uint64, cfg Config) (w *World) {
 // maxHealing is how long it may take until everything is right again. A world may have more to deliver than its
 // consumers take in that time: an ordered channel waits until each confirmation is committed, and one consumer with a
 // RDY of 1, far from the leaders, takes some dozens in a second. Such a world gets more time for as long as each half
-// of maxHealing takes minMelting of the backlog away. What publishers still have to say comes on top of it meanwhile.
+// of maxHealing takes minMelting of the backlog away. Publishers may add to it meanwhile.
 const (
 	maxHealing = 40_000 * ms
 	minMelting = 0.02
